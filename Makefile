@@ -1,0 +1,35 @@
+# Every target sets itself up: Python >= 3.11 and the package registry are all that is needed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: setup check test demo bench crash docs clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: requirements.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $@
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: setup
+	$(BIN)/pytest -n auto
+
+demo: setup
+	$(BIN)/dendro demo
+
+bench: setup
+	$(BIN)/python -m bench
+
+crash: setup
+	$(BIN)/python -m tests.crash
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
