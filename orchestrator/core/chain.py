@@ -1,0 +1,70 @@
+"""The hash chain over a rollout: what makes an edit of the log visible.
+
+    chain_0 = 32 zero bytes
+    chain_n = H(chain_{n-1} | seq | epoch | H(salt_n | payload))
+
+`H` is BLAKE2b-256, keyed if the deployment gives a key (so that somebody who can write
+to Redis still cannot forge the log). `seq` and `epoch` are 8 bytes, big endian. The
+payload enters only through its salted digest: redaction deletes payload and salt,
+keeps the digest, and the chain still verifies while the text cannot be guessed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+GENESIS = bytes(32)
+DIGEST_BYTES = 32
+SALT_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ChainKey:
+    """A secret that keys the chain, and the id under which entries name it."""
+
+    id: str
+    secret: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One entry as the chain sees it: `digest` stands for salt and payload."""
+
+    seq: int
+    epoch: int
+    digest: bytes
+    chain: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenLink:
+    """The first entry that does not follow from the one before it."""
+
+    seq: int
+    reason: str
+
+
+def payload_digest(salt: bytes, payload: bytes) -> bytes:
+    """H(salt | payload): what a redacted entry keeps."""
+    return hashlib.blake2b(salt + payload, digest_size=DIGEST_BYTES).digest()
+
+
+def next_chain(previous: bytes, seq: int, epoch: int, digest: bytes, secret: bytes = b"") -> bytes:
+    """The chain value of the entry `seq`, written under claim `epoch`."""
+    message = previous + seq.to_bytes(8, "big") + epoch.to_bytes(8, "big") + digest
+    return hashlib.blake2b(message, digest_size=DIGEST_BYTES, key=secret).digest()
+
+
+def first_broken(links: Iterable[Link], head: bytes, secret: bytes = b"") -> BrokenLink | None:
+    """Walks entries in order from `head`, the chain value before the first of them."""
+    expected: int | None = None
+    for link in links:
+        if expected is not None and link.seq != expected:
+            return BrokenLink(expected, f"missing: the next entry present is {link.seq}")
+        head = next_chain(head, link.seq, link.epoch, link.digest, secret)
+        if head != link.chain:
+            return BrokenLink(link.seq, "its hash does not follow from its content and the entry before it")
+        expected = link.seq + 1
+    return None
