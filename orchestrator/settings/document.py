@@ -1,0 +1,120 @@
+"""Writes `docs/configuration.md` from the records: the text under a field is its documentation.
+
+Reads the source of `records`, because Python does not keep the string under a field.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields
+from itertools import pairwise
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from orchestrator.settings.records import ModelPrice, ProviderSettings, Setting
+from orchestrator.settings.sources import KEYED_RECORDS, settings_of, variable
+from orchestrator.settings.values import bare
+
+WIDTH = 110
+INTRODUCTION = """\
+# Configuration
+
+This page is generated: `python -m orchestrator.settings > docs/configuration.md`.
+
+Who is heard, from the strongest: flags, `-c key=value`, environment, the chosen profile, the file, the
+default.
+
+- **The file** is TOML: the one of `--config FILE`, else `dendro.toml` in the current folder, else in the home
+  folder. One file is read, never two.
+- **The home folder** holds the private Redis server, exported rollouts and the archive: `DENDRO_HOME`, else
+  `$XDG_DATA_HOME/dendro`, else `~/.local/share/dendro`.
+- **`-c key=value`** takes a dotted key; the value is read as TOML, and as a string if it is none:
+  `-c model=gpt-5 -c 'sandbox_workspace_write.writable_roots=["/data"]'`. A table given so replaces the
+  file's.
+- **The environment**: every key has a variable, named with it below. An empty one counts as not set.
+  `OPENAI_API_KEY` and `OPENAI_BASE_URL` are the `openai` provider's key and URL.
+- **Profiles**: `profile = "NAME"` lays the table `[profiles.NAME]` over the file's top level.
+- Keys that the peer has are spelled as it spells them. Unknown keys are named in a warning and do no harm.
+- `model_instructions_file` (also `experimental_instructions_file`) names a file with the system prompt;
+  `request_max_retries`, `stream_max_retries` and `stream_idle_timeout_ms` at the top level count for the
+  chosen provider.
+
+Only the first two sections travel with a session. Everything else belongs to the worker that runs it: a
+client can never choose a URL or a key for somebody else's worker.
+"""
+
+
+def configuration_page() -> str:
+    """The whole page."""
+    sections = [_section(record, "") for record in KEYED_RECORDS]
+    sections.append(_section(ProviderSettings, "model_providers.NAME."))
+    sections.append(_section(ModelPrice, 'model_prices."NAME".'))
+    return INTRODUCTION + "\n" + "\n".join(sections)
+
+
+def field_texts(record: type) -> Mapping[str, str]:
+    """The documentation under each field of a record."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(record)))
+    (body,) = (node.body for node in tree.body if isinstance(node, ast.ClassDef))
+    return dict(_strings_under_fields(body))
+
+
+def _strings_under_fields(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
+    for statement, following in pairwise(body):
+        match statement, following:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                yield name, " ".join(text.split())
+
+
+def _section(record: type, prefix: str) -> str:
+    texts, hints = field_texts(record), get_type_hints(record)
+    defaults = {each.name: each for each in fields(record)}
+    lines = [f"## {(inspect.getdoc(record) or '').rstrip('.')}", ""]
+    for name, spec in settings_of(record):
+        key = prefix + (spec.key or name)
+        shown = spec.shown_default or _default(defaults[name], spec)
+        env = "" if prefix else f" · `{variable(tuple(key.split('.')))}`"
+        lines += [f"### `{key}`", "", f"{_type(hints[name], spec)} · default: {shown}{env}", ""]
+        lines += [textwrap.fill(texts[name], WIDTH, break_long_words=False, break_on_hyphens=False), ""]
+    return "\n".join(lines)
+
+
+def _default(field: Any, spec: Setting) -> str:
+    value = field.default_factory() if field.default is MISSING else field.default
+    match value:
+        case bool():
+            return f"`{str(value).lower()}`"
+        case int() | float():
+            return f"`{value * 1000 if spec.milliseconds else value:g}`".replace("e+06", "000000")
+        case str() if value:
+            return f'`"{value}"`'
+        case _:
+            return "none" if not value else f"`{value}`"
+
+
+def _type(hint: Any, spec: Setting) -> str:
+    limits = [
+        f"{word} {limit:g}"
+        for word, limit in (("≥", spec.at_least), ("≤", spec.at_most))
+        if limit is not None
+    ]
+    if spec.milliseconds:
+        limits = ["> 0"]
+    return " ".join([_type_name(bare(hint)), *limits])
+
+
+def _type_name(hint: Any) -> str:
+    origin = get_origin(hint)
+    if origin is Literal:
+        return " / ".join(f'`"{each}"`' for each in get_args(hint))
+    if origin is tuple:
+        return "list of strings"
+    if origin is Mapping:
+        return "table of strings"
+    names = {str: "string", int: "whole number", float: "number", bool: "true / false"}
+    return names.get(hint, "path")

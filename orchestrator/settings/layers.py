@@ -1,0 +1,153 @@
+"""Layers of configuration: who said what about which key, and who is heard.
+
+Holds raw values with their origin; knows nothing of any setting's meaning or type.
+A key is a tuple of parts, never a dotted string: names of headers and models have dots.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from pathlib import Path
+
+KeyPath = tuple[str, ...]
+
+
+class Rank(IntEnum):
+    """Who is heard when several speak; the higher one."""
+
+    DEFAULT = 0
+    FILE = 1
+    PROFILE = 2
+    ENVIRONMENT = 3
+    OVERRIDE = 4
+    FLAG = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value was found; relative paths in it count from `base`."""
+
+    rank: Rank
+    where: str
+    base: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One value. `text` is what a person typed where there are no types (environment, `-c`)."""
+
+    value: object
+    origin: Origin
+    text: str | None = None
+
+
+class SettingsError(Exception):
+    """A setting that cannot be used: names the place, the key, what was found and what is allowed."""
+
+    def __init__(self, where: str, key: str, found: str, allowed: str) -> None:
+        self.where, self.key, self.found, self.allowed = where, key, found, allowed
+        subject = f"{key} = {found}" if key else found
+        super().__init__(f"{where}: {subject}: {allowed}")
+
+
+class Layers:
+    """The leaves of all layers, the winner of each kept. Add layers from the weakest to the strongest."""
+
+    def __init__(self) -> None:
+        self._leaves: dict[KeyPath, Found] = {}
+        self._read: set[KeyPath] = set()
+
+    def merge(self, table: Mapping[str, object], origin: Origin) -> None:
+        """Lays a table over what is there, leaf by leaf."""
+        for path, value in leaves(table):
+            if path:
+                self._put(path, Found(value, origin))
+
+    def assign(self, path: KeyPath, found: Found) -> None:
+        """Replaces a key whole: a table given by `-c` does not mix with the file's."""
+        for old in [leaf for leaf in self._leaves if leaf[: len(path)] == path]:
+            del self._leaves[old]
+        for below, value in leaves(found.value):
+            self._put(path + below, replace(found, value=value))
+
+    def take(self, path: KeyPath) -> Found | None:
+        """The value of a leaf, which counts as read from now on."""
+        self._read.add(path)
+        return self._leaves.get(path)
+
+    def below(self, path: KeyPath) -> dict[KeyPath, Found]:
+        """Leaves of a table by what follows `path`; an empty table is one leaf with an empty key."""
+        return {leaf[len(path) :]: found for leaf, found in self._leaves.items() if leaf[: len(path)] == path}
+
+    def names(self, path: KeyPath) -> list[str]:
+        """Names of the tables and values right below `path`."""
+        return list(dict.fromkeys(below[0] for below in self.below(path) if below))
+
+    def unread(self) -> Iterator[tuple[KeyPath, Found]]:
+        """What nobody asked for: most likely a typing error."""
+        return ((path, found) for path, found in self._leaves.items() if path not in self._read)
+
+    def _put(self, path: KeyPath, found: Found) -> None:
+        if found.value == {} and self.below(path):
+            return
+        # A value and a table of the same name exclude each other; the later layer is right.
+        for other in [
+            leaf for leaf in self._leaves if leaf[: len(path)] == path or leaf == path[: len(leaf)]
+        ]:
+            del self._leaves[other]
+        self._leaves[path] = found
+
+
+def leaves(value: object, path: KeyPath = ()) -> Iterator[tuple[KeyPath, object]]:
+    """All values below a table with their paths; an empty table is a value of its own."""
+    if isinstance(value, Mapping) and value:
+        for name, below in value.items():
+            yield from leaves(below, (*path, str(name)))
+    else:
+        yield path, value
+
+
+def read_toml(file: Path) -> Mapping[str, object]:
+    """A configuration file, or an error that says where it stops being TOML."""
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(
+            str(file), "", f"not TOML: {error}", "write `key = value`, strings in quotes"
+        ) from error
+    except OSError as error:
+        raise SettingsError(
+            str(file), "", f"cannot be read: {error.strerror}", "name a readable file"
+        ) from error
+
+
+def parse_value(text: str) -> object:
+    """What `text` means as TOML, else the text itself: `-c model=gpt-5` needs no quotes."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    # A line break in the text could bring further keys along; then it is no single value.
+    return parsed["value"] if parsed.keys() == {"value"} else text
+
+
+def parse_override(override: str) -> tuple[KeyPath, str]:
+    """Splits `key=value`; the key is a TOML key, dotted and quoted as in a file."""
+    key, equals, text = override.partition("=")
+    try:
+        (leaf,) = leaves(tomllib.loads(f"{key.strip()} = 0"))
+    except (tomllib.TOMLDecodeError, ValueError) as error:
+        raise SettingsError("-c", "", repr(override), "write -c key=value, such as -c model=gpt-5") from error
+    if not equals:
+        raise SettingsError("-c", "", repr(override), "write -c key=value, such as -c model=gpt-5")
+    return leaf[0], text.strip()
+
+
+def absolute(text: str, base: Path, user_home: Path) -> Path:
+    """A path as a person writes it: `~/` is the user's home, relative ones count from `base`."""
+    if text == "~" or text.startswith("~/"):
+        return user_home / text[2:]
+    return base / text

@@ -1,0 +1,263 @@
+"""From layers of raw values to one checked `Settings`: derived defaults, rules between settings.
+
+Must not read the environment itself: what it may know stands in `SettingsSources`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar, get_type_hints
+
+from orchestrator.settings.layers import KeyPath, Layers, SettingsError
+from orchestrator.settings.records import (
+    ChainSettings,
+    EnvironmentPolicy,
+    HostSettings,
+    LogSettings,
+    ModelPrice,
+    ModelSettings,
+    ProviderSettings,
+    RedisSettings,
+    SandboxPolicy,
+    SandboxSettings,
+    Secret,
+    SessionDefaults,
+    Settings,
+    ToolSettings,
+    UpkeepSettings,
+    WireSettings,
+    WorkerSettings,
+)
+from orchestrator.settings.sources import (
+    INSTRUCTIONS_FILES,
+    SHARED_RETRY_KEYS,
+    SettingsSources,
+    find_file,
+    gather,
+    known_paths,
+    settings_of,
+    variable,
+)
+from orchestrator.settings.values import UNSET, Reader
+
+TABLES_OF_NAMES = frozenset({"profiles", "model_providers", "model_prices"})
+NOT_SETTINGS = frozenset({"DENDRO_HOME", "DENDRO_SANDBOX"})
+WITHOUT_EFFECT = frozenset(
+    {
+        "chatgpt_base_url",
+        "disable_response_storage",
+        "features",
+        "file_opener",
+        "hide_agent_reasoning",
+        "history",
+        "mcp_servers",
+        "model_supports_reasoning_summaries",
+        "notice",
+        "notify",
+        "preferred_auth_method",
+        "projects",
+        "show_raw_agent_reasoning",
+        "tui",
+    }
+)
+"""Keys of the peer's that this version has no use for; all else unknown is taken for a typing error."""
+
+R = TypeVar("R")
+
+
+def load_settings(sources: SettingsSources) -> Settings:
+    """Everything that can be set, resolved and checked.
+
+    Raises `SettingsError` for a value that cannot be used; unknown keys are in `Settings.warnings`.
+    """
+    config_file = find_file(sources)
+    layers = gather(sources, config_file)
+    reader = Reader(layers, sources.user_home)
+    host = _host(sources)
+    defaults = _session_defaults(reader, sources, host)
+    settings = Settings(
+        home=sources.home,
+        config_file=config_file,
+        host=host,
+        session_defaults=defaults,
+        model=_model_settings(reader, defaults, host),
+        redis=_record(reader, RedisSettings),
+        chain=_record(reader, ChainSettings),
+        worker=_record(reader, WorkerSettings),
+        log=_record(reader, LogSettings),
+        upkeep=_record(reader, UpkeepSettings),
+        tools=_record(reader, ToolSettings),
+        sandbox=_record(reader, SandboxSettings, environment=_record(reader, EnvironmentPolicy)),
+        wire=_record(reader, WireSettings),
+    )
+    _check_together(settings)
+    return _complete(settings, (*reader.warnings, *_unknown_keys(layers), *_unknown_variables(host)))
+
+
+def _record(reader: Reader, record: type[R], prefix: KeyPath = (), **given: Any) -> R:
+    """Fills a record from its fields' keys; fields that are not settings come in `given`."""
+    hints = get_type_hints(record)
+    for name, spec in settings_of(record):
+        path = (*prefix, *(spec.key or name).split("."))
+        value = reader.value(path, hints[name], spec)
+        if value is not UNSET:
+            given[name] = value
+    return record(**given)
+
+
+def _host(sources: SettingsSources) -> HostSettings:
+    environ = sources.environ
+    runtime, temp = environ.get("XDG_RUNTIME_DIR"), environ.get("TMPDIR")
+    return HostSettings(
+        machine_id=_machine_id(sources.machine_id_files),
+        search_path=environ.get("PATH", os.defpath),
+        user_home=sources.user_home,
+        runtime_dir=Path(runtime) if runtime else None,
+        temp_dir=Path(temp) if temp else None,
+        environ=MappingProxyType(dict(environ)),
+    )
+
+
+def _machine_id(files: Sequence[Path]) -> str:
+    """A digest: the id itself is confidential by its manual page, and pools travel with sessions."""
+    for file in files:
+        if file.is_file() and (text := file.read_text().strip()):
+            return hashlib.blake2b(text.encode(), digest_size=6, person=b"dendro-host").hexdigest()
+    return os.uname().nodename
+
+
+def _session_defaults(reader: Reader, sources: SettingsSources, host: HostSettings) -> SessionDefaults:
+    cwd = sources.session_cwd
+    sandbox = _record(reader, SandboxPolicy)
+    if not reader.is_set(("sandbox_mode",)) and _in_git_repository(cwd):
+        sandbox = replace(sandbox, mode="workspace-write")
+    defaults = _record(reader, SessionDefaults, cwd=cwd, sandbox=sandbox)
+    texts = [text for path in INSTRUCTIONS_FILES if (text := reader.text_of_file(path)) is not None]
+    return replace(
+        defaults,
+        pool=defaults.pool or f"host:{host.machine_id}",
+        base_instructions=defaults.base_instructions or next(iter(texts), None),
+    )
+
+
+def _in_git_repository(folder: Path) -> bool:
+    return any((parent / ".git").exists() for parent in (folder, *folder.parents))
+
+
+def _model_settings(reader: Reader, defaults: SessionDefaults, host: HostSettings) -> ModelSettings:
+    names = reader.layers.names(("model_prices",))
+    prices = {name: _record(reader, ModelPrice, ("model_prices", name)) for name in names}
+    providers = _providers(reader, defaults.model_provider, host)
+    return _record(
+        reader,
+        ModelSettings,
+        model=defaults.model,
+        provider=defaults.model_provider,
+        providers=MappingProxyType(providers),
+        prices=MappingProxyType(prices),
+    )
+
+
+def _providers(reader: Reader, chosen: str, host: HostSettings) -> dict[str, ProviderSettings]:
+    _share_retry_keys(reader.layers, chosen)
+    providers: dict[str, ProviderSettings] = {}
+    for name in reader.layers.names(("model_providers",)):
+        try:
+            providers[name] = _provider(reader, name, host)
+        except SettingsError as error:
+            # A file of the peer's may hold providers that only the peer can use; unchosen, they harm nobody.
+            if name == chosen:
+                raise
+            reader.warnings.append(f"provider {name} is left out: {error}")
+    if chosen not in providers:
+        known = ", ".join(providers)
+        raise SettingsError(
+            reader.where(("model_provider",)), "model_provider", repr(chosen), f"providers here: {known}"
+        )
+    return providers
+
+
+def _provider(reader: Reader, name: str, host: HostSettings) -> ProviderSettings:
+    path = ("model_providers", name)
+    given = _record(reader, ProviderSettings, path, id=name)
+    if not given.base_url.startswith(("http://", "https://")):
+        key = f"model_providers.{name}.base_url"
+        raise SettingsError(reader.where(path), key, repr(given.base_url), "an http:// or https:// URL")
+    key_value = host.environ.get(given.env_key) if given.env_key else None
+    secret_headers = {
+        header: host.environ[source]
+        for header, source in given.env_http_headers.items()
+        if host.environ.get(source)
+    }
+    return replace(
+        given,
+        name=given.name or name,
+        base_url=given.base_url.rstrip("/"),
+        api_key=Secret(key_value) if key_value else None,
+        secret_headers=MappingProxyType(secret_headers),
+    )
+
+
+def _share_retry_keys(layers: Layers, chosen: str) -> None:
+    """Retry keys at the top level count for the chosen provider, unless its table is heard before them."""
+    for key in SHARED_RETRY_KEYS:
+        path = ("model_providers", chosen, key)
+        shared, own = layers.take((key,)), layers.take(path)
+        if shared is not None and (own is None or own.origin.rank < shared.origin.rank):
+            layers.assign(path, shared)
+
+
+def _check_together(settings: Settings) -> None:
+    """Rules between settings: the timing of a claim, and the name of the chain's key."""
+    worker, chain = settings.worker, settings.chain
+    if not worker.renew_s < worker.trust_s < worker.lease_s:
+        found = f"{worker.renew_s}, {worker.trust_s}, {worker.lease_s}"
+        keys = "worker.renew_s, worker.trust_s, worker.lease_s"
+        raise SettingsError("settings", keys, found, "each must be smaller than the next")
+    if chain.key is not None and not chain.key_id:
+        raise SettingsError("settings", "chain.key_id", "''", "a chain secret needs a name, such as 2026-01")
+    if chain.key is not None and len(chain.key.encode()) > 64:
+        raise SettingsError("settings", "chain.secret", "(hidden)", "at most 64 bytes")
+
+
+def _complete(settings: Settings, warnings: Iterable[str]) -> Settings:
+    """Defaults that follow from other settings."""
+    host_pool = f"host:{settings.host.machine_id}"
+    upkeep = replace(
+        settings.upkeep,
+        url=settings.upkeep.url or settings.redis.url,
+        archive_url=settings.upkeep.archive_url or (settings.home / "archive").as_uri(),
+    )
+    worker = replace(settings.worker, pools=settings.worker.pools or (host_pool, "default"))
+    return replace(settings, worker=worker, upkeep=upkeep, warnings=tuple(dict.fromkeys(warnings)))
+
+
+def _unknown_keys(layers: Layers) -> Iterator[str]:
+    known = sorted({".".join(path) for path in known_paths()} | TABLES_OF_NAMES)
+    for path, found in layers.unread():
+        key = ".".join(path)
+        # Profiles that were not chosen are not read; empty tables say nothing.
+        if path[0] == "profiles" or found.value == {}:
+            continue
+        if path[0] in WITHOUT_EFFECT:
+            yield f"{found.origin.where}: {path[0]} has no effect here"
+        else:
+            yield f"{found.origin.where}: unknown key {key}{_hint(key, known)}"
+
+
+def _unknown_variables(host: HostSettings) -> Iterator[str]:
+    known = sorted({variable(path) for path in known_paths()} | NOT_SETTINGS)
+    for name in sorted(host.environ):
+        if name.startswith("DENDRO_") and name not in known:
+            yield f"environment: unknown variable {name}{_hint(name, known)}"
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""

@@ -1,0 +1,466 @@
+"""What can be set: one frozen record per concern, every setting documented under its field.
+
+The documentation page is generated from here, so a field without its text is a bug.
+This module knows names, types, defaults and limits. It must not know where values come
+from: files, environment and flags are read in `orchestrator.settings` alone.
+"""
+
+# ruff: noqa: RUF009
+# `setting` makes a field, as `dataclasses.field` does; the rule knows only the latter.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, NewType, TypeVar
+
+Secret = NewType("Secret", str)
+"""A value that is never shown: not in errors, not in `repr`, not by `doctor`."""
+
+ApprovalPolicy = Literal["untrusted", "on-failure", "on-request", "never"]
+SandboxMode = Literal["read-only", "workspace-write", "danger-full-access"]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+Summary = Literal["auto", "concise", "detailed", "none"]
+Verbosity = Literal["low", "medium", "high"]
+
+KIB = 1024
+MIB = 1024 * KIB
+SETTING = "setting"
+EMPTY: Mapping[str, str] = MappingProxyType({})
+
+CONTEXT_WINDOWS: tuple[tuple[str, int], ...] = (("gpt-5*", 272_000), ("codex-mini-latest", 200_000))
+"""Name pattern of a model and its window in tokens; the first match counts."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What the reader must know of one field beside its type."""
+
+    key: str
+    at_least: float | None = None
+    at_most: float | None = None
+    milliseconds: bool = False
+    pattern: str = ""
+    shown_default: str = ""
+
+
+def setting(default: T, key: str = "", *, hidden: bool = False, **limits: Any) -> T:
+    """A field that can be set under `key` (dotted; the field's name if empty); `hidden` from `repr`."""
+    metadata = {SETTING: Setting(key, **limits)}
+    if isinstance(default, Mapping):
+        return field(default_factory=lambda: default, metadata=metadata, repr=not hidden)
+    return field(default=default, metadata=metadata, repr=not hidden)
+
+
+@dataclass(frozen=True, slots=True)
+class RedisSettings:
+    """Redis: where the SQ, the EQ and every rollout live."""
+
+    url: str | None = setting(None, "redis.url", hidden=True, shown_default="a private server of this user")
+    """Server of the deployment: `redis://`, `rediss://` (TLS) or `unix://`. Without it, `dendro` starts a
+    private server under its home folder and shares it among all `dendro` processes of this user."""
+
+    prefix: str = setting("dendro", "redis.prefix", pattern=r"[A-Za-z0-9_.-]+")
+    """First part of every key, so that several deployments can share a server. No braces: they would move
+    the hash tag, and with it the shard."""
+
+    shards: int = setting(16, "redis.shards", at_least=16, at_most=4096)
+    """Hash tags over which trees are spread. Counts only when the deployment is created: the figure is kept
+    in Redis, because the ids of living sessions carry their shard and nothing could move them."""
+
+    connect_timeout_s: float = setting(5.0, "redis.connect_timeout_s", at_least=0.1)
+    """Seconds to wait for a connection. Below a lease, so that a worker learns in time that it cannot
+    renew."""
+
+    command_timeout_s: float = setting(5.0, "redis.command_timeout_s", at_least=0.1)
+    """Seconds to wait for a reply. A commit without a reply is sent again under its id, so a timeout is
+    safe."""
+
+    appendfsync: Literal["everysec", "always"] = setting("everysec", "redis.appendfsync")
+    """How often the private server syncs its log to disk. `everysec` may lose the last second when the
+    machine dies (not when a process does); `always` loses nothing acknowledged and costs one sync per
+    commit."""
+
+    effects: Literal["none", "wait"] = setting("none", "effects")
+    """`wait` holds every command back until its begin has been confirmed by `redis.wait_replicas` replicas,
+    so that a failover cannot forget that it ran. Costs one round trip to the replicas per command."""
+
+    wait_replicas: int = setting(1, "redis.wait_replicas", at_least=1)
+    """Replicas that must confirm under `effects = "wait"`."""
+
+    wait_timeout_s: float = setting(1.0, "redis.wait_timeout_s", at_least=0.01)
+    """Seconds to wait for these confirmations before the command is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainSettings:
+    """The hash chain over every rollout."""
+
+    key: Secret | None = setting(None, "chain.secret", hidden=True)
+    """A secret of at most 64 bytes that keys the chain: who can write to Redis still cannot forge a log.
+    Without it the chain shows damage and careless edits only. Give it by `DENDRO_CHAIN_SECRET` rather than
+    in a file."""
+
+    key_id: str = setting("", "chain.key_id", pattern=r"[A-Za-z0-9_.-]{0,64}")
+    """Name under which entries mention the key, so that it can be changed. Needed with a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """Workers: how many sessions, for how long, and when a claim may be trusted."""
+
+    pools: tuple[str, ...] = setting((), "worker.pools", shown_default='this host and "default"')
+    """Labels that the worker serves. A session made in a local folder asks for `host:<machine id>`, because
+    only that machine has the folder; `default` is for folders that every worker of the pool can see."""
+
+    concurrency: int = setting(16, "worker.concurrency", at_least=1, at_most=10_000)
+    """Sessions that one worker runs at once. Parked sessions do not count."""
+
+    quantum_s: float = setting(30.0, "worker.quantum_s", at_least=0.1)
+    """Seconds after which a session gives way to a waiting one, between two steps."""
+
+    lease_s: float = setting(6.0, "worker.lease_s", at_least=1)
+    """Seconds until other workers may take over a session whose holder is silent. The longest pause that a
+    crash costs; shorter leases suffer false alarms on busy machines."""
+
+    renew_s: float = setting(2.0, "worker.renew_s", at_least=0.1)
+    """Seconds between two renewals. A third of the lease, so that one may be lost."""
+
+    trust_s: float = setting(4.0, "worker.trust_s", at_least=0.2)
+    """Seconds for which a worker trusts its claim after the last renewal that it sent. Below the lease: the
+    difference is what clocks may drift and what the keeper needs to kill."""
+
+    stall_s: float = setting(2.0, "worker.stall_s", at_least=0.1)
+    """Seconds without a tick of the event loop after which renewals stop: a worker that cannot act must not
+    keep others from acting."""
+
+    drain_grace_s: float = setting(10.0, "worker.drain_grace_s", at_least=0)
+    """Seconds that a running command gets on SIGTERM before it is killed and recorded as killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """Rollouts: what is kept, and what makes resuming cheap."""
+
+    rollout_deltas: bool = setting(False, "rollout_deltas")
+    """Keep deltas in the rollout too. The finished item holds their text; a rollout grows about tenfold."""
+
+    snapshot_every: int = setting(256, "log.snapshot_every", at_least=16)
+    """Entries after a snapshot that call for the next one: what a takeover has to fold at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepSettings:
+    """Upkeep: sealing, archiving, retention. Losing it for an hour loses only tidiness."""
+
+    url: str | None = setting(None, "upkeep.url", hidden=True, shown_default="`redis.url`")
+    """Redis server of the upkeep queue. Its job runner cannot use a cluster: name a single server then."""
+
+    archive_url: str = setting("", "upkeep.archive_url", shown_default="`archive` in the home folder")
+    """Where sealed segments of rollouts go: a folder (`file:///…`) or an object store (`s3://…`, with its
+    fsspec plug-in). Every worker must be able to read it."""
+
+    retention_days: float | None = setting(
+        None, "upkeep.retention_days", at_least=0, shown_default="for ever"
+    )
+    """Days after its end for which a closed session is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSettings:
+    """Tools: how much of a command's output goes where."""
+
+    timeout_s: float = setting(10.0, "tools.timeout_s", at_least=0.1)
+    """Seconds that a command gets when the model names no limit."""
+
+    model_output_bytes: int = setting(10 * KIB, "tools.model_output_bytes", at_least=256)
+    """Bytes of a command's output that the model reads: head and tail, half each."""
+
+    model_output_lines: int = setting(256, "tools.model_output_lines", at_least=2)
+    """Lines of it, likewise."""
+
+    stream_bytes: int = setting(MIB, "tools.stream_bytes", at_least=KIB)
+    """Bytes of stdout and of stderr, each, that events and the rollout carry."""
+
+    max_deltas: int = setting(10_000, "tools.max_deltas", at_least=0)
+    """Output deltas that one call may send; its end carries the output anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentPolicy:
+    """Which variables of the worker a command inherits; applied in the order of these fields."""
+
+    inherit: Literal["all", "core", "none"] = setting("all", "shell_environment_policy.inherit")
+    """Where to begin: everything, only `PATH`, `HOME`, `LANG` and the like, or nothing."""
+
+    ignore_default_excludes: bool = setting(False, "shell_environment_policy.ignore_default_excludes")
+    """Let variables through whose names look secret (`*KEY*`, `*TOKEN*`, `*SECRET*`). The peer does so by
+    default; here a command has to be given its secrets by name."""
+
+    exclude: tuple[str, ...] = setting((), "shell_environment_policy.exclude")
+    """Names to leave out: globs, upper or lower case."""
+
+    set: Mapping[str, str] = setting(EMPTY, "shell_environment_policy.set")
+    """Variables to add."""
+
+    include_only: tuple[str, ...] = setting((), "shell_environment_policy.include_only")
+    """If given, only names that match one of these globs remain."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSettings:
+    """Confinement: with what means this worker enforces a session's sandbox policy."""
+
+    mechanism: Literal["auto", "bubblewrap", "landlock"] = setting("auto", "sandbox.mechanism")
+    """`auto` takes bubblewrap, else Landlock. Where neither works, confined commands are refused."""
+
+    max_processes: int = setting(512, "sandbox.max_processes", at_least=8)
+    """Processes that one command may have at once, where the kernel lets the worker set it."""
+
+    environment: EnvironmentPolicy = field(default_factory=EnvironmentPolicy)
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderSettings:
+    """One model provider: a table `[model_providers.NAME]`. Never leaves the worker."""
+
+    id: str
+
+    name: str = setting("")
+    """Name for people."""
+
+    base_url: str = setting("")
+    """Root of the API, with its version: `https://host/v1`. Required; `OPENAI_BASE_URL` sets that of
+    `openai`."""
+
+    env_key: str | None = setting(None, shown_default="none: no key is sent")
+    """Environment variable that holds the API key."""
+
+    env_key_instructions: str = setting("")
+    """What to tell a person when that variable is empty."""
+
+    wire_api: Literal["responses"] = setting("responses")
+    """Protocol: the Responses API."""
+
+    query_params: Mapping[str, str] = setting(EMPTY, hidden=True)
+    """Added to every URL."""
+
+    http_headers: Mapping[str, str] = setting(EMPTY, hidden=True)
+    """Added to every request."""
+
+    env_http_headers: Mapping[str, str] = setting(EMPTY)
+    """Header → environment variable that holds its value; left out when that is empty."""
+
+    request_max_retries: int = setting(4, at_least=0, at_most=100)
+    """Repetitions of an HTTP request after 429, 5xx or a failed connection, silent."""
+
+    stream_max_retries: int = setting(5, at_least=0, at_most=100)
+    """Repetitions after a stream that broke off, each announced by `stream_error`."""
+
+    stream_idle_timeout_s: float = setting(300.0, "stream_idle_timeout_ms", milliseconds=True, at_least=0.001)
+    """Milliseconds without a byte after which a stream counts as broken."""
+
+    previous_response_id: bool = setting(False)
+    """Send only what is new and name the response before. Only for providers that store responses."""
+
+    requests_per_minute: int | None = setting(None, at_least=1, shown_default="no limit")
+    """Requests per minute of the whole fleet."""
+
+    tokens_per_minute: int | None = setting(None, at_least=1, shown_default="no limit")
+    """Tokens per minute of the whole fleet."""
+
+    api_key: Secret | None = field(default=None, repr=False)
+    """Value of the variable that `env_key` names."""
+
+    secret_headers: Mapping[str, str] = field(default_factory=lambda: EMPTY, repr=False)
+    """Resolved `env_http_headers`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPrice:
+    """What a model costs: a table `[model_prices."NAME"]`, in dollars per million tokens."""
+
+    input: float = setting(0.0, at_least=0)
+    """Input tokens that were not cached."""
+
+    cached_input: float = setting(0.0, at_least=0)
+    """Cached input tokens."""
+
+    output: float = setting(0.0, at_least=0)
+    """Output tokens, reasoning included."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """Models: what the worker knows of them and of their providers."""
+
+    context_window: int | None = setting(
+        None,
+        "model_context_window",
+        at_least=1,
+        shown_default="272,000 for `gpt-5*`, 200,000 for `codex-mini-latest`",
+    )
+    """Tokens that the configured model can read. Unknown models have none: no share of it is shown, and
+    nothing is compacted automatically."""
+
+    auto_compact_token_limit: int | None = setting(
+        None, "model_auto_compact_token_limit", at_least=1, shown_default="90 % of the window"
+    )
+    """Tokens of a turn after which the history is compacted."""
+
+    max_output_tokens: int = setting(16_000, "model_max_output_tokens", at_least=1)
+    """Tokens reserved for an answer when a budget is checked before the request."""
+
+    model: str = "gpt-5"
+    provider: str = "openai"
+    providers: Mapping[str, ProviderSettings] = field(default_factory=lambda: MappingProxyType({}))
+    prices: Mapping[str, ModelPrice] = field(default_factory=lambda: MappingProxyType({}))
+
+    def window_for(self, model: str) -> int | None:
+        """Tokens that `model` can read, None if nobody said."""
+        if self.context_window is not None and model == self.model:
+            return self.context_window
+        return next((window for pattern, window in CONTEXT_WINDOWS if fnmatchcase(model, pattern)), None)
+
+    def compact_limit_for(self, model: str) -> int | None:
+        """Tokens after which a session with `model` is compacted, None for never."""
+        if self.auto_compact_token_limit is not None and model == self.model:
+            return self.auto_compact_token_limit
+        window = self.window_for(model)
+        return None if window is None else window * 9 // 10
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxPolicy:
+    """What a session's commands may do."""
+
+    mode: SandboxMode = setting(
+        "read-only", "sandbox_mode", shown_default="`workspace-write` in a git repository, else `read-only`"
+    )
+    """`read-only`, `workspace-write` (the working folder, the roots below, `/tmp` and `$TMPDIR`; `.git`
+    stays read-only), or `danger-full-access`."""
+
+    writable_roots: tuple[Path, ...] = setting((), "sandbox_workspace_write.writable_roots")
+    """Further folders that may be written. Relative ones count from the file's folder."""
+
+    network_access: bool = setting(False, "sandbox_workspace_write.network_access")
+    """Allow the network."""
+
+    exclude_tmpdir_env_var: bool = setting(False, "sandbox_workspace_write.exclude_tmpdir_env_var")
+    """Keep `$TMPDIR` read-only."""
+
+    exclude_slash_tmp: bool = setting(False, "sandbox_workspace_write.exclude_slash_tmp")
+    """Keep `/tmp` read-only."""
+
+    def wire(self) -> dict[str, object]:
+        """The policy as the protocol writes it."""
+        if self.mode != "workspace-write":
+            return {"mode": self.mode}
+        return {
+            "mode": self.mode,
+            "writable_roots": [str(root) for root in self.writable_roots],
+            "network_access": self.network_access,
+            "exclude_tmpdir_env_var": self.exclude_tmpdir_env_var,
+            "exclude_slash_tmp": self.exclude_slash_tmp,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SessionDefaults:
+    """What a new session starts with. This, and nothing else of the settings, travels with the session."""
+
+    cwd: Path
+
+    model: str = setting("gpt-5", "model")
+    """Model of the first turn; `user_turn` and `override_turn_context` may change it."""
+
+    model_provider: str = setting("openai", "model_provider")
+    """Name of a provider; its URL and key are looked up by the worker that runs the turn."""
+
+    effort: Effort | None = setting(None, "model_reasoning_effort", shown_default="the model's own")
+    """How much the model thinks."""
+
+    summary: Summary = setting("auto", "model_reasoning_summary")
+    """How much of that thinking it tells."""
+
+    verbosity: Verbosity | None = setting(None, "model_verbosity", shown_default="the model's own")
+    """Length of answers; sent to `gpt-5` models only."""
+
+    approval_policy: ApprovalPolicy = setting("on-request", "approval_policy")
+    """Who is asked before a command: always unless known to be safe, after a denial by the sandbox, when
+    the model asks for more, or never."""
+
+    approval_timeout_s: float | None = setting(None, "approval_timeout_s", at_least=1, shown_default="never")
+    """Seconds after which an open approval is denied in the timer's name."""
+
+    on_user_input: Literal["replace", "steer"] = setting("replace", "on_user_input")
+    """What input does to a running task: end it and start anew, or join it."""
+
+    pool: str = setting("", "pool", shown_default="`host:<machine id>`")
+    """Which workers may run the session."""
+
+    base_instructions: str | None = setting(None, "base_instructions", shown_default="Dendro's own")
+    """Replaces the system prompt. `model_instructions_file` names a file that holds it."""
+
+    user_instructions: str | None = setting(None, "user_instructions", shown_default="none")
+    """Added to the first message of every session."""
+
+    sandbox: SandboxPolicy = field(default_factory=SandboxPolicy)
+
+
+@dataclass(frozen=True, slots=True)
+class WireSettings:
+    """Clients: what a connection may send."""
+
+    line_limit_bytes: int = setting(8 * MIB, "wire.line_limit_bytes", at_least=KIB)
+    """Longest line of NDJSON that is read. A longer one is skipped to its end and answered with an
+    `error`."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSettings:
+    """The machine and the process: read once, passed down, so that no other module looks."""
+
+    machine_id: str
+    """Stable name of this machine: what `host:<…>` pools are made of."""
+
+    search_path: str
+    """`PATH`: where programs are looked for."""
+
+    user_home: Path
+    """`HOME`."""
+
+    runtime_dir: Path | None
+    """`XDG_RUNTIME_DIR`: where the private server's socket goes if it is there."""
+
+    temp_dir: Path | None
+    """`TMPDIR`, if set."""
+
+    environ: Mapping[str, str] = field(repr=False)
+    """The whole environment: what commands inherit from, after the filter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that can be set, resolved."""
+
+    home: Path
+    config_file: Path | None
+    host: HostSettings
+    session_defaults: SessionDefaults
+    model: ModelSettings
+    redis: RedisSettings
+    chain: ChainSettings
+    worker: WorkerSettings
+    log: LogSettings
+    upkeep: UpkeepSettings
+    tools: ToolSettings
+    sandbox: SandboxSettings
+    wire: WireSettings
+    warnings: tuple[str, ...] = ()
+    """Keys that nobody reads, and settings that deserve a second look: to be shown, never fatal."""
