@@ -1,0 +1,65 @@
+"""What a client may look up: history entries, custom prompts, skills."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from orchestrator.protocol.wire import JsonValue, Maybe, Source, Uint, WireModel
+
+
+class HistoryEntry(WireModel):
+    """One line of the history of prompts that all sessions share."""
+
+    conversation_id: str
+    ts: Uint
+    text: str
+
+
+class CustomPrompt(WireModel):
+    """A prompt that a person saved under a name."""
+
+    name: str
+    path: str
+    content: str
+    description: Maybe[str] = None
+    argument_hint: Maybe[str] = None
+
+
+class SkillScope(StrEnum):
+    """Where a skill comes from."""
+
+    USER = "user"
+    REPO = "repo"
+    SYSTEM = "system"
+    ADMIN = "admin"
+
+
+class SkillMetadata(WireModel):
+    """One skill as a client lists it."""
+
+    stated_in = Source.DECEMBER_2025
+    name: str
+    description: str
+    path: str
+    scope: SkillScope
+    short_description: Maybe[str] = None
+    interface: Maybe[JsonValue] = None
+    dependencies: Maybe[JsonValue] = None
+    enabled: Maybe[bool] = None
+
+
+class SkillErrorInfo(WireModel):
+    """A skill that could not be read, and why."""
+
+    stated_in = Source.DECEMBER_2025
+    path: str
+    message: str
+
+
+class SkillsListEntry(WireModel):
+    """The skills of one folder."""
+
+    stated_in = Source.DECEMBER_2025
+    cwd: str
+    skills: tuple[SkillMetadata, ...]
+    errors: tuple[SkillErrorInfo, ...] = ()

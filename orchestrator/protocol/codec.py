@@ -1,0 +1,280 @@
+"""Bytes to frames and back: the one place where the protocol meets JSON text.
+
+Reading is `orjson`, then the models' checks; writing is pydantic's own serialiser, which
+needs no dict in between. Encoded frames carry no newline: framing is the transport's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import orjson
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from orchestrator.protocol.events import EventField, EventModel, EventMsg, UnknownEvent
+from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.items import ResponseItem, ResponseItemField, UnknownItem
+from orchestrator.protocol.ops import OP_SYNONYMS, OPS, Op, OpField
+from orchestrator.protocol.rollout import (
+    OWN_FIELDS,
+    Compacted,
+    DendroFact,
+    RolloutItem,
+    RolloutLine,
+    SessionMeta,
+    TurnContext,
+    UnknownRolloutItem,
+)
+from orchestrator.protocol.submission import (
+    Event,
+    MalformedEvent,
+    MalformedRolloutLine,
+    MalformedSubmission,
+    Submission,
+    UnknownOp,
+)
+from orchestrator.protocol.wire import ItemModel, JsonObject, JsonValue
+
+MAX_DEPTH: Final = 128
+"""Nesting that the peer's JSON reader accepts; deeper values could be read here, but not written."""
+
+MESSAGE_LIMIT: Final = 200
+
+_LINE_FIELDS: Final = ("timestamp", "type", "payload", *OWN_FIELDS)
+
+_OP: Final[TypeAdapter[Op]] = TypeAdapter(OpField)
+_EVENT: Final[TypeAdapter[EventMsg]] = TypeAdapter(EventField)
+_ITEM: Final[TypeAdapter[ResponseItem]] = TypeAdapter(ResponseItemField)
+
+
+class _Unreadable(ValueError):
+    """Text that is no JSON, or JSON that is no object; the caller says what it should have been."""
+
+
+# --- submissions ---------------------------------------------------------------------
+
+
+def parse_submission(line: bytes) -> Submission:
+    """Reads one line of the SQ; raises `MalformedSubmission` or `UnknownOp`."""
+    try:
+        frame = _object(line)
+    except _Unreadable as error:
+        raise MalformedSubmission(str(error)) from None
+    submission_id = frame.get("id")
+    if not isinstance(submission_id, str):
+        raise MalformedSubmission("id: a string is required")
+    return Submission(SubmissionId(submission_id), _op(frame.get("op"), SubmissionId(submission_id)))
+
+
+def _op(value: JsonValue, submission_id: SubmissionId) -> Op:
+    if not isinstance(value, dict):
+        raise MalformedSubmission("op: an object is required", submission_id)
+    tag = value.get("type")
+    if not isinstance(tag, str):
+        raise MalformedSubmission("op.type: a string is required", submission_id)
+    if tag not in OPS and tag not in OP_SYNONYMS:
+        raise UnknownOp(_short(f"op.type: {tag!r} is not an operation known here"), submission_id)
+    try:
+        return _OP.validate_python(value)
+    except ValidationError as error:
+        raise MalformedSubmission(_fault(error, value, "op"), submission_id) from None
+
+
+def encode_submission(submission: Submission) -> bytes:
+    """One line of the SQ, without its newline."""
+    return b'{"id":%b,"op":%b}' % (orjson.dumps(submission.id), _dump(submission.op))
+
+
+# --- events --------------------------------------------------------------------------
+
+
+def parse_event(data: bytes | JsonObject) -> Event:
+    """Reads one line of the EQ, or its value; raises `MalformedEvent`."""
+    try:
+        frame = _object(data) if isinstance(data, bytes) else data
+    except _Unreadable as error:
+        raise MalformedEvent(str(error)) from None
+    event_id = frame.get("id")
+    if not isinstance(event_id, str):
+        raise MalformedEvent("id: a string is required")
+    msg = frame.get("msg")
+    try:
+        parsed = event_msg(msg)
+    except ValidationError as error:
+        raise MalformedEvent(_fault(error, msg, "msg")) from None
+    return Event(SubmissionId(event_id), parsed, _rest(frame, ("id", "msg")))
+
+
+def event_msg(value: JsonValue) -> EventMsg:
+    """The event that a JSON value is; raises pydantic's `ValidationError`."""
+    return _EVENT.validate_python(value)
+
+
+def encode_event(event: Event) -> bytes:
+    """One line of the EQ, without its newline."""
+    rest = _members(event.extra)
+    return b'{"id":%b,"msg":%b%b}' % (orjson.dumps(event.id), encode_msg(event.msg), rest)
+
+
+def encode_msg(msg: EventMsg) -> bytes:
+    """The event alone, as it stands in `msg` and in a rollout's payload."""
+    return _dump(msg)
+
+
+# --- rollout lines -------------------------------------------------------------------
+
+
+def parse_rollout_line(line: bytes, *, foreign: bool = False) -> RolloutLine:
+    """Reads one line of a rollout; raises `MalformedRolloutLine`.
+
+    With `foreign`, a payload of a known type that does not fit it is kept whole as
+    `UnknownRolloutItem` (a newer peer wrote it); in a log of our own that is an error.
+    """
+    try:
+        record = _object(line)
+    except _Unreadable as error:
+        raise MalformedRolloutLine(str(error)) from None
+    kind, timestamp = record.get("type"), record.get("timestamp")
+    if not isinstance(kind, str) or not isinstance(timestamp, str) or "payload" not in record:
+        raise MalformedRolloutLine("timestamp, type and payload are required")
+    payload = record["payload"]
+    item: RolloutItem
+    try:
+        item = rollout_item(kind, payload)
+    except ValidationError as error:
+        if not foreign:
+            raise MalformedRolloutLine(_fault(error, payload, "payload")) from None
+        item = UnknownRolloutItem(kind, payload)
+    own = {name: record.get(name) for name in OWN_FIELDS}
+    return RolloutLine(timestamp, item, **own, extra=_rest(record, _LINE_FIELDS))
+
+
+def rollout_item(kind: str, payload: JsonValue) -> RolloutItem:
+    """The item that `type` and `payload` of a line make; raises pydantic's `ValidationError`."""
+    match kind:
+        case "event_msg":
+            return _EVENT.validate_python(payload)
+        case "response_item":
+            return _ITEM.validate_python(payload)
+        case "dendro" if isinstance(payload, dict) and isinstance(payload.get("kind"), str):
+            return DendroFact(payload["kind"], _rest(payload, ("kind",)))
+        case "turn_context":
+            return TurnContext.model_validate(payload)
+        case "compacted":
+            return Compacted.model_validate(payload)
+        case "session_meta":
+            return SessionMeta.model_validate(payload)
+        case _:
+            return UnknownRolloutItem(kind, payload)
+
+
+def rollout_type(item: RolloutItem) -> str:
+    """The `type` of the line that holds this item."""
+    match item:
+        case EventModel() | UnknownEvent():
+            return "event_msg"
+        case ItemModel() | UnknownItem():
+            return "response_item"
+        case DendroFact():
+            return "dendro"
+        case TurnContext():
+            return "turn_context"
+        case Compacted():
+            return "compacted"
+        case SessionMeta():
+            return "session_meta"
+        case UnknownRolloutItem():
+            return item.type
+
+
+def encode_payload(item: RolloutItem) -> bytes:
+    """The `payload` of the line that holds this item: the bytes that the hash chain covers."""
+    match item:
+        case DendroFact():
+            return b'{"kind":%b%b}' % (orjson.dumps(item.kind), _members(item.fields))
+        case UnknownRolloutItem():
+            return orjson.dumps(item.payload)
+        case _:
+            return _dump(item)
+
+
+def encode_rollout_line(line: RolloutLine) -> bytes:
+    """One line of a rollout, without its newline; own fields only where they have a value."""
+    own = {name: value for name in OWN_FIELDS if (value := getattr(line, name)) is not None}
+    return b'{"timestamp":%b,"type":%b,"payload":%b%b%b}' % (
+        orjson.dumps(line.timestamp),
+        orjson.dumps(rollout_type(line.item)),
+        encode_payload(line.item),
+        _members(own),
+        _members(line.extra),
+    )
+
+
+# --- JSON ----------------------------------------------------------------------------
+
+
+def _dump(model: BaseModel) -> bytes:
+    return model.__pydantic_serializer__.to_json(model)
+
+
+def _members(fields: Mapping[str, JsonValue]) -> bytes:
+    """Further members of an object that is being written, each with its leading comma."""
+    return b"," + orjson.dumps(dict(fields))[1:-1] if fields else b""
+
+
+def _rest(frame: JsonObject, known: tuple[str, ...]) -> JsonObject:
+    return {key: value for key, value in frame.items() if key not in known}
+
+
+def _object(text: bytes) -> JsonObject:
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise _Unreadable(_short(f"not JSON: {error}")) from None
+    if not isinstance(value, dict):
+        raise _Unreadable("not a JSON object")
+    # Counting brackets is cheap and bounds the depth from above; few values need the walk.
+    if text.count(b"{") + text.count(b"[") > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):
+        raise _Unreadable(f"nested deeper than {MAX_DEPTH} levels")
+    return value
+
+
+def _deeper_than(value: JsonValue, limit: int) -> bool:
+    level = [value]
+    for _ in range(limit):
+        level = [child for parent in level for child in _children(parent)]
+        if not level:
+            return False
+    return any(isinstance(deepest, dict | list) for deepest in level)
+
+
+def _children(value: JsonValue) -> list[JsonValue]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+# --- what was wrong ------------------------------------------------------------------
+
+
+def _fault(error: ValidationError, value: JsonValue, root: str) -> str:
+    """The first complaint in one line, under the path that the client wrote."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return _short(f"{_path(first['loc'], value, root)}: {first['msg'].lower()}")
+
+
+def _path(loc: tuple[int | str, ...], value: JsonValue, root: str) -> str:
+    """`op.items[0].text`: pydantic's location without the names of union branches."""
+    path = root
+    for position, step in enumerate(loc):
+        if isinstance(step, int) and isinstance(value, list) and step < len(value):
+            path, value = f"{path}[{step}]", value[step]
+        elif isinstance(value, dict) and (step in value or position == len(loc) - 1):
+            path, value = f"{path}.{step}", value.get(step)
+    return path
+
+
+def _short(message: str) -> str:
+    flat = " ".join(message.split())
+    return flat if len(flat) <= MESSAGE_LIMIT else flat[: MESSAGE_LIMIT - 1] + "…"

@@ -1,0 +1,85 @@
+"""Commands and patches as a UI shows them: parsed commands and file changes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from orchestrator.protocol.wire import JsonValue, Maybe, OneOf, Unknown, WireModel
+
+
+class ReadCommand(WireModel):
+    """A command that prints a file."""
+
+    type: Literal["read"] = "read"
+    cmd: str
+    name: str
+    path: Maybe[str] = None
+
+
+class ListFilesCommand(WireModel):
+    """A command that lists a folder; no path means the working folder."""
+
+    type: Literal["list_files"] = "list_files"
+    cmd: str
+    path: str | None = None
+
+
+class SearchCommand(WireModel):
+    """A command that searches in files or for files."""
+
+    type: Literal["search"] = "search"
+    cmd: str
+    query: str | None = None
+    path: str | None = None
+
+
+class UnknownCommand(WireModel):
+    """Any other command."""
+
+    type: Literal["unknown"] = "unknown"
+    cmd: str
+
+
+class UnknownParsedCommand(Unknown):
+    """A kind of parsed command from a newer peer, held as it came."""
+
+
+ParsedCommand: TypeAlias = (
+    ReadCommand | ListFilesCommand | SearchCommand | UnknownCommand | UnknownParsedCommand
+)
+ParsedCommandField = Annotated[ParsedCommand, OneOf()]
+
+
+class AddFile(WireModel):
+    """A new file with its content."""
+
+    type: Literal["add"] = "add"
+    content: str
+
+
+class DeleteFile(WireModel):
+    """A file removed, with the content it had."""
+
+    type: Literal["delete"] = "delete"
+    content: str
+
+
+class UpdateFile(WireModel):
+    """A file changed, and moved if `move_path` says where."""
+
+    type: Literal["update"] = "update"
+    unified_diff: str
+    move_path: str | None = None
+
+
+def _tag_inside(value: JsonValue) -> JsonValue:
+    """The recorded peer puts the tag outside, `{"add": {…}}`; both are read."""
+    if isinstance(value, dict) and "type" not in value and len(value) == 1:
+        ((tag, body),) = value.items()
+        if isinstance(body, dict):
+            return {"type": tag, **body}
+    return value
+
+
+FileChange: TypeAlias = AddFile | DeleteFile | UpdateFile
+FileChangeField = Annotated[FileChange, OneOf(rewrite=_tag_inside)]

@@ -1,0 +1,117 @@
+"""Events that ask a person: approvals, questions, plans.
+
+An agent below the root is named in the request (`agent_id`, `session_id`,
+`agent_path`), since its requests appear on the root's EQ as well.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from orchestrator.protocol.commands import FileChangeField, ParsedCommandField
+from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.mcp import RequestId
+from orchestrator.protocol.plans import (
+    AskUserQuestion,
+    PlanItemArg,
+    PlanOutputEvent,
+    PlanProposal,
+    RequestUserInputQuestion,
+)
+from orchestrator.protocol.wire import EventModel, Maybe, Source, Uint
+
+
+class AskModel(EventModel):
+    """The base of every request; the three fields say which agent of the tree asks."""
+
+    agent_id: Maybe[Uint] = None
+    session_id: Maybe[str] = None
+    agent_path: Maybe[str] = None
+
+
+class ExecApprovalRequest(AskModel):
+    """May this command run?"""
+
+    type: Literal["exec_approval_request"] = "exec_approval_request"
+    call_id: CallId
+    turn_id: Maybe[str] = None
+    command: tuple[str, ...]
+    cwd: str
+    reason: Maybe[str] = None
+    proposed_execpolicy_amendment: Maybe[tuple[str, ...]] = None
+    parsed_cmd: Maybe[tuple[ParsedCommandField, ...]] = None
+
+
+class ApplyPatchApprovalRequest(AskModel):
+    """May this patch be written?"""
+
+    type: Literal["apply_patch_approval_request"] = "apply_patch_approval_request"
+    call_id: CallId
+    turn_id: Maybe[str] = None
+    changes: dict[str, FileChangeField]
+    reason: Maybe[str] = None
+    grant_root: Maybe[str] = None
+
+
+class ElicitationRequest(AskModel):
+    """An MCP server asks a person something."""
+
+    stated_in = Source.JANUARY_2026
+    type: Literal["elicitation_request"] = "elicitation_request"
+    server_name: str
+    id: RequestId
+    message: str
+
+
+class RequestUserInput(AskModel):
+    """The agent asks; answered by `user_input_answer`."""
+
+    stated_in = Source.JANUARY_2026
+    type: Literal["request_user_input"] = "request_user_input"
+    call_id: CallId
+    turn_id: str = ""
+    questions: tuple[RequestUserInputQuestion, ...]
+
+
+class AskUserQuestionRequest(AskModel):
+    """The agent asks; answered by `resolve_ask_user_question`. `callId` on the wire."""
+
+    stated_in = Source.DECEMBER_2025
+    type: Literal["ask_user_question_request"] = "ask_user_question_request"
+    call_id: Annotated[CallId, Field(alias="callId")]
+    questions: tuple[AskUserQuestion, ...]
+
+
+class PlanApprovalRequest(AskModel):
+    """Shall this plan be followed?"""
+
+    stated_in = Source.DECEMBER_2025
+    type: Literal["plan_approval_request"] = "plan_approval_request"
+    call_id: CallId
+    proposal: PlanProposal
+
+
+class PlanUpdate(EventModel):
+    """The agent's plan as it stands."""
+
+    type: Literal["plan_update"] = "plan_update"
+    explanation: str | None = None
+    plan: tuple[PlanItemArg, ...]
+
+
+class EnteredPlanMode(EventModel):
+    """A planning session began."""
+
+    stated_in = Source.DECEMBER_2025
+    type: Literal["entered_plan_mode"] = "entered_plan_mode"
+    goal: str
+
+
+class ExitedPlanMode(EventModel):
+    """A planning session is over; `null` without an approved plan."""
+
+    stated_in = Source.DECEMBER_2025
+    type: Literal["exited_plan_mode"] = "exited_plan_mode"
+    plan_output: PlanOutputEvent | None = None

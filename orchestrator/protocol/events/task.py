@@ -1,0 +1,132 @@
+"""Events about a task as a whole: its start and end, errors, tokens, compaction."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from orchestrator.protocol.agents import BudgetReport
+from orchestrator.protocol.faults import CodexErrorInfo
+from orchestrator.protocol.ids import ResponseId
+from orchestrator.protocol.scalars import ModeKind, TurnAbortReason
+from orchestrator.protocol.usage import RateLimitSnapshot, TokenUsageInfo
+from orchestrator.protocol.wire import EventModel, Flag, Maybe, Source, Uint
+
+
+class Error(EventModel):
+    """Something failed; `task_complete` with a null message follows if a task did."""
+
+    type: Literal["error"] = "error"
+    message: str
+    codex_error_info: CodexErrorInfo | None = None
+
+
+class WarningEvent(EventModel):
+    """Something a person should know; nothing failed."""
+
+    stated_in = Source.OCTOBER_2025
+    type: Literal["warning"] = "warning"
+    message: str
+    budget: Maybe[BudgetReport] = None
+
+
+class StreamError(EventModel):
+    """The model's stream broke and is tried again; partial text is void."""
+
+    type: Literal["stream_error"] = "stream_error"
+    message: str
+    codex_error_info: CodexErrorInfo | None = None
+    additional_details: str | None = None
+
+
+class DeprecationNotice(EventModel):
+    """Something in use will go away."""
+
+    stated_in = Source.JANUARY_2026
+    type: Literal["deprecation_notice"] = "deprecation_notice"
+    summary: str
+    details: Maybe[str] = None
+
+
+class BackgroundEvent(EventModel):
+    """Progress in words."""
+
+    type: Literal["background_event"] = "background_event"
+    message: str
+
+
+class TaskStarted(EventModel):
+    """A task began; also read as `turn_started`."""
+
+    type: Literal["task_started"] = "task_started"
+    model_context_window: Uint | None = None
+    collaboration_mode_kind: Maybe[ModeKind] = None
+
+
+class TaskComplete(EventModel):
+    """A task is over, after an error too; also read as `turn_complete`."""
+
+    type: Literal["task_complete"] = "task_complete"
+    last_agent_message: str | None = None
+    response_id: Maybe[ResponseId] = None
+
+
+class TurnAborted(EventModel):
+    """A task was stopped before its model was done."""
+
+    type: Literal["turn_aborted"] = "turn_aborted"
+    reason: TurnAbortReason
+    turn_id: Maybe[str] = None
+
+
+class TokenCount(EventModel):
+    """Tokens used so far; after each turn with the bookmark of its response."""
+
+    type: Literal["token_count"] = "token_count"
+    info: TokenUsageInfo | None = None
+    rate_limits: RateLimitSnapshot | None = None
+    response_id: Maybe[ResponseId] = None
+
+
+class ContextCompacted(EventModel):
+    """The history was replaced by a summary."""
+
+    stated_in = Source.JANUARY_2026
+    type: Literal["context_compacted"] = "context_compacted"
+
+
+class ThreadRolledBack(EventModel):
+    """User turns were dropped from the model's history."""
+
+    stated_in = Source.JANUARY_2026
+    type: Literal["thread_rolled_back"] = "thread_rolled_back"
+    num_turns: Uint
+
+
+class UndoStarted(EventModel):
+    """The workspace is being taken back."""
+
+    stated_in = Source.JANUARY_2026
+    type: Literal["undo_started"] = "undo_started"
+    message: Maybe[str] = None
+
+
+class UndoCompleted(EventModel):
+    """The workspace was taken back, or could not be."""
+
+    stated_in = Source.JANUARY_2026
+    type: Literal["undo_completed"] = "undo_completed"
+    success: Flag
+    message: Maybe[str] = None
+
+
+class TurnDiff(EventModel):
+    """All that the task changed in files so far."""
+
+    type: Literal["turn_diff"] = "turn_diff"
+    unified_diff: str
+
+
+class ShutdownComplete(EventModel):
+    """The session is closed; the last event."""
+
+    type: Literal["shutdown_complete"] = "shutdown_complete"

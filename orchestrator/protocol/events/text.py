@@ -1,0 +1,136 @@
+"""Events that carry text: messages, reasoning, and their deltas."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from orchestrator.protocol.inputs import TextElement
+from orchestrator.protocol.items import ResponseItemField
+from orchestrator.protocol.scalars import UserMessageKind
+from orchestrator.protocol.turn_items import TurnItemField
+from orchestrator.protocol.wire import EventModel, Maybe, Source, Uint
+
+
+class AgentMessage(EventModel):
+    """A finished message of the agent."""
+
+    type: Literal["agent_message"] = "agent_message"
+    message: str
+
+
+class AgentMessageDelta(EventModel):
+    """A piece of the message being written."""
+
+    type: Literal["agent_message_delta"] = "agent_message_delta"
+    delta: str
+
+
+class UserMessage(EventModel):
+    """What the person said, as the model got it."""
+
+    type: Literal["user_message"] = "user_message"
+    message: str
+    kind: Maybe[UserMessageKind] = None
+    images: Maybe[tuple[str, ...]] = None
+    local_images: Maybe[tuple[str, ...]] = None
+    text_elements: Maybe[tuple[TextElement, ...]] = None
+
+
+class AgentReasoning(EventModel):
+    """A finished part of the reasoning summary."""
+
+    type: Literal["agent_reasoning"] = "agent_reasoning"
+    text: str
+
+
+class AgentReasoningDelta(EventModel):
+    """A piece of the reasoning summary being written."""
+
+    type: Literal["agent_reasoning_delta"] = "agent_reasoning_delta"
+    delta: str
+
+
+class AgentReasoningRawContent(EventModel):
+    """Raw reasoning, finished."""
+
+    type: Literal["agent_reasoning_raw_content"] = "agent_reasoning_raw_content"
+    text: str
+
+
+class AgentReasoningRawContentDelta(EventModel):
+    """A piece of raw reasoning."""
+
+    type: Literal["agent_reasoning_raw_content_delta"] = "agent_reasoning_raw_content_delta"
+    delta: str
+
+
+class AgentReasoningSectionBreak(EventModel):
+    """A new part of the reasoning summary begins."""
+
+    type: Literal["agent_reasoning_section_break"] = "agent_reasoning_section_break"
+    item_id: Maybe[str] = None
+    summary_index: Maybe[Uint] = None
+
+
+class ItemEventModel(EventModel):
+    """The base of the events that name thread, turn and item."""
+
+    stated_in = Source.JANUARY_2026
+    thread_id: str
+    turn_id: str
+
+
+class AgentMessageContentDelta(ItemEventModel):
+    """A piece of an agent message item."""
+
+    type: Literal["agent_message_content_delta"] = "agent_message_content_delta"
+    item_id: str
+    delta: str
+
+
+class PlanDelta(ItemEventModel):
+    """A piece of a proposed plan; the finished item may differ from the pieces."""
+
+    type: Literal["plan_delta"] = "plan_delta"
+    item_id: str
+    delta: str
+
+
+class ReasoningContentDelta(ItemEventModel):
+    """A piece of a reasoning item's summary."""
+
+    type: Literal["reasoning_content_delta"] = "reasoning_content_delta"
+    item_id: str
+    delta: str
+    summary_index: Uint = 0
+
+
+class ReasoningRawContentDelta(ItemEventModel):
+    """A piece of a reasoning item's raw text."""
+
+    type: Literal["reasoning_raw_content_delta"] = "reasoning_raw_content_delta"
+    item_id: str
+    delta: str
+    content_index: Uint = 0
+
+
+class ItemStarted(ItemEventModel):
+    """An item of the turn began."""
+
+    type: Literal["item_started"] = "item_started"
+    item: TurnItemField
+
+
+class ItemCompleted(ItemEventModel):
+    """An item of the turn is finished."""
+
+    type: Literal["item_completed"] = "item_completed"
+    item: TurnItemField
+
+
+class RawResponseItem(EventModel):
+    """A response item as the model sent it."""
+
+    stated_in = Source.JANUARY_2026
+    type: Literal["raw_response_item"] = "raw_response_item"
+    item: ResponseItemField

@@ -1,0 +1,67 @@
+"""What a person hands in: the items of `user_input` and `user_turn`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from orchestrator.protocol.wire import Maybe, OneOf, Source, Uint, WireModel
+
+
+class ByteRange(WireModel):
+    """A span of a text in bytes of UTF-8, the end excluded."""
+
+    stated_in = Source.JANUARY_2026
+    start: Uint
+    end: Uint
+
+
+class TextElement(WireModel):
+    """A part of the text that a UI draws in its own way."""
+
+    stated_in = Source.JANUARY_2026
+    byte_range: ByteRange
+    placeholder: str | None = None
+
+
+class TextInput(WireModel):
+    """Plain text."""
+
+    type: Literal["text"] = "text"
+    text: str
+    text_elements: Maybe[tuple[TextElement, ...]] = None
+
+
+class ImageInput(WireModel):
+    """An image, usually as a data URL."""
+
+    type: Literal["image"] = "image"
+    image_url: str
+
+
+class LocalImageInput(WireModel):
+    """An image file on the agent's machine; it reaches the model as `image`."""
+
+    type: Literal["local_image"] = "local_image"
+    path: str
+
+
+class SkillInput(WireModel):
+    """A skill chosen by the person: its name and the path of its SKILL.md."""
+
+    stated_in = Source.JANUARY_2026
+    type: Literal["skill"] = "skill"
+    name: str
+    path: str
+
+
+class MentionInput(WireModel):
+    """An app or connector named by the person, `app://<connector>`."""
+
+    stated_in = Source.JANUARY_2026
+    type: Literal["mention"] = "mention"
+    name: str
+    path: str
+
+
+InputItem: TypeAlias = TextInput | ImageInput | LocalImageInput | SkillInput | MentionInput
+InputItemField = Annotated[InputItem, OneOf()]

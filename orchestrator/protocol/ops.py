@@ -1,0 +1,330 @@
+"""Every operation that a client may submit (`Op`).
+
+A field that the client leaves out is `None`, or `UNSET` where `null` means something
+else. Fields that are not listed are ignored; a tag that is not listed is an error that
+`codec` raises.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias, get_args
+
+from orchestrator.protocol.ids import ResponseId
+from orchestrator.protocol.inputs import InputItemField
+from orchestrator.protocol.items import DynamicToolResponse as DynamicToolResponseBody
+from orchestrator.protocol.mcp import ElicitationAction, McpServerRefreshConfig, RequestId
+from orchestrator.protocol.plans import (
+    AskUserQuestionResponseField,
+    PlanApprovalResponseField,
+    PlanRequest,
+    RequestUserInputResponse,
+)
+from orchestrator.protocol.policy import AskForApproval, Decision, SandboxPolicyField
+from orchestrator.protocol.review import ReviewRequest
+from orchestrator.protocol.scalars import (
+    CollaborationMode,
+    Personality,
+    ReasoningEffort,
+    ReasoningSummary,
+    Verbosity,
+    WindowsSandboxLevel,
+)
+from orchestrator.protocol.wire import (
+    UNSET,
+    Flag,
+    JsonValue,
+    Maybe,
+    OneOf,
+    OpModel,
+    Settable,
+    Source,
+    Uint,
+    WhenTrue,
+    tags,
+)
+
+
+class ConfigureSession(OpModel):
+    """(Re)configures the session; a running task is aborted, the history stays."""
+
+    stated_in = Source.OCTOBER_2025
+    type: Literal["configure_session"] = "configure_session"
+    model: Maybe[str] = None
+    model_provider: Maybe[str] = None
+    effort: Settable[ReasoningEffort] = UNSET
+    summary: Maybe[ReasoningSummary] = None
+    verbosity: Maybe[Verbosity] = None
+    approval_policy: Maybe[AskForApproval] = None
+    sandbox_policy: Maybe[SandboxPolicyField] = None
+    cwd: Maybe[str] = None
+    base_instructions: Maybe[str] = None
+    user_instructions: Maybe[str] = None
+    personality: Maybe[Personality] = None
+    collaboration_mode: Maybe[CollaborationMode] = None
+    session_id: Maybe[str] = None
+
+
+class Interrupt(OpModel):
+    """Stops the running task; expect `turn_aborted`."""
+
+    type: Literal["interrupt"] = "interrupt"
+
+
+class UserInput(OpModel):
+    """Something a person says, under the settings in force."""
+
+    type: Literal["user_input"] = "user_input"
+    items: tuple[InputItemField, ...]
+    final_output_json_schema: Maybe[JsonValue] = None
+    last_response_id: Maybe[ResponseId] = None
+
+
+class UserTurn(OpModel):
+    """Something a person says, with the settings of this turn and those after it."""
+
+    type: Literal["user_turn"] = "user_turn"
+    items: tuple[InputItemField, ...]
+    cwd: str
+    approval_policy: AskForApproval
+    sandbox_policy: SandboxPolicyField
+    model: str
+    effort: Maybe[ReasoningEffort] = None
+    summary: ReasoningSummary
+    final_output_json_schema: Maybe[JsonValue] = None
+    collaboration_mode: Maybe[CollaborationMode] = None
+    personality: Maybe[Personality] = None
+    last_response_id: Maybe[ResponseId] = None
+
+
+class OverrideTurnContext(OpModel):
+    """Changes the settings of the turns to come; what is left out stays as it is."""
+
+    type: Literal["override_turn_context"] = "override_turn_context"
+    cwd: Maybe[str] = None
+    approval_policy: Maybe[AskForApproval] = None
+    sandbox_policy: Maybe[SandboxPolicyField] = None
+    windows_sandbox_level: Maybe[WindowsSandboxLevel] = None
+    model: Maybe[str] = None
+    effort: Settable[ReasoningEffort] = UNSET
+    summary: Maybe[ReasoningSummary] = None
+    collaboration_mode: Maybe[CollaborationMode] = None
+    personality: Maybe[Personality] = None
+
+
+class ExecApproval(OpModel):
+    """Decides about a command; `id` is the call's id or the turn's."""
+
+    type: Literal["exec_approval"] = "exec_approval"
+    id: str
+    decision: Decision
+    agent_id: Maybe[Uint] = None
+
+
+class PatchApproval(OpModel):
+    """Decides about a patch; `id` is the call's id or the turn's."""
+
+    type: Literal["patch_approval"] = "patch_approval"
+    id: str
+    decision: Decision
+    agent_id: Maybe[Uint] = None
+
+
+class ResolveElicitation(OpModel):
+    """Answers a question of an MCP server."""
+
+    stated_in = Source.JANUARY_2026
+    type: Literal["resolve_elicitation"] = "resolve_elicitation"
+    server_name: str
+    request_id: RequestId
+    decision: ElicitationAction
+
+
+class UserInputAnswer(OpModel):
+    """Answers `request_user_input`; also read as `request_user_input_response`."""
+
+    stated_in = Source.JANUARY_2026
+    type: Literal["user_input_answer"] = "user_input_answer"
+    id: str
+    response: RequestUserInputResponse
+    agent_id: Maybe[Uint] = None
+
+
+class DynamicToolResponse(OpModel):
+    """Hands in the result of a tool that the client runs itself."""
+
+    stated_in = Source.JANUARY_2026
+    type: Literal["dynamic_tool_response"] = "dynamic_tool_response"
+    id: str
+    response: DynamicToolResponseBody
+
+
+class ResolveAskUserQuestion(OpModel):
+    """Answers `ask_user_question_request`."""
+
+    stated_in = Source.DECEMBER_2025
+    type: Literal["resolve_ask_user_question"] = "resolve_ask_user_question"
+    id: str
+    response: AskUserQuestionResponseField
+    agent_id: Maybe[Uint] = None
+
+
+class Plan(OpModel):
+    """Starts a planning session."""
+
+    stated_in = Source.DECEMBER_2025
+    type: Literal["plan"] = "plan"
+    plan_request: PlanRequest
+
+
+class ResolvePlanApproval(OpModel):
+    """Answers `plan_approval_request`."""
+
+    stated_in = Source.DECEMBER_2025
+    type: Literal["resolve_plan_approval"] = "resolve_plan_approval"
+    id: str
+    response: PlanApprovalResponseField
+    agent_id: Maybe[Uint] = None
+
+
+class AddToHistory(OpModel):
+    """Appends a text to the history of prompts that all sessions share."""
+
+    type: Literal["add_to_history"] = "add_to_history"
+    text: str
+
+
+class GetHistoryEntryRequest(OpModel):
+    """Asks for one entry of that history."""
+
+    type: Literal["get_history_entry_request"] = "get_history_entry_request"
+    offset: Uint
+    log_id: Uint
+
+
+class GetPath(OpModel):
+    """Asks for the session's rollout file; answered by `conversation_path`."""
+
+    type: Literal["get_path"] = "get_path"
+
+
+class ListMcpTools(OpModel):
+    """Asks for the tools of MCP servers."""
+
+    type: Literal["list_mcp_tools"] = "list_mcp_tools"
+
+
+class RefreshMcpServers(OpModel):
+    """Starts MCP servers anew from a configuration."""
+
+    stated_in = Source.JANUARY_2026
+    type: Literal["refresh_mcp_servers"] = "refresh_mcp_servers"
+    config: McpServerRefreshConfig
+
+
+class ListCustomPrompts(OpModel):
+    """Asks for the saved prompts."""
+
+    type: Literal["list_custom_prompts"] = "list_custom_prompts"
+
+
+class ListSkills(OpModel):
+    """Asks for the skills of folders, or of the session's folder if none is named."""
+
+    stated_in = Source.DECEMBER_2025
+    type: Literal["list_skills"] = "list_skills"
+    cwds: WhenTrue[tuple[str, ...]] = ()
+    force_reload: WhenTrue[Flag] = False
+
+
+class ListModels(OpModel):
+    """Asks for the models that may be chosen."""
+
+    stated_in = Source.JANUARY_2026
+    type: Literal["list_models"] = "list_models"
+
+
+class Compact(OpModel):
+    """Has the model summarise the conversation, and goes on from the summary."""
+
+    type: Literal["compact"] = "compact"
+
+
+class SetThreadName(OpModel):
+    """Names the session for people."""
+
+    stated_in = Source.JANUARY_2026
+    type: Literal["set_thread_name"] = "set_thread_name"
+    name: str
+
+
+class Undo(OpModel):
+    """Takes the workspace back to its state before the last turn."""
+
+    stated_in = Source.JANUARY_2026
+    type: Literal["undo"] = "undo"
+
+
+class ThreadRollback(OpModel):
+    """Drops the last user turns from the model's history."""
+
+    stated_in = Source.JANUARY_2026
+    type: Literal["thread_rollback"] = "thread_rollback"
+    num_turns: Uint
+
+
+class Review(OpModel):
+    """Starts a code review."""
+
+    type: Literal["review"] = "review"
+    review_request: ReviewRequest
+
+
+class RunUserShellCommand(OpModel):
+    """Runs a command line that the person typed."""
+
+    stated_in = Source.JANUARY_2026
+    type: Literal["run_user_shell_command"] = "run_user_shell_command"
+    command: str
+
+
+class Shutdown(OpModel):
+    """Closes the session and its tree; `shutdown_complete` is the last event."""
+
+    type: Literal["shutdown"] = "shutdown"
+
+
+Op: TypeAlias = (
+    ConfigureSession
+    | Interrupt
+    | UserInput
+    | UserTurn
+    | OverrideTurnContext
+    | ExecApproval
+    | PatchApproval
+    | ResolveElicitation
+    | UserInputAnswer
+    | DynamicToolResponse
+    | ResolveAskUserQuestion
+    | Plan
+    | ResolvePlanApproval
+    | AddToHistory
+    | GetHistoryEntryRequest
+    | GetPath
+    | ListMcpTools
+    | RefreshMcpServers
+    | ListCustomPrompts
+    | ListSkills
+    | ListModels
+    | Compact
+    | SetThreadName
+    | Undo
+    | ThreadRollback
+    | Review
+    | RunUserShellCommand
+    | Shutdown
+)
+
+OP_SYNONYMS = {"request_user_input_response": "user_input_answer"}
+OpField = Annotated[Op, OneOf(synonyms=OP_SYNONYMS)]
+OPS = tags(get_args(Op))
+"""Every op by its wire tag."""

@@ -1,0 +1,123 @@
+"""What an agent may do and who is asked: approval policy, sandbox policy, decisions.
+
+Only the shapes. What a policy means is `sandbox`'s and `core`'s to know.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal, TypeAlias
+
+from orchestrator.protocol.wire import Flag, JsonValue, OneOf, Source, WireModel
+
+
+class AskForApproval(StrEnum):
+    """When a person is asked before a command runs."""
+
+    UNTRUSTED = "untrusted"
+    ON_FAILURE = "on-failure"
+    ON_REQUEST = "on-request"
+    NEVER = "never"
+
+
+class SandboxMode(StrEnum):
+    """The sandbox policies by name alone, as configuration spells them."""
+
+    READ_ONLY = "read-only"
+    WORKSPACE_WRITE = "workspace-write"
+    DANGER_FULL_ACCESS = "danger-full-access"
+
+
+class DangerFullAccess(WireModel):
+    """No confinement at all."""
+
+    mode: Literal["danger-full-access"] = "danger-full-access"
+
+
+class ReadOnly(WireModel):
+    """Read everything, write nothing, no network."""
+
+    mode: Literal["read-only"] = "read-only"
+
+
+class WorkspaceWrite(WireModel):
+    """Read everything, write the working folder, temporary folders and the roots named."""
+
+    mode: Literal["workspace-write"] = "workspace-write"
+    writable_roots: tuple[str, ...] = ()
+    network_access: Flag = False
+    exclude_tmpdir_env_var: Flag = False
+    exclude_slash_tmp: Flag = False
+
+
+class NetworkAccess(StrEnum):
+    """Whether an outer sandbox lets its processes use the network."""
+
+    RESTRICTED = "restricted"
+    ENABLED = "enabled"
+
+
+class ExternalSandbox(WireModel):
+    """Somebody outside confines the process already; nothing is added."""
+
+    stated_in = Source.JANUARY_2026
+    mode: Literal["external-sandbox"] = "external-sandbox"
+    network_access: NetworkAccess = NetworkAccess.RESTRICTED
+
+
+def _tag_as_mode(value: JsonValue) -> JsonValue:
+    """January 2026 tags the policy with `type`; both are read, `mode` is written."""
+    if isinstance(value, dict) and "mode" not in value and "type" in value:
+        return {"mode": value["type"], **{key: item for key, item in value.items() if key != "type"}}
+    return value
+
+
+SandboxPolicy: TypeAlias = DangerFullAccess | ReadOnly | WorkspaceWrite | ExternalSandbox
+SandboxPolicyField = Annotated[SandboxPolicy, OneOf("mode", rewrite=_tag_as_mode)]
+
+
+class WritableRoot(WireModel):
+    """A folder that may be written, but for the parts of it that may not (`.git`)."""
+
+    root: str
+    read_only_subpaths: tuple[str, ...] = ()
+
+
+class ReviewDecision(StrEnum):
+    """A person's plain answer to an approval request."""
+
+    APPROVED = "approved"
+    APPROVED_FOR_SESSION = "approved_for_session"
+    DENIED = "denied"
+    ABORT = "abort"
+
+
+class ExecpolicyAmendment(WireModel):
+    """The command prefix that a person lets run from now on."""
+
+    stated_in = Source.JANUARY_2026
+    proposed_execpolicy_amendment: tuple[str, ...]
+
+
+class ApprovedExecpolicyAmendment(WireModel):
+    """Approved, and commands with this prefix from now on."""
+
+    stated_in = Source.JANUARY_2026
+    approved_execpolicy_amendment: ExecpolicyAmendment
+
+
+class Rejection(WireModel):
+    """The reason that goes with a refusal."""
+
+    stated_in = Source.JANUARY_2026
+    rejection: str
+
+
+class DeniedWithReason(WireModel):
+    """Refused, with a sentence for the model; newer clients send it for `denied`."""
+
+    stated_in = Source.JANUARY_2026
+    denied: Rejection
+
+
+Decision: TypeAlias = ReviewDecision | ApprovedExecpolicyAmendment | DeniedWithReason

@@ -1,0 +1,154 @@
+"""Durations, byte chunks, and the enumerations that several types share."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, PlainSerializer, Strict
+
+from orchestrator.protocol.wire import Source, Uint, WireModel
+
+NANOS_PER_SECOND = 1_000_000_000
+
+
+class Duration(WireModel):
+    """A span of time as whole seconds and nanoseconds."""
+
+    secs: Uint
+    nanos: Annotated[int, Strict(), Field(ge=0, lt=NANOS_PER_SECOND)]
+
+    @classmethod
+    def from_s(cls, seconds: float) -> Duration:
+        """Rounds to the nanosecond; a negative span (a clock set back) counts as none."""
+        secs, nanos = divmod(max(0, round(seconds * NANOS_PER_SECOND)), NANOS_PER_SECOND)
+        return cls(secs=secs, nanos=nanos)
+
+    @property
+    def seconds(self) -> float:
+        """The span as one float."""
+        return self.secs + self.nanos / NANOS_PER_SECOND
+
+
+def _chunk_from_wire(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError("not base64") from error
+
+
+def _chunk_to_wire(value: bytes) -> str:
+    return base64.b64encode(value).decode("ascii")
+
+
+Chunk = Annotated[bytes, BeforeValidator(_chunk_from_wire), PlainSerializer(_chunk_to_wire, return_type=str)]
+"""Raw output bytes; base64 on the wire, since a cut may fall inside a character."""
+
+
+class ReasoningEffort(StrEnum):
+    """How much the model may think; `none` and `xhigh` are January 2026's."""
+
+    NONE = "none"
+    MINIMAL = "minimal"
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    XHIGH = "xhigh"
+
+
+class ReasoningSummary(StrEnum):
+    """How the model summarises its reasoning for people."""
+
+    AUTO = "auto"
+    CONCISE = "concise"
+    DETAILED = "detailed"
+    NONE = "none"
+
+
+class Verbosity(StrEnum):
+    """How long the model's answers are."""
+
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+
+
+class Personality(StrEnum):
+    """The model's way of speaking."""
+
+    NONE = "none"
+    FRIENDLY = "friendly"
+    PRAGMATIC = "pragmatic"
+
+
+class ModeKind(StrEnum):
+    """The kind of collaboration a turn runs in; `default` is a newer name for `code`."""
+
+    PLAN = "plan"
+    CODE = "code"
+    PAIR_PROGRAMMING = "pair_programming"
+    EXECUTE = "execute"
+    CUSTOM = "custom"
+    DEFAULT = "default"
+
+
+class CollaborationSettings(WireModel):
+    """What a collaboration mode sets for its turns."""
+
+    stated_in = Source.JANUARY_2026
+    model: str
+    reasoning_effort: ReasoningEffort | None = None
+    developer_instructions: str | None = None
+
+
+class CollaborationMode(WireModel):
+    """A collaboration mode with its settings."""
+
+    stated_in = Source.JANUARY_2026
+    mode: ModeKind
+    settings: CollaborationSettings
+
+
+class WindowsSandboxLevel(StrEnum):
+    """Accepted from clients on Windows; commands here run on Linux."""
+
+    DISABLED = "disabled"
+    RESTRICTED_TOKEN = "restricted-token"
+    ELEVATED = "elevated"
+
+
+class TurnAbortReason(StrEnum):
+    """Why a task ended before its model was done."""
+
+    INTERRUPTED = "interrupted"
+    REPLACED = "replaced"
+    REVIEW_ENDED = "review_ended"
+    BUDGET_LIMITED = "budget_limited"
+
+
+class OutputStream(StrEnum):
+    """Which of a command's two streams a chunk came from."""
+
+    STDOUT = "stdout"
+    STDERR = "stderr"
+
+
+class ExecCommandSource(StrEnum):
+    """Who asked for a command."""
+
+    AGENT = "agent"
+    USER_SHELL = "user_shell"
+    UNIFIED_EXEC_STARTUP = "unified_exec_startup"
+    UNIFIED_EXEC_INTERACTION = "unified_exec_interaction"
+
+
+class UserMessageKind(StrEnum):
+    """What a user message holds."""
+
+    PLAIN = "plain"
+    USER_INSTRUCTIONS = "user_instructions"
+    ENVIRONMENT_CONTEXT = "environment_context"
