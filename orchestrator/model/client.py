@@ -1,0 +1,278 @@
+"""The streaming client of one provider: prompts out, `ModelEvent`s in.
+
+    stream           one model request, HTTP failures passed over while the budget lasts
+     └ _exchange     one attempt: the request sent, its answer judged, its stream read
+        └ _events    one accepted stream: bytes to SSE to `ModelEvent`
+
+httpx is used below its client class, at the transport: one streamed response needs no
+cookies, redirects or auth flows, and every layer costs CPU on each chunk. This module does
+not know what the items of a prompt mean, and keeps nothing between two requests but open
+connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self, cast
+
+import httpx
+import orjson
+
+from orchestrator.model.connections import Connections
+from orchestrator.model.decode import MAX_HELD_WAIT_S, decode
+from orchestrator.model.errors import (
+    CodexErrorInfo,
+    FatalKind,
+    FatalModelError,
+    ModelError,
+    RateLimited,
+    RetryableModelError,
+)
+from orchestrator.model.events import Completed, ModelEvent, RateLimits
+from orchestrator.model.provider import Provider, ProviderSecrets
+from orchestrator.model.refusals import (
+    MAX_ERROR_BODY,
+    ProviderFault,
+    fatal_by_status,
+    rate_limit_snapshot,
+    retry_after_s,
+)
+from orchestrator.model.request import Prompt, request_body, request_headers
+from orchestrator.model.sse import SseEventTooLarge, SseParser
+
+BACKOFF_BASE_S = 0.2
+MAX_BACKOFF_S = 30.0
+
+_TAIL_S = 0.2
+"""How long the end of a completed response is waited for, so that its connection can be used again."""
+
+_Chunks = AsyncGenerator[bytes, None]
+
+
+@dataclass(slots=True)
+class HttpBudget:
+    """HTTP failures that one model request may still pass over, whatever its number of streams."""
+
+    retries_left: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClientPorts:
+    """What the client asks of the world beside the network."""
+
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    jitter: Callable[[], float] = lambda: random.uniform(0.9, 1.1)
+    """A factor on each backoff, so that workers refused together do not come back together."""
+
+
+class _PassingFault(Exception):
+    """An HTTP failure before any event, worth another attempt."""
+
+    def __init__(self, message: str, info: CodexErrorInfo, wait_s: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.info = info
+        self.wait_s = wait_s
+
+
+class ResponsesClient:
+    """One provider's client, shared by all sessions of a worker; bound to one event loop."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        secrets: ProviderSecrets | None = None,
+        ports: ClientPorts | None = None,
+    ) -> None:
+        self.provider = provider
+        self._secrets = secrets or ProviderSecrets()
+        self._ports = ports or ClientPorts()
+        self._url = httpx.URL(provider.responses_url)
+        self._headers = self._fixed_headers()
+        self._connections = Connections(provider)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes every connection; a stream that is still open ends with an error."""
+        await self._connections.aclose()
+
+    async def stream(self, prompt: Prompt, budget: HttpBudget) -> AsyncIterator[ModelEvent]:
+        """Yields the response's events as they arrive; the last one is `Completed`.
+
+        Raises a `ModelError`, and no foreign error, when there is no `Completed` to come. Closing
+        the generator, or cancelling the task that waits for it, closes the HTTP stream at once.
+        """
+        request = self._request(prompt)
+        try:
+            while True:
+                try:
+                    async with aclosing(self._exchange(request)) as events:
+                        async for event in events:
+                            yield event
+                    return
+                except _PassingFault as fault:
+                    await self._pass_over(fault, budget)
+        except ModelError as error:
+            # Servers like to quote the key that they refuse, in a body or inside a stream.
+            error.censor(self._secrets.redact)
+            raise
+
+    async def _exchange(self, request: httpx.Request) -> AsyncGenerator[ModelEvent, None]:
+        async with self._connections.lend() as transport:
+            response = await self._send(transport, request)
+            try:
+                if response.status_code != 200:
+                    raise await self._judged(response)
+                if snapshot := rate_limit_snapshot(response.headers):
+                    yield RateLimits(snapshot)
+                async with aclosing(self._events(response)) as events:
+                    async for event in events:
+                        yield event
+            finally:
+                await response.aclose()
+
+    async def _events(self, response: httpx.Response) -> AsyncGenerator[ModelEvent, None]:
+        chunks = cast(_Chunks, aiter(cast(httpx.AsyncByteStream, response.stream)))
+        parser = SseParser()
+        clock = asyncio.get_running_loop().time
+        idle_s = self.provider.stream_idle_timeout_s
+        deadline = clock() + idle_s
+        completed = False
+        try:
+            while not completed:
+                chunk = await self._next_chunk(chunks, deadline)
+                for sse in parser.feed(chunk):
+                    event = decode(self.provider.name, sse)
+                    if event is not None:
+                        completed = type(event) is Completed
+                        yield event
+                    if completed:
+                        break
+                    # Only events end a silence, comments do not; and the time that our own
+                    # caller spends between two events is no silence of the server.
+                    deadline = clock() + idle_s
+        except SseEventTooLarge as error:
+            raise self._cut(str(error)) from error
+        finally:
+            if completed:
+                await _read_to_end(chunks)
+            await chunks.aclose()
+
+    async def _next_chunk(self, chunks: _Chunks, deadline: float) -> bytes:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await anext(chunks)
+        except StopAsyncIteration:
+            raise self._cut("the stream ended early") from None
+        except TimeoutError as error:
+            idle_s = self.provider.stream_idle_timeout_s
+            raise self._cut(f"no event within {idle_s:g} s") from error
+        except (httpx.HTTPError, OSError) as error:
+            raise self._cut(_reason(error)) from error
+
+    async def _send(self, transport: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
+        name, idle_s = self.provider.name, self.provider.stream_idle_timeout_s
+        try:
+            async with asyncio.timeout(idle_s):
+                return await transport.handle_async_request(request)
+        except TimeoutError as error:
+            # Not passed over in silence: the user would stare at nothing for minutes, several times.
+            raise self._cut(f"no answer within {idle_s:g} s") from error
+        except (httpx.HTTPError, OSError) as error:
+            raise _PassingFault(
+                f"model provider {name} cannot be reached at {self.provider.base_url}: {_reason(error)}",
+                {"http_connection_failed": {"http_status_code": None}},
+            ) from error
+
+    async def _judged(self, response: httpx.Response) -> ModelError | _PassingFault:
+        """What an answer other than 200 amounts to; reads its body, up to a limit."""
+        name, status = self.provider.name, response.status_code
+        fault = ProviderFault.of_body(await self._error_body(response))
+        fault = ProviderFault(fault.code, self._secrets.redact(str(fault)))
+        if fatal := fatal_by_status(name, status, fault):
+            return fatal
+        wait_s = retry_after_s(response.headers)
+        message = f"model provider {name} answered {status}: {fault}"
+        if status in (429, 503) and wait_s is not None and wait_s > MAX_HELD_WAIT_S:
+            return RateLimited(message, wait_s)
+        return _PassingFault(
+            message, {"response_too_many_failed_attempts": {"http_status_code": status}}, wait_s
+        )
+
+    async def _error_body(self, response: httpx.Response) -> bytes:
+        body = bytearray()
+        # A body that breaks off or never ends is no reason to lose the status that came before it.
+        with suppress(httpx.HTTPError, OSError, TimeoutError):
+            async with asyncio.timeout(MAX_HELD_WAIT_S):
+                async for chunk in cast(httpx.AsyncByteStream, response.stream):
+                    body += chunk
+                    if len(body) >= MAX_ERROR_BODY:
+                        break
+        return bytes(body[:MAX_ERROR_BODY])
+
+    async def _pass_over(self, fault: _PassingFault, budget: HttpBudget) -> None:
+        """Uses up one retry and sleeps; raises when none is left."""
+        if budget.retries_left <= 0:
+            raise RetryableModelError(fault.message, fault.wait_s, fault.info) from fault
+        used = max(0, self.provider.request_max_retries - budget.retries_left)
+        budget.retries_left -= 1
+        if fault.wait_s is not None:
+            delay_s = min(fault.wait_s, MAX_HELD_WAIT_S)
+        else:
+            delay_s = min(BACKOFF_BASE_S * 2.0**used, MAX_BACKOFF_S) * self._ports.jitter()
+        await self._ports.sleep(delay_s)
+
+    def _request(self, prompt: Prompt) -> httpx.Request:
+        try:
+            content = orjson.dumps(request_body(prompt))
+        except TypeError as error:
+            raise FatalModelError(
+                FatalKind.INVALID_PROMPT,
+                f"the prompt for model provider {self.provider.name} cannot be written as JSON: {error}",
+                "bad_request",
+            ) from error
+        timeouts = {"connect": self.provider.connect_timeout_s, "read": None, "write": None, "pool": None}
+        return httpx.Request(
+            "POST",
+            self._url,
+            headers=request_headers(prompt.session_id) | self._headers,
+            content=content,
+            extensions={"timeout": timeouts},
+        )
+
+    def _fixed_headers(self) -> dict[str, str]:
+        # Compressed, a stream would arrive in the compressor's blocks instead of as it is written.
+        headers = {"User-Agent": "dendro", "Accept-Encoding": "identity"}
+        if self._secrets.api_key:
+            headers["Authorization"] = f"Bearer {self._secrets.api_key}"
+        return headers | dict(self.provider.http_headers) | dict(self._secrets.headers)
+
+    def _cut(self, reason: str) -> RetryableModelError:
+        return RetryableModelError(
+            f"stream disconnected before completion: model provider {self.provider.name}: {reason}",
+            None,
+            {"response_stream_disconnected": {"http_status_code": None}},
+        )
+
+
+async def _read_to_end(chunks: _Chunks) -> None:
+    with suppress(TimeoutError, httpx.HTTPError, OSError):
+        async with asyncio.timeout(_TAIL_S):
+            async for _ in chunks:
+                pass
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__

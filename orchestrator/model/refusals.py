@@ -1,0 +1,166 @@
+"""Which failure of a provider is which error: by HTTP status, by error code, by header.
+
+Pure: the decision table between a provider's answer and `errors`. It does not wait and
+does not count; the client does both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import orjson
+
+from orchestrator.model.errors import CodexErrorInfo, FatalKind, FatalModelError
+
+MAX_ERROR_BODY = 64 * 1024
+
+_RETRIED_STATUSES = frozenset({408, 409, 425, 429})
+
+_FATAL_CODES: dict[str, tuple[FatalKind, CodexErrorInfo, str]] = {
+    "context_length_exceeded": (
+        FatalKind.CONTEXT_LENGTH_EXCEEDED,
+        "context_window_exceeded",
+        "the conversation no longer fits the model's context window; compact it or start a new session",
+    ),
+    "insufficient_quota": (
+        FatalKind.INSUFFICIENT_QUOTA,
+        "usage_limit_exceeded",
+        "the account's quota is used up; check its plan and billing",
+    ),
+    "usage_limit_reached": (
+        FatalKind.USAGE_LIMIT_REACHED,
+        "usage_limit_exceeded",
+        "the account's usage limit is reached; wait for its reset or change the plan",
+    ),
+    "usage_not_included": (
+        FatalKind.USAGE_NOT_INCLUDED,
+        "usage_limit_exceeded",
+        "the account's plan does not include this use; change the plan or use an API key",
+    ),
+    "invalid_prompt": (
+        FatalKind.INVALID_PROMPT,
+        "bad_request",
+        "the provider refused the prompt; change the request",
+    ),
+}
+
+_FATAL_STATUSES: dict[int, tuple[FatalKind, CodexErrorInfo, str]] = {
+    400: (FatalKind.BAD_REQUEST, "bad_request", "check model and settings"),
+    401: (FatalKind.UNAUTHORIZED, "unauthorized", "check the API key"),
+    403: (FatalKind.UNAUTHORIZED, "unauthorized", "check what the API key may use"),
+    404: (FatalKind.NOT_FOUND, "bad_request", "check base_url and the model's name"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderFault:
+    """What a provider said about its failure, in an HTTP body or in a `response.failed`."""
+
+    code: str | None
+    message: str | None
+
+    @classmethod
+    def of(cls, error: Any) -> ProviderFault:
+        """Reads the `error` object; anything else is a fault without particulars."""
+        if not isinstance(error, dict):
+            return cls(None, error if isinstance(error, str) else None)
+        code = error.get("code") or error.get("type")
+        message = error.get("message")
+        return cls(code if isinstance(code, str) else None, message if isinstance(message, str) else None)
+
+    @classmethod
+    def of_body(cls, body: bytes) -> ProviderFault:
+        """Reads an HTTP error body, JSON or not."""
+        try:
+            parsed = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            return cls(None, body[:300].decode("utf-8", "replace").strip() or None)
+        return cls.of(parsed.get("error", parsed.get("detail")) if isinstance(parsed, dict) else None)
+
+    def __str__(self) -> str:
+        return self.message or self.code or "no reason given"
+
+
+def fatal_by_code(provider: str, fault: ProviderFault) -> FatalModelError | None:
+    """The error of a code that no repetition can cure, None for every other code."""
+    entry = _FATAL_CODES.get(fault.code or "")
+    if entry is None:
+        return None
+    kind, info, remedy = entry
+    return FatalModelError(kind, f"model provider {provider}: {remedy} ({fault})", info)
+
+
+def fatal_by_status(provider: str, status: int, fault: ProviderFault) -> FatalModelError | None:
+    """The error of a refusal to end the task with; None when the status is worth a repetition."""
+    by_code = fatal_by_code(provider, fault)
+    if by_code is not None:
+        return by_code
+    if status >= 500 or status in _RETRIED_STATUSES:
+        return None
+    kind, info, remedy = _FATAL_STATUSES.get(
+        status, (FatalKind.BAD_REQUEST, "bad_request", "check base_url and settings")
+    )
+    return FatalModelError(kind, f"model provider {provider} answered {status}: {fault}; {remedy}", info)
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """The wait that the answer asks for (RFC 9110, section 10.2.3), None if it asks for none.
+
+    A date is measured against the answer's own `Date`: the provider's clock, not ours.
+    """
+    if (ms := _number(headers.get("retry-after-ms"))) is not None:
+        return ms / 1000
+    value = headers.get("retry-after")
+    if value is None:
+        return None
+    if (seconds := _number(value)) is not None:
+        return seconds
+    try:
+        until, now = parsedate_to_datetime(value), parsedate_to_datetime(headers.get("date", ""))
+        return max(0.0, (until - now).total_seconds())
+    except (TypeError, ValueError):
+        return None
+
+
+_TRY_AGAIN = re.compile(r"try again in (\d+(?:\.\d+)?)\s*(ms|s)", re.IGNORECASE)
+
+
+def wait_named_in(message: str | None) -> float | None:
+    """Seconds of a "try again in 1.3s": rate limits inside a stream have no headers."""
+    found = _TRY_AGAIN.search(message or "")
+    if found is None:
+        return None
+    return float(found[1]) / (1000 if found[2].lower() == "ms" else 1)
+
+
+def rate_limit_snapshot(headers: Mapping[str, str]) -> dict[str, Any] | None:
+    """The RateLimitSnapshot of the answer's headers, None when there are none."""
+    windows = {name: _window(headers, name) for name in ("primary", "secondary")}
+    return windows if any(windows.values()) else None
+
+
+def _window(headers: Mapping[str, str], name: str) -> dict[str, Any] | None:
+    used = _number(headers.get(f"x-codex-{name}-used-percent"))
+    if used is None:
+        return None
+    window: dict[str, Any] = {"used_percent": used}
+    minutes = _number(headers.get(f"x-codex-{name}-window-minutes"))
+    resets = _number(headers.get(f"x-codex-{name}-reset-after-seconds"))
+    if minutes is not None:
+        window["window_minutes"] = int(minutes)
+    if resets is not None:
+        window["resets_in_seconds"] = int(resets)
+    return window
+
+
+def _number(text: str | None) -> float | None:
+    """A finite number at or above zero; a header that is none of that counts as absent."""
+    try:
+        value = float(text) if text is not None else -1.0
+    except ValueError:
+        return None
+    return value if 0.0 <= value < 1e12 else None

@@ -1,0 +1,35 @@
+"""The model stub: a real HTTP server that speaks the Responses API without a model.
+
+It answers from a scenario file or from a small built-in behaviour, on loopback only, for
+the demo, the tests, and users who want deterministic runs. It never hides: every response
+names its model `stub:<script>`. It must not know the client beside it, nor anything of
+sessions but the id that a request carries.
+"""
+
+from orchestrator.model.stub.behaviours import UnknownBehaviour, behaviour
+from orchestrator.model.stub.scenario import Scenario, ScenarioError
+from orchestrator.model.stub.script import Script
+from orchestrator.model.stub.server import (
+    NotLoopback,
+    Pace,
+    RunningStub,
+    StubConfig,
+    build_app,
+    running,
+    serve,
+)
+
+__all__ = [
+    "NotLoopback",
+    "Pace",
+    "RunningStub",
+    "Scenario",
+    "ScenarioError",
+    "Script",
+    "StubConfig",
+    "UnknownBehaviour",
+    "behaviour",
+    "build_app",
+    "running",
+    "serve",
+]

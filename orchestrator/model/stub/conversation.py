@@ -1,0 +1,102 @@
+"""A request's input read as a conversation: the task at hand, and the calls made for it.
+
+Pure. It sees what a model would see, and so must whoever answers in a model's place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+_CALL_TYPES = frozenset({"function_call", "custom_tool_call"})
+_OUTPUT_TYPES = frozenset({"function_call_output", "custom_tool_call_output"})
+_CONTEXT_TAGS = ("<environment_context>", "<user_instructions>", "<turn_aborted>")
+_NO_EFFECT_KNOWN = ("in doubt", "aborted")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """What a tool answered; `exit_code` is None for tools that are no commands."""
+
+    text: str
+    exit_code: int | None
+
+    @property
+    def in_doubt(self) -> bool:
+        """The call may or may not have run: its worker was lost, or it was stopped."""
+        return self.text.startswith(_NO_EFFECT_KNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class MadeCall:
+    """A call of the current task with its output, None while there is none."""
+
+    name: str
+    arguments: str
+    output: ToolOutput | None
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a request carries, as far as a behaviour needs it."""
+
+    task: str
+    """The last text of a user, without the context that is sent under the user's role."""
+    calls: tuple[MadeCall, ...]
+    """The calls made since then, in order."""
+    tools: Mapping[str, str]
+    """Name -> type of the tools on offer."""
+    turn: int
+    """1 + the items that the model has produced so far."""
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any]) -> Conversation:
+        """Reads a request's body; what has an unknown shape is passed over."""
+        items = [item for item in body.get("input") or () if isinstance(item, dict)]
+        start, task = _last_task(items)
+        tools = {
+            tool.get("name") or tool.get("type", ""): tool.get("type", "") for tool in body.get("tools") or ()
+        }
+        produced = sum(item.get("type") in _CALL_TYPES or item.get("role") == "assistant" for item in items)
+        return cls(task, tuple(_calls(items[start:])), tools, produced + 1)
+
+
+def _last_task(items: list[dict[str, Any]]) -> tuple[int, str]:
+    for index in range(len(items) - 1, -1, -1):
+        if items[index].get("role") == "user":
+            text = _text_of(items[index].get("content"))
+            if text and not text.startswith(_CONTEXT_TAGS):
+                return index + 1, text
+    return 0, ""
+
+
+def _text_of(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else ()
+    return "\n".join(part["text"] for part in parts if isinstance(part, dict) and "text" in part)
+
+
+def _calls(items: list[dict[str, Any]]) -> Iterable[MadeCall]:
+    outputs = {item.get("call_id"): item.get("output") for item in items if item.get("type") in _OUTPUT_TYPES}
+    for item in items:
+        if item.get("type") in _CALL_TYPES:
+            output = outputs.get(item.get("call_id"))
+            yield MadeCall(
+                name=item.get("name", ""),
+                arguments=item.get("arguments") or item.get("input") or "",
+                output=None if output is None else _tool_output(output),
+            )
+
+
+def _tool_output(output: Any) -> ToolOutput:
+    """A command's output is JSON with its exit code; every other tool's is plain text."""
+    text = _text_of(output)
+    try:
+        parsed = orjson.loads(text)
+        return ToolOutput(parsed["output"], int(parsed["metadata"]["exit_code"]))
+    except (ValueError, TypeError, KeyError):
+        return ToolOutput(text, None)

@@ -1,0 +1,284 @@
+"""The stub's HTTP face: `POST /v1/responses` (and `/responses`), `GET /requests`, `GET /health`.
+
+Loopback only. It streams what the script answers, at the configured pace, and produces the
+faults that a step asks for. What to answer is the script's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import NoReturn
+
+import orjson
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from orchestrator.model.stub.journal import Exchange, Journal
+from orchestrator.model.stub.render import Frame, Identity, frames
+from orchestrator.model.stub.script import Answer, Script, Step, StubRequest, Usage
+
+_KEEPALIVE_S = 75
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long an answer takes where its step does not say."""
+
+    think_ms: float = 0
+    """Before every answer."""
+    delta_delay_ms: float = 0
+    """Before every delta."""
+
+
+@dataclass(frozen=True, slots=True)
+class StubConfig:
+    """What a stub server is started with; port 0 takes a free one."""
+
+    script: Script
+    host: str = "127.0.0.1"
+    port: int = 0
+    pace: Pace = Pace()
+
+
+class NotLoopback(ValueError):
+    """The stub was told to listen where other machines could reach it."""
+
+
+class Stub:
+    """The routes of one server, with its journal."""
+
+    def __init__(self, script: Script, pace: Pace) -> None:
+        self.journal = Journal()
+        self._script = script
+        self._pace = pace
+        self._model = f"stub:{script.name}"
+
+    def app(self) -> Starlette:
+        """The ASGI application."""
+        return Starlette(
+            routes=[
+                Route("/v1/responses", self.respond, methods=["POST"]),
+                Route("/responses", self.respond, methods=["POST"]),
+                Route("/requests", self.requests),
+                Route("/health", self.health),
+            ]
+        )
+
+    async def respond(self, request: Request) -> ASGIApp:
+        """Chooses and renders the answer to a model request."""
+        raw = await request.body()
+        try:
+            asked = StubRequest.of(raw, request.headers.get("session_id"))
+        except ValueError as error:
+            return _json({"error": {"code": "invalid_json", "message": str(error)}}, 400)
+        exchange = self.journal.open(asked.session, raw)
+        answer = self._script.answer(asked)
+        return _Reply(answer.step, self._frames(asked, answer), self._pace, exchange, self.journal)
+
+    async def requests(self, request: Request) -> Response:
+        """The requests received, oldest first; `?session=` keeps those of one session."""
+        session = request.query_params.get("session")
+        return _json([exchange.to_wire() for exchange in self.journal.exchanges(session)])
+
+    async def health(self, request: Request) -> Response:
+        """That the server is up, which script it runs, and how many requests it has had."""
+        return _json({"ok": True, "model": self._model, "received": self.journal.received})
+
+    def _frames(self, asked: StubRequest, answer: Answer) -> list[Frame]:
+        if answer.step.status is not None:
+            return []
+        identity = Identity(self._model, f"resp_{asked.digest}_{answer.id_prefix}")
+        return frames(answer, identity, lambda size: Usage(input=asked.size // 4, output=size // 4))
+
+
+class _Reply:
+    """One answer on its way, as an ASGI application."""
+
+    def __init__(
+        self, step: Step, answer: list[Frame], pace: Pace, exchange: Exchange, journal: Journal
+    ) -> None:
+        self._step = step
+        self._frames = answer
+        self._pace = pace
+        self._exchange = exchange
+        self._journal = journal
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        line = _Line(receive, send)
+        try:
+            await self._play(line)
+        except _ClientLeft:
+            self._journal.close(self._exchange, "left")
+        finally:
+            line.close()
+
+    async def _play(self, line: _Line) -> None:
+        step = self._step
+        await line.pause(self._pace.think_ms + step.delay_ms)
+        if step.status is not None:
+            await self._refuse(line, step.status)
+            return
+        if step.hang is True:
+            await line.hold()
+        await line.begin(200, {"content-type": "text/event-stream"} | dict(step.headers))
+        if step.hang is not False:
+            await self._send(line, self._frames[: step.hang])
+            await line.hold()
+        if step.drop_after is not None:
+            await self._send(line, self._frames[: step.drop_after])
+            # Returning in the middle of a body makes the server cut the connection.
+            self._journal.close(self._exchange, "cut")
+            return
+        await self._send(line, self._frames, last=True)
+        self._journal.close(self._exchange, "answered")
+
+    async def _send(self, line: _Line, chosen: list[Frame], last: bool = False) -> None:
+        delay_ms = self._step.delta_delay_ms
+        delay_ms = self._pace.delta_delay_ms if delay_ms is None else delay_ms
+        # One write for all that needs no pause: under load, writes are what an answer costs.
+        together: list[bytes] = []
+        for frame in chosen:
+            if frame.is_delta and delay_ms > 0:
+                await line.write(b"".join(together))
+                together.clear()
+                await line.pause(delay_ms)
+            together.append(frame.payload)
+        await line.write(b"".join(together), more=not last)
+
+    async def _refuse(self, line: _Line, status: int) -> None:
+        body = self._step.body
+        if body is None:
+            body = {"error": {"type": "stub_error", "message": f"the scenario answers {status} here"}}
+        payload = body.encode() if isinstance(body, str) else orjson.dumps(body)
+        await line.begin(status, {"content-type": "application/json"} | dict(self._step.headers))
+        self._journal.close(self._exchange, "refused")
+        await line.write(payload, more=False)
+
+
+class _ClientLeft(Exception):
+    """The client closed the connection before its answer was complete."""
+
+
+class _Line:
+    """One response's ASGI callables, with pauses that end when the client leaves."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+        self._departure: asyncio.Task[None] | None = None
+
+    async def begin(self, status: int, headers: dict[str, str]) -> None:
+        raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+
+    async def write(self, payload: bytes, more: bool = True) -> None:
+        if payload or not more:
+            await self._send({"type": "http.response.body", "body": payload, "more_body": more})
+
+    async def pause(self, ms: float) -> None:
+        if ms > 0 and await self._left_within(ms / 1000):
+            raise _ClientLeft
+
+    async def hold(self) -> NoReturn:
+        await self._left_within(None)
+        raise _ClientLeft
+
+    def close(self) -> None:
+        if self._departure is not None:
+            self._departure.cancel()
+
+    async def _left_within(self, timeout_s: float | None) -> bool:
+        if self._departure is None:
+            self._departure = asyncio.create_task(self._client_leaves(), name="stub-departure")
+        done, _ = await asyncio.wait({self._departure}, timeout=timeout_s)
+        return bool(done)
+
+    async def _client_leaves(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the program around it."""
+
+    def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
+        return contextlib.nullcontext()
+
+
+@dataclass(frozen=True, slots=True)
+class RunningStub:
+    """A stub that accepts connections."""
+
+    base_url: str
+    """What a provider's `base_url` has to be."""
+    journal: Journal
+
+
+def build_app(script: Script, pace: Pace | None = None) -> Starlette:
+    """The stub's ASGI application, for a server of one's own."""
+    return Stub(script, pace or Pace()).app()
+
+
+@contextlib.asynccontextmanager
+async def running(config: StubConfig) -> AsyncIterator[RunningStub]:
+    """Serves for the duration of the block, inside the running loop.
+
+    Raises `NotLoopback`, or OSError when the port is taken.
+    """
+    listener = _listen(config.host, config.port)
+    stub = Stub(config.script, config.pace)
+    # uvicorn reports each cut connection as an error of the application; they are what was asked for.
+    server = _Server(
+        uvicorn.Config(
+            stub.app(),
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            timeout_keep_alive=_KEEPALIVE_S,
+            timeout_graceful_shutdown=0,
+        )
+    )
+    serving = asyncio.create_task(server.serve(sockets=[listener]), name="model-stub")
+    host, port = listener.getsockname()[:2]
+    try:
+        yield RunningStub(f"http://{f'[{host}]' if ':' in host else host}:{port}/v1", stub.journal)
+    finally:
+        server.should_exit = True
+        await serving
+
+
+async def serve(config: StubConfig, on_ready: Callable[[RunningStub], None]) -> None:
+    """Serves until cancelled; `on_ready` is called once connections are accepted."""
+    async with running(config) as stub:
+        on_ready(stub)
+        await asyncio.get_running_loop().create_future()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    if host != "localhost" and not _is_loopback(host):
+        raise NotLoopback(f"the model stub listens on loopback only, not on {host!r}; use 127.0.0.1")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=1024)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(orjson.dumps(value), status, media_type="application/json")
