@@ -1,0 +1,83 @@
+"""Large values stand beside the log, not in it: an entry keeps a reference by content.
+
+A reference is `{"$blob": "<sha256 hex>", "bytes": <UTF-8 length>}` in the place of the
+string. Only the fields below are ever replaced: outputs, images, patches, arguments.
+What people and the model said stays in the entry as it is, so that rules may read it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+INLINE_BYTES = 4096
+"""A string up to this length stays in its entry."""
+
+REFERENCE = "$blob"
+
+_LARGE_FIELDS = frozenset(
+    {
+        "aggregated_output",
+        "arguments",
+        "content",
+        "encrypted_content",
+        "formatted_output",
+        "image_url",
+        "images",
+        "input",
+        "output",
+        "patch",
+        "stderr",
+        "stdout",
+        "unified_diff",
+    }
+)
+
+
+def externalise(value: Any, blobs: dict[str, bytes], field: str = "") -> Any:
+    """`value` with its large strings replaced; their bytes are added to `blobs` under their hash."""
+    if isinstance(value, str):
+        return _replaced(value, blobs) if field in _LARGE_FIELDS and len(value) * 4 > INLINE_BYTES else value
+    if isinstance(value, Mapping):
+        return {key: externalise(inner, blobs, key) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [externalise(inner, blobs, field) for inner in value]
+    return value
+
+
+def _replaced(text: str, blobs: dict[str, bytes]) -> Any:
+    data = text.encode("utf-8", "surrogatepass")
+    if len(data) <= INLINE_BYTES:
+        return text
+    digest = hashlib.sha256(data).hexdigest()
+    blobs[digest] = data
+    return {REFERENCE: digest, "bytes": len(data)}
+
+
+def is_reference(value: Any) -> bool:
+    return isinstance(value, Mapping) and len(value) == 2 and REFERENCE in value and "bytes" in value
+
+
+def references(value: Any) -> Iterator[str]:
+    """The hashes that a value refers to."""
+    if is_reference(value):
+        yield value[REFERENCE]
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from references(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from references(inner)
+
+
+def resolve(value: Any, text_of: Callable[[str], str | None]) -> Any:
+    """`value` with its references replaced by their texts; one that nobody has says so."""
+    if is_reference(value):
+        text = text_of(value[REFERENCE])
+        return text if text is not None else f"[{value['bytes']} bytes that are no longer stored]"
+    if isinstance(value, Mapping):
+        return {key: resolve(inner, text_of) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [resolve(inner, text_of) for inner in value]
+    return value

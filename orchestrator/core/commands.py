@@ -1,0 +1,178 @@
+"""What can happen to a session: the inputs of `decide`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from orchestrator.core.settings import Rules
+from orchestrator.protocol.ops import Op
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When and under which claim a command is decided, and by whose rules."""
+
+    at_ms: int
+    """Redis's clock, Unix milliseconds."""
+    epoch: int
+    rules: Rules = field(default_factory=Rules)
+    jitter: float = 1.0
+    """Scales a retry's delay, 0.9..1.1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """An op from the SQ."""
+
+    id: str
+    op: Op
+    client: str = ""
+    who: str = ""
+    """Who sent it, for the record of an answer."""
+    seq: int = 0
+    """The session's `seq` when it was submitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeginRequest:
+    """The worker is ready to send the model request that is owed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemCompleted:
+    """An output item of request `n` is complete, while its stream goes on."""
+
+    n: int
+    item: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseCompleted:
+    """Request `n` ended as it should."""
+
+    n: int
+    response_id: str
+    usage: Mapping[str, Any] | None = None
+    rate_limits: Mapping[str, Any] | None = None
+    end_turn: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseBroken:
+    """Request `n` ended without a completed response.
+
+    `fatal` ends the task; `stream` counts against the stream retries; `limited` is a
+    provider that asked to come back after `delay_ms`.
+    """
+
+    n: int
+    kind: Literal["fatal", "stream", "limited"]
+    message: str
+    delay_ms: int | None = None
+    http_used: int = 0
+    codex_error_info: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Exec:
+    """A command, as judged from its words. `key` is what `approved_for_session` remembers."""
+
+    command: tuple[str, ...]
+    cwd: str
+    parsed_cmd: tuple[Mapping[str, Any], ...]
+    key: str
+    safe: bool = False
+    dangerous: bool = False
+    escalated: bool = False
+    justification: str | None = None
+    confinable: bool = True
+    """Whether this worker can enforce the task's sandbox policy."""
+    timeout_ms: int | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyPatch:
+    """A patch that passed its check: nothing is written yet."""
+
+    patch: str
+    cwd: str
+    changes: Mapping[str, Any]
+    summary: str
+    record: Mapping[str, Any]
+    """Each file's hash before and after: what a takeover judges by."""
+    outside: tuple[str, ...] = ()
+    """Paths that the sandbox policy does not let it write."""
+    baselines: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Immediate:
+    """A call that needs nothing to run: its output, and the events that go before it."""
+
+    output: Any
+    events: tuple[Mapping[str, Any], ...] = ()
+
+
+Assessment = Exec | ApplyPatch | Immediate
+
+
+@dataclass(frozen=True, slots=True)
+class CallAssessed:
+    """It is the call's turn, and this is what it asks for."""
+
+    call_id: str
+    assessment: Assessment
+
+
+@dataclass(frozen=True, slots=True)
+class CallFinished:
+    """A running call has ended, and no process of it is left."""
+
+    call_id: str
+    output: Any
+    events: tuple[Mapping[str, Any], ...] = ()
+    sandbox_denied: bool = False
+    """The command failed, and it looks as if the sandbox was why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Everything that ran for the stopping task is proved to have ended."""
+
+    elapsed_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds that each stopped call had been running."""
+
+
+@dataclass(frozen=True, slots=True)
+class TookOver:
+    """A new claim found work that its predecessor had begun.
+
+    `judgements`: for each running patch what its files say: `none`, `all`, `in_doubt`.
+    """
+
+    judgements: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """A timer's time has come; a stale generation is ignored."""
+
+    id: str
+    generation: int
+
+
+Command = (
+    Submitted
+    | BeginRequest
+    | ItemCompleted
+    | ResponseCompleted
+    | ResponseBroken
+    | CallAssessed
+    | CallFinished
+    | Stopped
+    | TookOver
+    | TimerFired
+)

@@ -1,0 +1,75 @@
+"""What a conversation becomes when it is compacted: initial context, recent user messages, summary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from orchestrator.core.evolve import CONTEXT_TAGS
+from orchestrator.core.history import Item, message_text, user_message
+from orchestrator.core.state import State
+
+SUMMARY_PROMPT = (
+    "The conversation is about to be cut down to make room. Write a handover for the agent that goes on "
+    "with it and will see nothing but your text and the user's recent messages. Cover: the goal and every "
+    "constraint or preference that the user stated; what has been done, with file paths, commands and "
+    "results that matter; decisions and their reasons; what is unfinished, in which state, and the next "
+    "steps; open questions. Be specific and brief; do not call tools."
+)
+"""The last user message of a compaction request."""
+
+KEPT_TOKENS = 20_000
+"""User messages are kept newest first up to this much, at four bytes a token."""
+
+COMPACTED_MESSAGE = "Compact task completed"
+COMPACTED_WARNING = (
+    "The conversation was compacted: earlier turns are now a summary. Long threads and repeated "
+    "compactions make the model less accurate; start a new session for new work."
+)
+_MARKER = "<turn_aborted>"
+
+
+def compacted_history(state: State, summary: str) -> tuple[tuple[str, ...], list[Item]]:
+    """The user texts kept, and the items that replace the history."""
+    texts = [*state.kept_user_texts, *_user_texts(state.history)]
+    kept = tuple(reversed(list(_newest(texts))))
+    initial = [item for item in state.history if _is_context(item)]
+    return kept, [*initial, user_message(_bridge(kept, summary))]
+
+
+def _is_context(item: Item) -> bool:
+    return item.get("role") == "user" and message_text(item).startswith(CONTEXT_TAGS)
+
+
+def _user_texts(history: Iterable[Item]) -> list[str]:
+    texts = [
+        message_text(item) for item in history if item.get("role") == "user" and item["type"] == "message"
+    ]
+    return [text for text in texts if text and not text.startswith((*CONTEXT_TAGS, _MARKER, _BRIDGE_OPENING))]
+
+
+def _newest(texts: list[str]) -> Iterable[str]:
+    left = KEPT_TOKENS * 4
+    for text in reversed(texts):
+        if left <= 0:
+            return
+        # The oldest message that fits only in part keeps its beginning: that is where a request stands.
+        yield text[:left]
+        left -= len(text)
+
+
+_BRIDGE_OPENING = "This conversation was compacted."
+
+
+def _bridge(kept: tuple[str, ...], summary: str) -> str:
+    messages = "\n\n".join(kept) or "(none)"
+    return (
+        f"{_BRIDGE_OPENING} The user's messages so far, oldest first:\n\n{messages}\n\n"
+        f"Summary of the work until now, written by the agent that did it:\n\n{summary}"
+    )
+
+
+def compaction_input(shown: list[Item]) -> list[Item]:
+    """The input of a compaction request: the conversation, then the prompt."""
+    prompt: dict[str, Any] = user_message(SUMMARY_PROMPT)
+    return [*shown, prompt]

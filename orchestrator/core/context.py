@@ -1,0 +1,62 @@
+"""The context items that tell the model where it works and under which policies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.core.history import user_message
+from orchestrator.core.settings import TurnSettings
+
+USER_INSTRUCTIONS_LIMIT = 32 * 1024
+TURN_ABORTED_MARKER = (
+    "<turn_aborted>\n  The user interrupted this turn. Commands that were running were stopped and may have "
+    "had effects; check before repeating them.\n</turn_aborted>"
+)
+
+_SHOWN = ("cwd", "approval_policy", "sandbox_policy")
+
+
+def initial_context(
+    settings: TurnSettings, user_instructions: str | None, shell: str
+) -> list[dict[str, Any]]:
+    """The items that open a conversation: the user's instructions if any, then the environment."""
+    items = []
+    if user_instructions:
+        text = user_instructions[:USER_INSTRUCTIONS_LIMIT]
+        items.append(user_message(f"<user_instructions>\n\n{text}\n\n</user_instructions>"))
+    items.append(environment_context(settings.wire(), shell))
+    return items
+
+
+def environment_context(fields: Mapping[str, Any], shell: str | None = None) -> dict[str, Any]:
+    """`<environment_context>` with the fields that are given, in the recorded order."""
+    plain = (name for name in ("cwd", "approval_policy") if fields.get(name) is not None)
+    lines = ["<environment_context>", *(f"  <{name}>{fields[name]}</{name}>" for name in plain)]
+    if fields.get("sandbox_policy") is not None:
+        lines += _sandbox_lines(fields["sandbox_policy"])
+    if shell:
+        lines.append(f"  <shell>{shell}</shell>")
+    lines.append("</environment_context>")
+    return user_message("\n".join(lines))
+
+
+def _sandbox_lines(policy: Mapping[str, Any]) -> list[str]:
+    mode = policy["mode"]
+    open_network = mode == "danger-full-access" or bool(policy.get("network_access"))
+    lines = [
+        f"  <sandbox_mode>{mode}</sandbox_mode>",
+        f"  <network_access>{'enabled' if open_network else 'restricted'}</network_access>",
+    ]
+    if policy.get("writable_roots"):
+        roots = [f"    <root>{root}</root>" for root in policy["writable_roots"]]
+        lines += ["  <writable_roots>", *roots, "  </writable_roots>"]
+    return lines
+
+
+def context_change(before: TurnSettings, changes: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The item that tells of new settings; None if none that the model is shown was named anew."""
+    named = {name: changes[name] for name in _SHOWN if changes.get(name) is not None}
+    if all(named[name] == getattr(before, name) for name in named):
+        return None
+    return environment_context(named)

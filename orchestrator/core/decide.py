@@ -1,0 +1,70 @@
+"""`decide`: what happened to a session, turned into what is to be committed.
+
+A decision is drafted: each entry that a rule adds is applied to the draft's state at
+once, so that the next rule of the same decision sees it. Nothing outside is touched; a
+draft that raises leaves the caller's state as it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from orchestrator.core import commands as c
+from orchestrator.core.draft import Decision, Draft
+from orchestrator.core.rules_calls import assessed, finished
+from orchestrator.core.rules_model import begin_request, item_completed, response_broken, response_completed
+from orchestrator.core.rules_ops import submitted
+from orchestrator.core.rules_stop import stopped, took_over
+from orchestrator.core.rules_timers import timer_fired
+from orchestrator.core.state import State
+
+__all__ = ["Decision", "IllegalCommand", "decide"]
+
+
+@dataclass(frozen=True, slots=True)
+class IllegalCommand(Exception):
+    """The command does not fit the state that it met; nothing changed."""
+
+    command: str
+    state: str
+    detail: str = field(default="")
+
+    def __str__(self) -> str:
+        return f"{self.command} cannot happen to a session that is {self.state}: {self.detail}"
+
+
+def decide(state: State, command: c.Command, moment: c.Moment) -> Decision:
+    """What to commit now that `command` has happened; raises `IllegalCommand` if it cannot have."""
+    draft = Draft(state, moment)
+    try:
+        _apply(draft, command)
+    except ValueError as error:
+        raise IllegalCommand(type(command).__name__, state.status, str(error)) from error
+    return draft.decision()
+
+
+def _apply(draft: Draft, command: c.Command) -> None:
+    match command:
+        case c.Submitted():
+            submitted(draft, command)
+        case c.BeginRequest():
+            begin_request(draft)
+        case c.ItemCompleted():
+            item_completed(draft, command)
+        case c.ResponseCompleted():
+            response_completed(draft, command)
+        case c.ResponseBroken():
+            response_broken(draft, command)
+        case c.CallAssessed():
+            assessed(draft, command)
+        case c.CallFinished():
+            finished(draft, command)
+        case c.Stopped():
+            stopped(draft, command)
+        case c.TookOver():
+            took_over(draft, command)
+        case c.TimerFired():
+            timer_fired(draft, command)
+        case _:
+            assert_never(command)

@@ -1,0 +1,155 @@
+"""Rollout entries: the only things that change a state.
+
+An entry is one RolloutItem (`type`, `payload`) with, for an `event_msg`, the Event's id.
+Every `event_msg` entry is also an event on the EQ. Facts that the protocol has no line
+for are entries of the one own type `dendro`, told apart by `payload.kind`; the functions
+below are their catalogue. `evolve` reads nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+Json = dict[str, Any]
+
+SESSION_META = "session_meta"
+RESPONSE_ITEM = "response_item"
+COMPACTED = "compacted"
+TURN_CONTEXT = "turn_context"
+EVENT_MSG = "event_msg"
+DENDRO = "dendro"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the rollout, before it has a `seq`."""
+
+    type: str
+    payload: Mapping[str, Any]
+    id: str = ""
+    at_ms: int = 0
+
+
+def timestamp(at_ms: int) -> str:
+    """UTC with milliseconds, as the peer writes it: `2025-09-20T10:00:00.123Z`."""
+    moment = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{at_ms % 1000:03d}Z"
+
+
+def item(payload: Mapping[str, Any]) -> Entry:
+    """A ResponseItem that joins the conversation."""
+    return Entry(RESPONSE_ITEM, payload)
+
+
+def event(id: str, type: str, /, **fields: Any) -> Entry:
+    """An event under the id of the task (or submission) that it belongs to."""
+    return Entry(EVENT_MSG, {"type": type, **fields}, id)
+
+
+def fact(kind: str, /, **fields: Any) -> Entry:
+    return Entry(DENDRO, {"kind": kind, **fields})
+
+
+def configured(settings: Json, session: Json) -> Entry:
+    """The session's first settings, and what stays with it for life (pool, instructions, lineage)."""
+    return fact("configured", settings=settings, session=session)
+
+
+def settings_changed(changes: Json) -> Entry:
+    """New defaults for later tasks: only the fields named; `effort: null` clears."""
+    return fact("settings", changes=changes)
+
+
+def queued(id: str, op: Json, client: str) -> Entry:
+    """A user-turn op accepted while another task holds the session; it waits in the state."""
+    return fact("queued", id=id, op=op, client=client)
+
+
+def steered(id: str, item: Mapping[str, Any]) -> Entry:
+    """Input that joins the running task at its next request."""
+    return fact("steered", id=id, item=item)
+
+
+def task_begun(id: str, kind: str, settings: Json) -> Entry:
+    """A task holds the session from here to its `task_ended`; `settings` are its own."""
+    return fact("task", id=id, task=kind, settings=settings)
+
+
+def task_ended(outcome: str) -> Entry:
+    """`completed`, `failed`, `interrupted` or `replaced`."""
+    return fact("task_ended", outcome=outcome)
+
+
+def stopping(reason: str, by: str) -> Entry:
+    """What runs is to be stopped; the task ends when it is proved stopped."""
+    return fact("stopping", reason=reason, by=by)
+
+
+def closing(by: str) -> Entry:
+    """The session closes as soon as nothing runs; `by` is the shutdown's submission id."""
+    return fact("closing", by=by)
+
+
+def closed() -> Entry:
+    return fact("closed")
+
+
+def request_begun(number: int, purpose: str, epoch: int) -> Entry:
+    """A model request starts after this is committed; `purpose` is `turn` or `compact`."""
+    return fact("request_begun", n=number, purpose=purpose, epoch=epoch)
+
+
+def request_ended(number: int, outcome: str, /, **fields: Any) -> Entry:
+    """How a request ended, and what the next attempt has to know.
+
+    `completed` (response_id, usage); `retry` and `waiting` (http_used, not_before_ms, wait:
+    the generation of a timer); `failed`; `stopped`.
+    """
+    return fact("request_ended", n=number, outcome=outcome, **fields)
+
+
+def retry_due() -> Entry:
+    """A long delay is over: the request may be sent."""
+    return fact("retry_due")
+
+
+def rate_limits(snapshot: Json) -> Entry:
+    """The provider's rate limits, as its last answer told them."""
+    return fact("rate_limits", snapshot=snapshot)
+
+
+def failing(message: str, codex_error_info: Any) -> Entry:
+    """The task will fail with this once what runs is stopped."""
+    return fact("failing", message=message, info=codex_error_info)
+
+
+def timer(generation: int) -> Entry:
+    """A timer's generation is taken: a session never uses one twice."""
+    return fact("timer", generation=generation)
+
+
+def call_phase(call_id: str, phase: str, /, **fields: Any) -> Entry:
+    """A tool call reaches `phase`; `fields` are what the phase needs to be carried on by anybody."""
+    return fact("call", call_id=call_id, phase=phase, **fields)
+
+
+def answered(call_id: str, turn: str, decision: str, who: str, at_ms: int) -> Entry:
+    """Who decided an approval of the task `turn`, what, and when (milliseconds)."""
+    return fact("answer", call_id=call_id, turn=turn, decision=decision, who=who, answered_ms=at_ms)
+
+
+def approved_for_session(keys: list[str], roots: list[str]) -> Entry:
+    return fact("approved_for_session", keys=keys, roots=roots)
+
+
+def summary_received(text: str) -> Entry:
+    """The text of a compaction's answer; it joins no conversation by itself."""
+    return fact("summary", text=text)
+
+
+def rewound(response_id: str, length: int) -> Entry:
+    """The conversation goes on from the end of an earlier turn."""
+    return fact("rewound", response_id=response_id, length=length)

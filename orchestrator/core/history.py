@@ -1,0 +1,105 @@
+"""A session's conversation as an append-only persistent list, and what the model is shown of it.
+
+`evolve` keeps every earlier state valid, so an append must not copy the conversation:
+`Log` shares full chunks between versions and copies only its short tail, which keeps a
+fold over n entries linear. `for_model` is the only place that repairs a conversation:
+the log itself is never rewritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+Item = Mapping[str, Any]
+"""A ResponseItem as JSON; unknown kinds are kept whole."""
+
+T = TypeVar("T")
+_CHUNK = 64
+
+CALL_KINDS = frozenset({"function_call", "custom_tool_call", "local_shell_call"})
+OUTPUT_KINDS = frozenset({"function_call_output", "custom_tool_call_output"})
+ABORTED = "aborted"
+"""The output that heals a call left without one (the peer's word)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Log(Generic[T]):
+    """An immutable sequence with cheap append: full chunks are shared, the tail is copied."""
+
+    chunks: tuple[tuple[T, ...], ...] = ()
+    tail: tuple[T, ...] = ()
+
+    @classmethod
+    def of(cls, items: Iterable[T]) -> Log[T]:
+        everything = tuple(items)
+        full = len(everything) - len(everything) % _CHUNK
+        chunks = tuple(everything[start : start + _CHUNK] for start in range(0, full, _CHUNK))
+        return cls(chunks, everything[full:])
+
+    def append(self, item: T) -> Log[T]:
+        if len(self.tail) + 1 < _CHUNK:
+            return Log(self.chunks, (*self.tail, item))
+        return Log((*self.chunks, (*self.tail, item)), ())
+
+    def prefix(self, length: int) -> Log[T]:
+        """The first `length` items; sharing is given up only by the chunk that is cut."""
+        whole, rest = divmod(min(length, len(self)), _CHUNK)
+        if whole == len(self.chunks):
+            return Log(self.chunks, self.tail[:rest])
+        return Log(self.chunks[:whole], self.chunks[whole][:rest])
+
+    def __len__(self) -> int:
+        return len(self.chunks) * _CHUNK + len(self.tail)
+
+    def __iter__(self) -> Iterator[T]:
+        for chunk in self.chunks:
+            yield from chunk
+        yield from self.tail
+
+
+def user_message(text: str) -> dict[str, Any]:
+    """A `message` item of role user with one text part."""
+    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+
+
+def for_model(history: Iterable[Item]) -> list[Item]:
+    """The conversation as a request carries it.
+
+    Each output stands right behind its call, whatever the order they were recorded in
+    (the recorded peer's order); a call without an output gets one that says `aborted`;
+    an output without a call is left out.
+    """
+    shown: list[Item | None] = []
+    waiting: dict[str, int] = {}
+    for item in history:
+        kind = item.get("type")
+        if kind in OUTPUT_KINDS:
+            place = waiting.pop(item["call_id"], None)
+            if place is not None:
+                shown[place] = item
+            continue
+        shown.append(item)
+        if kind in CALL_KINDS and item.get("call_id"):
+            waiting[item["call_id"]] = len(shown)
+            shown.append(None)
+    # A call is always right before the place that was kept for its output.
+    return [item if item is not None else healed_output(shown[place - 1]) for place, item in enumerate(shown)]
+
+
+def healed_output(call: Item | None) -> Item:
+    """The synthetic output of a call that never got one."""
+    assert call is not None
+    return call_output(call, ABORTED)
+
+
+def call_output(call: Item, output: Any) -> dict[str, Any]:
+    """The output item that answers `call`: custom tools have an output kind of their own."""
+    kind = "custom_tool_call_output" if call["type"] == "custom_tool_call" else "function_call_output"
+    return {"type": kind, "call_id": call["call_id"], "output": output}
+
+
+def message_text(item: Item) -> str:
+    """All text parts of a message, joined."""
+    return "".join(part.get("text", "") for part in item.get("content") or () if isinstance(part, Mapping))

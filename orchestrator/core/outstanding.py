@@ -1,0 +1,78 @@
+"""`outstanding`: what a state owes now. A restarted worker asks it, and so does a live one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.core.settings import Rules
+from orchestrator.core.state import Call, Phase, State, Task
+
+
+@dataclass(frozen=True, slots=True)
+class OweRequest:
+    """A model request is to be begun, but not before `not_before_ms` (Redis's clock; 0 is now)."""
+
+    not_before_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FollowRequest:
+    """Request `n` was begun: its stream is to be read."""
+
+    n: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class AssessCall:
+    """It is this call's turn."""
+
+    call_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunCall:
+    """This call was decided to start under `epoch`: it is to be running."""
+
+    call_id: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopAll:
+    """Everything that runs is to be stopped, then `Stopped` decided."""
+
+    reason: str
+
+
+Work = OweRequest | FollowRequest | AssessCall | RunCall | StopAll
+
+
+def outstanding(state: State, rules: Rules) -> tuple[Work, ...]:
+    """The work owed, in the order to start it in; empty when nothing can go on without news."""
+    task = state.task
+    if task is None:
+        return ()
+    if task.stopping:
+        return (StopAll(task.stopping),)
+    work: list[Work] = [RunCall(call.call_id, call.epoch) for call in task.running]
+    work += [AssessCall(call.call_id) for call in _startable(task, rules)]
+    if task.request is not None:
+        work.append(FollowRequest(task.request.n, task.request.epoch))
+    elif not task.open_calls and not task.wait:
+        work.append(OweRequest(task.not_before_ms))
+    return tuple(work)
+
+
+def _startable(task: Task, rules: Rules) -> list[Call]:
+    """Calls whose turn it is: in order, one at a time, but for runs of parallel-safe ones."""
+    startable: list[Call] = []
+    for place, call in enumerate(task.open_calls):
+        safe = call.name in rules.parallel_safe
+        if place and not safe:
+            break
+        if call.phase is Phase.PROPOSED:
+            startable.append(call)
+        if not safe:
+            break
+    return startable

@@ -1,0 +1,137 @@
+"""A tool call from its assessment to its output."""
+
+from __future__ import annotations
+
+from typing import Any, assert_never
+
+from orchestrator.core import entries as e
+from orchestrator.core.approval import (
+    UNSANDBOXED_REASON,
+    Ask,
+    Refuse,
+    Run,
+    Verdict,
+    judge_exec,
+    judge_patch,
+    may_ask_for_more,
+    patch_keys,
+)
+from orchestrator.core.commands import ApplyPatch, CallAssessed, CallFinished, Exec, Immediate
+from orchestrator.core.draft import Draft
+from orchestrator.core.history import call_output
+from orchestrator.core.rules_approval import reject, run
+from orchestrator.core.rules_task import approval_timer, settle
+from orchestrator.core.state import Call, Phase
+
+
+def assessed(draft: Draft, command: CallAssessed) -> None:
+    """It is the call's turn: it runs, is asked about, is refused, or is done already."""
+    call = _call(draft, command.call_id, Phase.PROPOSED)
+    match command.assessment:
+        case Immediate() as done:
+            _done(draft, call, done.output, done.events)
+        case Exec() as exec_:
+            verdict = judge_exec(exec_, draft.task.settings, draft.state.approved)
+            _carry_out(draft, call, _exec_spec(exec_), verdict)
+        case ApplyPatch() as patch:
+            verdict = judge_patch(patch, draft.task.settings, draft.state.approved)
+            _carry_out(draft, call, _patch_spec(patch), verdict)
+        case _:
+            assert_never(command.assessment)
+
+
+def _call(draft: Draft, call_id: str, phase: Phase) -> Call:
+    call = draft.task.call(call_id)
+    if call is None or call.phase is not phase:
+        raise ValueError(f"call {call_id} is {call.phase if call else 'unknown'}, not {phase}")
+    return call
+
+
+def _exec_spec(command: Exec) -> dict[str, Any]:
+    return {
+        "kind": "exec",
+        "keys": [command.key],
+        "command": list(command.command),
+        "cwd": command.cwd,
+        "parsed_cmd": [dict(part) for part in command.parsed_cmd],
+        "timeout_ms": command.timeout_ms,
+        "env": dict(command.env),
+    }
+
+
+def _patch_spec(patch: ApplyPatch) -> dict[str, Any]:
+    return {
+        "kind": "patch",
+        "keys": sorted(patch_keys(patch)),
+        "patch": patch.patch,
+        "cwd": patch.cwd,
+        "changes": dict(patch.changes),
+        "summary": patch.summary,
+        "record": dict(patch.record),
+        "baselines": dict(patch.baselines),
+        "grant_root": _grant_root(patch),
+    }
+
+
+def _grant_root(patch: ApplyPatch) -> str | None:
+    """The folder whose grant would let the patch in; only offered for a single one."""
+    folders = {path.rpartition("/")[0] for path in patch.outside}
+    return folders.pop() if len(folders) == 1 else None
+
+
+def _carry_out(draft: Draft, call: Call, spec: dict[str, Any], verdict: Verdict) -> None:
+    match verdict:
+        case Run(sandboxed):
+            run(draft, call, {**spec, "sandboxed": sandboxed}, auto_approved=True)
+        case Ask(reason, sandboxed):
+            ask(draft, call, {**spec, "sandboxed": sandboxed}, reason)
+        case Refuse(text):
+            reject(draft, call, text)
+        case _:
+            assert_never(verdict)
+
+
+def ask(draft: Draft, call: Call, spec: dict[str, Any], reason: str | None) -> None:
+    """Opens an approval; nothing is held while it waits."""
+    request = _request_event(call, spec, reason)
+    draft.emit(request)
+    timeout = draft.moment.rules.approval_timeout_ms
+    if timeout is not None:
+        spec["timer"] = draft.set_timer(approval_timer(call.call_id), draft.moment.at_ms + timeout)
+    draft.add(e.call_phase(call.call_id, Phase.AWAITING_APPROVAL, spec=spec))
+    draft.open_approval(call.call_id, {"kind": spec["kind"], "turn": draft.task.id, "event": request})
+
+
+def _request_event(call: Call, spec: dict[str, Any], reason: str | None) -> dict[str, Any]:
+    if spec["kind"] == "exec":
+        fields = {"type": "exec_approval_request", "command": list(spec["command"]), "cwd": spec["cwd"]}
+    else:
+        fields = {"type": "apply_patch_approval_request", "changes": spec["changes"]}
+    fields["call_id"] = call.call_id
+    if reason:
+        fields["reason"] = reason
+    if spec.get("grant_root"):
+        fields["grant_root"] = spec["grant_root"]
+    return fields
+
+
+def finished(draft: Draft, command: CallFinished) -> None:
+    """A running call ended. A command that the sandbox stopped may be asked about again."""
+    call = _call(draft, command.call_id, Phase.RUNNING)
+    if (
+        command.sandbox_denied
+        and may_ask_for_more(draft.task.settings.approval_policy)
+        and not draft.task.stopping
+    ):
+        for event in command.events:
+            draft.emit(event)
+        ask(draft, call, {**call.spec, "sandboxed": False}, UNSANDBOXED_REASON)
+        return
+    _done(draft, call, command.output, command.events)
+
+
+def _done(draft: Draft, call: Call, output: Any, events: tuple[Any, ...]) -> None:
+    for event in events:
+        draft.emit(event)
+    draft.add(e.item(call_output(call.item, output)), e.call_phase(call.call_id, Phase.DONE))
+    settle(draft)

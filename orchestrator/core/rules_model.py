@@ -1,0 +1,174 @@
+"""A model request from its beginning to its end, its retries, and compaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.core import entries as e
+from orchestrator.core.commands import ItemCompleted, ResponseBroken, ResponseCompleted
+from orchestrator.core.compaction import COMPACTED_MESSAGE, COMPACTED_WARNING, compacted_history
+from orchestrator.core.draft import Draft
+from orchestrator.core.history import CALL_KINDS, message_text
+from orchestrator.core.rules_task import RETRY_TIMER, close_calls, complete, fail, settle, token_count
+from orchestrator.core.tokens import must_compact
+
+BASE_DELAY_MS = 200
+HELD_DELAY_MS = 5_000
+"""A longer delay is a timer, and nobody holds the session meanwhile (PROTOCOL: `Turn`)."""
+
+
+def begin_request(draft: Draft) -> None:
+    """The decision to send the request that the task owes."""
+    task = draft.task
+    if task.request is not None or task.open_calls or task.stopping:
+        raise ValueError("no model request is owed")
+    for item in task.steered:
+        draft.add(e.item(item))
+    draft.add(
+        e.request_begun(draft.state.requests + 1, _purpose(draft), draft.moment.epoch),
+        e.Entry(e.TURN_CONTEXT, task.settings.turn_context()),
+    )
+    token_count(draft)
+
+
+def _purpose(draft: Draft) -> str:
+    task, rules = draft.task, draft.moment.rules
+    if task.kind == "compact":
+        return "compact"
+    due = must_compact(draft.state.tokens, task.settings.context_window, rules.auto_compact_limit)
+    # What was just compacted is as small as it gets: twice in a row would never end.
+    return "compact" if due and not draft.state.compacted else "turn"
+
+
+def item_completed(draft: Draft, command: ItemCompleted) -> None:
+    """An item joins the history at once, so that an interrupt loses nothing."""
+    request = _request(draft, command.n)
+    item = dict(command.item)
+    if request.purpose == "compact":
+        if item.get("type") == "message":
+            draft.add(e.summary_received(message_text(item)))
+        return
+    for event in _item_events(item, draft.moment.rules.show_raw_reasoning):
+        draft.emit(event)
+    if item.get("type") in CALL_KINDS:
+        item["call_id"] = _unique_call_id(draft, item.get("call_id") or f"call-{command.n}")
+    draft.add(e.item(item))
+
+
+def _request(draft: Draft, n: int) -> Any:
+    request = draft.task.request
+    if request is None or request.n != n:
+        raise ValueError(f"request {n} is not in flight")
+    return request
+
+
+def _unique_call_id(draft: Draft, call_id: str) -> str:
+    """A model may repeat an id within a turn; phases and answers go by it, so it is told apart."""
+    taken = {call.call_id for call in draft.task.calls}
+    number, unique = 2, call_id
+    while unique in taken:
+        unique, number = f"{call_id}#{number}", number + 1
+    return unique
+
+
+def _item_events(item: Mapping[str, Any], raw_reasoning: bool) -> list[dict[str, Any]]:
+    match item.get("type"):
+        case "message" if item.get("role") == "assistant":
+            return [{"type": "agent_message", "message": message_text(item)}]
+        case "reasoning":
+            texts = [
+                {"type": "agent_reasoning", "text": part.get("text", "")}
+                for part in item.get("summary") or ()
+            ]
+            raw = [
+                {"type": "agent_reasoning_raw_content", "text": part.get("text", "")}
+                for part in item.get("content") or ()
+            ]
+            return texts + (raw if raw_reasoning else [])
+        case "web_search_call":
+            call_id = item.get("id") or ""
+            query = (item.get("action") or {}).get("query", "")
+            return [
+                {"type": "web_search_begin", "call_id": call_id},
+                {"type": "web_search_end", "call_id": call_id, "query": query},
+            ]
+        case _:
+            return []
+
+
+def response_completed(draft: Draft, command: ResponseCompleted) -> None:
+    request = _request(draft, command.n)
+    fields: dict[str, Any] = {"response_id": command.response_id}
+    if command.usage is not None:
+        fields["usage"] = dict(command.usage)
+    draft.add(e.request_ended(command.n, "completed", **fields))
+    if command.rate_limits is not None:
+        draft.add(e.rate_limits(dict(command.rate_limits)))
+    if request.purpose == "compact":
+        _compacted(draft)
+    else:
+        settle(draft)
+
+
+def _compacted(draft: Draft) -> None:
+    summary = draft.task.summary
+    if not summary:
+        fail(draft, "the model answered the compaction request with no text; the history stays as it was")
+        return
+    kept, items = compacted_history(draft.state, summary)
+    draft.add(
+        e.Entry(
+            e.COMPACTED, {"message": summary, "replacement_history": items, "kept_user_texts": list(kept)}
+        )
+    )
+    token_count(draft)
+    draft.event("warning", message=COMPACTED_WARNING)
+    if draft.task.kind == "compact":
+        draft.event("agent_message", message=COMPACTED_MESSAGE)
+        complete(draft, None)
+
+
+def response_broken(draft: Draft, command: ResponseBroken) -> None:
+    """A request ended early: it is retried within its budget, waited out, or fails the task."""
+    _request(draft, command.n)
+    rules, task = draft.moment.rules, draft.task
+    if command.kind == "fatal":
+        draft.add(e.request_ended(command.n, "failed"))
+        _fail(draft, command)
+    elif command.kind == "limited" and command.http_used < rules.request_max_retries:
+        used = command.http_used + 1
+        draft.add(
+            e.request_ended(command.n, "waiting", http_used=used, **_delayed(draft, command.delay_ms or 0))
+        )
+    elif task.stream_retries >= rules.stream_max_retries:
+        draft.add(e.request_ended(command.n, "failed"))
+        _fail(draft, command)
+    else:
+        _retry(draft, command)
+
+
+def _fail(draft: Draft, command: ResponseBroken) -> None:
+    """The open calls of a broken response end with the task: nobody will read their outputs."""
+    if draft.task.running:
+        draft.add(e.failing(command.message, command.codex_error_info), e.stopping("failed", ""))
+        return
+    close_calls(draft)
+    fail(draft, command.message, command.codex_error_info)
+
+
+def _retry(draft: Draft, command: ResponseBroken) -> None:
+    attempt, most = draft.task.stream_retries + 1, draft.moment.rules.stream_max_retries
+    delay = command.delay_ms
+    if delay is None:
+        delay = int(BASE_DELAY_MS * 2 ** (attempt - 1) * draft.moment.jitter)
+    draft.event(
+        "stream_error", message=f"stream error: {command.message}; retrying {attempt}/{most} in {delay}ms…"
+    )
+    draft.add(e.request_ended(command.n, "retry", http_used=command.http_used, **_delayed(draft, delay)))
+
+
+def _delayed(draft: Draft, delay_ms: int) -> dict[str, Any]:
+    due = draft.moment.at_ms + delay_ms
+    wait = draft.set_timer(RETRY_TIMER, due) if delay_ms > HELD_DELAY_MS else 0
+    return {"not_before_ms": due, "wait": wait}

@@ -1,0 +1,124 @@
+"""What an op from the SQ leads to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.core import entries as e
+from orchestrator.core.commands import Submitted
+from orchestrator.core.draft import Draft
+from orchestrator.core.rules_approval import answer
+from orchestrator.core.rules_task import (
+    begin_task,
+    bookmarked,
+    change_settings,
+    close,
+    input_message,
+    stop,
+    user_message_event,
+)
+from orchestrator.core.state import Queued
+from orchestrator.protocol import ops
+
+
+def submitted(draft: Draft, command: Submitted) -> None:
+    """One submission, in the order of the SQ."""
+    op = command.op
+    match op:
+        case ops.UserInput() | ops.UserTurn() | ops.Compact():
+            _user_turn(draft, command, op.model_dump(mode="json"))
+        case ops.Interrupt():
+            stop(draft, "interrupted", command.id)
+        case ops.ExecApproval() | ops.PatchApproval():
+            answer(draft, command, op)
+        case ops.OverrideTurnContext():
+            change_settings(draft, _changes(op.model_dump(mode="json")))
+        case ops.ConfigureSession():
+            _configure(draft, command, op.model_dump(mode="json"))
+        case ops.GetPath():
+            _get_path(draft, command)
+        case ops.Shutdown():
+            _shutdown(draft, command)
+        case _:
+            error(draft, command.id, f"this version does not serve {op.type} yet")
+
+
+def error(draft: Draft, id: str, message: str) -> None:
+    draft.add(e.event(id, "error", message=message))
+
+
+def _user_turn(draft: Draft, command: Submitted, op: Mapping[str, Any]) -> None:
+    bookmark = op.get("last_response_id")
+    if bookmark and bookmarked(draft, bookmark) is None:
+        error(draft, command.id, f"no turn of this session ended with response {bookmark}")
+        return
+    task = draft.state.task
+    if task is not None and _steers(draft, op):
+        draft.add(e.steered(command.id, input_message(op["items"])), user_message_event(task.id, op["items"]))
+        return
+    waiting = Queued(command.id, op, command.client)
+    if task is None and not draft.state.queue:
+        begin_task(draft, waiting)
+        return
+    draft.add(e.queued(command.id, dict(op), command.client))
+    stop(draft, "replaced", command.id)
+
+
+def _steers(draft: Draft, op: Mapping[str, Any]) -> bool:
+    task = draft.task
+    joins = op["type"] == "user_input" and not op.get("last_response_id")
+    return joins and draft.moment.rules.on_user_input == "steer" and task.kind == "user" and not task.stopping
+
+
+def _changes(op: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that the op names; an absent one is left alone, `effort: null` clears."""
+    names = (
+        "cwd",
+        "approval_policy",
+        "sandbox_policy",
+        "model",
+        "model_provider",
+        "effort",
+        "summary",
+        "verbosity",
+    )
+    return {name: op[name] for name in names if name in op and (op[name] is not None or name == "effort")}
+
+
+def _configure(draft: Draft, command: Submitted, op: Mapping[str, Any]) -> None:
+    """(Re)configures; what runs is aborted, the history stays."""
+    stop(draft, "replaced", command.id)
+    change_settings(draft, _changes(op))
+    draft.add(session_configured(command.id, draft))
+
+
+def session_configured(id: str, draft: Draft) -> e.Entry:
+    settings, facts = draft.state.settings, draft.state.facts
+    fields: dict[str, Any] = {"session_id": facts.session_id, "model": settings.model}
+    if settings.effort is not None:
+        fields["reasoning_effort"] = settings.effort
+    return e.event(
+        id,
+        "session_configured",
+        **fields,
+        history_log_id=0,
+        history_entry_count=0,
+        rollout_path=facts.rollout_path,
+    )
+
+
+def _get_path(draft: Draft, command: Submitted) -> None:
+    draft.export = True
+    facts = draft.state.facts
+    draft.add(
+        e.event(command.id, "conversation_path", conversation_id=facts.session_id, path=facts.rollout_path)
+    )
+
+
+def _shutdown(draft: Draft, command: Submitted) -> None:
+    if draft.state.task is None:
+        close(draft, command.id)
+        return
+    draft.add(e.closing(command.id))
+    stop(draft, "interrupted", command.id)

@@ -1,0 +1,89 @@
+"""What is left when work was stopped, or when the worker that did it was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.core import entries as e
+from orchestrator.core.commands import ResponseBroken, Stopped, TookOver
+from orchestrator.core.draft import Draft
+from orchestrator.core.history import call_output
+from orchestrator.core.rules_model import response_broken
+from orchestrator.core.rules_task import abort, close_calls, fail, settle
+from orchestrator.core.state import Call, Phase
+
+IN_DOUBT = (
+    "in doubt: the worker was lost while this call was running; it may have had effects; "
+    "check before repeating"
+)
+
+
+def stopped(draft: Draft, command: Stopped) -> None:
+    """Everything that ran has ended: the task is aborted (or fails) for the reason it was stopped for."""
+    reason = draft.task.stopping
+    if not reason:
+        raise ValueError("nothing was being stopped")
+    _end(draft, reason, command.elapsed_s)
+
+
+def _end(draft: Draft, reason: str, elapsed_s: Mapping[str, float]) -> None:
+    if reason != "failed":
+        abort(draft, reason, elapsed_s)
+        return
+    close_calls(draft, elapsed_s)
+    fail(draft, draft.task.failure, draft.task.failure_info)
+
+
+def took_over(draft: Draft, command: TookOver) -> None:
+    """A new holder: what the lost one had begun is void, in doubt, or shown to be done."""
+    task = draft.state.task
+    if task is None:
+        return
+    for call in task.running:
+        if call.epoch != draft.moment.epoch:
+            _judge(draft, call, command.judgements.get(call.call_id, "in_doubt"))
+    task = draft.state.task
+    if task is not None and task.stopping:
+        _end(draft, task.stopping, {})
+    elif task is not None and task.request is not None and task.request.epoch != draft.moment.epoch:
+        lost = ResponseBroken(
+            task.request.n, "stream", "the worker was lost while the response streamed", delay_ms=0
+        )
+        response_broken(draft, lost)
+
+
+def _judge(draft: Draft, call: Call, judgement: str) -> None:
+    if judgement == "none" or call.name in draft.moment.rules.repeatable:
+        draft.add(e.call_phase(call.call_id, Phase.PROPOSED))
+        return
+    if judgement == "all":
+        output: Any = call.spec["summary"]
+        end = _patch_end(call, stdout=call.spec["summary"], stderr="", success=True)
+    else:
+        output = IN_DOUBT
+        end = _in_doubt_end(call)
+    draft.emit(end)
+    draft.add(e.item(call_output(call.item, output)), e.call_phase(call.call_id, Phase.DONE))
+    if judgement != "all":
+        draft.event("warning", message=f"call {call.call_id} is {IN_DOUBT}")
+    settle(draft)
+
+
+def _in_doubt_end(call: Call) -> dict[str, Any]:
+    if call.spec["kind"] == "patch":
+        return _patch_end(call, stdout="", stderr=IN_DOUBT, success=False)
+    return {
+        "type": "exec_command_end",
+        "call_id": call.call_id,
+        "stdout": "",
+        "stderr": IN_DOUBT,
+        "aggregated_output": IN_DOUBT,
+        "exit_code": -1,
+        "duration": {"secs": 0, "nanos": 0},
+        "formatted_output": IN_DOUBT,
+    }
+
+
+def _patch_end(call: Call, **fields: Any) -> dict[str, Any]:
+    return {"type": "patch_apply_end", "call_id": call.call_id, **fields}

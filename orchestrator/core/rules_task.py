@@ -1,0 +1,188 @@
+"""How a task begins, settles after a response, and ends; and what the session does next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.core import entries as e
+from orchestrator.core.context import TURN_ABORTED_MARKER, context_change
+from orchestrator.core.draft import Draft
+from orchestrator.core.history import call_output, user_message
+from orchestrator.core.state import Phase, Queued
+
+NO_RATE_LIMITS: Mapping[str, Any] = {"primary": None, "secondary": None}
+
+
+def start_next(draft: Draft) -> None:
+    """Gives the free session to what waits for it: a shutdown first, then queued input in order."""
+    if draft.state.task is not None:
+        return
+    if draft.state.closing:
+        close(draft, draft.state.closing)
+    elif draft.state.queue:
+        begin_task(draft, draft.state.queue[0])
+
+
+def close(draft: Draft, by: str) -> None:
+    """The session is over until somebody resumes it."""
+    draft.export = True
+    draft.add(e.closed(), e.event(by, "shutdown_complete"))
+
+
+def begin_task(draft: Draft, waiting: Queued) -> None:
+    """A user turn (or a compaction) takes the session."""
+    op = waiting.op
+    if op["type"] == "user_turn":
+        change_settings(draft, _turn_changes(op))
+    if op.get("last_response_id"):
+        length = bookmarked(draft, op["last_response_id"])
+        if length is not None:
+            draft.add(e.rewound(op["last_response_id"], length))
+    kind = "compact" if op["type"] == "compact" else "user"
+    settings = draft.state.settings
+    draft.add(
+        e.task_begun(waiting.id, kind, settings.wire()),
+        e.event(
+            waiting.id,
+            "task_started",
+            model_context_window=settings.context_window,
+            collaboration_mode_kind="code",
+        ),
+    )
+    if kind == "user":
+        draft.add(e.item(input_message(op["items"])), user_message_event(waiting.id, op["items"]))
+    if draft.state.queue:
+        # More input came while this one waited: the seeds' rule holds for it as well,
+        # new input aborts the task that it meets. Its message stays in the history.
+        abort(draft, "replaced")
+
+
+def bookmarked(draft: Draft, response_id: str) -> int | None:
+    """The length of the history after the turn of `response_id`; None if this session has no such turn."""
+    return next((length for mark, length in draft.state.bookmarks if mark == response_id), None)
+
+
+def _turn_changes(op: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("cwd", "approval_policy", "sandbox_policy", "model", "summary")
+    changes = {name: op[name] for name in names}
+    return {**changes, "effort": op.get("effort")}
+
+
+def change_settings(draft: Draft, changes: Mapping[str, Any]) -> None:
+    """New defaults from here on; the model is told of what it is shown."""
+    shown = context_change(draft.state.settings, changes)
+    draft.add(e.settings_changed(dict(changes)))
+    if shown is not None:
+        draft.add(e.item(shown))
+
+
+def input_message(items: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """The user message that the input items of one op make."""
+    return {"type": "message", "role": "user", "content": [_content(item) for item in items]}
+
+
+def _content(item: Mapping[str, Any]) -> dict[str, Any]:
+    match item["type"]:
+        case "text":
+            return {"type": "input_text", "text": item["text"]}
+        case "image":
+            return {"type": "input_image", "image_url": item["image_url"]}
+        case _:
+            return {
+                "type": "input_text",
+                "text": f"[{item['type']}: {item.get('name') or item.get('path') or ''}]",
+            }
+
+
+def user_message_event(id: str, items: list[Mapping[str, Any]]) -> e.Entry:
+    text = "".join(item["text"] for item in items if item["type"] == "text")
+    images = [item["image_url"] for item in items if item["type"] == "image"]
+    fields: dict[str, Any] = {"message": text, "kind": "plain"}
+    if images:
+        fields["images"] = images
+    return e.event(id, "user_message", **fields)
+
+
+def token_count(draft: Draft, response_id: str = "") -> None:
+    """The accounts as they stand; with the bookmark of the turn that just ended."""
+    tokens, window = draft.state.tokens, draft.task.settings.context_window
+    fields: dict[str, Any] = {
+        "info": tokens.wire(window) if tokens else None,
+        "rate_limits": draft.state.rate_limits or NO_RATE_LIMITS,
+    }
+    if response_id:
+        fields["response_id"] = response_id
+    draft.event("token_count", **fields)
+
+
+def settle(draft: Draft) -> None:
+    """A response is complete and its calls are done: the turn is over. Is the task?"""
+    task = draft.state.task
+    if task is None or task.stopping or not task.response_complete or task.open_calls:
+        return
+    token_count(draft, task.response_id)
+    if not task.calls and not task.steered:
+        complete(draft, task.last_message)
+
+
+def complete(draft: Draft, last_message: str | None, outcome: str = "completed") -> None:
+    fields: dict[str, Any] = {"last_agent_message": last_message}
+    if draft.task.response_id:
+        fields["response_id"] = draft.task.response_id
+    draft.event("task_complete", **fields)
+    draft.add(e.task_ended(outcome))
+    start_next(draft)
+
+
+def fail(draft: Draft, message: str, codex_error_info: Any = None) -> None:
+    """`error`, then `task_complete` with a null message (protocol order of every version)."""
+    fields = {} if codex_error_info is None else {"codex_error_info": codex_error_info}
+    draft.event("error", message=message, **fields)
+    complete(draft, None, outcome="failed")
+
+
+def abort(draft: Draft, reason: str, elapsed_s: Mapping[str, float] | None = None) -> None:
+    """Ends a task of which nothing runs any more; every call gets an output that says so."""
+    task = draft.task
+    if task.request is not None:
+        draft.add(e.request_ended(task.request.n, "stopped"))
+    close_calls(draft, elapsed_s)
+    for item in task.steered:
+        draft.add(e.item(item))
+    if task.wait:
+        draft.clear_timer(RETRY_TIMER)
+    if reason == "interrupted":
+        draft.add(e.item(user_message(TURN_ABORTED_MARKER)))
+    draft.event("turn_aborted", reason=reason)
+    draft.add(e.task_ended(reason))
+    start_next(draft)
+
+
+def close_calls(draft: Draft, elapsed_s: Mapping[str, float] | None = None) -> None:
+    """Gives every open call the output of one that was stopped; their approvals are withdrawn."""
+    for call in draft.task.open_calls:
+        if call.phase is Phase.AWAITING_APPROVAL:
+            draft.close_approval(call.call_id)
+            draft.clear_timer(approval_timer(call.call_id))
+        after = (elapsed_s or {}).get(call.call_id)
+        text = "aborted by user" if after is None else f"aborted by user after {after:.1f}s"
+        draft.add(e.item(call_output(call.item, text)), e.call_phase(call.call_id, Phase.DONE))
+
+
+RETRY_TIMER = "retry"
+
+
+def approval_timer(call_id: str) -> str:
+    return f"approval:{call_id}"
+
+
+def stop(draft: Draft, reason: str, by: str) -> None:
+    """Aborts the task: at once if nothing of it runs, else when what runs is proved stopped."""
+    task = draft.state.task
+    if task is None or task.stopping:
+        return
+    if task.request is None and not task.running:
+        abort(draft, reason)
+    else:
+        draft.add(e.stopping(reason, by))

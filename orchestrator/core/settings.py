@@ -1,0 +1,101 @@
+"""What a task runs under, what stays with a session, and the rules that its worker adds.
+
+`TurnSettings` are the sticky settings of the protocol (`user_turn`,
+`override_turn_context`); a task keeps the ones it began with. `SessionFacts` never
+change. `Rules` belong to the worker that runs the session, not to the log: `decide`
+gets them with each command, and everything that they led to is in the entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+from orchestrator.core.tokens import context_window
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSettings:
+    """The protocol's turn context; policies are kept in their wire form (sandbox tag `mode`)."""
+
+    cwd: str
+    approval_policy: str
+    sandbox_policy: Mapping[str, Any]
+    model: str
+    model_provider: str = "openai"
+    effort: str | None = None
+    summary: str = "auto"
+    verbosity: str | None = None
+    window: int | None = None
+    """A context window set by hand; None asks the table."""
+
+    @classmethod
+    def of(cls, wire: Mapping[str, Any]) -> TurnSettings:
+        known = {spec.name for spec in fields(cls)}
+        return cls(**{name: value for name, value in wire.items() if name in known})
+
+    def wire(self) -> dict[str, Any]:
+        return {spec.name: getattr(self, spec.name) for spec in fields(self)}
+
+    def changed(self, changes: Mapping[str, Any]) -> TurnSettings:
+        """With the fields named in `changes`; a new model forgets a window set for the old one."""
+        known = {name: value for name, value in changes.items() if name in self.__slots__}
+        if "model" in known and known["model"] != self.model:
+            known.setdefault("window", None)
+        return replace(self, **known)
+
+    @property
+    def context_window(self) -> int | None:
+        return context_window(self.model, self.window)
+
+    def turn_context(self) -> dict[str, Any]:
+        """The rollout's `turn_context` payload: `effort` is absent when unset."""
+        context = {
+            "cwd": self.cwd,
+            "approval_policy": self.approval_policy,
+            "sandbox_policy": dict(self.sandbox_policy),
+            "model": self.model,
+            "summary": self.summary,
+        }
+        if self.effort is not None:
+            context["effort"] = self.effort
+        return context
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFacts:
+    """What is fixed when a session is made."""
+
+    session_id: str = ""
+    tree_id: str = ""
+    agent_id: int = 0
+    pool: str = "default"
+    base_instructions: str = ""
+    rollout_path: str = ""
+
+    @classmethod
+    def of(cls, wire: Mapping[str, Any]) -> SessionFacts:
+        known = {spec.name for spec in fields(cls)}
+        return cls(**{name: value for name, value in wire.items() if name in known})
+
+    def wire(self) -> dict[str, Any]:
+        return {spec.name: getattr(self, spec.name) for spec in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The worker's side of a decision."""
+
+    stream_max_retries: int = 5
+    request_max_retries: int = 4
+    on_user_input: Literal["replace", "steer"] = "replace"
+    auto_compact_limit: int | None = None
+    """Tokens; None is 90 % of the window."""
+    approval_timeout_ms: int | None = None
+    """None: approvals wait for ever."""
+    show_raw_reasoning: bool = False
+    parallel_safe: frozenset[str] = field(default_factory=lambda: frozenset({"view_image"}))
+    """Tool names whose calls may run together."""
+    repeatable: frozenset[str] = field(default_factory=lambda: frozenset({"view_image"}))
+    """Tool names whose calls may run again after a crash (they only read)."""

@@ -1,0 +1,116 @@
+"""A folded state as bytes: what a resume reads instead of the history before it.
+
+A snapshot is used only if its core version is this one; otherwise the rollout is folded
+from the start. `digest` is the state's identity: two folds agree when it does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import orjson
+
+from orchestrator.core.history import Log
+from orchestrator.core.settings import SessionFacts, TurnSettings
+from orchestrator.core.state import Answer, Call, Phase, Queued, Request, State, Task
+from orchestrator.core.tokens import TokenInfo, Usage
+
+CORE_VERSION = 1
+"""Grows when a snapshot of before would not be what a fold of today gives."""
+
+
+def encode(state: State) -> bytes:
+    """Canonical JSON: equal states are equal bytes."""
+    return orjson.dumps(state, default=_default, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+
+
+def digest(state: State) -> str:
+    """SHA-256 of the canonical form, in hex."""
+    return hashlib.sha256(encode(state)).hexdigest()
+
+
+def _default(value: Any) -> Any:
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"a state holds a {type(value).__name__}, which has no canonical form")
+
+
+def decode(data: bytes) -> State:
+    """The state that `encode` wrote; raises `ValueError` for anything else."""
+    wire = orjson.loads(data)
+    try:
+        return _state(wire)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not a snapshot of core version {CORE_VERSION}: {error}") from error
+
+
+def _state(wire: dict[str, Any]) -> State:
+    return State(
+        **_plain(wire, State, skip=_STATE_NESTED),
+        facts=SessionFacts.of(wire["facts"]),
+        settings=TurnSettings.of(wire["settings"]),
+        history=_log(wire["history"]),
+        kept_user_texts=tuple(wire["kept_user_texts"]),
+        task=_task(wire["task"]) if wire["task"] else None,
+        queue=tuple(Queued(**waiting) for waiting in wire["queue"]),
+        tokens=_tokens(wire["tokens"]) if wire["tokens"] else None,
+        bookmarks=Log(
+            tuple(tuple(_mark(mark) for mark in chunk) for chunk in wire["bookmarks"]["chunks"]),
+            tuple(_mark(mark) for mark in wire["bookmarks"]["tail"]),
+        ),
+        approved=frozenset(wire["approved"]),
+        granted_roots=tuple(wire["granted_roots"]),
+        answers=tuple(Answer(**answer) for answer in wire["answers"]),
+    )
+
+
+_STATE_NESTED = frozenset(
+    {
+        "facts",
+        "settings",
+        "history",
+        "kept_user_texts",
+        "task",
+        "queue",
+        "tokens",
+        "bookmarks",
+        "approved",
+        "granted_roots",
+        "answers",
+    }
+)
+
+
+def _plain(wire: dict[str, Any], cls: type, skip: frozenset[str]) -> dict[str, Any]:
+    return {spec.name: wire[spec.name] for spec in fields(cls) if spec.name not in skip}
+
+
+def _mark(mark: list[Any]) -> tuple[str, int]:
+    return mark[0], mark[1]
+
+
+def _log(wire: dict[str, Any]) -> Log[Any]:
+    return Log(tuple(tuple(chunk) for chunk in wire["chunks"]), tuple(wire["tail"]))
+
+
+def _tokens(wire: dict[str, Any]) -> TokenInfo:
+    return TokenInfo(Usage(**wire["total"]), Usage(**wire["last"]))
+
+
+def _task(wire: dict[str, Any]) -> Task:
+    return Task(
+        **_plain(wire, Task, skip=frozenset({"settings", "request", "calls", "steered"})),
+        settings=TurnSettings.of(wire["settings"]),
+        request=Request(**wire["request"]) if wire["request"] else None,
+        calls=tuple(_call(call) for call in wire["calls"]),
+        steered=tuple(wire["steered"]),
+    )
+
+
+def _call(wire: dict[str, Any]) -> Call:
+    return Call(**{**wire, "phase": Phase(wire["phase"])})

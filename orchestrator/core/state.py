@@ -1,0 +1,194 @@
+"""The state of one session: what a fold over its rollout knows.
+
+Theory. A session is idle, or one `Task` holds it. A task alternates between a model
+request and the calls that the response asked for; it owes a request whenever none is in
+flight and no call is open, and it ends when a response asks for nothing more. A call
+moves through the phases below; everything that a worker needs to carry it on stands in
+the call, so that any worker can.
+
+          ┌────────────── rerun wider ───────────────┐
+          ▼                                          │
+    PROPOSED ──► AWAITING_APPROVAL ──► RUNNING(epoch) ──► DONE
+        │  ▲             │                 │               ▲
+        │  └─── no trace left by a lost worker             │
+        └──────────────── refused, denied, stopped ────────┘
+
+A transition that is not in `TRANSITIONS` raises `IllegalTransition` and leaves the
+state as it was: states are values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from orchestrator.core.history import Item, Log
+from orchestrator.core.settings import SessionFacts, TurnSettings
+from orchestrator.core.tokens import TokenInfo
+
+
+class Phase(StrEnum):
+    """Where a tool call stands."""
+
+    PROPOSED = "proposed"
+    AWAITING_APPROVAL = "awaiting_approval"
+    RUNNING = "running"
+    DONE = "done"
+
+
+TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
+    Phase.PROPOSED: frozenset({Phase.AWAITING_APPROVAL, Phase.RUNNING, Phase.DONE}),
+    Phase.AWAITING_APPROVAL: frozenset({Phase.RUNNING, Phase.DONE}),
+    Phase.RUNNING: frozenset({Phase.AWAITING_APPROVAL, Phase.PROPOSED, Phase.DONE}),
+    Phase.DONE: frozenset(),
+}
+
+
+class IllegalTransition(ValueError):
+    """A call was asked to move to a phase that its own does not lead to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call of the current turn."""
+
+    call_id: str
+    name: str
+    item: Item
+    phase: Phase = Phase.PROPOSED
+    epoch: int = 0
+    """The claim under which it runs."""
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    """What will run, as assessed: written before it starts, read by whoever starts or judges it."""
+    asked_seq: int = 0
+    """The entry that opened its approval: an answer by turn id counts only after it."""
+
+    def moved(self, phase: Phase, changes: Mapping[str, Any]) -> Call:
+        if phase not in TRANSITIONS[self.phase]:
+            raise IllegalTransition(f"call {self.call_id} is {self.phase}, it cannot become {phase}")
+        return replace(self, phase=phase, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A model request that was begun and has not ended."""
+
+    n: int
+    purpose: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A session's work on one user turn."""
+
+    id: str
+    kind: str
+    settings: TurnSettings
+    request: Request | None = None
+    calls: tuple[Call, ...] = ()
+    stopping: str = ""
+    """The reason, while what runs is being stopped."""
+    stream_retries: int = 0
+    http_used: int = 0
+    not_before_ms: int = 0
+    wait: int = 0
+    """Generation of the timer that a long retry delay set; 0 is none."""
+    response_complete: bool = False
+    """The last response ended as it should; when its calls are done, the turn is over."""
+    response_id: str = ""
+    last_message: str | None = None
+    summary: str | None = None
+    failure: str = ""
+    failure_info: Any = None
+    """What the task will fail with once what runs is stopped."""
+    steered: tuple[Item, ...] = ()
+    baselines: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def open_calls(self) -> tuple[Call, ...]:
+        return tuple(call for call in self.calls if call.phase is not Phase.DONE)
+
+    @property
+    def awaiting(self) -> tuple[Call, ...]:
+        return tuple(call for call in self.calls if call.phase is Phase.AWAITING_APPROVAL)
+
+    @property
+    def running(self) -> tuple[Call, ...]:
+        return tuple(call for call in self.calls if call.phase is Phase.RUNNING)
+
+    def call(self, call_id: str) -> Call | None:
+        return next((call for call in self.calls if call.call_id == call_id), None)
+
+    def with_call(self, changed: Call) -> Task:
+        calls = tuple(changed if call.call_id == changed.call_id else call for call in self.calls)
+        return replace(self, calls=calls)
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A user-turn op that waits for the session to be free."""
+
+    id: str
+    op: Mapping[str, Any]
+    client: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A decided approval; a second answer is held against it."""
+
+    call_id: str
+    turn: str
+    decision: str
+    who: str
+
+
+UNCONFIGURED = TurnSettings(
+    cwd="", approval_policy="on-request", sandbox_policy={"mode": "read-only"}, model=""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is known of a session after a fold over its rollout."""
+
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    facts: SessionFacts = field(default_factory=SessionFacts)
+    settings: TurnSettings = UNCONFIGURED
+    native: bool = False
+    """False while only a foreign rollout was folded: then its `turn_context` lines are the settings."""
+    history: Log[Item] = field(default_factory=Log)
+    compacted: bool = False
+    """The history was just compacted, and no turn has been answered since."""
+    kept_user_texts: tuple[str, ...] = ()
+    """User messages that a compaction folded into its summary message."""
+    task: Task | None = None
+    queue: tuple[Queued, ...] = ()
+    tokens: TokenInfo | None = None
+    rate_limits: Mapping[str, Any] | None = None
+    bookmarks: Log[tuple[str, int]] = field(default_factory=Log)
+    """(response_id, length of the history after that turn), oldest first."""
+    approved: frozenset[str] = frozenset()
+    granted_roots: tuple[str, ...] = ()
+    answers: tuple[Answer, ...] = ()
+    requests: int = 0
+    timers: int = 0
+    closing: str = ""
+    closed: bool = False
+    outcome: str = ""
+    """How the last task ended."""
+
+    @property
+    def status(self) -> str:
+        """`idle`, `running`, `awaiting_approval`, `retrying` or `closed`."""
+        if self.task is None:
+            return "closed" if self.closed else "idle"
+        if self.task.awaiting and not self.task.running and self.task.request is None:
+            return "awaiting_approval"
+        return "retrying" if self.task.wait else "running"
+
+
+ANSWERS_KEPT = 128

@@ -1,0 +1,58 @@
+"""An entry as it is stored and read again: one JSON line without its place in the log.
+
+The bytes are what the hash chain covers. `seq`, `epoch`, `salt` and `chain` stand beside
+them in the stream, and are woven in only when a line is exported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+
+from orchestrator.core.blobs import INLINE_BYTES, externalise
+from orchestrator.core.entries import EVENT_MSG, Entry, timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """An entry ready to be committed: `entry` is what a fold of the stored bytes will see."""
+
+    entry: Entry
+    line: bytes
+
+
+def encode_entry(entry: Entry, at_ms: int, blobs: dict[str, bytes]) -> Encoded:
+    """The stored line of an entry written at `at_ms`; large values go to `blobs` (hash → bytes)."""
+    line = _line(entry, at_ms)
+    if len(line) > INLINE_BYTES:
+        entry = replace(entry, payload=externalise(entry.payload, blobs))
+        line = _line(entry, at_ms)
+    return Encoded(entry, line)
+
+
+def _line(entry: Entry, at_ms: int) -> bytes:
+    value: dict[str, Any] = {"timestamp": timestamp(at_ms), "type": entry.type, "payload": entry.payload}
+    if entry.id:
+        value["id"] = entry.id
+    return orjson.dumps(value, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"an entry holds a {type(value).__name__}, which is not JSON")
+
+
+def decode_entry(line: bytes) -> Entry:
+    """The entry of a stored line; raises `ValueError` if it is not one."""
+    value = orjson.loads(line)
+    return Entry(value["type"], value["payload"], value.get("id", ""))
+
+
+def encode_event(entry: Entry) -> bytes:
+    """The EQ's Event of an `event_msg` entry."""
+    assert entry.type == EVENT_MSG
+    return orjson.dumps({"id": entry.id, "msg": entry.payload}, default=_plain)

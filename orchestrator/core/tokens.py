@@ -1,0 +1,83 @@
+"""Token accounting: what a response used, what a session used, how much of the window is left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+BASELINE_TOKENS = 12_000
+"""Tokens that every request spends on instructions and tools (the September 2025 specification)."""
+
+AUTO_COMPACT_FRACTION = 0.9
+
+_WINDOWS = (("codex-mini-latest", 200_000), ("gpt-5", 272_000))
+
+
+def context_window(model: str, configured: int | None = None) -> int | None:
+    """The model's window in tokens; None when nobody knows it (then nothing compacts by itself)."""
+    if configured is not None:
+        return configured
+    return next((window for prefix, window in _WINDOWS if model.startswith(prefix)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one response, or the sum over a session."""
+
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_output_tokens: int = 0
+    total_tokens: int = 0
+
+    @classmethod
+    def of(cls, wire: Mapping[str, Any]) -> Usage:
+        """From the wire's TokenUsage; absent counts are zero."""
+        return cls(**{name: int(wire.get(name) or 0) for name in cls.__slots__})
+
+    def plus(self, other: Usage) -> Usage:
+        return Usage(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+
+    def wire(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @property
+    def blended_total(self) -> int:
+        """Input that was not cached, plus output (the September 2025 specification)."""
+        return self.input_tokens - self.cached_input_tokens + self.output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class TokenInfo:
+    """The session's sum and the last response's share of it."""
+
+    total: Usage
+    last: Usage
+
+    def wire(self, window: int | None) -> dict[str, Any]:
+        return {
+            "total_token_usage": self.total.wire(),
+            "last_token_usage": self.last.wire(),
+            "model_context_window": window,
+        }
+
+
+def counted(info: TokenInfo | None, usage: Usage) -> TokenInfo:
+    """The accounts after one more response."""
+    return TokenInfo(info.total.plus(usage) if info else usage, usage)
+
+
+def context_left(info: TokenInfo | None, window: int | None) -> float | None:
+    """The share of the window that is still free, 0..1, the baseline not counted on either side."""
+    if window is None or window <= BASELINE_TOKENS:
+        return None
+    used = max(0, (info.last.total_tokens if info else 0) - BASELINE_TOKENS)
+    return max(0.0, 1.0 - used / (window - BASELINE_TOKENS))
+
+
+def must_compact(info: TokenInfo | None, window: int | None, limit: int | None) -> bool:
+    """Whether the last response filled the window up to the limit (default 90 % of it)."""
+    if limit is None and window is not None:
+        limit = int(window * AUTO_COMPACT_FRACTION)
+    return info is not None and limit is not None and info.last.total_tokens >= limit
