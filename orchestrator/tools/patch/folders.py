@@ -1,0 +1,81 @@
+"""Folders opened so that no symlink can lead away from the path that was checked.
+
+A plan's targets hold no symlinks: they were resolved when it was made. Here every
+component is opened relative to the one before it and refused if it is a symlink by now, so
+a link swapped in between the check and the write ends the patch instead of redirecting it.
+What is then done, is done relative to the open folder, wherever its name may move.
+
+It must not know of patches: paths in, descriptors out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from pathlib import Path
+from types import TracebackType
+
+_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class OpenFolders:
+    """Descriptors of folders, one per path; closes them all at the end.
+
+    `created` lists the folders that had to be made, outermost first.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[Path, int] = {}
+        self._created: list[Path] = []
+
+    def __enter__(self) -> OpenFolders:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for descriptor in self._open.values():
+            os.close(descriptor)
+        self._open.clear()
+
+    def open(self, folder: Path, *, create: bool = False) -> int:
+        """The folder's descriptor; `folder` is absolute and free of symlinks and `..`.
+
+        Raises OSError: ELOOP or ENOTDIR if a component is a symlink or a file by now.
+        """
+        if folder in self._open:
+            return self._open[folder]
+        if folder == folder.parent:
+            self._open[folder] = os.open(folder, _FLAGS)
+            return self._open[folder]
+        parent = self.open(folder.parent, create=create)
+        if create:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder.name, dir_fd=parent)
+                self._created.append(folder)
+        self._open[folder] = _open_entry(folder, parent)
+        return self._open[folder]
+
+    def remove_created(self) -> None:
+        """Takes back the folders that were made, as far as they are empty."""
+        for folder in reversed(self._created):
+            with contextlib.suppress(OSError):
+                os.rmdir(folder.name, dir_fd=self._open[folder.parent])
+        self._created.clear()
+
+
+def _open_entry(folder: Path, parent: int) -> int:
+    try:
+        return os.open(folder.name, _FLAGS, dir_fd=parent)
+    except NotADirectoryError as error:
+        # O_DIRECTORY hides the difference; the reader of the error should see it.
+        info = os.stat(folder.name, dir_fd=parent, follow_symlinks=False)
+        if stat.S_ISLNK(info.st_mode):
+            message = "a symbolic link was put in its place"
+            raise OSError(errno.ELOOP, message, str(folder)) from error
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
