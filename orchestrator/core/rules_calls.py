@@ -95,7 +95,7 @@ def ask(draft: Draft, call: Call, spec: dict[str, Any], reason: str | None) -> N
     """Opens an approval; nothing is held while it waits."""
     request = _request_event(call, spec, reason)
     draft.emit(request)
-    timeout = draft.moment.rules.approval_timeout_ms
+    timeout = draft.state.facts.approval_timeout_ms
     if timeout is not None:
         spec["timer"] = draft.set_timer(approval_timer(call.call_id), draft.moment.at_ms + timeout)
     draft.add(e.call_phase(call.call_id, Phase.AWAITING_APPROVAL, spec=spec))

@@ -68,7 +68,7 @@ def _user_turn(draft: Draft, command: Submitted, op: Mapping[str, Any]) -> None:
 def _steers(draft: Draft, op: Mapping[str, Any]) -> bool:
     task = draft.task
     joins = op["type"] == "user_input" and not op.get("last_response_id")
-    return joins and draft.moment.rules.on_user_input == "steer" and task.kind == "user" and not task.stopping
+    return joins and draft.state.facts.on_user_input == "steer" and task.kind == "user" and not task.stopping
 
 
 def _changes(op: Mapping[str, Any]) -> dict[str, Any]:

@@ -73,6 +73,10 @@ class SessionFacts:
     pool: str = "default"
     base_instructions: str = ""
     rollout_path: str = ""
+    on_user_input: Literal["replace", "steer"] = "replace"
+    """What input does to a running task: end it and start anew, or join it."""
+    approval_timeout_ms: int | None = None
+    """None: approvals wait for ever."""
 
     @classmethod
     def of(cls, wire: Mapping[str, Any]) -> SessionFacts:
@@ -89,11 +93,8 @@ class Rules:
 
     stream_max_retries: int = 5
     request_max_retries: int = 4
-    on_user_input: Literal["replace", "steer"] = "replace"
     auto_compact_limit: int | None = None
     """Tokens; None is 90 % of the window."""
-    approval_timeout_ms: int | None = None
-    """None: approvals wait for ever."""
     show_raw_reasoning: bool = False
     parallel_safe: frozenset[str] = field(default_factory=lambda: frozenset({"view_image"}))
     """Tool names whose calls may run together."""
