@@ -1,0 +1,398 @@
+"""A private redis-server for one user, shared by all `dendro` processes of that user.
+
+Knows processes, locks and files. Must not know keys, sessions or settings: it gets folders and
+names, and gives a URL.
+
+Design note
+-----------
+Nobody owns the server; whoever comes first starts it, whoever leaves last stops it. Four things in one folder
+decide, and they survive any death because the kernel or the disk keeps them:
+
+    start.lock    exclusive, while somebody starts or stops the server
+    users.lock    shared, by every process that uses it; exclusive, for a moment, by the last to leave
+    server.lock   exclusive, by the server itself, which inherits the descriptor: "does a server live on this
+                  data?" is asked of the kernel, not of a pid file that may name a stranger
+    server.json   what opened the data last (version), on which host it runs, where its socket is
+
+What may happen, and what follows:
+
+- Two processes start at once: the second waits at start.lock and joins.
+- A user dies: the kernel frees its users.lock. If it was the last, the server stays until the next user leaves.
+- The starter dies half-way: server.lock tells the next one whether the server came to life; it waits for it.
+- The server dies: server.lock is free, and the next `acquire` starts it again on the same log.
+- The socket's folder is removed (logging out empties $XDG_RUNTIME_DIR): the server lives, but nobody can reach
+  it. It is ended first; a second server on the same log would destroy it.
+- The folder is shared by hosts (a home on a network): a server recorded on another host is left alone.
+- Ctrl-C: the server has its own session, so the terminal's signals do not reach it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import quote
+
+from orchestrator.broker.server_binary import (
+    WHEELS,
+    EmbeddedError,
+    NoServer,
+    ServerBinary,
+    ServerTooOld,
+    ServerVersion,
+    choose_server,
+)
+
+__all__ = ["EmbeddedConfig", "EmbeddedError", "EmbeddedRedis", "NoServer", "ServerTooOld"]
+
+SOCKET_PATH_BYTES = 107
+"""`sun_path` has 108 bytes, the last one a NUL (unix(7))."""
+
+LOG_BYTES = 1024 * 1024
+LOOK_S = 0.01
+
+CONFIGURATION = """\
+# Written by Dendro at each start; changes are lost.
+port 0
+unixsocket {socket}
+unixsocketperm 700
+dir {folder}
+pidfile {pidfile}
+logfile {logfile}
+daemonize yes
+# The log is the truth: synced by this rule, never thinned by snapshots or by eviction.
+appendonly yes
+appendfsync {appendfsync}
+save ""
+maxmemory-policy noeviction
+# Most streams here hold one entry; the default of 4096 would reserve 4 KB for each.
+stream-node-max-bytes 512
+timeout 0
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedConfig:
+    """Where the private server lives and what it is started from."""
+
+    home: Path
+    search_path: str
+    host: str
+    """Name of this machine, the same in every process of it."""
+
+    runtime_dir: Path | None = None
+    temp_dir: Path = Path("/tmp")
+    appendfsync: str = "everysec"
+    wheels: Sequence[str] = WHEELS
+    silence_s: float = 10.0
+    """Seconds without an answer after which a live server counts as lost. Loading is an answer."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the data, the locks and the record are."""
+        return self.home / "redis"
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """server.json. `host` is empty while no server runs."""
+
+    version: str
+    host: str
+    socket: str
+
+
+class EmbeddedRedis:
+    """A share in the private server; the last one given back stops it."""
+
+    def __init__(self, config: EmbeddedConfig, users: int, address: Path) -> None:
+        self._config = config
+        self._users: int | None = users
+        self._address = address
+
+    @classmethod
+    def acquire(cls, config: EmbeddedConfig) -> EmbeddedRedis:
+        """Joins the user's server, starting it if none runs. Blocks while it loads its data.
+
+        Raises `NoServer`, `ServerTooOld`, or `EmbeddedError`; each message names the remedy.
+        """
+        _make_private(config.folder)
+        with _starting(config):
+            users = _open_lock(config.folder / "users.lock")
+            try:
+                fcntl.flock(users, fcntl.LOCK_SH)
+                return cls(config, users, _ensure_running(config))
+            except BaseException:
+                # An interrupt while the server loads must not leave it without users.
+                _leave(config, users)
+                raise
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return f"unix://{quote(str(self._address))}"
+
+    def release(self) -> None:
+        """Gives the share back, once; stops the server if it was the last."""
+        users, self._users = self._users, None
+        if users is not None:
+            with _starting(self._config):
+                _leave(self._config, users)
+
+    def __enter__(self) -> EmbeddedRedis:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+# --- Joining and leaving, inside start.lock
+
+
+def _ensure_running(config: EmbeddedConfig) -> Path:
+    record = _read_record(config)
+    if record is not None and record.host not in {"", config.host}:
+        raise EmbeddedError(
+            f"{config.folder} is used by a server on host {record.host}: end the dendro processes there, or, "
+            f"if that host is gone, remove {config.folder / 'server.json'} and start again with the same or a "
+            "newer server; for several hosts, give all of them one server by DENDRO_REDIS_URL"
+        )
+    if record is not None and _server_lives(config):
+        if _await_answer(config, Path(record.socket)):
+            return Path(record.socket)
+        _stop(config)
+    return _start(config, record)
+
+
+def _leave(config: EmbeddedConfig, users: int) -> None:
+    try:
+        # The conversion gives the shared lock up in any case, which is what leaving means.
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    else:
+        if _server_lives(config):
+            _stop(config)
+    finally:
+        os.close(users)
+
+
+def _start(config: EmbeddedConfig, record: _Record | None) -> Path:
+    server = _choose(config, record)
+    address = _address(config)
+    # Before the start: if this process dies now, the next one still knows which socket to ask and that an
+    # older server must not open the data any more.
+    _write_record(config, _Record(str(server.version), config.host, str(address)))
+    _spawn(config, server, address)
+    if not _await_answer(config, address):
+        raise EmbeddedError(f"{server.path} did not start. Its log ends: {_end_of_log(config)}")
+    return address
+
+
+def _stop(config: EmbeddedConfig) -> None:
+    """SIGTERM: the server syncs its log and leaves. Returns when it is gone."""
+    pid = _server_pid(config)
+    if pid is not None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + config.silence_s
+    while _server_lives(config):
+        if time.monotonic() > deadline:
+            raise EmbeddedError(
+                f"the private server (pid {pid}) does not end; its log ends: {_end_of_log(config)} "
+                f"See {config.folder / 'redis.log'}, then end it by hand"
+            )
+        time.sleep(LOOK_S)
+    if (record := _read_record(config)) is not None:
+        _write_record(config, _Record(record.version, "", record.socket))
+
+
+# --- The server's process
+
+
+def _choose(config: EmbeddedConfig, record: _Record | None) -> ServerBinary:
+    written_by = ServerVersion.parse(record.version) if record else None
+    try:
+        return choose_server(config.search_path, config.wheels, written_by)
+    except ServerTooOld as error:
+        raise ServerTooOld(
+            f"{error}. Put {written_by} or newer on PATH, or name a running server by DENDRO_REDIS_URL; "
+            f"to begin anew without the old sessions, move {config.folder} away"
+        ) from None
+
+
+def _spawn(config: EmbeddedConfig, server: ServerBinary, address: Path) -> None:
+    folder = config.folder
+    _turn_log(folder / "redis.log")
+    pidfile = folder / "redis.pid"
+    pidfile.unlink(missing_ok=True)
+    configuration = folder / "redis.conf"
+    texts = {
+        "socket": address,
+        "folder": folder,
+        "pidfile": pidfile,
+        "logfile": folder / "redis.log",
+    }
+    quoted = {name: json.dumps(str(path), ensure_ascii=False) for name, path in texts.items()}
+    configuration.write_text(CONFIGURATION.format(**quoted, appendfsync=config.appendfsync))
+    lock = _open_lock(folder / "server.lock")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # It detaches itself (daemonize), so that no user's exit, and no terminal, is its parent's business.
+        done = subprocess.run(
+            [server.path, configuration],
+            pass_fds=(lock,),
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        # The lock belongs to the open file, which the server has inherited: it stays locked until that ends.
+        os.close(lock)
+    if done.returncode != 0:
+        raise EmbeddedError(f"{server.path} does not start: {(done.stderr or done.stdout).strip()}")
+
+
+def _await_answer(config: EmbeddedConfig, address: Path) -> bool:
+    """Waits until the server serves. False if it is gone, or lives and cannot be reached."""
+    deadline = time.monotonic() + config.silence_s
+    while time.monotonic() < deadline:
+        answer = _ask(address)
+        if answer.startswith(b"+PONG"):
+            return True
+        if answer.startswith(b"-LOADING"):
+            deadline = time.monotonic() + config.silence_s
+        elif not _server_lives(config):
+            return False
+        time.sleep(LOOK_S)
+    return False
+
+
+def _ask(address: Path) -> bytes:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(1)
+        try:
+            connection.connect(str(address))
+            connection.sendall(b"PING\r\n")
+            return connection.recv(256)
+        except OSError:
+            return b""
+
+
+def _server_lives(config: EmbeddedConfig) -> bool:
+    lock = _open_lock(config.folder / "server.lock")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def _server_pid(config: EmbeddedConfig) -> int | None:
+    """The pid in the pid file, if that process has our server.lock open: numbers are used again."""
+    try:
+        pid = int((config.folder / "redis.pid").read_text())
+        descriptors = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
+    except (OSError, ValueError):
+        return None
+    return pid if str((config.folder / "server.lock").resolve()) in descriptors else None
+
+
+# --- Files
+
+
+@contextmanager
+def _starting(config: EmbeddedConfig) -> Iterator[None]:
+    lock = _open_lock(config.folder / "start.lock")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _open_lock(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _make_private(folder: Path) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _is_private(folder):
+        raise EmbeddedError(
+            f"{folder} must belong to this user alone: chmod 700, or choose another DENDRO_HOME"
+        )
+
+
+def _is_private(folder: Path) -> bool:
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+
+
+def _address(config: EmbeddedConfig) -> Path:
+    """A socket path that the kernel can hold, in a folder that nobody else can enter."""
+    digest = hashlib.blake2b(os.fsencode(config.folder.resolve()), digest_size=6).hexdigest()
+    name = f"dendro-{digest}.sock"
+    own = config.temp_dir / f"dendro-{os.geteuid()}"
+    for folder in (config.runtime_dir, config.folder, own):
+        if folder is None or len(os.fsencode(folder / name)) > SOCKET_PATH_BYTES:
+            continue
+        if folder == own:
+            own.mkdir(mode=0o700, exist_ok=True)
+        if folder.is_dir() and _is_private(folder):
+            return folder / name
+    raise EmbeddedError(
+        f"no private folder with a short path for the socket: set XDG_RUNTIME_DIR, or fix {own}"
+    )
+
+
+def _read_record(config: EmbeddedConfig) -> _Record | None:
+    path = config.folder / "server.json"
+    try:
+        return _Record(**json.loads(path.read_text()))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError) as error:
+        raise EmbeddedError(
+            f"{path} is damaged ({error}): remove it, and use no older server than before"
+        ) from None
+
+
+def _write_record(config: EmbeddedConfig, record: _Record) -> None:
+    path = config.folder / "server.json"
+    new = path.with_suffix(".new")
+    with new.open("w") as file:
+        json.dump(asdict(record), file)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+
+
+def _turn_log(log: Path) -> None:
+    if log.exists() and log.stat().st_size > LOG_BYTES:
+        log.replace(log.with_suffix(".log.1"))
+
+
+def _end_of_log(config: EmbeddedConfig) -> str:
+    log = config.folder / "redis.log"
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return " | ".join(lines[-3:]) or "(empty)"

