@@ -1,0 +1,310 @@
+"""Says in the protocol's words what a command looks at: `parsed_cmd` of the exec events.
+
+A person who follows a session reads "read README.md" or "search TODO in src" instead of a
+command line. It is a summary for the eye: nothing may be allowed or refused by it (that is
+`safety`), so here a pattern counts as the word that was written.
+
+The entries follow the peer of September 2025: a plain script is split, one entry each;
+what only shapes the output of others (`| wc -l`), a leading `echo`, `cd x` before
+something else, and `|| true` are left out. Listing tools are `list_files` unless they
+filter by name, as in protocol v1, January 2026.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Final
+
+from orchestrator.tools.commands import quoting
+from orchestrator.tools.commands.bash import PlainScript, read_plain, unwrap
+
+ParsedCommand = dict[str, str | None]
+"""`read{cmd,name}`, `list_files{cmd,path}`, `search{cmd,query,path}` or `unknown{cmd}`, by `type`."""
+
+Words = tuple[str, ...]
+Summary = Callable[[Words], ParsedCommand | None]
+"""Turns a command's words into its entry, or None if this use of the program is not known."""
+
+
+def parsed_cmd(argv: Sequence[str]) -> list[ParsedCommand]:
+    """The wire entries for a command, in the order in which its parts are written."""
+    script = unwrap(argv)
+    if script is None:
+        return [_summarise(tuple(argv))]
+    plain = read_plain(script)
+    return [_unknown(script)] if plain is None else _summarise_script(plain, script)
+
+
+def _summarise_script(plain: PlainScript, script: str) -> list[ParsedCommand]:
+    commands = [tuple(word.text for word in command) for command in plain.commands]
+    telling = _drop_preliminaries([command for command in commands if not _is_filter(command)])
+    if not telling:
+        return [_unknown(script)]
+    entries = _without_repeats(_summarise(command) for command in telling)
+    if len(entries) == 1 and entries[0]["type"] == "read" and _cuts_lines(plain, commands):
+        # `cat f | sed -n 1,20p` as a whole says which lines were read.
+        entries[0]["cmd"] = script
+    return entries
+
+
+def _drop_preliminaries(commands: list[Words]) -> list[Words]:
+    """Without what announces or prepares the rest, as long as a rest remains."""
+    kept = list(commands)
+    while (index := _first_preliminary(kept)) is not None:
+        del kept[index]
+    return kept
+
+
+def _first_preliminary(commands: list[Words]) -> int | None:
+    if len(commands) < 2:
+        return None
+    last = len(commands) - 1
+    for index, (program, *arguments) in enumerate(commands):
+        announces = program == "echo" and index == 0
+        prepares = program == "cd" and index < last
+        says_nothing = program == "true" and not arguments
+        numbers_lines = program == "nl" and all(word.startswith("-") for word in arguments)
+        if announces or prepares or says_nothing or numbers_lines:
+            return index
+    return None
+
+
+# Not `tee` and `xargs`, which the peer hides too: one writes, the other runs what it is given.
+_FILTERS: Final = frozenset({"awk", "column", "cut", "printf", "sort", "tr", "uniq", "wc", "yes"})
+
+
+def _is_filter(command: Words) -> bool:
+    """Whether the command only shapes what another one printed."""
+    program, *arguments = command
+    match program:
+        case "head" | "tail":
+            # `head -n 40` names its count apart, and is shown, because the peer shows it.
+            return len(arguments) < 2 and not _operands(arguments, frozenset())
+        case "sed":
+            return _read_sed(command) is None
+        case _:
+            return program in _FILTERS
+
+
+def _cuts_lines(plain: PlainScript, commands: Iterable[Words]) -> bool:
+    return "|" in plain.operators and any(command[:2] == ("sed", "-n") for command in commands)
+
+
+def _without_repeats(entries: Iterable[ParsedCommand]) -> list[ParsedCommand]:
+    kept: list[ParsedCommand] = []
+    for entry in entries:
+        if kept[-1:] != [entry]:
+            kept.append(entry)
+    return kept
+
+
+def _summarise(command: Words) -> ParsedCommand:
+    summary = _SUMMARIES.get(command[0]) if command else None
+    entry = summary(command) if summary is not None else None
+    return _unknown(quoting.join(command)) if entry is None else entry
+
+
+# -- entries --
+
+
+def _unknown(cmd: str) -> ParsedCommand:
+    return {"type": "unknown", "cmd": cmd}
+
+
+def _read(command: Words, path: str) -> ParsedCommand:
+    return {"type": "read", "cmd": quoting.join(command), "name": _short(path)}
+
+
+def _list_files(command: Words, path: str | None) -> ParsedCommand:
+    return {"type": "list_files", "cmd": quoting.join(command), "path": _short_or_none(path)}
+
+
+def _search(command: Words, query: str | None, path: str | None) -> ParsedCommand:
+    return {"type": "search", "cmd": quoting.join(command), "query": query, "path": _short_or_none(path)}
+
+
+# Folders that say little about where somebody is.
+_UNTELLING_FOLDERS: Final = frozenset({"build", "dist", "node_modules", "src"})
+
+
+def _short(path: str) -> str:
+    """The last part of a path that tells something: `packages/app/src/` is `app`."""
+    trimmed = path.replace("\\", "/").rstrip("/")
+    parts = [part for part in trimmed.split("/") if part and part not in _UNTELLING_FOLDERS]
+    return parts[-1] if parts else trimmed or path
+
+
+def _short_or_none(path: str | None) -> str | None:
+    return None if path is None else _short(path)
+
+
+# -- words --
+
+
+def _names(line: str) -> frozenset[str]:
+    return frozenset(line.split())
+
+
+def _operands(arguments: Sequence[str], with_value: frozenset[str]) -> list[str]:
+    """The words that are neither options nor values of the options in `with_value`."""
+    operands: list[str] = []
+    remaining = iter(arguments)
+    for word in remaining:
+        if word == "--":
+            operands.extend(remaining)
+        elif word in with_value:
+            next(remaining, None)
+        elif not word.startswith("-") or word == "-":
+            operands.append(word)
+    return operands
+
+
+def _option_value(arguments: Sequence[str], names: frozenset[str]) -> str | None:
+    """The value of the first option out of `names`, written as the word after it."""
+    return next((value for name, value in pairwise(arguments) if name in names), None)
+
+
+def _at(words: Sequence[str], index: int) -> str | None:
+    return words[index] if index < len(words) else None
+
+
+# -- readers --
+
+
+def _reader(options_with_value: str = "") -> Summary:
+    """A program that prints the one file that it is given."""
+    with_value = _names(options_with_value)
+
+    def summary(command: Words) -> ParsedCommand | None:
+        operands = _operands(command[1:], with_value)
+        return _read(command, operands[0]) if len(operands) == 1 else None
+
+    return summary
+
+
+def _read_sed(command: Words) -> ParsedCommand | None:
+    match command:
+        case (_, "-n", lines, path) if re.fullmatch(r"[0-9]+(,[0-9]+)?p", lines):
+            return _read(command, path)
+        case _:
+            return None
+
+
+# -- listers --
+
+
+def _lister(options_with_value: str = "") -> Summary:
+    """A program that lists the folder that it is given, or the current one."""
+    with_value = _names(options_with_value)
+
+    def summary(command: Words) -> ParsedCommand:
+        return _list_files(command, _at(_operands(command[1:], with_value), 0))
+
+    return summary
+
+
+_FIND_NAME_TESTS: Final = _names("-name -iname -path -ipath -wholename -regex -iregex")
+_FD_WITH_VALUE: Final = _names(
+    "-d --max-depth -t --type -e --extension -E --exclude -S --size -c --color -j --threads -o --owner "
+    "--search-path --base-directory --changed-within --changed-before"
+)
+
+
+def _list_find(command: Words) -> ParsedCommand:
+    arguments = command[1:]
+    # Starting points come first; the expression begins at an option, `!` or a parenthesis.
+    path = arguments[0] if arguments and not re.match(r"[-!(]", arguments[0]) else None
+    query = _option_value(arguments, _FIND_NAME_TESTS)
+    return _list_files(command, path) if query is None else _search(command, query, path)
+
+
+def _list_fd(command: Words) -> ParsedCommand:
+    operands = _operands(command[1:], _FD_WITH_VALUE)
+    only_path = len(operands) == 1 and (operands[0] in {".", ".."} or "/" in operands[0])
+    if not operands or only_path:
+        return _list_files(command, _at(operands, 0))
+    return _search(command, operands[0], _at(operands, 1))
+
+
+# -- searchers --
+
+_GREP_WITH_VALUE: Final = (
+    "-A -B -C -m -d -D -f --after-context --before-context --context --max-count --file --include --exclude "
+    "--exclude-dir --color"
+)
+_RG_WITH_VALUE: Final = (
+    "-A -B -C -M -T -E -d -f -g -j -m -r -t --after-context --before-context --context --max-columns "
+    "--type-not --encoding --max-depth --file --glob --iglob --threads --max-count --replace --type --sort --color "
+    "--colors"
+)
+_AG_WITH_VALUE: Final = (
+    "-A -B -C -G -g -m -p --after --before --context --depth --ignore --ignore-dir --max-count"
+)
+_PATTERN_OPTIONS: Final = frozenset({"-e", "--regexp"})
+
+
+def _searcher(options_with_value: str) -> Summary:
+    """A program that looks for a pattern in the files or folders named after it."""
+    with_value = _names(options_with_value) | _PATTERN_OPTIONS
+
+    def summary(command: Words) -> ParsedCommand:
+        operands = _operands(command[1:], with_value)
+        query = _option_value(command[1:], _PATTERN_OPTIONS)
+        if query is None:
+            return _search(command, _at(operands, 0), _at(operands, 1))
+        return _search(command, query, _at(operands, 0))
+
+    return summary
+
+
+_search_grep: Final = _searcher(_GREP_WITH_VALUE)
+_search_rg: Final = _searcher(_RG_WITH_VALUE)
+_list_rg: Final = _lister(_RG_WITH_VALUE)
+
+
+def _summarise_rg(command: Words) -> ParsedCommand | None:
+    return _list_rg(command) if "--files" in command else _search_rg(command)
+
+
+def _summarise_git(command: Words) -> ParsedCommand | None:
+    """`git grep` and `git ls-files`, summarised as the program they stand for, shown as written."""
+    match command[1:2]:
+        case ("grep",):
+            entry = _search_grep(command[1:])
+        case ("ls-files",):
+            entry = _lister("-x -X --exclude --exclude-from")(command[1:])
+        case _:
+            return None
+    return entry and {**entry, "cmd": quoting.join(command)}
+
+
+_HEAD_WITH_VALUE: Final = "-n -c --lines --bytes"
+_SUMMARIES: Final[Mapping[str, Summary]] = MappingProxyType(
+    {
+        "cat": _reader(),
+        "bat": _reader("-r --line-range -l --language --style --theme --color -H --highlight-line"),
+        "batcat": _reader("-r --line-range -l --language --style --theme --color -H --highlight-line"),
+        "head": _reader(_HEAD_WITH_VALUE),
+        "tail": _reader(f"{_HEAD_WITH_VALUE} -s --sleep-interval --pid"),
+        "less": _reader(),
+        "more": _reader(),
+        "nl": _reader("-b -d -f -h -i -l -n -s -v -w"),
+        "sed": _read_sed,
+        "ls": _lister(
+            "-I -w -T --ignore --hide --width --block-size --format --time-style --quoting-style --sort"
+        ),
+        "tree": _lister("-L -I -P -o --filelimit --charset --sort"),
+        "find": _list_find,
+        "fd": _list_fd,
+        "fdfind": _list_fd,
+        "rg": _summarise_rg,
+        "grep": _search_grep,
+        "egrep": _search_grep,
+        "fgrep": _search_grep,
+        "ag": _searcher(_AG_WITH_VALUE),
+        "git": _summarise_git,
+    }
+)
