@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TypeAlias
 
-from orchestrator.protocol.wire import Int, Maybe, Source, Uint, WireModel
+from orchestrator.protocol.wire import Int, Maybe, Number, Source, Uint, WireModel
 
 
 class AgentOrigin(StrEnum):
@@ -122,6 +122,6 @@ class BudgetReport(WireModel):
 
     stated_in = Source.DENDRO
     kind: str
-    limit: float
-    used: float
+    limit: Number
+    used: Number
     agent_id: Maybe[Uint] = None

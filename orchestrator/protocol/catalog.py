@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from orchestrator.protocol.wire import JsonValue, Maybe, Source, Uint, WireModel
+from orchestrator.protocol.wire import Flag, JsonValue, Maybe, Source, Uint, WireModel
 
 
 class HistoryEntry(WireModel):
@@ -45,7 +45,7 @@ class SkillMetadata(WireModel):
     short_description: Maybe[str] = None
     interface: Maybe[JsonValue] = None
     dependencies: Maybe[JsonValue] = None
-    enabled: Maybe[bool] = None
+    enabled: Maybe[Flag] = None
 
 
 class SkillErrorInfo(WireModel):

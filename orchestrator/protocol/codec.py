@@ -258,10 +258,24 @@ def _children(value: JsonValue) -> list[JsonValue]:
 # --- what was wrong ------------------------------------------------------------------
 
 
+# pydantic speaks of Python's types to a client that wrote JSON.
+_IN_JSON: Final = {
+    "missing": "required",
+    "string_type": "a string is required",
+    "tuple_type": "an array is required",
+    "dict_type": "an object is required",
+    "model_type": "an object is required",
+    "bool_type": "a boolean is required",
+    "int_type": "an integer is required",
+    "float_type": "a number is required",
+}
+
+
 def _fault(error: ValidationError, value: JsonValue, root: str) -> str:
     """The first complaint in one line, under the path that the client wrote."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    return _short(f"{_path(first['loc'], value, root)}: {first['msg'].lower()}")
+    reason = _IN_JSON.get(first["type"], first["msg"].removeprefix("Value error, "))
+    return _short(f"{_path(first['loc'], value, root)}: {reason[:1].lower()}{reason[1:]}")
 
 
 def _path(loc: tuple[int | str, ...], value: JsonValue, root: str) -> str:

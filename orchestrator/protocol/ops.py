@@ -19,7 +19,7 @@ from orchestrator.protocol.plans import (
     PlanRequest,
     RequestUserInputResponse,
 )
-from orchestrator.protocol.policy import AskForApproval, Decision, SandboxPolicyField
+from orchestrator.protocol.policy import AskForApproval, DecisionField, SandboxPolicyField
 from orchestrator.protocol.review import ReviewRequest
 from orchestrator.protocol.scalars import (
     CollaborationMode,
@@ -116,7 +116,7 @@ class ExecApproval(OpModel):
 
     type: Literal["exec_approval"] = "exec_approval"
     id: str
-    decision: Decision
+    decision: DecisionField
     agent_id: Maybe[Uint] = None
 
 
@@ -125,7 +125,7 @@ class PatchApproval(OpModel):
 
     type: Literal["patch_approval"] = "patch_approval"
     id: str
-    decision: Decision
+    decision: DecisionField
     agent_id: Maybe[Uint] = None
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias
 
-from orchestrator.protocol.wire import Flag, JsonValue, OneOf, Source, WireModel
+from pydantic import BeforeValidator
+
+from orchestrator.protocol.wire import Flag, JsonValue, OneOf, Source, WhenTrue, WireModel
 
 
 class AskForApproval(StrEnum):
@@ -44,7 +46,7 @@ class WorkspaceWrite(WireModel):
     """Read everything, write the working folder, temporary folders and the roots named."""
 
     mode: Literal["workspace-write"] = "workspace-write"
-    writable_roots: tuple[str, ...] = ()
+    writable_roots: WhenTrue[tuple[str, ...]] = ()
     network_access: Flag = False
     exclude_tmpdir_env_var: Flag = False
     exclude_slash_tmp: Flag = False
@@ -106,18 +108,12 @@ class ApprovedExecpolicyAmendment(WireModel):
     approved_execpolicy_amendment: ExecpolicyAmendment
 
 
-class Rejection(WireModel):
-    """The reason that goes with a refusal."""
-
-    stated_in = Source.JANUARY_2026
-    rejection: str
-
-
-class DeniedWithReason(WireModel):
-    """Refused, with a sentence for the model; newer clients send it for `denied`."""
-
-    stated_in = Source.JANUARY_2026
-    denied: Rejection
+def _plain_denial(value: JsonValue) -> JsonValue:
+    """Newer clients send `{"denied": {"rejection": …}}`; it is read as `denied`, without the reason."""
+    if isinstance(value, dict) and value.keys() == {"denied"}:
+        return ReviewDecision.DENIED
+    return value
 
 
-Decision: TypeAlias = ReviewDecision | ApprovedExecpolicyAmendment | DeniedWithReason
+Decision: TypeAlias = ReviewDecision | ApprovedExecpolicyAmendment
+DecisionField = Annotated[Decision, BeforeValidator(_plain_denial)]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import model_validator
 
-from orchestrator.protocol.wire import Int, Maybe, OneOf, Source, Uint, WireModel
-
-Share = Annotated[float, Field(strict=True)]
+from orchestrator.protocol.wire import Int, Maybe, Number, OneOf, Source, Uint, WireModel
 
 
 class UncommittedChanges(WireModel):
@@ -54,6 +52,12 @@ class ReviewRequest(WireModel):
     target: Maybe[ReviewTargetField] = None
     user_facing_hint: Maybe[str] = None
 
+    @model_validator(mode="after")
+    def _says_what(self) -> ReviewRequest:
+        if self.prompt is None and self.target is None:
+            raise ValueError("a prompt or a target is required")
+        return self
+
 
 class LineRange(WireModel):
     """Lines of a file, both ends included."""
@@ -74,7 +78,7 @@ class ReviewFinding(WireModel):
 
     title: str
     body: str
-    confidence_score: Share
+    confidence_score: Number
     priority: Int
     code_location: ReviewCodeLocation
 
@@ -85,4 +89,4 @@ class ReviewOutputEvent(WireModel):
     findings: tuple[ReviewFinding, ...] = ()
     overall_correctness: str = ""
     overall_explanation: str = ""
-    overall_confidence_score: Share = 0.0
+    overall_confidence_score: Number = 0.0

@@ -13,6 +13,7 @@ class TurnItemModel(WireModel):
     """The base of every turn item; its tags are in PascalCase."""
 
     stated_in = Source.JANUARY_2026
+    type: str
     id: str
 
 

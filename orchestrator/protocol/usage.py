@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
-from orchestrator.protocol.wire import Int, Maybe, Source, Uint, WireModel
+from orchestrator.protocol.wire import Int, Maybe, Number, Source, Uint, WireModel
 
 BASELINE_TOKENS = 12_000
 """What the fixed prompt takes of every window; not counted as used by the person."""
@@ -59,7 +55,7 @@ class RateLimitWindow(WireModel):
     """One window of a provider's rate limit."""
 
     stated_in = Source.RECORDED
-    used_percent: Annotated[float, Field(strict=True)]
+    used_percent: Number
     window_minutes: Maybe[Uint] = None
     resets_in_seconds: Maybe[Uint] = None
     resets_at: Maybe[Int] = None

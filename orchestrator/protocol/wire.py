@@ -26,6 +26,7 @@ JsonObject: TypeAlias = dict[str, JsonValue]
 
 Int = Annotated[int, Strict()]
 Uint = Annotated[int, Strict(), Field(ge=0)]
+Number = Annotated[float, Strict()]
 Flag = Annotated[bool, Strict()]
 
 
@@ -100,14 +101,19 @@ class OpModel(WireModel):
     """A client's request: unknown fields are dropped, so that nothing unread is stored."""
 
     model_config = ConfigDict(extra="ignore")
+    type: str
 
 
 class EventModel(WireModel):
     """What an agent reports; the base of every `EventMsg`."""
 
+    type: str
+
 
 class ItemModel(WireModel):
     """One item of the model's conversation; the base of every `ResponseItem`."""
+
+    type: str
 
 
 class Unknown(RootModel[JsonObject]):
@@ -148,7 +154,13 @@ class OneOf:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         members = get_args(source)
         choices = {self._name(member): handler.generate_schema(member) for member in members}
-        union = core_schema.tagged_union_schema(choices, self._discriminator(frozenset(choices)))
+        known = sorted(tag for tag in choices if tag != UNKNOWN_TAG)
+        union = core_schema.tagged_union_schema(
+            choices,
+            self._discriminator(frozenset(choices)),
+            custom_error_type="tag",
+            custom_error_message=f"{self.key} must be one of {', '.join(known)}",
+        )
         if self.rewrite is None and not self.synonyms:
             return union
         return core_schema.no_info_before_validator_function(self._normalise, union)
@@ -163,6 +175,8 @@ class OneOf:
         def choose(value: Any) -> str | None:
             if isinstance(value, dict):
                 tag = value.get(key)
+                if not isinstance(tag, str):
+                    return None
                 return tag if tag in known and tag != UNKNOWN_TAG else fallback or tag
             if isinstance(value, Unknown):
                 return UNKNOWN_TAG

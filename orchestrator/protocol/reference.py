@@ -1,0 +1,255 @@
+"""Prints the protocol's reference page, made from the models: `python -m orchestrator.protocol.reference`.
+
+`docs/protocol/reference.md` is its output, and a test fails when the page is stale. It
+knows the shape of models in general and no particular one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from enum import Enum, EnumType
+from types import ModuleType, NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, NewType, Union, get_args, get_origin
+
+from pydantic import AliasChoices, BaseModel
+from pydantic.fields import FieldInfo
+
+from orchestrator.protocol import (
+    agents,
+    catalog,
+    commands,
+    events,
+    faults,
+    inputs,
+    items,
+    mcp,
+    ops,
+    plans,
+    policy,
+    review,
+    rollout,
+    scalars,
+    turn_items,
+    usage,
+    wire,
+)
+
+SHARED: Final[tuple[ModuleType, ...]] = (
+    inputs, policy, scalars, items, turn_items, commands, plans, review, usage, faults, mcp, agents, catalog,
+)  # fmt: skip
+
+UNIONS: Final[dict[str, Any]] = {
+    "Op": ops.Op,
+    "EventMsg": events.EventMsg,
+    "ResponseItem": items.ResponseItem,
+    "ResponseInputItem": items.ResponseInputItem,
+    "TurnItem": turn_items.TurnItem,
+    "InputItem": inputs.InputItem,
+    "ContentItem": items.ContentItem,
+    "ReasoningContent": items.ReasoningContent,
+    "LocalShellAction": items.LocalShellAction,
+    "WebSearchAction": items.WebSearchAction,
+    "SandboxPolicy": policy.SandboxPolicy,
+    "Decision": policy.Decision,
+    "ParsedCommand": commands.ParsedCommand,
+    "FileChange": commands.FileChange,
+    "PlanApprovalResponse": plans.PlanApprovalResponse,
+    "AskUserQuestionResponse": plans.AskUserQuestionResponse,
+    "ReviewTarget": review.ReviewTarget,
+    "McpStartupStatus": mcp.McpStartupStatus,
+    "SubAgentResult": agents.SubAgentResult,
+    "AgentStatus": agents.AgentStatus,
+}
+_UNION_NAMES: Final = {frozenset(get_args(union)): name for name, union in UNIONS.items()}
+
+_SCALARS: Final[dict[Any, str]] = {
+    str: "string",
+    int: "integer",
+    bool: "boolean",
+    float: "number",
+    bytes: "base64",
+    Any: "any JSON",
+    NoneType: "null",
+}
+
+HEAD: Final = """\
+# Protocol reference
+
+Generated from the models by `python -m orchestrator.protocol.reference`; do not edit. Which
+document states what, and what was decided where documents differ: [sources](sources.md).
+
+## How to read it
+
+- A **submission** is `{"id", "op"}`, an **event** `{"id", "msg"}`, a **rollout line**
+  `{"timestamp", "type", "payload"}`; one JSON object per line.
+- *required*: always there. *or absent*: left out while it has no value; a `null` read means
+  the same. *or null*: always written, `null` included. *absent, null or value*: three
+  meanings: keep, clear, set. A *default* is what absence is read as.
+- Unknown fields of events, items and rollout payloads are kept and written again; those of
+  operations are ignored. Unknown events, items and rollout lines are kept whole; an unknown
+  operation is refused.
+"""
+
+
+def page() -> str:
+    """The whole page, ending in one newline."""
+    return "\n".join(_lines()).rstrip("\n") + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield HEAD
+    yield "## Operations\n"
+    yield from _variants(ops.Op)
+    yield "## Events\n"
+    yield from _variants(events.EventMsg)
+    yield "## Rollout lines\n"
+    yield from _rollout()
+    yield "## Shared types\n"
+    for module in SHARED:
+        yield f"### {_first_line(module)}\n"
+        yield from _unions(module)
+        yield from _module(module)
+    yield "## Enumerations\n"
+    yield from _enumerations()
+
+
+def _variants(union: Any) -> Iterator[str]:
+    models = [member for member in get_args(union) if not issubclass(member, wire.Unknown)]
+    yield " · ".join(f"[`{wire.tag_of(model)}`](#{wire.tag_of(model)})" for model in models) + "\n"
+    for model in models:
+        yield from _model(model, f"### `{wire.tag_of(model)}`")
+
+
+def _rollout() -> Iterator[str]:
+    yield "| type | payload |\n|---|---|"
+    yield "| `session_meta` | `SessionMeta` |\n| `turn_context` | `TurnContext` |"
+    yield "| `response_item` | `ResponseItem` |\n| `event_msg` | `EventMsg` |"
+    yield '| `compacted` | `Compacted` |\n| `dendro` | `{"kind": …}`, a fact of Dendro\'s own |\n'
+    own = ", ".join(f"`{name}`" for name in rollout.OWN_FIELDS)
+    yield f"Beside them, on lines that Dendro wrote: {own}.\n"
+    yield from _module(rollout)
+
+
+def _unions(module: ModuleType) -> Iterator[str]:
+    for name, union in UNIONS.items():
+        if getattr(module, name, None) is union:
+            yield f"`{name}` = {_alternatives(get_args(union))}\n"
+
+
+def _module(module: ModuleType) -> Iterator[str]:
+    for model in _classes(module, wire.WireModel):
+        if model.model_fields:
+            yield from _model(model, f"#### `{model.__name__}`")
+
+
+def _model(model: type[BaseModel], heading: str) -> Iterator[str]:
+    stated_in: wire.Source = model.stated_in  # type: ignore[attr-defined]
+    yield f"{heading}\n\n{_first_line(model)} *({stated_in.value})*\n"
+    if set(model.model_fields) == {"type"} and issubclass(model, wire.OpModel | wire.EventModel):
+        return
+    yield "| field | type | presence |\n|---|---|---|"
+    for name, info in model.model_fields.items():
+        yield f"| {_wire_name(name, info)} | {_escape(_type(info.annotation))} | {_presence(info)} |"
+    yield ""
+
+
+def _enumerations() -> Iterator[str]:
+    for module in SHARED:
+        for enum in _classes(module, Enum):
+            values = ", ".join(f"`{member.value}`" for member in enum)
+            yield f"- `{enum.__name__}`: {values}. {_first_line(enum)}"
+    yield ""
+
+
+def _classes(module: ModuleType, base: Any) -> list[Any]:
+    found = [value for value in vars(module).values() if inspect.isclass(value) and issubclass(value, base)]
+    return [value for value in found if value.__module__ == module.__name__ and not _is_base(value)]
+
+
+def _is_base(model: Any) -> bool:
+    """A model that only others are made of: its tag is any string."""
+    fields = getattr(model, "model_fields", {})
+    return "type" in fields and not _is_tag(fields["type"])
+
+
+def _first_line(thing: Any) -> str:
+    return (inspect.getdoc(thing) or "").partition("\n")[0]
+
+
+def _is_tag(info: FieldInfo) -> bool:
+    return get_origin(info.annotation) is Literal
+
+
+def _wire_name(name: str, info: FieldInfo) -> str:
+    shown = f"`{info.serialization_alias or info.alias or name}`"
+    if isinstance(info.validation_alias, AliasChoices):
+        others = [choice for choice in info.validation_alias.choices if choice != name]
+        shown += "".join(f", read also as `{other}`" for other in others)
+    return shown
+
+
+def _presence(info: FieldInfo) -> str:
+    if _is_tag(info) or info.is_required():
+        return "required"
+    if info.default is wire.UNSET:
+        return "absent, null or value"
+    if info.default is None:
+        return "or absent" if info.exclude_if else "or null"
+    default = _default(info.default)
+    return f"or absent, default {default}" if info.exclude_if else f"default {default}"
+
+
+def _default(value: Any) -> str:
+    if isinstance(value, Enum):
+        return f"`{value.value}`"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, BaseModel):
+        return "empty"
+    return {"": "empty", (): "empty"}.get(value, f"`{value}`")
+
+
+def _type(annotation: Any) -> str:
+    if annotation in _SCALARS:
+        return _SCALARS[annotation]
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _type(args[0])
+    if origin is Literal:
+        return f'"{args[0]}"'
+    if origin in (Union, UnionType):
+        return _UNION_NAMES.get(frozenset(args)) or _alternatives(args)
+    if origin is tuple:
+        return f"[{_type(args[0])}]"
+    if origin is dict:
+        return f"{{{_type(args[0])}: {_type(args[1])}}}"
+    if isinstance(annotation, NewType):
+        return _type(annotation.__supertype__)
+    return _class_name(annotation)
+
+
+def _class_name(annotation: Any) -> str:
+    if isinstance(annotation, EnumType) or (
+        inspect.isclass(annotation) and issubclass(annotation, BaseModel)
+    ):
+        return annotation.__name__
+    raise TypeError(f"no name on the page for {annotation!r}")
+
+
+def _alternatives(args: tuple[Any, ...]) -> str:
+    shown = [arg for arg in args if arg not in (NoneType, wire.Unset) and not _is_unknown(arg)]
+    return " | ".join(dict.fromkeys(_type(arg) for arg in shown))
+
+
+def _is_unknown(arg: Any) -> bool:
+    return inspect.isclass(arg) and issubclass(arg, wire.Unknown)
+
+
+def _escape(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
