@@ -1,0 +1,60 @@
+"""Content under its own hash: large outputs, images, forked histories. Compressed, one copy a tree.
+
+The hash is that of the plain content, so a reader proves what it got, and a hundred children
+that fork from one history name one blob.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import zstandard
+
+from orchestrator.broker.connection import Call, Wire
+from orchestrator.broker.errors import Corrupt
+from orchestrator.broker.keys import Keys
+from orchestrator.broker.replies import code_of, unexpected
+from orchestrator.broker.scripts import load
+from orchestrator.core.ids import TreeId
+
+MAX_BLOB_BYTES = 64 << 20
+_LEVEL = 3
+
+
+def digest_of(content: bytes) -> str:
+    """The name that content has: SHA-256 in hex."""
+    return hashlib.sha256(content).hexdigest()
+
+
+class Blobs:
+    """Stores and reads content of one deployment."""
+
+    def __init__(self, wire: Wire, keys: Keys) -> None:
+        self._wire = wire
+        self._keys = keys
+
+    async def put(self, tree: TreeId, content: bytes) -> str:
+        """Stores content and answers its hash. Twice is as good as once."""
+        if len(content) > MAX_BLOB_BYTES:
+            raise ValueError(f"a blob may have {MAX_BLOB_BYTES} bytes, this has {len(content)}")
+        digest = digest_of(content)
+        packed = zstandard.compress(content, _LEVEL)
+        keys = [self._keys.blob(tree, digest), self._keys.blobs(tree)]
+        reply = await self._wire.run(Call(load("put_blob"), keys, [digest, packed]))
+        if code_of(reply, tree) != "OK":
+            raise unexpected("put_blob", reply[0].decode())
+        return digest
+
+    async def get(self, tree: TreeId, digest: str) -> bytes | None:
+        """The content, or None if it is not there; raises `Corrupt` if it is not what the hash says."""
+        key = self._keys.blob(tree, digest)
+        packed: bytes | None = await self._wire.command("GET", key)
+        if packed is None:
+            return None
+        try:
+            content = zstandard.decompress(packed, max_output_size=MAX_BLOB_BYTES)
+        except zstandard.ZstdError as error:
+            raise Corrupt(key, f"its content cannot be unpacked: {error}") from error
+        if digest_of(content) != digest:
+            raise Corrupt(key, "its content has another hash")
+        return content

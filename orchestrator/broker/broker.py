@@ -1,0 +1,458 @@
+"""The broker: one typed function per script, and what a worker or gateway needs around them.
+
+Takes every id and all randomness as arguments; the only clock is the caller's monotonic one, which
+stretches Redis's time between replies. Starts no task and retries nothing by itself. The design
+note is the package's docstring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from orchestrator.broker import requests
+from orchestrator.broker.connection import Call
+from orchestrator.broker.errors import (
+    BrokerError,
+    Misconfigured,
+    QueueFull,
+    SessionHeld,
+    SubmissionConflict,
+    Unavailable,
+    UnknownSession,
+)
+from orchestrator.broker.hints import wait_for_hints
+from orchestrator.broker.reader import Reader
+from orchestrator.broker.records import (
+    Claim,
+    Claimed,
+    CommitRequest,
+    Committed,
+    Emitted,
+    Fenced,
+    Fired,
+    Hints,
+    NewEvent,
+    NewTree,
+    Place,
+    Refused,
+    Released,
+    Renewed,
+    Stored,
+    Submit,
+    Submitted,
+)
+from orchestrator.broker.replies import (
+    claimed,
+    code_of,
+    committed,
+    fenced,
+    queue_id,
+    refused,
+    unexpected,
+)
+from orchestrator.broker.requests import holder_args
+from orchestrator.broker.scripts import load
+from orchestrator.core.ids import AgentId, SessionId, TreeId
+
+_CANDIDATES = 8
+_CONTROL_KEPT_S = 600
+_WORKER_FORGOTTEN_MS = 86_400_000
+
+
+class Broker(Reader):
+    """Everything that changes a session, and all that `Reader` reads."""
+
+    async def open(self) -> None:
+        """Fixes the shard count at the first start ever; raises `Misconfigured` if it differs."""
+        key = self.keys.topology()
+        await self._wire.command("HSETNX", key, "shards", self.config.shards)
+        stored = int(await self._wire.command("HGET", key, "shards"))
+        if stored != self.config.shards:
+            raise Misconfigured(
+                f"this Redis was set up with {stored} shards and the setting says {self.config.shards}; "
+                f"set it to {stored}"
+            )
+
+    # ── giving ────────────────────────────────────────────────────────────────────────────────
+
+    async def create(self, tree: NewTree) -> bool:
+        """Creates a root session; False if this very request was served before."""
+        root = tree.root
+        reply = await self._wire.run(requests.create_call(self.keys, self.config, tree))
+        match code_of(reply, root.session):
+            case "OK" | "DUP" as code:
+                self._clock.heard(reply[1])
+                self._keep(Place(root.session, root.tree, root.pool))
+                return code == "OK"
+            case "CONFLICT":
+                raise SubmissionConflict(root.session)
+            case code:
+                raise unexpected("create", code)
+
+    async def submit(self, submit: Submit) -> Submitted:
+        """Puts one submission into the queue, once, and pokes whoever holds the session."""
+        reply = await self._placed(
+            submit.session, lambda p: requests.submit_call(self.keys, self.config, submit, p)
+        )
+        match code_of(reply, submit.session):
+            case "OK" | "DUP" as code:
+                _, n, holder, quarantined, now = reply
+                done = Submitted(
+                    queue_id(n),
+                    code == "DUP",
+                    holder.decode() or None,
+                    quarantined == b"1",
+                    self._clock.heard(now),
+                )
+            case "CONFLICT":
+                raise SubmissionConflict(submit.submission)
+            case "FULL":
+                raise QueueFull(submit.session, reply[1], reply[2])
+            case code:
+                raise unexpected("submit", code)
+        if done.holder and not done.duplicate:
+            await self.poke([(submit.session, done.holder)])
+        return done
+
+    async def poke(self, held: Sequence[tuple[SessionId, str]]) -> None:
+        """Tells workers that a session of theirs was given something. Free to be lost."""
+        rows: list[Sequence[str | bytes | int]] = []
+        for session, worker in held:
+            key = self.keys.control(worker)
+            rows.append(("XADD", key, "MAXLEN", "~", 256, "*", "s", session))
+            rows.append(("EXPIRE", key, _CONTROL_KEPT_S))
+        # What the poke is about is already in the queue, and the next renewal answers its tip.
+        with suppress(Unavailable):
+            await self._wire.commands(rows)
+
+    async def _placed(self, session: SessionId, build: Any) -> list[Any]:
+        """Runs a call whose keys depend on the session's place, once more if it had moved."""
+        reply = await self._wire.run(build(await self.place(session)))
+        if reply[0] != b"MOVED":
+            return reply
+        self._keep(Place(session, TreeId(reply[1].decode()), reply[2].decode()))
+        return await self._wire.run(build(await self.place(session)))
+
+    # ── holding ───────────────────────────────────────────────────────────────────────────────
+
+    async def claim(self, pool: str, worker: str, claim_id: str, shard: int) -> Claimed | None:
+        """Takes one session of the shard: an expired lease first, else the fairest that is due.
+
+        Expired ones first: they have waited a whole lease already, and the pool may never be idle.
+        """
+        call = Call(load("peek"), [self.keys.due(shard, pool), self.keys.leases(shard, pool)], [_CANDIDATES])
+        now, expired, due = await self._wire.run(call)
+        self._clock.heard(now)
+        for member in [*expired, *due]:
+            with suppress(UnknownSession):
+                found = await self._claim(SessionId(member.decode()), (pool, worker, claim_id), parked=False)
+                if found is not None:
+                    return found
+        return None
+
+    async def claim_session(
+        self, session: SessionId, worker: str, claim_id: str, *, parked: bool = False
+    ) -> Claimed | None:
+        """Takes one given session if it is due or its lease ran out; `parked` lets upkeep in, too."""
+        place = await self.place(session)
+        return await self._claim(session, (place.pool, worker, claim_id), parked=parked)
+
+    async def _claim(self, session: SessionId, who: tuple[str, str, str], *, parked: bool) -> Claimed | None:
+        pool, worker, claim_id = who
+        config, shard = self.config, self.keys.shard_of(session)
+        due, leases, _, clock = self.keys.pool(shard, pool)
+        call = Call(
+            load("claim"),
+            [self.keys.session(session), self.keys.sq(session), self.keys.eq(session), due, leases, clock],
+            [
+                session,
+                pool,
+                worker,
+                claim_id,
+                config.core_version,
+                int(config.lease_s * 1000),
+                int(parked),
+                config.page,
+                config.max_tries,
+                config.quarantine_event,
+                *requests.eq_limits(config),
+            ],
+        )
+        reply = await self._wire.run(call)
+        match code_of(reply, session):
+            case "OK":
+                self._clock.heard(reply[10])
+                tree = TreeId(reply[2].decode())
+                self._keep(Place(session, tree, pool))
+                return claimed(reply, Claim(session, tree, worker, claim_id, reply[1], pool))
+            case "NONE" | "OLD" | "QUARANTINED" | "MOVED":
+                return None
+            case code:
+                raise unexpected("claim", code)
+
+    async def renew(self, claims: Sequence[Claim]) -> list[Renewed | Fenced]:
+        """Renews claims, one answer for each in order: the queue's tip, or that the claim is over."""
+        lease_ms = int(self.config.lease_s * 1000)
+        calls = [
+            Call(
+                load("renew"),
+                [self.keys.session(c.session), self.keys.leases(self.keys.shard_of(c.session), c.pool)],
+                [c.session, *holder_args(c), lease_ms],
+            )
+            for c in claims
+        ]
+        replies = await self._wire.run_all(calls) if calls else []
+        return [self._renewed(c, reply) for c, reply in zip(claims, replies, strict=True)]
+
+    def _renewed(self, claim: Claim, reply: Sequence[Any]) -> Renewed | Fenced:
+        match code_of(reply, claim.session):
+            case "OK":
+                return Renewed(queue_id(reply[1]), self._clock.heard(reply[2]))
+            case "FENCED":
+                return fenced(reply)
+            case code:
+                raise unexpected("renew", code)
+
+    async def release(self, claim: Claim, *, park: bool = False) -> Released | Fenced:
+        """Gives a claim back without a commit: due at once, or parked if nothing is queued."""
+        call = Call(
+            load("release"),
+            [self.keys.session(claim.session), self.keys.agents(claim.tree), *self._pool_keys(claim)],
+            [claim.session, claim.pool, *holder_args(claim), int(park)],
+        )
+        reply = await self._wire.run(call)
+        match code_of(reply, claim.session):
+            case "OK":
+                return Released(reply[1] == 1, self._clock.heard(reply[2]))
+            case "FENCED":
+                return fenced(reply)
+            case code:
+                raise unexpected("release", code)
+
+    async def revoke(self, session: SessionId) -> int:
+        """Takes the claim from its holder and readmits a quarantined session; answers the new epoch."""
+
+        def build(place: Place) -> Call:
+            pool = self.keys.pool(self.keys.shard_of(session), place.pool)
+            keys = [self.keys.session(session), self.keys.agents(place.tree), *pool]
+            return Call(load("revoke"), keys, [session, place.pool, place.tree])
+
+        reply = await self._placed(session, build)
+        if code_of(reply, session) != "OK":
+            raise unexpected("revoke", reply[0].decode())
+        self._clock.heard(reply[2])
+        return int(reply[1])
+
+    def _pool_keys(self, claim: Claim) -> tuple[str, str, str, str]:
+        return self.keys.pool(self.keys.shard_of(claim.session), claim.pool)
+
+    # ── writing ───────────────────────────────────────────────────────────────────────────────
+
+    async def commit(self, request: CommitRequest) -> Committed | Fenced | Refused:
+        """Makes one step visible, whole or not at all; the same commit id again gets the first answer.
+
+        After `Unavailable` send the same request again until it is answered, and start nothing meanwhile.
+        """
+        requests.check_bounds(request)
+        for attempt in range(2):
+            try:
+                places = {m.to: await self.place(m.to) for m in request.mail}
+            except UnknownSession as error:
+                return Refused("unknown_target", error.session)
+            shape = requests.shape_of(request, places)
+            reply = await self._wire.run(requests.commit_call(self.keys, self.config, request, shape))
+            code = code_of(reply, request.claim.session)
+            if code != "MOVED" or attempt:
+                break
+            self._places.pop(SessionId(reply[3].decode()), None)
+        return await self._committed(request, code, reply)
+
+    async def _committed(
+        self, request: CommitRequest, code: str, reply: list[Any]
+    ) -> Committed | Fenced | Refused:
+        match code:
+            case "OK":
+                self._clock.heard(reply[7])
+                for child in request.children:
+                    self._keep(Place(child.session, child.tree, child.pool))
+                pokes = [part.decode() for part in reply[8]]
+                held = [(SessionId(s), w) for s, w in zip(pokes[::2], pokes[1::2], strict=True)]
+                if held:
+                    await self.poke(held)
+                return committed(reply)
+            case "FENCED":
+                return fenced(reply)
+            case "REFUSED":
+                return refused(reply)
+            case _:
+                raise unexpected("commit", code)
+
+    async def emit(self, claim: Claim, events: Sequence[NewEvent]) -> Emitted | Fenced:
+        """Appends events that belong to no commit of their own: deltas."""
+        call = Call(
+            load("emit"),
+            [self.keys.session(claim.session), self.keys.eq(claim.session)],
+            [*holder_args(claim), *requests.eq_limits(self.config), *requests.event_rows(events)],
+        )
+        reply = await self._wire.run(call)
+        match code_of(reply, claim.session):
+            case "OK":
+                return Emitted(reply[1], queue_id(reply[2]), self._clock.heard(reply[3]))
+            case "FENCED":
+                return fenced(reply)
+            case code:
+                raise unexpected("emit", code)
+
+    async def reserve(self, tree: TreeId, count: int) -> range:
+        """Agent ids of the tree that nobody else will get."""
+        reply = await self._wire.run(Call(load("reserve"), [self.keys.agents(tree)], [count]))
+        if code_of(reply, tree) != "OK":
+            raise unexpected("reserve", reply[0].decode())
+        self._clock.heard(reply[2])
+        return range(AgentId(reply[1]), reply[1] + count)
+
+    async def snapshot(self, claim: Claim, seq: int, state: bytes) -> Stored | Fenced | Refused:
+        """Stores the state folded through `seq`."""
+        keys = [self.keys.session(claim.session), self.keys.snapshot(claim.session)]
+        return await self._store(claim, Call(load("snapshot"), keys, [*holder_args(claim), seq, state]))
+
+    async def seal(self, claim: Claim, seq: int, manifest: bytes) -> Stored | Fenced | Refused:
+        """Drops the log through `seq`, which archive segments named in `manifest` hold now."""
+        keys = [self.keys.session(claim.session), self.keys.rollout(claim.session)]
+        return await self._store(claim, Call(load("seal"), keys, [*holder_args(claim), seq, manifest]))
+
+    async def archive(self, claim: Claim) -> Stored | Fenced | Refused:
+        """Leaves only the hash of an ended session that is sealed to its end; ends the claim."""
+        session = claim.session
+        keys = [
+            self.keys.session(session),
+            self.keys.leases(self.keys.shard_of(session), claim.pool),
+            self.keys.rollout(session),
+            self.keys.eq(session),
+            self.keys.sq(session),
+            self.keys.snapshot(session),
+        ]
+        return await self._store(claim, Call(load("archive"), keys, [session, *holder_args(claim)]))
+
+    async def _store(self, claim: Claim, call: Call) -> Stored | Fenced | Refused:
+        reply = await self._wire.run(call)
+        match code_of(reply, claim.session):
+            case "OK":
+                return Stored(self._clock.heard(reply[1]))
+            case "FENCED":
+                return fenced(reply)
+            case "REFUSED":
+                return refused(reply)
+            case code:
+                raise unexpected(call.script.name, code)
+
+    async def restore(self, session: SessionId, seq: int, state: bytes) -> Stored | Refused:
+        """Brings an archived session back with the snapshot of its last entry."""
+        keys = [self.keys.session(session), self.keys.snapshot(session)]
+        reply = await self._wire.run(Call(load("restore"), keys, [seq, state]))
+        match code_of(reply, session):
+            case "OK":
+                return Stored(self._clock.heard(reply[1]))
+            case "REFUSED":
+                return refused(reply)
+            case code:
+                raise unexpected("restore", code)
+
+    # ── time, retention, workers ──────────────────────────────────────────────────────────────
+
+    async def fire(self, shard: int, count: int = 100) -> tuple[Fired, ...]:
+        """Turns the shard's due timers into queue entries."""
+        call = Call(load("timers_due"), [self.keys.timers(shard)], [count])
+        now, members = await self._wire.run(call)
+        self._clock.heard(now)
+        found = []
+        for member in members:
+            session, _, timer = member.decode().partition(":")
+            fired = await self._fire(SessionId(session), timer)
+            if fired is not None:
+                found.append(fired)
+        return tuple(found)
+
+    async def _fire(self, session: SessionId, timer: str) -> Fired | None:
+        shard = self.keys.shard_of(session)
+
+        def build(place: Place) -> Call:
+            keys = [
+                self.keys.timers(shard),
+                self.keys.timer(session),
+                self.keys.session(session),
+                self.keys.sq(session),
+                self.keys.agents(place.tree),
+                *self.keys.pool(shard, place.pool),
+            ]
+            return Call(load("fire"), keys, [session, place.pool, place.tree, timer])
+
+        try:
+            reply = await self._placed(session, build)
+        except UnknownSession:
+            # Its session was deleted between the two looks; the timer has nobody to wake.
+            await self._wire.command("ZREM", self.keys.timers(shard), f"{session}:{timer}")
+            return None
+        match code_of(reply, session):
+            case "OK":
+                _, n, generation, holder, now = reply
+                self._clock.heard(now)
+                if holder:
+                    await self.poke([(session, holder.decode())])
+                return Fired(session, timer, generation, queue_id(n))
+            case "NONE":
+                return None
+            case code:
+                raise unexpected("fire", code)
+
+    async def delete_session(self, session: SessionId) -> None:
+        """Removes every key of a session that nobody holds; for a root, of its tree log and blobs too."""
+        place = await self.place(session)
+        shard = self.keys.shard_of(session)
+        due, leases, _, _ = self.keys.pool(shard, place.pool)
+        opened = await self.approvals(session)
+        timers = await self._wire.command("HKEYS", self.keys.timer(session))
+        keys = [
+            self.keys.session(session),
+            due,
+            leases,
+            self.keys.sessions(shard),
+            self.keys.timers(shard),
+            self.keys.approvals(shard),
+            self.keys.timer(session),
+            *requests.birth_keys(self.keys, session)[1:],
+            self.keys.snapshot(session),
+            *(await self._tree_keys(place) if str(place.tree) == session else ()),
+        ]
+        args: list[str | bytes | int] = [session]
+        args += requests.rows((f"{session}:{a.key}",) for a in opened)
+        args += requests.rows((f"{session}:{t.decode()}",) for t in timers)
+        reply = await self._wire.run(Call(load("delete"), keys, args))
+        if code_of(reply, session) == "HELD":
+            raise SessionHeld(session, reply[1].decode())
+        self._clock.heard(reply[1])
+        self._places.pop(session, None)
+
+    async def _tree_keys(self, place: Place) -> list[str]:
+        digests = await self._wire.command("SMEMBERS", self.keys.blobs(place.tree))
+        blobs = [self.keys.blob(place.tree, digest.decode()) for digest in digests]
+        return [self.keys.tree(place.tree), self.keys.agents(place.tree), self.keys.blobs(place.tree), *blobs]
+
+    async def heartbeat(self, worker: str, state: bytes) -> None:
+        """Says that the worker lives, and how it is."""
+        call = Call(load("heartbeat"), list(self.keys.workers()), [worker, state, _WORKER_FORGOTTEN_MS])
+        reply = await self._wire.run(call)
+        if code_of(reply, worker) != "OK":
+            raise BrokerError(f"heartbeat of {worker} was answered {reply[0].decode()}")
+        self._clock.heard(reply[1])
+
+    async def wait_for_hints(
+        self, pool: str, worker: str, cursors: Mapping[str, str], timeout_s: float
+    ) -> Hints:
+        """Waits until something may be claimable in the pool or changed in a held session.
+
+        The first call gets no cursors and answers at once; each answer carries those of the next.
+        """
+        return await wait_for_hints(self._wire, self.keys, (pool, worker), cursors, timeout_s)

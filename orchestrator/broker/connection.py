@@ -1,0 +1,204 @@
+"""The edge to Redis: builds the client, runs scripts, and maps every foreign error once.
+
+Knows nothing of sessions. The client library's own retries are off: only the caller knows
+whether sending a command again is safe, and the scripts are made so that it is.
+Redis 6.2 is the floor; Redis 7 and 8, Valkey and a cluster are served by the same code.
+What differs: 6.2 wraps an error raised inside a script in a sentence of its own (`_code_in`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from redis import exceptions as foreign
+from redis.asyncio import Redis, RedisCluster
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from orchestrator.broker.errors import BrokerError, Misconfigured, OutOfMemory, Unavailable
+from orchestrator.broker.scripts import Script
+
+Argument = str | bytes | int
+_NOT_NOW = frozenset(
+    {
+        "LOADING",
+        "BUSY",
+        "READONLY",
+        "MASTERDOWN",
+        "CLUSTERDOWN",
+        "TRYAGAIN",
+        "NOREPLICAS",
+        "MISCONF",
+        "UNKILLABLE",
+    }
+)
+_CODES = re.compile(
+    rb"\b(OOM|NOPERM|NOAUTH|WRONGPASS|NOSCRIPT|" + b"|".join(c.encode() for c in _NOT_NOW) + rb")\b"
+)
+
+
+class Commands(Protocol):
+    """The one method of the client library (or of its double) that is used."""
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any: ...
+
+    async def aclose(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One run of a script."""
+
+    script: Script
+    keys: Sequence[str]
+    args: Sequence[Argument]
+
+
+class Wire:
+    """A connection pool to one server or cluster that speaks in scripts and plain reads.
+
+    `waiting` is a second client without a reply deadline, for commands that block.
+    """
+
+    def __init__(self, client: Commands, waiting: Commands, *, clustered: bool = False) -> None:
+        self._client = client
+        self._waiting = waiting
+        self.clustered = clustered
+
+    async def run(self, call: Call) -> list[Any]:
+        """One script. The full source is sent only when the server does not know it yet."""
+        shape = (len(call.keys), *call.keys, *call.args)
+        try:
+            reply = await self._client.execute_command("EVALSHA", call.script.sha, *shape)
+        except foreign.NoScriptError:
+            reply = await self.command("EVAL", call.script.source, *shape)
+        except Exception as error:
+            raise mapped(error) from error
+        return list(reply)
+
+    async def run_all(self, calls: Sequence[Call]) -> list[list[Any]]:
+        """Several scripts in one round trip where the server is one, else side by side."""
+        if len(calls) == 1 or self.clustered or not isinstance(self._client, Redis):
+            return list(await asyncio.gather(*(self.run(call) for call in calls)))
+        async with self._client.pipeline(transaction=False) as pipe:
+            for call in calls:
+                pipe.execute_command("EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.args)
+            try:
+                replies = await pipe.execute(raise_on_error=False)
+            except Exception as error:
+                raise mapped(error) from error
+        return [await self._settled(call, reply) for call, reply in zip(calls, replies, strict=True)]
+
+    async def _settled(self, call: Call, reply: Any) -> list[Any]:
+        if isinstance(reply, foreign.NoScriptError):
+            return await self.run(call)
+        if isinstance(reply, Exception):
+            raise mapped(reply) from reply
+        return list(reply)
+
+    async def command(self, *args: Argument) -> Any:
+        """One plain command."""
+        try:
+            return await self._client.execute_command(*args)
+        except Exception as error:
+            raise mapped(error) from error
+
+    async def commands(self, rows: Sequence[Sequence[Argument]]) -> list[Any]:
+        """Several plain commands in one round trip where the server is one."""
+        if len(rows) <= 1 or self.clustered or not isinstance(self._client, Redis):
+            return list(await asyncio.gather(*(self.command(*row) for row in rows)))
+        async with self._client.pipeline(transaction=False) as pipe:
+            for row in rows:
+                pipe.execute_command(*row)
+            try:
+                return list(await pipe.execute())
+            except Exception as error:
+                raise mapped(error) from error
+
+    async def wait(self, *args: Argument) -> Any:
+        """One command that may block longer than any reply deadline."""
+        try:
+            return await self._waiting.execute_command(*args)
+        except Exception as error:
+            raise mapped(error) from error
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+        if self._waiting is not self._client:
+            await self._waiting.aclose()
+
+
+@dataclass(frozen=True, slots=True)
+class WireConfig:
+    """How to reach Redis."""
+
+    url: str
+    clustered: bool = False
+    connect_timeout_s: float = 2.0
+    reply_timeout_s: float = 5.0
+    """A server that is silent longer is unavailable; a lease must survive one such silence."""
+
+
+def connect(config: WireConfig) -> Wire:
+    """Builds the clients; the first command opens the first connection."""
+    client = _client(config, config.reply_timeout_s)
+    return Wire(client, _client(config, None), clustered=config.clustered)
+
+
+def _client(config: WireConfig, reply_timeout_s: float | None) -> Commands:
+    options: dict[str, Any] = {
+        "decode_responses": False,
+        "protocol": 2,
+        "socket_connect_timeout": config.connect_timeout_s,
+        "socket_timeout": reply_timeout_s,
+        "retry": Retry(NoBackoff(), 0),
+    }
+    if config.clustered:
+        cluster: Commands = RedisCluster.from_url(
+            config.url, cluster_error_retry_attempts=0, connection_error_retry_attempts=0, **options
+        )
+        return cluster
+    single: Commands = Redis.from_url(config.url, **options)
+    return single
+
+
+def mapped(error: Exception) -> Exception:
+    """The error of ours that says what a caller can do about a foreign one."""
+    if isinstance(error, BrokerError):
+        return error
+    if isinstance(
+        error, foreign.AuthenticationError | foreign.NoPermissionError | foreign.AuthorizationError
+    ):
+        return Misconfigured(
+            f"Redis refused the credentials: {error}; check the user and password in the URL"
+        )
+    if isinstance(error, foreign.ConnectionError | foreign.TimeoutError | OSError | asyncio.TimeoutError):
+        return Unavailable(f"no answer from Redis: {error}")
+    if isinstance(error, foreign.OutOfMemoryError):
+        return OutOfMemory(f"Redis is out of memory: {error}; raise maxmemory or delete old sessions")
+    if isinstance(error, foreign.ReadOnlyError | foreign.ClusterError | foreign.RedisClusterException):
+        return Unavailable(f"Redis cannot write now: {error}")
+    if isinstance(error, foreign.ResponseError):
+        return _mapped_response(error)
+    return error
+
+
+def _mapped_response(error: foreign.ResponseError) -> Exception:
+    code = _code_in(str(error))
+    if code == "OOM":
+        return OutOfMemory(f"Redis is out of memory: {error}; raise maxmemory or delete old sessions")
+    if code in _NOT_NOW:
+        return Unavailable(f"Redis cannot serve now ({code}): {error}")
+    if code in ("NOPERM", "NOAUTH", "WRONGPASS"):
+        return Misconfigured(f"Redis refused: {error}; check the user's permissions")
+    return BrokerError(f"Redis answered: {error}")
+
+
+def _code_in(message: str) -> str:
+    """The error code, also where Redis 6.2 tells it inside the sentence `Error running script …`."""
+    found = _CODES.search(message.encode())
+    return found.group(1).decode() if found else ""

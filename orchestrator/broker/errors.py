@@ -1,0 +1,98 @@
+"""What can go wrong at the broker, and what the caller should do about it.
+
+    BrokerError
+    ├── Unavailable          no answer: connection lost, loading, busy, failing over; send the same again
+    ├── OutOfMemory          Redis is full and wrote nothing; free memory or raise maxmemory
+    ├── Misconfigured        wrong credentials, version or shard count; retrying cannot help
+    ├── Corrupt              a key is not what the catalogue says; nothing was written
+    ├── UnknownSession       no such session
+    ├── SessionArchived      the session's log is in the archive; restore it, then send again
+    ├── SessionHeld          a worker holds what was to be deleted
+    ├── SubmissionConflict   the same id was used before for other bytes
+    ├── QueueFull            the session's submission queue is at its bound
+    └── CommitTooLarge       more than one commit may carry; nothing was sent
+
+Answers that are part of normal work (`Fenced`, `Refused`) are values, not errors: see records.py.
+"""
+
+from __future__ import annotations
+
+
+class BrokerError(Exception):
+    """Anything that the broker could not do."""
+
+
+class Unavailable(BrokerError):
+    """Redis did not answer, or would not now; whether the last command took effect is unknown.
+
+    Every script may be sent again with the same ids: it answers as it did the first time.
+    """
+
+    retryable = True
+
+
+class OutOfMemory(BrokerError):
+    """Redis refused the write because of `maxmemory`; nothing was written."""
+
+    retryable = True
+
+
+class Misconfigured(BrokerError):
+    """The deployment and this process do not agree; the message names the remedy."""
+
+
+class Corrupt(BrokerError):
+    """A key has a type or an entry that no script of this version writes; nothing was written."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"key {key}: {reason}; `dendro verify` shows the session's state")
+        self.key = key
+        self.reason = reason
+
+
+class UnknownSession(BrokerError):
+    """No session has this id."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__(f"unknown session {session}; `dendro sessions` lists those that exist")
+        self.session = session
+
+
+class SessionArchived(BrokerError):
+    """The session was archived; restore it before submitting to it."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__(f"session {session} is archived; restore it first")
+        self.session = session
+
+
+class SessionHeld(BrokerError):
+    """A worker holds the session, so it cannot be deleted now."""
+
+    def __init__(self, session: str, worker: str) -> None:
+        super().__init__(f"session {session} is held by {worker or 'a worker'}; shut it down first")
+        self.session = session
+
+
+class SubmissionConflict(BrokerError):
+    """The id was used before, by the same client, for another operation."""
+
+    def __init__(self, submission: str) -> None:
+        super().__init__(f"submission {submission!r} was already sent with another op; use a new id")
+        self.submission = submission
+
+
+class QueueFull(BrokerError):
+    """The session's queue holds as much as it may."""
+
+    def __init__(self, session: str, entries: int, size: int) -> None:
+        super().__init__(
+            f"the queue of session {session} is full ({entries} entries, {size} bytes); wait until it is read"
+        )
+        self.session = session
+        self.entries = entries
+        self.size = size
+
+
+class CommitTooLarge(BrokerError):
+    """The step must be split, or its large outputs stored as blobs first."""

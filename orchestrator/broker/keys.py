@@ -1,0 +1,125 @@
+"""The catalogue of every key: name, type, writer, readers, lifetime. The only place that builds one.
+
+Names begin with the prefix (a setting, `dendro:`) and the shard's hash tag, so that all keys of
+a tree live in one slot and a script may touch them together.
+
+    key                     type    written by                   read by           lives as long as
+    topology                hash    first process ever           every process     the deployment
+    {s}:session:<session>   hash    every script                 all               the session
+    {s}:sq:<session>        stream  submit fire commit create    claim, worker     unread entries
+    {s}:eq:<session>        stream  commit emit claim create     followers         eq_ttl_s after its last event
+    {s}:rollout:<session>   stream  commit create; seal trims    worker, replay    sealed behind a snapshot
+    {s}:snapshot:<session>  string  snapshot restore             worker            the session
+    {s}:seen:<session>      hash    submit create                submit            1,024 ids and 24 h
+    {s}:seen_at:<session>   zset    submit create                submit            as seen
+    {s}:timer:<session>     hash    commit; fire clears          fire              its timers
+    {s}:tree:<tree>         stream  create commit                tree views        the tree
+    {s}:agents:<tree>       hash    create commit reserve wakes  guards, views     the tree
+    {s}:blob:<tree>:<hash>  string  put_blob                     any               the tree
+    {s}:blobs:<tree>        set     put_blob                     delete            the tree
+    {s}:due:<pool>          zset    all wakes; claim takes       peek              its members
+    {s}:leases:<pool>       zset    claim renew commit release   peek, wakes       its members
+    {s}:clock:<pool>        string  claim                        wakes             the deployment
+    {s}:ready:<pool>        stream  wakes                        waiting workers   the last 256 hints
+    {s}:timers              zset    commit; fire clears          timers_due        its members
+    {s}:approvals           hash    commit                       approval queue    until decided
+    {s}:sessions            zset    create commit                listings          the sessions
+    {s0}:workers            hash    heartbeat                    doctor            a day after the last beat
+    {s0}:heard              zset    heartbeat                    as workers        as workers
+    {s0}:control:<worker>   stream  poke                         that worker       10 min after the last poke
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.core.ids import SessionId, TreeId, shard_of
+
+CONTROL_SHARD = 0
+"""Keys that belong to no tree live here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Builds key names for one deployment."""
+
+    prefix: str
+    shards: int
+
+    def topology(self) -> str:
+        return f"{self.prefix}topology"
+
+    def of_session(self, kind: str, session: SessionId | str) -> str:
+        return f"{self.prefix}{{s{shard_of(session, self.shards)}}}:{kind}:{session}"
+
+    def session(self, session: SessionId | str) -> str:
+        return self.of_session("session", session)
+
+    def sq(self, session: SessionId | str) -> str:
+        return self.of_session("sq", session)
+
+    def eq(self, session: SessionId | str) -> str:
+        return self.of_session("eq", session)
+
+    def rollout(self, session: SessionId | str) -> str:
+        return self.of_session("rollout", session)
+
+    def snapshot(self, session: SessionId | str) -> str:
+        return self.of_session("snapshot", session)
+
+    def seen(self, session: SessionId | str) -> tuple[str, str]:
+        """The hash of ids and the zset of their arrival."""
+        return self.of_session("seen", session), self.of_session("seen_at", session)
+
+    def timer(self, session: SessionId | str) -> str:
+        return self.of_session("timer", session)
+
+    def tree(self, tree: TreeId | str) -> str:
+        return self.of_session("tree", tree)
+
+    def agents(self, tree: TreeId | str) -> str:
+        return self.of_session("agents", tree)
+
+    def blob(self, tree: TreeId | str, digest: str) -> str:
+        return f"{self.of_session('blob', tree)}:{digest}"
+
+    def blobs(self, tree: TreeId | str) -> str:
+        return self.of_session("blobs", tree)
+
+    def of_shard(self, shard: int, name: str) -> str:
+        return f"{self.prefix}{{s{shard}}}:{name}"
+
+    def pool(self, shard: int, pool: str) -> tuple[str, str, str, str]:
+        """due, leases, ready, clock: the order in which every script expects them."""
+        due, leases, ready, clock = (
+            self.of_shard(shard, f"{k}:{pool}") for k in ("due", "leases", "ready", "clock")
+        )
+        return due, leases, ready, clock
+
+    def due(self, shard: int, pool: str) -> str:
+        return self.of_shard(shard, f"due:{pool}")
+
+    def leases(self, shard: int, pool: str) -> str:
+        return self.of_shard(shard, f"leases:{pool}")
+
+    def ready(self, shard: int, pool: str) -> str:
+        return self.of_shard(shard, f"ready:{pool}")
+
+    def timers(self, shard: int) -> str:
+        return self.of_shard(shard, "timers")
+
+    def approvals(self, shard: int) -> str:
+        return self.of_shard(shard, "approvals")
+
+    def sessions(self, shard: int) -> str:
+        return self.of_shard(shard, "sessions")
+
+    def workers(self) -> tuple[str, str]:
+        """The hash of states and the zset of last heartbeats."""
+        return self.of_shard(CONTROL_SHARD, "workers"), self.of_shard(CONTROL_SHARD, "heard")
+
+    def control(self, worker: str) -> str:
+        return self.of_shard(CONTROL_SHARD, f"control:{worker}")
+
+    def shard_of(self, session: SessionId | TreeId | str) -> int:
+        return shard_of(session, self.shards)

@@ -1,0 +1,50 @@
+-- Shared by every script: time, numbers, and the checks that come before the first write.
+-- Redis does not roll a script back, so a script returns a code from here instead of
+-- letting a write discover that a key is not what the catalogue (keys.py) says.
+
+local function now_ms()
+  local t = redis.call('TIME')
+  return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
+end
+
+-- Lua prints large numbers as 1.7e+12; Redis would store that text.
+local function text(n)
+  return string.format('%.0f', n)
+end
+
+local function num(value)
+  return tonumber(value or 0) or 0
+end
+
+local function misfit(key, wanted)
+  local kind = redis.call('TYPE', key).ok
+  if kind ~= 'none' and kind ~= wanted then
+    return {'CORRUPT', key, 'it is a ' .. kind .. ' where a ' .. wanted .. ' belongs'}
+  end
+end
+
+-- True if the stream holds anything after entry n: XADD of n+1 would then fail half-way.
+local function ahead(key, n)
+  return #redis.call('XRANGE', key, '(' .. text(n) .. '-0', '+', 'COUNT', 1) > 0
+end
+
+local function ahead_reply(key, n)
+  return {'CORRUPT', key, 'it holds entries after ' .. text(n) .. ', the last that the session knows'}
+end
+
+-- Arguments are one flat list: a count, then that many fields.
+local read_position = 0
+local function take()
+  read_position = read_position + 1
+  return ARGV[read_position]
+end
+
+local function take_list(width)
+  local rows = {}
+  for i = 1, tonumber(take()) do
+    local row = {}
+    for j = 1, width do row[j] = take() end
+    rows[i] = row
+  end
+  return rows
+end

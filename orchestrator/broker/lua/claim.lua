@@ -1,0 +1,64 @@
+-- uses: base
+-- claim(session, pool, worker, claim, core, lease_ms, parked, page, max_tries, quarantine event, eq_keep, eq_ttl_ms)
+--   -> OK epoch tree agent_id seq head cursor tip snapshot_seq tries now eq {sq page}
+--      | NONE | OLD min_core | QUARANTINED | UNKNOWN | MOVED tree pool | ARCHIVED | CORRUPT key why
+--
+-- Gives the session to the worker if it is due, if its lease has run out, or (parked = 1: upkeep)
+-- if it is parked. Sent again with the same claim id it answers as the first time. The claim that
+-- would be the max_tries-th without progress quarantines the session instead: what kills every
+-- worker that touches it must not be handed to the next one.
+--
+-- KEYS  1 session hash   2 sq stream (read)   3 eq stream (the quarantine's error event)
+--       4 due zset   5 leases zset   6 clock string   of the pool
+
+local session, pool, worker, claim = take(), take(), take(), take()
+local core, lease_ms, parked, page = tonumber(take()), tonumber(take()), take(), tonumber(take())
+local max_tries, event, eq_keep, eq_ttl_ms = tonumber(take()), take(), take(), take()
+
+local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[3], 'stream')
+  or misfit(KEYS[4], 'zset') or misfit(KEYS[5], 'zset') or misfit(KEYS[6], 'string')
+if bad then return bad end
+local s = redis.call('HMGET', KEYS[1], 'tree', 'pool', 'epoch', 'claim', 'agent_id', 'seq', 'head', 'cursor', 'sq',
+  'snapshot_seq', 'tries', 'min_core', 'quarantined', 'archived', 'eq', 'owner')
+if not s[1] then return {'UNKNOWN'} end
+if s[2] ~= pool then return {'MOVED', s[1], s[2]} end
+if s[13] == '1' then return {'NONE'} end
+if num(s[12]) > core then return {'OLD', num(s[12])} end
+local now = now_ms()
+
+local function answer(epoch, tries)
+  local cursor = num(s[8])
+  return {'OK', epoch, s[1], num(s[5]), num(s[6]), s[7], cursor, num(s[9]), num(s[10]), tries, now, num(s[15]),
+    redis.call('XRANGE', KEYS[2], '(' .. text(cursor) .. '-0', '+', 'COUNT', page)}
+end
+
+if s[4] == claim and s[16] == worker then return answer(num(s[3]), num(s[11])) end
+local order = redis.call('ZSCORE', KEYS[4], session)
+local expiry = redis.call('ZSCORE', KEYS[5], session)
+local idle = not order and not expiry
+if expiry and tonumber(expiry) > now then return {'NONE'} end
+if idle and parked ~= '1' then return {'NONE'} end
+if s[14] == '1' and not idle then return {'ARCHIVED'} end
+
+local epoch = num(s[3]) + 1
+-- A look of upkeep at a parked session is no attempt at its work.
+local tries = idle and num(s[11]) or num(s[11]) + 1
+if tries >= max_tries then
+  local n = num(s[15]) + 1
+  if ahead(KEYS[3], n - 1) then return ahead_reply(KEYS[3], n - 1) end
+  local hash8 = string.gsub(string.sub(s[7], 1, 4), '.', function(c) return string.format('%02x', string.byte(c)) end)
+  redis.call('HSET', KEYS[1], 'quarantined', '1', 'epoch', text(epoch), 'owner', '', 'claim', '', 'eq', text(n))
+  redis.call('XADD', KEYS[3], 'MAXLEN', '~', eq_keep, text(n) .. '-0', 'p', event, 's', s[6], 'h', hash8)
+  redis.call('PEXPIRE', KEYS[3], eq_ttl_ms)
+  redis.call('ZREM', KEYS[4], session)
+  redis.call('ZREM', KEYS[5], session)
+  return {'QUARANTINED'}
+end
+
+redis.call('HSET', KEYS[1], 'epoch', text(epoch), 'owner', worker, 'claim', claim, 'tries', text(tries))
+redis.call('ZADD', KEYS[5], text(now + lease_ms), session)
+if order then
+  redis.call('ZREM', KEYS[4], session)
+  if tonumber(order) > num(redis.call('GET', KEYS[6])) then redis.call('SET', KEYS[6], order) end
+end
+return answer(epoch, tries)

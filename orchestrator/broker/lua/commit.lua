@@ -1,0 +1,228 @@
+-- uses: base wake queue birth
+-- commit(…) -> OK seq head tip eq released tree_seq now {session worker to poke, …}
+--            | FENCED epoch why | REFUSED reason detail | CORRUPT key why
+--
+-- The one write of the system: everything that one step of a session does becomes visible at once.
+-- Accepted only from the claim that holds the session, on top of the very entry that it built on.
+-- The same commit id again gets the first answer, also after it released the claim.
+--
+-- ARGV  session pool tree worker claim epoch commit_id expect_seq expect_head cursor|'' release
+--       taken_regular taken_interrupts eq_keep eq_ttl_ms sq_max sq_max_bytes, then lists, each a
+--       count and its rows: fields(2) entries(3) events(3) timers_clear(1) timers_set(4) pools(1)
+--       targets(2) mail(4) children(a birth each) tree_entries(1) approvals_open(2)
+--       approvals_close(1) summary(2) draws(3) unless_marked(1)
+--
+-- KEYS  1 session    hash    claim, seq, head, cursor, last commit and its result
+--       2 rollout    stream  receives the entries          3 eq     stream  receives the events
+--       4 sq         stream  trimmed to the new cursor     5 tree   stream  the tree log
+--       6 agents     hash    projection, guards, fair turn
+--       7 due zset   8 leases zset   9 ready stream   10 clock string   of the session's pool
+--      11 timers     zset    the shard's deadlines        12 timer  hash    id -> generation:payload
+--      13 approvals  hash    the fleet's open approvals   14 sessions zset  by last change
+--      15… four keys (as 7-10) for each further pool, then for each mail target its session hash
+--          and sq stream, then for each child the six keys of a birth
+
+local session, pool_name, tree = take(), take(), take()
+local worker, claim, epoch = take(), take(), take()
+local commit_id, expect_seq, expect_head = take(), take(), take()
+local cursor_arg, release = take(), take()
+local taken_regular, taken_interrupts = tonumber(take()), tonumber(take())
+local limits = {eq_keep = take(), eq_ttl_ms = take(), sq_max = tonumber(take()), sq_max_bytes = tonumber(take())}
+local fields, entries, events = take_list(2), take_list(3), take_list(3)
+local timers_clear, timers_set = take_list(1), take_list(4)
+
+local pools = {[0] = fixed_pool(pool_name, 7)}
+local next_key = 15
+for i, row in ipairs(take_list(1)) do
+  pools[i] = fixed_pool(row[1], next_key)
+  next_key = next_key + 4
+end
+local targets = take_list(2)
+for _, target in ipairs(targets) do
+  target.key, target.sq, target.pool = KEYS[next_key], KEYS[next_key + 1], pools[tonumber(target[2])]
+  next_key = next_key + 2
+end
+local mail = take_list(4)
+local children = {}
+for i = 1, tonumber(take()) do
+  children[i] = take_birth(next_key, pools)
+  next_key = next_key + BIRTH_KEYS
+end
+local tree_entries, approvals_open, approvals_close = take_list(1), take_list(2), take_list(1)
+local summary, draws, unless_marked = take_list(2), take_list(3), take_list(1)
+
+-- 1. Is every key what it should be?
+local function any_misfit()
+  local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[3], 'stream')
+    or misfit(KEYS[4], 'stream') or misfit(KEYS[5], 'stream') or misfit(KEYS[6], 'hash')
+    or misfit(KEYS[11], 'zset') or misfit(KEYS[12], 'hash') or misfit(KEYS[13], 'hash') or misfit(KEYS[14], 'zset')
+  if bad then return bad end
+  for i = 0, #pools do
+    bad = pool_misfit(pools[i])
+    if bad then return bad end
+  end
+  for _, target in ipairs(targets) do
+    bad = misfit(target.key, 'hash') or misfit(target.sq, 'stream')
+    if bad then return bad end
+  end
+  for _, child in ipairs(children) do
+    bad = misfit(child.key, 'hash')
+    if bad then return bad end
+  end
+end
+
+local bad = any_misfit()
+if bad then return bad end
+
+-- 2. Is this the claim, and the entry, that may be built upon?
+local own = read_box(KEYS[1], KEYS[4])
+if not own then return {'FENCED', 0, 'unknown session'} end
+local s = redis.call('HMGET', KEYS[1], 'owner', 'claim', 'epoch', 'head', 'cursor', 'eq', 'commit', 'result')
+if s[7] == commit_id then
+  local eq, tip, released, tree_seq = string.match(s[8], '^(%d+) (%d+) (%d+) (%d+)$')
+  return {'OK', num(own.seq), s[4], tonumber(tip), tonumber(eq), tonumber(released), tonumber(tree_seq), now_ms(), {}}
+end
+if s[1] ~= worker or s[2] ~= claim or s[3] ~= epoch then return {'FENCED', num(s[3]), 'claim'} end
+if own.seq ~= expect_seq then return {'FENCED', num(s[3]), 'seq'} end
+if s[4] ~= expect_head then return {'FENCED', num(s[3]), 'head'} end
+
+-- 3. May it do what it wants?
+for _, row in ipairs(unless_marked) do
+  if redis.call('HEXISTS', KEYS[6], row[1]) == 1 then return {'REFUSED', 'marked', row[1]} end
+end
+local drawn = {}
+for _, row in ipairs(draws) do
+  local counter, amount, limit = row[1], tonumber(row[2]), row[3]
+  local value = (drawn[counter] or num(redis.call('HGET', KEYS[6], counter))) + amount
+  local most = limit ~= '' and redis.call('HGET', KEYS[6], limit)
+  if amount > 0 and most and value > num(most) then return {'REFUSED', counter, text(num(most))} end
+  drawn[counter] = value
+end
+for _, target in ipairs(targets) do
+  if target.key == KEYS[1] then
+    target.box = own
+  else
+    target.box = read_box(target.key, target.sq)
+  end
+  if not target.box or target.box.tree ~= tree then return {'REFUSED', 'unknown_target', target[1]} end
+  if target.box.archived then return {'REFUSED', 'archived_target', target[1]} end
+  if target.box.pool ~= target.pool.name then return {'MOVED', target.box.tree, target.box.pool, target[1]} end
+  if ahead(target.sq, target.box.n) then return ahead_reply(target.sq, target.box.n) end
+end
+for _, m in ipairs(mail) do
+  local target = targets[tonumber(m[1])]
+  if not has_room(target.box, #m[2], limits.sq_max, limits.sq_max_bytes) then
+    return {'REFUSED', 'queue_full', target[1]}
+  end
+  target.box.pending = target.box.pending + 1
+  target.box.pending_bytes = target.box.pending_bytes + #m[2]
+end
+for _, child in ipairs(children) do
+  if redis.call('EXISTS', child.key) == 1 then return {'REFUSED', 'session_exists', child.session} end
+  bad = birth_misfit(child)
+  if bad then return bad end
+end
+
+-- 4. What will be true afterwards? (The release is decided here, before the first write.)
+local old_seq, old_cursor, old_eq = num(own.seq), num(s[5]), num(s[6])
+local tree_seq = num(redis.call('HGET', KEYS[6], 'tree_seq'))
+if ahead(KEYS[2], old_seq) then return ahead_reply(KEYS[2], old_seq) end
+if ahead(KEYS[3], old_eq) then return ahead_reply(KEYS[3], old_eq) end
+if ahead(KEYS[4], own.n) then return ahead_reply(KEYS[4], own.n) end
+if ahead(KEYS[5], tree_seq) then return ahead_reply(KEYS[5], tree_seq) end
+local cursor = cursor_arg == '' and old_cursor or tonumber(cursor_arg)
+if cursor < old_cursor or cursor > own.n then return {'REFUSED', 'cursor', text(own.n)} end
+local read_to_end = cursor == own.n
+local done = own.total
+if not read_to_end then
+  local first = redis.call('XRANGE', KEYS[4], '(' .. text(cursor) .. '-0', '+', 'COUNT', 1)[1]
+  if not first then return {'CORRUPT', KEYS[4], 'it lacks entries after ' .. text(cursor)} end
+  for i = 1, #first[2], 2 do
+    if first[2][i] == 'b' then done = num(first[2][i + 1]) end
+  end
+end
+local now = now_ms()
+local seq, eq = old_seq + #entries, old_eq + #events
+local head = #entries > 0 and entries[#entries][3] or s[4]
+local tip = own.n + own.pending
+local parks = release == 'park' and cursor == tip
+local yields = release == 'yield'
+local released = (parks or yields) and 1 or 0
+local final_tree_seq = tree_seq + #tree_entries
+local result = text(eq) .. ' ' .. text(tip) .. ' ' .. released .. ' ' .. text(final_tree_seq)
+
+-- 5. Write. HSET first: under maxmemory Redis refuses a script's first growing write and no later one.
+local set = {'seq', text(seq), 'head', head, 'eq', text(eq), 'cursor', text(cursor), 'sq_done', text(done),
+  'commit', commit_id, 'result', result}
+if #entries > 0 or cursor > old_cursor or parks then
+  set[#set + 1], set[#set + 2] = 'tries', '0'
+end
+if released == 1 then
+  for _, value in ipairs({'owner', '', 'claim', ''}) do set[#set + 1] = value end
+end
+for _, row in ipairs(fields) do set[#set + 1], set[#set + 2] = row[1], row[2] end
+redis.call('HSET', KEYS[1], unpack(set))
+append_entries(KEYS[2], entries, old_seq, epoch)
+append_events(KEYS[3], events, old_eq, limits.eq_keep, limits.eq_ttl_ms)
+own.seq = text(seq)
+
+if cursor > old_cursor then
+  if read_to_end then
+    redis.call('DEL', KEYS[4])
+  else
+    redis.call('XTRIM', KEYS[4], 'MINID', '=', text(cursor + 1) .. '-0')
+  end
+end
+
+local depths, pokes = {}, {}
+own.regular = math.max(0, own.regular - taken_regular)
+own.interrupts = math.max(0, own.interrupts - taken_interrupts)
+for _, m in ipairs(mail) do
+  local box = targets[tonumber(m[1])].box
+  enqueue(box, {kind = 'mail', payload = m[2], client = '', submission = m[4], sender = session, lane = m[3]}, now)
+  if m[3] == '1' then box.interrupts = box.interrupts + 1 else box.regular = box.regular + 1 end
+end
+save_box(own)
+-- Tree log entries carry the depths of every inbox that this commit touched.
+depths[1] = session .. ':' .. text(own.regular) .. ':' .. text(own.interrupts)
+for _, target in ipairs(targets) do
+  local box = target.box
+  if box ~= own then
+    depths[#depths + 1] = target[1] .. ':' .. text(box.regular) .. ':' .. text(box.interrupts)
+    save_box(box)
+    wake_if_parked(target[1], target.pool, KEYS[6], box.quarantined)
+    if is_held(target[1], target.pool) then
+      pokes[#pokes + 1], pokes[#pokes + 2] = target[1], box.owner
+    end
+  end
+end
+
+for _, child in ipairs(children) do write_birth(child, KEYS[6], KEYS[14], limits, now) end
+
+for _, row in ipairs(timers_clear) do
+  redis.call('ZREM', KEYS[11], session .. ':' .. row[1])
+  redis.call('HDEL', KEYS[12], row[1])
+end
+for _, row in ipairs(timers_set) do
+  redis.call('ZADD', KEYS[11], row[3], session .. ':' .. row[1])
+  redis.call('HSET', KEYS[12], row[1], row[2] .. ':' .. row[4])
+end
+
+local stamp = table.concat(depths, ' ')
+for i, row in ipairs(tree_entries) do
+  redis.call('XADD', KEYS[5], text(tree_seq + i) .. '-0',
+    'p', row[1], 's', session, 'q', text(seq), 'h', head, 'd', stamp, 't', text(now))
+end
+if #tree_entries > 0 then redis.call('HSET', KEYS[6], 'tree_seq', text(final_tree_seq)) end
+for _, row in ipairs(summary) do redis.call('HSET', KEYS[6], row[1], row[2]) end
+for counter, value in pairs(drawn) do redis.call('HSET', KEYS[6], counter, text(value)) end
+
+for _, row in ipairs(approvals_close) do redis.call('HDEL', KEYS[13], session .. ':' .. row[1]) end
+for _, row in ipairs(approvals_open) do
+  redis.call('HSET', KEYS[13], session .. ':' .. row[1], text(now) .. ':' .. row[2])
+end
+redis.call('ZADD', KEYS[14], text(now), session)
+
+if released == 1 then redis.call('ZREM', KEYS[8], session) end
+if yields then make_due(session, pools[0], KEYS[6]) end
+return {'OK', seq, head, tip, eq, released, final_tree_seq, now, pokes}

@@ -1,0 +1,36 @@
+-- uses: base wake queue
+-- fire(session, pool, tree, timer id) -> OK n generation holder now | NONE | MOVED tree pool | CORRUPT key why
+--
+-- Turns one due timer into a submission-queue entry that carries its id and generation, and makes
+-- the session due, in one. Two workers that saw the same timer: the second finds NONE. The queue's
+-- bounds do not apply: a deadline that cannot be delivered would never be.
+--
+-- KEYS  1 timers zset   2 timer:<session> hash   3 session hash   4 sq stream   5 agents hash
+--       6 due zset   7 leases zset   8 ready stream   9 clock string
+
+local session, pool_name, tree, id = take(), take(), take(), take()
+local member = session .. ':' .. id
+local pool = fixed_pool(pool_name, 6)
+local bad = misfit(KEYS[1], 'zset') or misfit(KEYS[2], 'hash') or misfit(KEYS[3], 'hash')
+  or misfit(KEYS[4], 'stream') or misfit(KEYS[5], 'hash') or pool_misfit(pool)
+if bad then return bad end
+local now = now_ms()
+local at = redis.call('ZSCORE', KEYS[1], member)
+if not at or tonumber(at) > now then return {'NONE'} end
+local box = read_box(KEYS[3], KEYS[4])
+local stored = redis.call('HGET', KEYS[2], id)
+if box and (box.pool ~= pool_name or box.tree ~= tree) then return {'MOVED', box.tree, box.pool} end
+if not box or box.archived or not stored then
+  redis.call('ZREM', KEYS[1], member)
+  redis.call('HDEL', KEYS[2], id)
+  return {'NONE'}
+end
+if ahead(KEYS[4], box.n) then return ahead_reply(KEYS[4], box.n) end
+local generation, payload = string.match(stored, '^(%d+):(.*)$')
+
+local n = enqueue(box, {kind = 'timer', payload = payload, client = '', submission = id, sender = '', generation = generation}, now)
+save_box(box)
+redis.call('ZREM', KEYS[1], member)
+redis.call('HDEL', KEYS[2], id)
+wake_if_parked(session, pool, KEYS[5], box.quarantined)
+return {'OK', n, tonumber(generation), is_held(session, pool) and box.owner or '', now}

@@ -1,0 +1,15 @@
+-- uses: base
+-- reserve(count) -> OK first now | UNKNOWN | CORRUPT key why
+--
+-- Hands out agent ids of a tree. A number lost with the worker that took it stays unused.
+--
+-- KEYS  1 agents:<tree> hash
+
+local count = tonumber(take())
+local bad = misfit(KEYS[1], 'hash')
+if bad then return bad end
+if not redis.call('HGET', KEYS[1], 'root') then return {'UNKNOWN'} end
+-- Agent 0 is the root, which took no reservation.
+local last = num(redis.call('HGET', KEYS[1], 'last_agent'))
+redis.call('HSET', KEYS[1], 'last_agent', text(last + count))
+return {'OK', last + 1, now_ms()}

@@ -1,0 +1,57 @@
+-- uses: base wake queue
+-- submit(session, pool, tree, client, submission, digest, kind, payload, sender,
+--        max_entries, max_bytes, keep, keep_ms)
+--   -> OK n holder quarantined now | DUP n holder quarantined now | CONFLICT | FULL entries bytes
+--      | ARCHIVED | UNKNOWN | MOVED tree pool | CORRUPT key why
+--
+-- Appends one submission to the queue, once per (client, submission), and makes the session due
+-- if it is parked. The holder, if there is one, is for the caller to poke.
+--
+-- KEYS  1 session  hash    state of the session     2 sq      stream  its submission queue
+--       3 seen     hash    client|submission -> n:digest    4 seen_at zset  the same ids by arrival
+--       5 agents   hash    the tree's fair turn
+--       6 due zset   7 leases zset   8 ready stream   9 clock string   of the session's pool
+
+local session, pool_name, tree = take(), take(), take()
+local client, submission, digest = take(), take(), take()
+local kind, payload, sender = take(), take(), take()
+local max_entries, max_bytes = tonumber(take()), tonumber(take())
+local keep, keep_ms = tonumber(take()), tonumber(take())
+local pool = fixed_pool(pool_name, 6)
+local id = client .. '|' .. submission
+
+local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[3], 'hash')
+  or misfit(KEYS[4], 'zset') or misfit(KEYS[5], 'hash') or pool_misfit(pool)
+if bad then return bad end
+local box = read_box(KEYS[1], KEYS[2])
+if not box then return {'UNKNOWN'} end
+if box.pool ~= pool_name or box.tree ~= tree then return {'MOVED', box.tree, box.pool} end
+local now = now_ms()
+local holder = is_held(session, pool) and box.owner or ''
+
+local first = redis.call('HGET', KEYS[3], id)
+if first then
+  local n, known = string.match(first, '^(%d+):(.*)$')
+  if known ~= digest then return {'CONFLICT'} end
+  return {'DUP', tonumber(n), holder, box.quarantined, now}
+end
+if box.archived then return {'ARCHIVED'} end
+if not has_room(box, #payload, max_entries, max_bytes) then
+  return {'FULL', redis.call('XLEN', KEYS[2]), box.total - box.done}
+end
+if ahead(KEYS[2], box.n) then return ahead_reply(KEYS[2], box.n) end
+
+local n = enqueue(box, {kind = kind, payload = payload, client = client, submission = submission, sender = sender}, now)
+save_box(box)
+redis.call('HSET', KEYS[3], id, text(n) .. ':' .. digest)
+redis.call('ZADD', KEYS[4], text(now), id)
+-- Both bounds must be passed before an id is forgotten: a burst must not shorten the day.
+local surplus = redis.call('ZCARD', KEYS[4]) - keep
+if surplus > 0 then
+  for _, old in ipairs(redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', text(now - keep_ms), 'LIMIT', 0, math.min(surplus, 16))) do
+    redis.call('HDEL', KEYS[3], old)
+    redis.call('ZREM', KEYS[4], old)
+  end
+end
+wake_if_parked(session, pool, KEYS[5], box.quarantined)
+return {'OK', n, holder, box.quarantined, now}

@@ -1,0 +1,197 @@
+"""Reading: everything that can be known without the right to write.
+
+Reads are plain commands and may be repeated at will. Knows no claims and no payloads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from orchestrator.broker.connection import Argument, Wire
+from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.keys import Keys
+from orchestrator.broker.records import (
+    START,
+    BrokerConfig,
+    OpenApproval,
+    Place,
+    SessionHead,
+    SqEntry,
+    StoredEntry,
+    StoredEvent,
+    TreeEntry,
+    WorkerState,
+)
+from orchestrator.broker.replies import (
+    HEAD_FIELDS,
+    session_head,
+    sq_entry,
+    stored_entry,
+    stored_event,
+    tree_entry,
+)
+from orchestrator.core.ids import SessionId, TreeId
+
+_PLACES_KEPT = 100_000
+
+
+class RedisClock:
+    """Estimates Redis's time between replies from a monotonic clock of the caller."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._heard_ms = 0
+        self._heard_at = 0.0
+
+    def heard(self, now_ms: int) -> int:
+        """Takes the time that a reply carried."""
+        self._heard_ms, self._heard_at = now_ms, self._monotonic()
+        return now_ms
+
+    def now_ms(self) -> int:
+        """Redis's time, behind by at most the last reply's way back; 0 before the first reply."""
+        if not self._heard_ms:
+            return 0
+        return self._heard_ms + int((self._monotonic() - self._heard_at) * 1000)
+
+
+class Reader:
+    """Reads sessions, queues, logs and listings of one deployment."""
+
+    def __init__(self, wire: Wire, config: BrokerConfig, monotonic: Callable[[], float]) -> None:
+        self.config = config
+        self.keys = Keys(config.prefix, config.shards)
+        self._wire = wire
+        self._clock = RedisClock(monotonic)
+        self._places: dict[SessionId, Place] = {}
+
+    def now_ms(self) -> int:
+        """Redis's time as far as it is known here."""
+        return self._clock.now_ms()
+
+    async def place(self, session: SessionId) -> Place:
+        """Tree and pool of a session; asked once, kept afterwards."""
+        if session in self._places:
+            return self._places[session]
+        tree, pool = await self._wire.command("HMGET", self.keys.session(session), "tree", "pool")
+        if tree is None:
+            raise UnknownSession(session)
+        return self._keep(Place(session, TreeId(tree.decode()), pool.decode()))
+
+    def _keep(self, place: Place) -> Place:
+        if len(self._places) >= _PLACES_KEPT:
+            self._places.clear()
+        self._places[place.session] = place
+        return place
+
+    async def head(self, session: SessionId) -> SessionHead | None:
+        """What is known of one session, or None if there is none."""
+        values = await self._wire.command("HMGET", self.keys.session(session), *HEAD_FIELDS)
+        return session_head(session, values)
+
+    async def sessions(self, limit: int = 1_000) -> tuple[SessionHead, ...]:
+        """The sessions that changed last, newest first."""
+        shards = range(self.config.shards)
+        found = await self._wire.commands(
+            [("ZREVRANGE", self.keys.sessions(s), 0, limit - 1, "WITHSCORES") for s in shards]
+        )
+        newest = sorted(
+            (pair for page in found for pair in _scored(page)), key=lambda pair: (-pair[1], pair[0])
+        )
+        ids = [SessionId(member.decode()) for member, _ in newest[:limit]]
+        values = await self._wire.commands([("HMGET", self.keys.session(i), *HEAD_FIELDS) for i in ids])
+        heads = (session_head(i, row) for i, row in zip(ids, values, strict=True))
+        return tuple(head for head in heads if head is not None)
+
+    async def read_sq(self, session: SessionId, after: str = START, count: int = 100) -> tuple[SqEntry, ...]:
+        """Queue entries after a cursor, oldest first."""
+        found = await self._page(self.keys.sq(session), after, count)
+        return tuple(sq_entry(entry_id, fields) for entry_id, fields in found)
+
+    async def read_rollout(
+        self, session: SessionId, after_seq: int = 0, count: int = 1_000
+    ) -> tuple[StoredEntry, ...]:
+        """Log entries after `after_seq`; those sealed into the archive are not here."""
+        found = await self._page(self.keys.rollout(session), f"{after_seq}-0", count)
+        return tuple(stored_entry(entry_id, fields) for entry_id, fields in found)
+
+    async def read_eq(
+        self, session: SessionId, after_n: int = 0, count: int = 1_000
+    ) -> tuple[StoredEvent, ...]:
+        """Events after number `after_n` that are still kept."""
+        found = await self._page(self.keys.eq(session), f"{after_n}-0", count)
+        return tuple(stored_event(entry_id, fields) for entry_id, fields in found)
+
+    async def read_tree(self, tree: TreeId, after: int = 0, count: int = 1_000) -> tuple[TreeEntry, ...]:
+        """Tree log entries after a `tree_seq`."""
+        found = await self._page(self.keys.tree(tree), f"{after}-0", count)
+        return tuple(tree_entry(entry_id, fields) for entry_id, fields in found)
+
+    async def _page(self, key: str, after: str, count: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        found: list[tuple[bytes, dict[bytes, bytes]]] = await self._wire.command(
+            "XRANGE", key, f"({after}", "+", "COUNT", count
+        )
+        return found
+
+    async def wait_eq(self, session: SessionId, after_n: int, timeout_s: float) -> tuple[StoredEvent, ...]:
+        """Events after `after_n`, waiting for the first of them if there is none yet."""
+        reply = await self._wire.wait(
+            "XREAD",
+            "COUNT",
+            500,
+            "BLOCK",
+            int(timeout_s * 1000),
+            "STREAMS",
+            self.keys.eq(session),
+            f"{after_n}-0",
+        )
+        if not reply:
+            return ()
+        return tuple(stored_event(entry_id, fields) for entry_id, fields in reply[0][1])
+
+    async def snapshot_of(self, session: SessionId) -> bytes | None:
+        """The folded state last stored, as its writer gave it."""
+        found: bytes | None = await self._wire.command("GET", self.keys.snapshot(session))
+        return found
+
+    async def agents(self, tree: TreeId) -> dict[str, bytes]:
+        """The projection of a tree in flat fields."""
+        found = await self._wire.command("HGETALL", self.keys.agents(tree))
+        return {name.decode(): value for name, value in found.items()}
+
+    async def approvals(self, session: SessionId | None = None) -> tuple[OpenApproval, ...]:
+        """Open approvals of the fleet, or of one session, oldest first."""
+        shards: Sequence[int] = range(self.config.shards)
+        if session is not None:
+            shards = [self.keys.shard_of(session)]
+        found = await self._wire.commands([("HGETALL", self.keys.approvals(s)) for s in shards])
+        opened = [_approval(f, value) for page in found for f, value in page.items()]
+        kept = (a for a in opened if session is None or a.session == session)
+        return tuple(sorted(kept, key=lambda a: (a.opened_ms, a.session, a.key)))
+
+    async def workers(self) -> tuple[WorkerState, ...]:
+        """Every worker heard from in the last day, latest first."""
+        states_key, heard_key = self.keys.workers()
+        states, heard = await self._wire.commands(
+            [("HGETALL", states_key), ("ZREVRANGE", heard_key, 0, -1, "WITHSCORES")]
+        )
+        return tuple(WorkerState(w.decode(), states.get(w, b""), int(at)) for w, at in _scored(heard))
+
+    async def command(self, *args: Argument) -> object:
+        """A plain read for tools such as doctor, which look at the server itself."""
+        found: object = await self._wire.command(*args)
+        return found
+
+    async def aclose(self) -> None:
+        await self._wire.aclose()
+
+
+def _scored(flat: Sequence[bytes]) -> list[tuple[bytes, float]]:
+    """Members and scores as Redis lists them: one after the other."""
+    return [(member, float(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)]
+
+
+def _approval(field: bytes, value: bytes) -> OpenApproval:
+    session, _, key = field.decode().partition(":")
+    opened, _, payload = value.partition(b":")
+    return OpenApproval(SessionId(session), key, payload, int(opened))

@@ -1,0 +1,418 @@
+"""What goes into the broker and what comes out: plain frozen values, payloads as opaque bytes.
+
+Knows neither Redis nor the protocol's models. Ids of queue entries are texts `<n>-0`; cursors are
+such ids, `0-0` before the first. Chain values are 32 raw bytes; `hash8` is the first 8 hex
+digits of one. Milliseconds are Redis's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from orchestrator.core.ids import AgentId, SessionId, TreeId
+
+Release = Literal["keep", "park", "yield"]
+START = "0-0"
+"""The cursor before the first entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """Bounds and durations of one deployment; every process of it should agree."""
+
+    prefix: str = "dendro:"
+    shards: int = 16
+    core_version: int = 1
+    """What this process's `evolve` can fold; a session that needs more is left to newer workers."""
+    lease_s: float = 6.0
+    max_tries: int = 5
+    """The claim without progress that quarantines a session."""
+    quarantine_event: bytes = b"{}"
+    """The `error` event that a quarantined session's followers get, as stored bytes."""
+    sq_max_entries: int = 1_000
+    sq_max_bytes: int = 32 << 20
+    eq_keep: int = 10_000
+    eq_ttl_s: float = 3_600.0
+    seen_keep: int = 1_024
+    seen_keep_s: float = 86_400.0
+    page: int = 32
+    """Queue entries that a claim's answer carries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A worker's right to write one session, as long as nobody else was given it."""
+
+    session: SessionId
+    tree: TreeId
+    worker: str
+    claim_id: str
+    epoch: int
+    pool: str
+
+
+@dataclass(frozen=True, slots=True)
+class SqEntry:
+    """Something that a session must react to, in the order of arrival."""
+
+    id: str
+    kind: str
+    payload: bytes
+    client: str
+    submission: str
+    """The submission's id; of mail its key; of a timer the timer's id."""
+    sender: str
+    seq: int
+    """The session's `seq` when this was enqueued: an answer cannot mean what was recorded later."""
+    at_ms: int
+    generation: int = 0
+    interrupt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """All that a worker needs to know to load the session and go on."""
+
+    claim: Claim
+    seq: int
+    head: bytes
+    cursor: str
+    sq_tip: str
+    snapshot_seq: int
+    agent_id: AgentId
+    now_ms: int
+    claims_without_progress: int
+    eq_n: int
+    first: tuple[SqEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NewEntry:
+    """A rollout entry to append; its seq follows from its place."""
+
+    payload: bytes
+    salt: bytes
+    chain: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """An event for the EQ, and the rollout entry that it belongs to."""
+
+    payload: bytes
+    seq: int
+    hash8: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimerSet:
+    """A deadline of the session; set again under its id, it replaces the one before."""
+
+    id: str
+    generation: int
+    at_ms: int
+    payload: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """A message to another session of the tree (or to itself)."""
+
+    to: SessionId
+    payload: bytes
+    interrupt: bool
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewSubmission:
+    """A submission that a session is born with."""
+
+    client: str
+    submission: str
+    payload: bytes
+    kind: str = "submission"
+    sender: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """A session to create, root or child; its entries are chained under epoch 0."""
+
+    session: SessionId
+    tree: TreeId
+    pool: str
+    agent_id: AgentId
+    parent: SessionId | None = None
+    entries: tuple[NewEntry, ...] = ()
+    events: tuple[NewEvent, ...] = ()
+    meta: bytes = b""
+    submissions: tuple[NewSubmission, ...] = ()
+    status: str = "idle"
+
+
+@dataclass(frozen=True, slots=True)
+class NewTree:
+    """A root session with what its tree starts with."""
+
+    root: NewSession
+    tree_entries: tuple[bytes, ...] = ()
+    summary: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """One submission from one client; (client, submission) is its idempotency key."""
+
+    session: SessionId
+    client: str
+    submission: str
+    payload: bytes
+    kind: str = "submission"
+    sender: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """Acknowledged: the submission is in the queue, now or since the first time it was sent."""
+
+    sq_id: str
+    duplicate: bool
+    holder: str | None
+    quarantined: bool
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A request for approval that the fleet's queue shows until its key is closed."""
+
+    key: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class OpenApproval:
+    """An approval that waits for somebody."""
+
+    session: SessionId
+    key: str
+    payload: bytes
+    opened_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Takes `amount` from a counter of the tree, refused if it would pass the limit's field.
+
+    A negative amount gives back and is never refused. An empty limit only counts.
+    """
+
+    counter: str
+    amount: int
+    limit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    """Everything that one step of a session does. Equal requests are equal commits: see `commit_id`."""
+
+    claim: Claim
+    commit_id: str
+    expect_seq: int
+    expect_head: bytes
+    entries: tuple[NewEntry, ...] = ()
+    events: tuple[NewEvent, ...] = ()
+    cursor: str | None = None
+    timers_set: tuple[TimerSet, ...] = ()
+    timers_clear: tuple[str, ...] = ()
+    mail: tuple[Mail, ...] = ()
+    children: tuple[NewSession, ...] = ()
+    tree_entries: tuple[bytes, ...] = ()
+    approvals_open: tuple[Approval, ...] = ()
+    approvals_close: tuple[str, ...] = ()
+    status: str | None = None
+    meta: bytes | None = None
+    min_core: int | None = None
+    summary: Mapping[str, bytes] = field(default_factory=dict)
+    """Flat fields of `agents:<tree>`."""
+    draws: tuple[Draw, ...] = ()
+    unless_marked: tuple[str, ...] = ()
+    """Fields of `agents:<tree>` (cancel marks) that must not exist."""
+    taken: tuple[int, int] = (0, 0)
+    """Regular and interrupting messages given to the model by this step."""
+    release: Release = "keep"
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The step is visible, whole. `released` answers `release`: a park may have met a new entry."""
+
+    seq: int
+    head: bytes
+    sq_tip: str
+    eq_n: int
+    released: bool
+    tree_seq: int
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """The claim is over, or the log is not the one that the step was built on; nothing was written."""
+
+    holder_epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The step may not be; nothing was written, the claim stands, `decide` chooses what to do instead."""
+
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """The claim stands for another lease; `sq_tip` shows whether something waits."""
+
+    sq_tip: str
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """The events are in the EQ, the last of them under `eq_n`."""
+
+    eq_n: int
+    sq_tip: str
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The claim was given back; `parked` is false if the session is due."""
+
+    parked: bool
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A snapshot, seal or archive was accepted."""
+
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """A timer became an entry of the session's queue."""
+
+    session: SessionId
+    timer: str
+    generation: int
+    sq_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEntry:
+    """A rollout entry as Redis keeps it."""
+
+    seq: int
+    epoch: int
+    payload: bytes
+    salt: bytes
+    chain: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    """An EQ entry: number, payload, and the rollout entry it belongs to."""
+
+    n: int
+    payload: bytes
+    seq: int
+    hash8: str
+
+
+@dataclass(frozen=True, slots=True)
+class InboxDepth:
+    """Messages enqueued and not yet given to the model."""
+
+    session: SessionId
+    regular: int
+    interrupts: int
+
+
+@dataclass(frozen=True, slots=True)
+class TreeEntry:
+    """An entry of the tree log, with what only Redis knew when it was written."""
+
+    tree_seq: int
+    payload: bytes
+    session: SessionId
+    seq: int
+    head: bytes
+    depths: tuple[InboxDepth, ...]
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionHead:
+    """What is known of a session without reading its log."""
+
+    session: SessionId
+    tree: TreeId
+    pool: str
+    agent_id: AgentId
+    parent: SessionId | None
+    seq: int
+    head: bytes
+    cursor: str
+    sq_tip: str
+    eq_n: int
+    epoch: int
+    holder: str | None
+    status: str
+    meta: bytes
+    snapshot_seq: int
+    sealed_seq: int
+    manifest: bytes
+    min_core: int
+    claims_without_progress: int
+    pending_messages: int
+    pending_interrupts: int
+    quarantined: bool
+    archived: bool
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """A worker's last heartbeat."""
+
+    worker: str
+    state: bytes
+    heard_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """Why a wait ended: shards to look at, held sessions to look at. Neither is a promise."""
+
+    shards: tuple[int, ...]
+    pokes: tuple[SessionId, ...]
+    cursors: Mapping[str, str]
+    """To be given to the next wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a session's keys are: facts that do not change while it lives."""
+
+    session: SessionId
+    tree: TreeId
+    pool: str

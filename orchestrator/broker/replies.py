@@ -1,0 +1,185 @@
+"""Turns raw replies into records. The only place that knows the one-letter fields of streams."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from orchestrator.broker.errors import BrokerError, Corrupt, SessionArchived, UnknownSession
+from orchestrator.broker.records import (
+    Claim,
+    Claimed,
+    Committed,
+    Fenced,
+    InboxDepth,
+    Refused,
+    SessionHead,
+    SqEntry,
+    StoredEntry,
+    StoredEvent,
+    TreeEntry,
+)
+from orchestrator.core.ids import AgentId, SessionId, TreeId
+
+HEAD_FIELDS = (
+    "tree",
+    "pool",
+    "agent_id",
+    "parent",
+    "seq",
+    "head",
+    "cursor",
+    "sq",
+    "eq",
+    "epoch",
+    "owner",
+    "status",
+    "meta",
+    "snapshot_seq",
+    "sealed_seq",
+    "manifest",
+    "min_core",
+    "tries",
+    "regular",
+    "interrupts",
+    "quarantined",
+    "archived",
+    "created_ms",
+)
+
+
+def code_of(reply: Sequence[Any], session: SessionId | str) -> str:
+    """The reply's code; raises what no caller can go on from."""
+    code: str = reply[0].decode()
+    if code == "CORRUPT":
+        raise Corrupt(reply[1].decode(), reply[2].decode())
+    if code == "UNKNOWN":
+        raise UnknownSession(session)
+    if code == "ARCHIVED":
+        raise SessionArchived(session)
+    return code
+
+
+def unexpected(script: str, code: str) -> BrokerError:
+    """A code that the script's header does not name: script and library are of two versions."""
+    return BrokerError(f"script {script} answered {code}, which this version does not know")
+
+
+def queue_id(n: int) -> str:
+    return f"{n}-0"
+
+
+def fenced(reply: Sequence[Any]) -> Fenced:
+    reason = reply[2].decode() if len(reply) > 2 else "claim"
+    return Fenced(int(reply[1]), reason)
+
+
+def refused(reply: Sequence[Any]) -> Refused:
+    detail = reply[2].decode() if len(reply) > 2 else ""
+    return Refused(reply[1].decode(), detail)
+
+
+def claimed(reply: Sequence[Any], claim: Claim) -> Claimed:
+    _, _, _, agent_id, seq, head, cursor, tip, snapshot_seq, tries, now, eq_n, page = reply
+    return Claimed(
+        claim=claim,
+        seq=seq,
+        head=head,
+        cursor=queue_id(cursor),
+        sq_tip=queue_id(tip),
+        snapshot_seq=snapshot_seq,
+        agent_id=AgentId(agent_id),
+        now_ms=now,
+        claims_without_progress=tries,
+        eq_n=eq_n,
+        first=tuple(sq_entry(entry_id, pairs(flat)) for entry_id, flat in page),
+    )
+
+
+def committed(reply: Sequence[Any]) -> Committed:
+    _, seq, head, tip, eq_n, released, tree_seq, now, _ = reply
+    return Committed(seq, head, queue_id(tip), eq_n, released == 1, tree_seq, now)
+
+
+def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    """A stream entry's fields as Lua returns them."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def sq_entry(entry_id: bytes, fields: dict[bytes, bytes]) -> SqEntry:
+    return SqEntry(
+        id=entry_id.decode(),
+        kind=fields[b"k"].decode(),
+        payload=fields[b"p"],
+        client=fields[b"c"].decode(),
+        submission=fields[b"u"].decode(),
+        sender=fields[b"f"].decode(),
+        seq=int(fields[b"q"]),
+        at_ms=int(fields[b"t"]),
+        generation=int(fields[b"g"]),
+        interrupt=fields[b"i"] == b"1",
+    )
+
+
+def number_of(entry_id: bytes) -> int:
+    return int(entry_id.partition(b"-")[0])
+
+
+def stored_entry(entry_id: bytes, fields: dict[bytes, bytes]) -> StoredEntry:
+    return StoredEntry(number_of(entry_id), int(fields[b"e"]), fields[b"p"], fields[b"s"], fields[b"h"])
+
+
+def stored_event(entry_id: bytes, fields: dict[bytes, bytes]) -> StoredEvent:
+    return StoredEvent(number_of(entry_id), fields[b"p"], int(fields[b"s"]), fields[b"h"].decode())
+
+
+def tree_entry(entry_id: bytes, fields: dict[bytes, bytes]) -> TreeEntry:
+    depths = (part.rsplit(":", 2) for part in fields[b"d"].decode().split())
+    return TreeEntry(
+        tree_seq=number_of(entry_id),
+        payload=fields[b"p"],
+        session=SessionId(fields[b"s"].decode()),
+        seq=int(fields[b"q"]),
+        head=fields[b"h"],
+        depths=tuple(InboxDepth(SessionId(s), int(r), int(i)) for s, r, i in depths),
+        at_ms=int(fields[b"t"]),
+    )
+
+
+def session_head(session: SessionId, values: Sequence[bytes | None]) -> SessionHead | None:
+    """From the values of `HEAD_FIELDS`; None if there is no such session."""
+    if values[0] is None:
+        return None
+    field = {name: value or b"" for name, value in zip(HEAD_FIELDS, values, strict=True)}
+    text = {name: field[name].decode() for name in ("tree", "pool", "parent", "owner", "status")}
+    count = {
+        name: int(field[name] or 0)
+        for name in HEAD_FIELDS
+        if name not in text and name not in ("head", "meta", "manifest", "quarantined", "archived")
+    }
+    return SessionHead(
+        session=session,
+        tree=TreeId(text["tree"]),
+        pool=text["pool"],
+        agent_id=AgentId(count["agent_id"]),
+        parent=SessionId(text["parent"]) if text["parent"] else None,
+        seq=count["seq"],
+        head=field["head"],
+        cursor=queue_id(count["cursor"]),
+        sq_tip=queue_id(count["sq"]),
+        eq_n=count["eq"],
+        epoch=count["epoch"],
+        holder=text["owner"] or None,
+        status=text["status"],
+        meta=field["meta"],
+        snapshot_seq=count["snapshot_seq"],
+        sealed_seq=count["sealed_seq"],
+        manifest=field["manifest"],
+        min_core=count["min_core"],
+        claims_without_progress=count["tries"],
+        pending_messages=count["regular"],
+        pending_interrupts=count["interrupts"],
+        quarantined=field["quarantined"] == b"1",
+        archived=field["archived"] == b"1",
+        created_ms=count["created_ms"],
+    )
