@@ -5,8 +5,8 @@ names, and gives a URL.
 
 Design note
 -----------
-Nobody owns the server; whoever comes first starts it, whoever leaves last stops it. Four things in one folder
-decide, and they survive any death because the kernel or the disk keeps them:
+Nobody owns the server; whoever comes first starts it, whoever leaves last stops it. Four things in one
+folder decide, and they survive any death because the kernel or the disk keeps them:
 
     start.lock    exclusive, while somebody starts or stops the server
     users.lock    shared, by every process that uses it; exclusive, for a moment, by the last to leave
@@ -17,11 +17,11 @@ decide, and they survive any death because the kernel or the disk keeps them:
 What may happen, and what follows:
 
 - Two processes start at once: the second waits at start.lock and joins.
-- A user dies: the kernel frees its users.lock. If it was the last, the server stays until the next user leaves.
+- A user dies: the kernel frees its users.lock. If it was the last, it runs until the next one leaves.
 - The starter dies half-way: server.lock tells the next one whether the server came to life; it waits for it.
 - The server dies: server.lock is free, and the next `acquire` starts it again on the same log.
-- The socket's folder is removed (logging out empties $XDG_RUNTIME_DIR): the server lives, but nobody can reach
-  it. It is ended first; a second server on the same log would destroy it.
+- The socket's folder is removed (logging out empties $XDG_RUNTIME_DIR): the server lives, but nobody can
+  reach it. It is ended first; a second server on the same log would destroy it.
 - The folder is shared by hosts (a home on a network): a server recorded on another host is left alone.
 - Ctrl-C: the server has its own session, so the terminal's signals do not reach it.
 """
@@ -170,8 +170,8 @@ def _ensure_running(config: EmbeddedConfig) -> Path:
     if record is not None and record.host not in {"", config.host}:
         raise EmbeddedError(
             f"{config.folder} is used by a server on host {record.host}: end the dendro processes there, or, "
-            f"if that host is gone, remove {config.folder / 'server.json'} and start again with the same or a "
-            "newer server; for several hosts, give all of them one server by DENDRO_REDIS_URL"
+            f"if that host is gone, remove {config.folder / 'server.json'} and start the same or a newer "
+            "server; for several hosts, give all of them one server by DENDRO_REDIS_URL"
         )
     if record is not None and _server_lives(config):
         if _await_answer(config, Path(record.socket)):
@@ -207,12 +207,13 @@ def _start(config: EmbeddedConfig, record: _Record | None) -> Path:
 
 def _stop(config: EmbeddedConfig) -> None:
     """SIGTERM: the server syncs its log and leaves. Returns when it is gone."""
-    pid = _server_pid(config)
-    if pid is not None:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
+    pid: int | None = None
     deadline = time.monotonic() + config.silence_s
     while _server_lives(config):
+        # A server that has only just started has not written its pid file yet.
+        if pid is None and (pid := _server_pid(config)) is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
         if time.monotonic() > deadline:
             raise EmbeddedError(
                 f"the private server (pid {pid}) does not end; its log ends: {_end_of_log(config)} "
