@@ -8,11 +8,12 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, get_type_hints
+from urllib.parse import urlsplit
 
 from orchestrator.settings.layers import KeyPath, Layers, SettingsError
 from orchestrator.settings.records import (
@@ -47,6 +48,7 @@ from orchestrator.settings.sources import (
 from orchestrator.settings.values import UNSET, Reader
 
 TABLES_OF_NAMES = frozenset({"profiles", "model_providers", "model_prices"})
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 NOT_SETTINGS = frozenset({"DENDRO_HOME", "DENDRO_SANDBOX"})
 WITHOUT_EFFECT = frozenset(
     {
@@ -195,13 +197,34 @@ def _provider(reader: Reader, name: str, host: HostSettings) -> ProviderSettings
         for header, source in given.env_http_headers.items()
         if host.environ.get(source)
     }
+    authorities = host.environ.get("SSL_CERT_FILE")
     return replace(
         given,
         name=given.name or name,
         base_url=given.base_url.rstrip("/"),
+        proxy=given.proxy or _usual_proxy(given.base_url, host.environ),
+        ca_file=given.ca_file or (Path(authorities) if authorities else None),
         api_key=Secret(key_value) if key_value else None,
         secret_headers=MappingProxyType(secret_headers),
     )
+
+
+def _usual_proxy(url: str, environ: Mapping[str, str]) -> str | None:
+    """The proxy that other programs would take, by the customary variables in either case."""
+    parts = urlsplit(url)
+
+    def said(name: str) -> str:
+        return environ.get(name.lower()) or environ.get(name.upper()) or ""
+
+    if _reached_directly(parts.hostname or "", said("no_proxy")):
+        return None
+    return said(f"{parts.scheme}_proxy") or said("all_proxy") or None
+
+
+def _reached_directly(host: str, no_proxy: str) -> bool:
+    suffixes = [entry.strip().removeprefix("*").lstrip(".") for entry in no_proxy.split(",") if entry.strip()]
+    named = any(suffix in {"", host} or host.endswith(f".{suffix}") for suffix in suffixes)
+    return named or host in LOOPBACK
 
 
 def _share_retry_keys(layers: Layers, chosen: str) -> None:
@@ -220,6 +243,8 @@ def _check_together(settings: Settings) -> None:
         found = f"{worker.renew_s}, {worker.trust_s}, {worker.lease_s}"
         keys = "worker.renew_s, worker.trust_s, worker.lease_s"
         raise SettingsError("settings", keys, found, "each must be smaller than the next")
+    if settings.redis.cluster and settings.upkeep.url is None:
+        raise SettingsError("settings", "upkeep.url", "none", "a cluster needs a single server for upkeep")
     if chain.key is not None and not chain.key_id:
         raise SettingsError("settings", "chain.key_id", "''", "a chain secret needs a name, such as 2026-01")
     if chain.key is not None and len(chain.key.encode()) > 64:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NewType, TypeVar
@@ -30,9 +29,6 @@ KIB = 1024
 MIB = 1024 * KIB
 SETTING = "setting"
 EMPTY: Mapping[str, str] = MappingProxyType({})
-
-CONTEXT_WINDOWS: tuple[tuple[str, int], ...] = (("gpt-5*", 272_000), ("codex-mini-latest", 200_000))
-"""Name pattern of a model and its window in tokens; the first match counts."""
 
 T = TypeVar("T")
 
@@ -65,6 +61,9 @@ class RedisSettings:
     """Server of the deployment: `redis://`, `rediss://` (TLS) or `unix://`. Without it, `dendro` starts a
     private server under its home folder and shares it among all `dendro` processes of this user."""
 
+    cluster: bool = setting(False, "redis.cluster")
+    """Whether `url` names a node of a Redis cluster. The upkeep queue then needs a server of its own."""
+
     prefix: str = setting("dendro", "redis.prefix", pattern=r"[A-Za-z0-9_.-]+")
     """First part of every key, so that several deployments can share a server. No braces: they would move
     the hash tag, and with it the shard."""
@@ -73,7 +72,7 @@ class RedisSettings:
     """Hash tags over which trees are spread. Counts only when the deployment is created: the figure is kept
     in Redis, because the ids of living sessions carry their shard and nothing could move them."""
 
-    connect_timeout_s: float = setting(5.0, "redis.connect_timeout_s", at_least=0.1)
+    connect_timeout_s: float = setting(2.0, "redis.connect_timeout_s", at_least=0.1)
     """Seconds to wait for a connection. Below a lease, so that a worker learns in time that it cannot
     renew."""
 
@@ -173,19 +172,10 @@ class UpkeepSettings:
 
 @dataclass(frozen=True, slots=True)
 class ToolSettings:
-    """Tools: how much of a command's output goes where."""
+    """Tools: what a command gets when nobody says more."""
 
     timeout_s: float = setting(10.0, "tools.timeout_s", at_least=0.1)
     """Seconds that a command gets when the model names no limit."""
-
-    model_output_bytes: int = setting(10 * KIB, "tools.model_output_bytes", at_least=256)
-    """Bytes of a command's output that the model reads: head and tail, half each."""
-
-    model_output_lines: int = setting(256, "tools.model_output_lines", at_least=2)
-    """Lines of it, likewise."""
-
-    stream_bytes: int = setting(MIB, "tools.stream_bytes", at_least=KIB)
-    """Bytes of stdout and of stderr, each, that events and the rollout carry."""
 
     max_deltas: int = setting(10_000, "tools.max_deltas", at_least=0)
     """Output deltas that one call may send; its end carries the output anyway."""
@@ -219,7 +209,7 @@ class SandboxSettings:
     mechanism: Literal["auto", "bubblewrap", "landlock"] = setting("auto", "sandbox.mechanism")
     """`auto` takes bubblewrap, else Landlock. Where neither works, confined commands are refused."""
 
-    max_processes: int = setting(512, "sandbox.max_processes", at_least=8)
+    max_processes: int = setting(1024, "sandbox.max_processes", at_least=8)
     """Processes that one command may have at once, where the kernel lets the worker set it."""
 
     environment: EnvironmentPolicy = field(default_factory=EnvironmentPolicy)
@@ -264,6 +254,17 @@ class ProviderSettings:
 
     stream_idle_timeout_s: float = setting(300.0, "stream_idle_timeout_ms", milliseconds=True, at_least=0.001)
     """Milliseconds without a byte after which a stream counts as broken."""
+
+    connect_timeout_s: float = setting(15.0, at_least=0.1)
+    """Seconds to wait for a connection."""
+
+    proxy: str | None = setting(
+        None, hidden=True, shown_default="`HTTPS_PROXY`, `HTTP_PROXY`, unless `NO_PROXY` says so"
+    )
+    """HTTP proxy on the way. Loopback addresses are always reached directly."""
+
+    ca_file: Path | None = setting(None, shown_default="`SSL_CERT_FILE`, else the built-in authorities")
+    """PEM file of the authorities to trust."""
 
     previous_response_id: bool = setting(False)
     """Send only what is new and name the response before. Only for providers that store responses."""
@@ -320,19 +321,6 @@ class ModelSettings:
     provider: str = "openai"
     providers: Mapping[str, ProviderSettings] = field(default_factory=lambda: MappingProxyType({}))
     prices: Mapping[str, ModelPrice] = field(default_factory=lambda: MappingProxyType({}))
-
-    def window_for(self, model: str) -> int | None:
-        """Tokens that `model` can read, None if nobody said."""
-        if self.context_window is not None and model == self.model:
-            return self.context_window
-        return next((window for pattern, window in CONTEXT_WINDOWS if fnmatchcase(model, pattern)), None)
-
-    def compact_limit_for(self, model: str) -> int | None:
-        """Tokens after which a session with `model` is compacted, None for never."""
-        if self.auto_compact_token_limit is not None and model == self.model:
-            return self.auto_compact_token_limit
-        window = self.window_for(model)
-        return None if window is None else window * 9 // 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,508 @@
+"""Settings: who is heard, what is refused, and that the documentation says what the code does."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
+from orchestrator.settings.document import configuration_page, field_texts
+from orchestrator.settings.layers import Found, Layers, Origin, Rank, parse_value
+from orchestrator.settings.records import ModelPrice, ProviderSettings
+from orchestrator.settings.sources import KEYED_RECORDS, known_paths, settings_of, variable
+
+REPOSITORY = Path(__file__).parent.parent
+
+Load = Callable[..., Settings]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "project"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def load(tmp_path: Path, folder: Path) -> Load:
+    """Loads settings as a process in `folder` would, whose user has an empty home."""
+
+    def loading(
+        file: str | None = None,
+        environ: Mapping[str, str] | None = None,
+        overrides: Sequence[str] = (),
+        **flags: object,
+    ) -> Settings:
+        if file is not None:
+            (folder / "dendro.toml").write_text(file)
+        sources = SettingsSources(
+            cwd=folder,
+            environ={"HOME": str(tmp_path / "user"), **(environ or {})},
+            overrides=overrides,
+            flags={name.replace("__", "."): value for name, value in flags.items()},
+        )
+        return load_settings(sources)
+
+    return loading
+
+
+# --- Defaults
+
+
+def test_user_without_any_file_gets_working_defaults(load: Load, tmp_path: Path) -> None:
+    found = load()
+    assert found.home == tmp_path / "user/.local/share/dendro"
+    assert found.config_file is None
+    assert found.session_defaults.model == "gpt-5"
+    assert found.session_defaults.approval_policy == "on-request"
+    assert found.redis.url is None
+    assert found.upkeep.archive_url == f"file://{found.home}/archive"
+    assert found.model.providers["openai"].base_url == "https://api.openai.com/v1"
+    assert found.warnings == ()
+
+
+def test_session_in_a_git_repository_may_write_there_by_default(load: Load, folder: Path) -> None:
+    assert load().session_defaults.sandbox.mode == "read-only"
+    (folder / ".git").mkdir()
+    (folder / "deep").mkdir()
+    assert load().session_defaults.sandbox.mode == "workspace-write"
+    assert load(cwd="deep").session_defaults.sandbox.mode == "workspace-write"
+    assert load('sandbox_mode = "read-only"').session_defaults.sandbox.mode == "read-only"
+
+
+def test_session_of_a_linked_worktree_may_write_there_too(load: Load, folder: Path) -> None:
+    (folder / ".git").write_text("gitdir: /elsewhere\n")
+    assert load().session_defaults.sandbox.mode == "workspace-write"
+
+
+def test_session_asks_for_the_machine_that_has_its_folder(load: Load) -> None:
+    found = load()
+    assert found.session_defaults.pool == f"host:{found.host.machine_id}"
+    assert found.worker.pools == (found.session_defaults.pool, "default")
+
+
+def test_machine_without_an_id_is_called_by_its_host_name(folder: Path) -> None:
+    sources = SettingsSources(folder, {"HOME": "/h"}, machine_id_files=())
+    assert load_settings(sources).host.machine_id == os.uname().nodename
+
+
+def test_machine_id_itself_is_not_given_away(folder: Path) -> None:
+    secret = "0123456789abcdef0123456789abcdef"
+    (folder / "machine-id").write_text(secret + "\n")
+    sources = SettingsSources(folder, {"HOME": "/h"}, machine_id_files=(folder / "machine-id",))
+    machine_id = load_settings(sources).host.machine_id
+    assert machine_id not in secret
+    assert machine_id == load_settings(sources).host.machine_id
+
+
+# --- Who is heard
+
+
+def test_each_source_is_heard_before_the_weaker_ones(load: Load) -> None:
+    file = 'model = "file"\nprofile = "p"\n[profiles.p]\nmodel = "profile"\n'
+    environ = {"DENDRO_MODEL": "environment"}
+    assert load('model = "file"').session_defaults.model == "file"
+    assert load(file).session_defaults.model == "profile"
+    assert load(file, environ).session_defaults.model == "environment"
+    assert load(file, environ, ["model=override"]).session_defaults.model == "override"
+    assert load(file, environ, ["model=override"], model="flag").session_defaults.model == "flag"
+    assert load(file, environ, ["model=override"], model=None).session_defaults.model == "override"
+
+
+def test_last_of_two_overrides_is_heard(load: Load) -> None:
+    assert load(overrides=["model=one", "model=two"]).session_defaults.model == "two"
+
+
+def test_named_file_is_read_instead_of_the_found_ones(load: Load, tmp_path: Path, folder: Path) -> None:
+    (folder / "dendro.toml").write_text('model = "found"')
+    (folder / "other.toml").write_text('model = "named"')
+    sources = SettingsSources(folder, {"HOME": str(tmp_path)})
+    assert load_settings(sources).session_defaults.model == "found"
+    named = replace(sources, config_file=Path("other.toml"))
+    assert load_settings(named).session_defaults.model == "named"
+    with pytest.raises(SettingsError, match=r"missing\.toml.*cannot be read"):
+        load_settings(replace(sources, config_file=Path("missing.toml")))
+
+
+def test_file_of_the_home_folder_counts_where_the_project_has_none(load: Load, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "dendro.toml").write_text('model = "home"')
+    environ = {"DENDRO_HOME": str(home)}
+    assert load(environ=environ).session_defaults.model == "home"
+    assert load('model = "project"', environ).session_defaults.model == "project"
+
+
+def test_home_follows_the_base_directory_specification(load: Load, folder: Path) -> None:
+    assert load(environ={"XDG_DATA_HOME": "/data"}).home == Path("/data/dendro")
+    assert load(environ={"XDG_DATA_HOME": "data", "HOME": "/h"}).home == Path("/h/.local/share/dendro")
+    assert load(environ={"DENDRO_HOME": "~/d", "HOME": "/h"}).home == Path("/h/d")
+    assert load(environ={"DENDRO_HOME": "/x"}, home="mine").home == folder / "mine"
+
+
+def test_profile_of_the_strongest_source_is_chosen(load: Load) -> None:
+    file = 'profile = "a"\n[profiles.a]\nmodel = "a"\n[profiles.b]\nmodel = "b"\n[profiles.none]\n'
+    assert load(file).session_defaults.model == "a"
+    assert load(file, {"DENDRO_PROFILE": "b"}).session_defaults.model == "b"
+    assert load(file, profile="none").session_defaults.model == "gpt-5"
+    with pytest.raises(SettingsError, match=r"profile = 'c': profiles here: a, b, none"):
+        load(file, overrides=["profile=c"])
+
+
+def test_profile_changes_single_keys_of_a_table(load: Load) -> None:
+    found = load(
+        'profile = "p"\n[sandbox_workspace_write]\nnetwork_access = true\nexclude_slash_tmp = true\n'
+        "[profiles.p.sandbox_workspace_write]\nnetwork_access = false\n"
+    ).session_defaults.sandbox
+    assert not found.network_access
+    assert found.exclude_slash_tmp
+
+
+def test_table_given_by_an_override_replaces_the_whole_table(load: Load) -> None:
+    file = '[shell_environment_policy.set]\nA = "1"\n'
+    one = load(file, overrides=["shell_environment_policy.set.B=2"])
+    assert dict(one.sandbox.environment.set) == {"A": "1", "B": "2"}
+    whole = load(file, overrides=['shell_environment_policy.set={ B = "2" }'])
+    assert dict(whole.sandbox.environment.set) == {"B": "2"}
+
+
+def test_empty_variable_counts_as_not_set(load: Load) -> None:
+    assert load('model = "file"', {"DENDRO_MODEL": ""}).session_defaults.model == "file"
+
+
+def test_every_key_has_a_variable_of_its_own() -> None:
+    variables = [variable(path) for path in known_paths()]
+    assert len(variables) == len(set(variables))
+    assert {"DENDRO_REDIS_URL", "DENDRO_UPKEEP_URL", "DENDRO_CHAIN_SECRET"} <= set(variables)
+
+
+# --- Types
+
+
+def test_typed_text_is_read_by_the_type_of_its_setting(load: Load) -> None:
+    environ = {
+        "DENDRO_MODEL": "5",
+        "DENDRO_WORKER_CONCURRENCY": "32",
+        "DENDRO_ROLLOUT_DELTAS": "true",
+        "DENDRO_WORKER_POOLS": "gpu, default",
+        "DENDRO_WORKER_QUANTUM_S": "5",
+    }
+    found = load(environ=environ, overrides=['worker.pools=["a", "b"]', "model_verbosity=low"])
+    assert found.session_defaults.model == "5"
+    assert found.session_defaults.verbosity == "low"
+    assert found.worker.concurrency == 32
+    assert found.worker.quantum_s == 5.0
+    assert found.log.rollout_deltas is True
+    assert found.worker.pools == ("a", "b")
+    assert load(environ=environ).worker.pools == ("gpu", "default")
+
+
+def test_relative_folders_count_from_where_they_were_written(
+    load: Load, tmp_path: Path, folder: Path
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "dendro.toml").write_text('[sandbox_workspace_write]\nwritable_roots = ["data", "~/x", "/abs"]\n')
+    environ = {"DENDRO_HOME": str(home), "HOME": "/h"}
+    roots = load(environ=environ).session_defaults.sandbox.writable_roots
+    assert roots == (home / "data", Path("/h/x"), Path("/abs"))
+    typed = load(environ=environ, overrides=['sandbox_workspace_write.writable_roots=["data"]'])
+    assert typed.session_defaults.sandbox.writable_roots == (folder / "data",)
+
+
+def test_instructions_come_from_a_file_or_from_the_key(load: Load, folder: Path) -> None:
+    (folder / "prompt.md").write_text("Be brief.\n")
+    assert load('model_instructions_file = "prompt.md"').session_defaults.base_instructions == "Be brief.\n"
+    both = 'base_instructions = "Here."\nexperimental_instructions_file = "prompt.md"'
+    assert load(both).session_defaults.base_instructions == "Here."
+    with pytest.raises(SettingsError, match="model_instructions_file"):
+        load('model_instructions_file = "missing.md"')
+
+
+def test_policy_is_written_as_the_protocol_has_it(load: Load) -> None:
+    found = load('sandbox_mode = "workspace-write"\n[sandbox_workspace_write]\nwritable_roots = ["/data"]\n')
+    assert found.session_defaults.sandbox.wire() == {
+        "mode": "workspace-write",
+        "writable_roots": ["/data"],
+        "network_access": False,
+        "exclude_tmpdir_env_var": False,
+        "exclude_slash_tmp": False,
+    }
+    full = load('sandbox_mode = "danger-full-access"').session_defaults.sandbox
+    assert full.wire() == {"mode": "danger-full-access"}
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        (
+            'approval_policy = "sometimes"',
+            r'approval_policy = "sometimes": allowed are "untrusted", "on-failure"',
+        ),
+        ("model = 5", "model = 5: a string in quotes"),
+        ("[worker]\nconcurrency = 0", "worker.concurrency = 0: at least 1"),
+        ("[worker]\nconcurrency = 1.5", "worker.concurrency = 1.5: a whole number"),
+        ("[worker]\nconcurrency = true", "worker.concurrency = True: a whole number"),
+        ("[worker]\nquantum_s = nan", "worker.quantum_s = nan: at least 0.1"),
+        ("[redis]\nshards = 8", "redis.shards = 8: at least 16"),
+        ('[redis]\nprefix = "a{b}"', 'redis.prefix = "a{b}": must match'),
+        ("[worker]\npools = 'default'", 'worker.pools = "default": a list'),
+        ("rollout_deltas = 1", "rollout_deltas = 1: true or false"),
+        ("model.name = 'gpt-5'", "model = a table: a single value"),
+        ("worker.lease_s = 4", "worker.lease_s = 2.0, 4.0, 4.0: each must be smaller"),
+        ('model_provider = "nobody"', "model_provider = 'nobody': providers here: openai"),
+        ("[model_providers.mine]\nname = 'x'\n", None),
+        (
+            "model_provider = 'mine'\n[model_providers.mine]\nname = 'x'\n",
+            "mine.base_url = '': an http:// or",
+        ),
+        ("request_max_retries = 101", "request_max_retries = 101: at most 100"),
+        ("stream_idle_timeout_ms = 0", "stream_idle_timeout_ms = 0: at least 1"),
+        ("[shell_environment_policy.set]\nA = [1]", "set.A = (hidden): a table of strings"),
+        ("[chain]\nsecret = 'x'", "chain.key_id = '': a chain secret needs a name"),
+        ("model = ", "not TOML"),
+    ],
+)
+def test_unusable_value_is_refused_with_what_is_allowed(load: Load, file: str, message: str | None) -> None:
+    if message is None:
+        load(file)
+        return
+    with pytest.raises(SettingsError) as refused:
+        load(file)
+    assert message in str(refused.value)
+    assert refused.value.where
+
+
+@pytest.mark.parametrize("override", ["model", "=5", "a b=1", "", "a\nb=1"])
+def test_override_that_is_none_is_refused_with_an_example(load: Load, override: str) -> None:
+    with pytest.raises(SettingsError, match="-c key=value"):
+        load(overrides=[override])
+
+
+def test_error_names_the_source_that_is_to_blame(load: Load, folder: Path) -> None:
+    with pytest.raises(SettingsError, match=re.escape(str(folder / "dendro.toml"))):
+        load("worker.concurrency = 0")
+    with pytest.raises(SettingsError, match="DENDRO_WORKER_CONCURRENCY"):
+        load(environ={"DENDRO_WORKER_CONCURRENCY": "none"})
+    with pytest.raises(SettingsError, match=r"^command line"):
+        load(worker__concurrency=0)
+    with pytest.raises(SettingsError, match=r"dendro\.toml \[profiles\.p\]"):
+        load('profile = "p"\n[profiles.p]\nmodel_verbosity = "loud"')
+
+
+# --- Providers
+
+
+def test_recorded_file_of_the_peer_sets_the_chosen_provider(load: Load) -> None:
+    found = load(
+        'model = "gpt-5"\napproval_policy = "never"\nsandbox_mode = "danger-full-access"\n'
+        "request_max_retries = 2\nstream_max_retries = 2\nstream_idle_timeout_ms = 3000\n"
+    )
+    provider = found.model.providers["openai"]
+    assert (provider.request_max_retries, provider.stream_max_retries) == (2, 2)
+    assert provider.stream_idle_timeout_s == 3.0
+    assert found.warnings == ()
+
+
+def test_own_table_of_a_provider_is_heard_before_shared_keys_of_equal_right(load: Load) -> None:
+    file = (
+        "request_max_retries = 1\nmodel_provider = 'mine'\n"
+        "[model_providers.mine]\nbase_url = 'http://localhost:1/v1'\nrequest_max_retries = 7\n"
+    )
+    assert load(file).model.providers["mine"].request_max_retries == 7
+    assert load(file).model.providers["openai"].request_max_retries == 4
+    assert load(file, overrides=["request_max_retries=9"]).model.providers["mine"].request_max_retries == 9
+
+
+def test_keys_and_headers_are_taken_from_the_environment_and_never_shown(load: Load) -> None:
+    file = (
+        "model_provider = 'mine'\n[model_providers.mine]\nbase_url = 'https://host/v1/'\nenv_key = 'MINE'\n"
+        "http_headers = { Extra = 'hush-1' }\nenv_http_headers = { X-Team = 'TEAM', X-No = 'NO' }\n"
+    )
+    environ = {
+        "MINE": "hush-2",
+        "TEAM": "hush-3",
+        "DENDRO_CHAIN_SECRET": "hush-4",
+        "DENDRO_CHAIN_KEY_ID": "k1",
+        "DENDRO_REDIS_URL": "redis://:hush-5@host",
+    }
+    found = load(file, environ)
+    provider = found.model.providers["mine"]
+    assert provider.api_key == "hush-2"
+    assert dict(provider.secret_headers) == {"X-Team": "hush-3"}
+    assert provider.base_url == "https://host/v1"
+    assert found.chain.key == "hush-4"
+    assert found.upkeep.url == "redis://:hush-5@host"
+    assert "hush" not in repr(found)
+
+
+def test_secret_is_not_in_the_error_about_it(load: Load) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load(environ={"DENDRO_CHAIN_SECRET": "hush" * 20, "DENDRO_CHAIN_KEY_ID": "k1"})
+    assert "hush" not in str(refused.value)
+
+
+def test_usual_variables_set_the_openai_provider(load: Load) -> None:
+    environ = {"OPENAI_API_KEY": "key", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}
+    provider = load("[model_providers.openai]\nbase_url = 'https://file/v1'", environ).model.providers[
+        "openai"
+    ]
+    assert provider.api_key == "key"
+    assert provider.base_url == "http://127.0.0.1:9/v1"
+
+
+def test_provider_that_only_the_peer_can_use_is_left_out_until_chosen(load: Load) -> None:
+    file = "[model_providers.chat]\nbase_url = 'http://x/v1'\nwire_api = 'chat'\n"
+    found = load(file)
+    assert set(found.model.providers) == {"openai"}
+    assert "provider chat is left out" in found.warnings[0]
+    with pytest.raises(SettingsError, match="wire_api"):
+        load(file, overrides=["model_provider=chat"])
+
+
+def test_names_with_dots_stay_whole(load: Load) -> None:
+    found = load(
+        '[model_prices."gpt-5.1"]\ninput = 1.25\noutput = 10\n', overrides=['model_prices."gpt-5.1".input=2']
+    )
+    assert found.model.prices["gpt-5.1"] == ModelPrice(input=2.0, output=10.0)
+
+
+@pytest.mark.parametrize(
+    ("url", "environ", "proxy"),
+    [
+        ("https://host/v1", {"HTTPS_PROXY": "http://proxy:1"}, "http://proxy:1"),
+        ("https://host/v1", {"https_proxy": "http://low:1", "HTTPS_PROXY": "http://up:1"}, "http://low:1"),
+        ("http://host/v1", {"HTTPS_PROXY": "http://proxy:1"}, None),
+        ("http://host/v1", {"ALL_PROXY": "http://proxy:1"}, "http://proxy:1"),
+        ("https://a.host/v1", {"HTTPS_PROXY": "http://proxy:1", "NO_PROXY": "x,.host"}, None),
+        ("https://a.host/v1", {"HTTPS_PROXY": "http://proxy:1", "no_proxy": "*"}, None),
+        ("https://ahost/v1", {"HTTPS_PROXY": "http://proxy:1", "NO_PROXY": "host"}, "http://proxy:1"),
+        ("http://127.0.0.1:9/v1", {"HTTP_PROXY": "http://proxy:1"}, None),
+    ],
+)
+def test_provider_is_reached_through_the_proxy_that_other_programs_take(
+    load: Load, url: str, environ: dict[str, str], proxy: str | None
+) -> None:
+    assert load(environ={"OPENAI_BASE_URL": url, **environ}).model.providers["openai"].proxy == proxy
+
+
+def test_own_proxy_of_a_provider_is_heard_first(load: Load) -> None:
+    file = "[model_providers.openai]\nproxy = 'http://own:1'\nca_file = 'ca.pem'\n"
+    provider = load(file, {"HTTPS_PROXY": "http://proxy:1", "SSL_CERT_FILE": "/ca"}).model.providers["openai"]
+    assert provider.proxy == "http://own:1"
+    assert provider.ca_file is not None
+    assert provider.ca_file.name == "ca.pem"
+
+
+def test_cluster_needs_a_single_server_for_upkeep(load: Load) -> None:
+    with pytest.raises(SettingsError, match=r"upkeep\.url"):
+        load("[redis]\nurl = 'redis://node:7000'\ncluster = true\n")
+    found = load("[redis]\nurl = 'redis://node:7000'\ncluster = true\n[upkeep]\nurl = 'redis://one'\n")
+    assert found.redis.cluster
+
+
+# --- Warnings
+
+
+def test_unknown_key_is_a_warning_that_guesses_what_was_meant(load: Load, folder: Path) -> None:
+    found = load(
+        "modle = 'x'\n[worker]\nconcurency = 3\n[tui]\ntheme = 'dark'\n[zzz]\n", {"DENDRO_MODLE": "x"}
+    )
+    assert found.warnings == (
+        f"{folder / 'dendro.toml'}: unknown key modle (did you mean model?)",
+        f"{folder / 'dendro.toml'}: unknown key worker.concurency (did you mean worker.concurrency?)",
+        f"{folder / 'dendro.toml'}: tui has no effect here",
+        "environment: unknown variable DENDRO_MODLE (did you mean DENDRO_MODEL?)",
+    )
+
+
+def test_profiles_that_were_not_chosen_are_not_judged(load: Load) -> None:
+    file = "[profiles.old]\nmodle = 'x'\napproval_policy = 'sometimes'\n"
+    assert load(file).warnings == ()
+    with pytest.raises(SettingsError, match="approval_policy"):
+        load(file, profile="old")
+
+
+# --- Documentation
+
+
+def test_every_setting_is_documented_under_its_field() -> None:
+    for record in (*KEYED_RECORDS, ProviderSettings, ModelPrice):
+        texts = field_texts(record)
+        for name, _ in settings_of(record):
+            assert texts.get(name, "").endswith("."), f"{record.__name__}.{name}"
+
+
+def test_configuration_page_is_up_to_date() -> None:
+    page = (REPOSITORY / "docs/configuration.md").read_text()
+    assert page == configuration_page(), "run: python -m orchestrator.settings > docs/configuration.md"
+
+
+def test_page_is_printed_by_the_module() -> None:
+    command = [sys.executable, "-m", "orchestrator.settings"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed == configuration_page()
+
+
+def test_only_settings_read_the_environment() -> None:
+    reading = re.compile(r"\bos\.(environ|getenv)\b")
+    readers = {
+        str(file.relative_to(REPOSITORY))
+        for package in ("orchestrator", "workers")
+        for file in (REPOSITORY / package).rglob("*.py")
+        if reading.search(file.read_text())
+    }
+    assert readers <= {"orchestrator/settings/sources.py", "orchestrator/settings/__init__.py"}
+
+
+# --- Layers
+
+KEYS = st.sampled_from(["a", "b", "c"])
+TABLES: st.SearchStrategy[Any] = st.recursive(
+    st.integers() | st.text(max_size=3), lambda inner: st.dictionaries(KEYS, inner, max_size=3), max_leaves=8
+)
+ORIGIN = Origin(Rank.FILE, "file", Path("/"))
+
+
+@settings(max_examples=80)
+@given(tables=st.lists(st.dictionaries(KEYS, TABLES, max_size=3), min_size=1, max_size=4))
+def test_layers_never_hold_a_value_and_a_table_under_one_name(tables: list[dict[str, Any]]) -> None:
+    layers = Layers()
+    for table in tables:
+        layers.merge(table, ORIGIN)
+    held = list(layers.below(()))
+    for one in held:
+        for other in held:
+            assert one == other or other[: len(one)] != one
+
+
+@settings(max_examples=80)
+@given(
+    first=st.dictionaries(KEYS, TABLES, max_size=3), value=TABLES, path=st.lists(KEYS, min_size=1, max_size=3)
+)
+def test_assigned_value_is_found_whole_whatever_was_there(
+    first: dict[str, Any], value: Any, path: list[str]
+) -> None:
+    layers = Layers()
+    layers.merge(first, ORIGIN)
+    layers.assign(tuple(path), Found(value, ORIGIN))
+    expected = Layers()
+    expected.assign(tuple(path), Found(value, ORIGIN))
+    assert layers.below(tuple(path)) == expected.below(tuple(path))
+
+
+@settings(max_examples=80)
+@given(text=st.text(max_size=30))
+def test_any_text_is_a_value(text: str) -> None:
+    assert parse_value(text) is not None
+    assert parse_value("1\nother = 2") == "1\nother = 2"
