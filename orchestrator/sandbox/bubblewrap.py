@@ -1,0 +1,80 @@
+"""Confinement by bubblewrap: a mount namespace in which only the writable roots are writable.
+
+Its own pid namespace hides every other process, so the worker's environment in /proc and
+the worker itself are out of reach; its own network namespace has no way out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.sandbox import seccomp
+from orchestrator.sandbox.launch import SECCOMP_FD, Launch
+from orchestrator.sandbox.policy import Confinement
+
+KEPT_CAPABILITIES = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER")
+"""What root keeps: to work on files of other owners. Mounts decide where it may write."""
+
+_PROC_CONTROLS = ("sys", "sysrq-trigger", "irq", "bus", "acpi", "fs", "scsi")
+_LOCAL_FAMILIES = seccomp.Families(
+    # The network namespace holds these in; AF_VSOCK, which leads to the hypervisor, knows no namespace.
+    allowed=(seccomp.AF_UNIX, seccomp.AF_INET, seccomp.AF_INET6, seccomp.AF_NETLINK)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bubblewrap:
+    """The launcher that wraps commands in `bwrap`."""
+
+    path: str
+    machine: str
+    as_root: bool
+    name: str = "bubblewrap"
+    gaps: tuple[str, ...] = ()
+
+    def launch(self, argv: tuple[str, ...], confinement: Confinement) -> Launch:
+        """The command behind bwrap, with a filter for bwrap to install once its mounts stand."""
+        families = seccomp.Families() if confinement.network else _LOCAL_FAMILIES
+        return Launch(
+            argv=(self.path, *self._options(confinement), "--", *argv),
+            placeholders=tuple(map(str, confinement.missing_git)),
+            seccomp_on_fd=seccomp.program(self.machine, families),
+        )
+
+    def _options(self, confinement: Confinement) -> list[str]:
+        options = ["--die-with-parent", "--unshare-pid", "--unshare-ipc", "--ro-bind", "/", "/"]
+        if not confinement.network:
+            options.append("--unshare-net")
+        options += ["--dev", "/dev", "--proc", "/proc"]
+        if self.as_root:
+            options += _root_options()
+        for _, words in sorted(_mounts(confinement), key=lambda mount: len(mount[0].parts)):
+            options += words
+        return [*options, "--seccomp", str(SECCOMP_FD), "--chdir", str(confinement.cwd)]
+
+
+def _root_options() -> list[str]:
+    """Root owns the switches under /proc: without capabilities it may still write them."""
+    options = ["--cap-drop", "ALL"]
+    for capability in KEPT_CAPABILITIES:
+        options += ["--cap-add", capability]
+    for control in _PROC_CONTROLS:
+        if Path("/proc", control).exists():
+            options += ["--ro-bind", f"/proc/{control}", f"/proc/{control}"]
+    return options
+
+
+def _mounts(confinement: Confinement) -> list[tuple[Path, list[str]]]:
+    """Every mount with its target: sorted by depth, the deeper one lies on top and decides."""
+    mounts = [(root, ["--bind", str(root), str(root)]) for root in confinement.writable_roots]
+    # "try": a guard that could not be made is in a root that this user, and so the command, cannot write.
+    held = (*confinement.read_only_subpaths, *confinement.missing_git)
+    mounts += [(path, ["--ro-bind-try", str(path), str(path)]) for path in held]
+    return mounts + [(path, _hide(path)) for path in confinement.hidden]
+
+
+def _hide(path: Path) -> list[str]:
+    if path.is_dir():
+        return ["--tmpfs", str(path), "--remount-ro", str(path)]
+    return ["--ro-bind", "/dev/null", str(path)]

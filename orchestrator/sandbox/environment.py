@@ -1,0 +1,79 @@
+"""The environment that a command gets: the worker's own, without what looks secret.
+
+Pure: the worker's variables come in as a mapping. A command that could read the worker's
+API key could spend it, so the default excludes are on here although the peer's are off.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from orchestrator.sandbox.policy import Confinement
+
+DEFAULT_EXCLUDES = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*", "*PASSWD*", "*CREDENTIAL*", "DENDRO_*")
+CORE = frozenset(
+    ("PATH", "SHELL", "TMPDIR", "TEMP", "TMP", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "USER")
+)
+_PASSWORD_IN_URL = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentRules:
+    """The peer's `shell_environment_policy`; globs match names without regard to case."""
+
+    inherit: Literal["all", "core", "none"] = "all"
+    ignore_default_excludes: bool = False
+    exclude: tuple[str, ...] = ()
+    set: Mapping[str, str] = field(default_factory=dict)
+    include_only: tuple[str, ...] = ()
+
+
+def command_environment(
+    parent: Mapping[str, str], rules: EnvironmentRules, confinement: Confinement
+) -> dict[str, str]:
+    """Applies the rules in the peer's order (inherit, default excludes, exclude, set, include_only).
+
+    `DENDRO_SANDBOX` and `CODEX_SANDBOX_NETWORK_DISABLED` are added last: they describe the
+    sandbox, and test suites use them to skip what cannot work inside one.
+    """
+    chosen = _inherited(parent, rules)
+    if not rules.ignore_default_excludes:
+        chosen = {k: v for k, v in chosen.items() if not _looks_secret(k, v)}
+    chosen = {k: v for k, v in chosen.items() if not _matches(k, rules.exclude)}
+    chosen |= rules.set
+    if rules.include_only:
+        chosen = {k: v for k, v in chosen.items() if _matches(k, rules.include_only)}
+    return chosen | _sandbox_marks(confinement)
+
+
+def _inherited(parent: Mapping[str, str], rules: EnvironmentRules) -> dict[str, str]:
+    match rules.inherit:
+        case "all":
+            return dict(parent)
+        case "core":
+            return {k: v for k, v in parent.items() if k in CORE}
+        case "none":
+            return {}
+
+
+def _looks_secret(name: str, value: str) -> bool:
+    """By its name, or because its value is a URL with a password in it (`DATABASE_URL`)."""
+    return _matches(name, DEFAULT_EXCLUDES) or _PASSWORD_IN_URL.search(value) is not None
+
+
+def _matches(name: str, globs: Iterable[str]) -> bool:
+    upper = name.upper()
+    return any(fnmatchcase(upper, glob.upper()) for glob in globs)
+
+
+def _sandbox_marks(confinement: Confinement) -> dict[str, str]:
+    if confinement.mode == "danger-full-access":
+        return {}
+    marks: dict[str, str] = {"DENDRO_SANDBOX": confinement.mode}
+    if not confinement.network:
+        marks["CODEX_SANDBOX_NETWORK_DISABLED"] = "1"
+    return marks

@@ -1,0 +1,100 @@
+"""The system calls that Python does not wrap, by number, through ctypes.
+
+Imported by the keeper, which forks for every command: nothing heavier than ctypes may be
+imported here (no dataclasses, typing, re or enum). Knows nothing of policies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+
+PR_SET_PDEATHSIG = 1
+PR_SET_SECCOMP = 22
+PR_CAPBSET_DROP = 24
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+SECCOMP_MODE_FILTER = 2
+
+# Numbers from include/uapi/asm-generic/unistd.h: from 424 on they are the same everywhere.
+MOUNT_SETATTR = 442
+LANDLOCK_CREATE_RULESET = 444
+LANDLOCK_ADD_RULE = 445
+LANDLOCK_RESTRICT_SELF = 446
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUSER = 0x10000000
+MS_BIND = 0x1000
+MS_REC = 0x4000
+MS_PRIVATE = 0x40000
+_MOUNT_ATTR_RDONLY = 0x1
+_AT_RECURSIVE = 0x8000
+
+CLOCK_BOOTTIME = 7
+_TFD_TIMER_ABSTIME = 1
+_TFD_FLAGS = os.O_CLOEXEC | os.O_NONBLOCK
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _checked(result: int, call: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{call}: {os.strerror(number)}")
+    return result
+
+
+def syscall(number: int, *arguments: int | bytes) -> int:
+    """One raw system call; bytes are passed as a pointer to them."""
+    converted = [ctypes.c_long(a) if isinstance(a, int) else ctypes.c_char_p(a) for a in arguments]
+    return _checked(_libc.syscall(ctypes.c_long(number), *converted), f"syscall {number}")
+
+
+def prctl(option: int, argument: int = 0) -> None:
+    """`prctl(option, argument, 0, 0, 0)`: the kernel insists on the zeros for some options."""
+    arguments = [ctypes.c_ulong(value) for value in (argument, 0, 0, 0)]
+    _checked(_libc.prctl(ctypes.c_int(option), *arguments), f"prctl {option}")
+
+
+def install_seccomp(program: bytes) -> None:
+    """Filters this thread's system calls from now on, across exec; `program` is BPF."""
+    code = ctypes.create_string_buffer(program, len(program))
+    # struct sock_fprog { unsigned short len; struct sock_filter *filter; } with its padding
+    header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(code))
+    pointer = ctypes.create_string_buffer(header, len(header))
+    arguments = [ctypes.c_ulong(SECCOMP_MODE_FILTER), pointer, ctypes.c_ulong(0), ctypes.c_ulong(0)]
+    _checked(_libc.prctl(ctypes.c_int(PR_SET_SECCOMP), *arguments), "seccomp")
+
+
+def unshare(flags: int) -> None:
+    """Moves this process into new namespaces."""
+    _checked(_libc.unshare(ctypes.c_int(flags)), "unshare")
+
+
+def mount(source: str | None, target: str, flags: int) -> None:
+    """`mount(2)` for bind mounts and changes of flags: no file system type, no data."""
+    origin = os.fsencode(source) if source is not None else None
+    flag_word = ctypes.c_ulong(flags)
+    _checked(_libc.mount(origin, os.fsencode(target), None, flag_word, None), f"mount {target}")
+
+
+def set_read_only(target: str, read_only: bool) -> None:
+    """Makes the mount at `target` and every mount below it read-only, or writable again."""
+    # struct mount_attr { u64 attr_set, attr_clr, propagation, userns_fd; }
+    wanted = (_MOUNT_ATTR_RDONLY, 0) if read_only else (0, _MOUNT_ATTR_RDONLY)
+    attributes = struct.pack("QQQQ", *wanted, 0, 0)
+    syscall(MOUNT_SETATTR, -1, os.fsencode(target), _AT_RECURSIVE, attributes, len(attributes))
+
+
+def boottime_timer() -> int:
+    """A timer descriptor on CLOCK_BOOTTIME, which goes on while the machine sleeps."""
+    return _checked(_libc.timerfd_create(CLOCK_BOOTTIME, _TFD_FLAGS), "timerfd_create")
+
+
+def arm(timer: int, at_boottime_s: float | None) -> None:
+    """Lets the timer fire at an absolute time, at once if it has passed; None disarms it."""
+    at = 0.0 if at_boottime_s is None else max(at_boottime_s, 1e-6)
+    seconds = int(at)
+    setting = struct.pack("qqqq", 0, 0, seconds, int((at - seconds) * 1e9))
+    _checked(_libc.timerfd_settime(timer, _TFD_TIMER_ABSTIME, setting, None), "timerfd_settime")

@@ -1,0 +1,60 @@
+"""How to start one confined command: the record that a mechanism hands to the keeper.
+
+Data only: the keeper does what it says in the forked child, in the order of the fields'
+description in `confine`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from orchestrator.sandbox.policy import Confinement
+
+SECCOMP_FD = 3
+"""Where a launched bubblewrap finds the filter that it installs after its own set-up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What to run and what to put on the child before its exec."""
+
+    argv: tuple[str, ...]
+    placeholders: tuple[str, ...] = ()
+    """Empty directories to hold while the command runs, so that nothing else can take their names."""
+    seccomp_on_fd: bytes = b""
+    """A filter for the program itself to install, readable on `SECCOMP_FD`."""
+    seccomp: bytes = b""
+    """A filter for the child to install before its exec."""
+    ruleset: int | None = None
+    """A Landlock ruleset's descriptor; it belongs to whoever asked for the launch."""
+    mounts: tuple[tuple[str, bool], ...] = ()
+    """Paths and whether they are writable, for a mount namespace of the child's own; the outer first."""
+    keep_capabilities: bool = True
+
+
+class Launcher(Protocol):
+    """A mechanism of confinement, proved to work on this machine."""
+
+    @property
+    def name(self) -> str:
+        """The mechanism's name for people: `bubblewrap`, `landlock`, `none`."""
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """What the policy asks for and this mechanism cannot hold here."""
+
+    def launch(self, argv: tuple[str, ...], confinement: Confinement) -> Launch:
+        """Turns a command into a launch that is confined as asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unconfined:
+    """The launcher of danger-full-access: the command as it is."""
+
+    name: str = "none"
+    gaps: tuple[str, ...] = ()
+
+    def launch(self, argv: tuple[str, ...], confinement: Confinement) -> Launch:
+        """Adds nothing."""
+        return Launch(argv)

@@ -1,0 +1,156 @@
+"""From the wire's sandbox policy to paths: what one command may write, and what it may not see.
+
+Resolves symlinks once, before anything runs, so that every mechanism enforces the same
+real paths. Knows nothing of how they are enforced.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+Mode = Literal["read-only", "workspace-write", "danger-full-access"]
+
+CONTROL_SOCKETS = (
+    "/run/docker.sock",
+    "/run/containerd",
+    "/run/crio",
+    "/run/podman",
+    "/run/libvirt",
+    "/run/dbus",
+    "/run/systemd/private",
+    "/run/user/{uid}",
+    "/tmp/.X11-unix",
+    "/tmp/tmux-{uid}",
+    "/run/screen",
+)
+"""Sockets whose servers start programs for whoever connects. A read-only mount does not
+stop a connect, so a confined command that reaches one of them is not confined."""
+
+
+class InvalidPolicy(ValueError):
+    """The policy names no known mode or holds a field of the wrong type; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """One command's boundaries, all paths absolute and free of symlinks.
+
+    Where a writable and a read-only or hidden path contain each other, the deeper one decides.
+    """
+
+    mode: Mode
+    cwd: Path
+    writable_roots: tuple[Path, ...] = ()
+    read_only_subpaths: tuple[Path, ...] = ()
+    missing_git: tuple[Path, ...] = ()
+    """`.git` paths that do not exist and must not come into being: a repository made up by
+    a command is code that the next `git status` outside of the sandbox runs."""
+    hidden: tuple[Path, ...] = ()
+    network: bool = False
+
+
+def resolve(
+    policy: Mapping[str, Any], cwd: Path, tmpdir: str | None, *, hidden: Iterable[Path] = ()
+) -> Confinement:
+    """Resolves a wire policy for a command that starts in `cwd`.
+
+    `tmpdir` is the command's `$TMPDIR`. `hidden` names what belongs to Dendro itself, such
+    as the folder of the Redis socket: a command that reaches it could approve itself.
+    """
+    mode = _mode(policy)
+    real_cwd = cwd.resolve()
+    if mode == "danger-full-access":
+        return Confinement(mode=mode, cwd=real_cwd, network=True)
+    concealed = _existing([*map(Path, _control_sockets()), *hidden])
+    if mode == "read-only":
+        return Confinement(mode=mode, cwd=real_cwd, hidden=concealed)
+    guarded = _existing([real_cwd, *_declared_roots(policy, real_cwd)])
+    roots = _existing([*guarded, *_temporary_roots(policy, tmpdir)])
+    return Confinement(
+        mode=mode,
+        cwd=real_cwd,
+        writable_roots=roots,
+        read_only_subpaths=tuple(p for p in _existing(_git_paths(roots)) if p not in roots),
+        missing_git=tuple(root / ".git" for root in guarded if _lacks_git(root)),
+        hidden=concealed,
+        network=_flag(policy, "network_access"),
+    )
+
+
+def _mode(policy: Mapping[str, Any]) -> Mode:
+    named = policy.get("mode", policy.get("type"))
+    for mode in get_args(Mode):
+        if named == mode:
+            return mode  # type: ignore[no-any-return]
+    raise InvalidPolicy(f"sandbox policy mode {named!r} is none of {', '.join(get_args(Mode))}")
+
+
+def _flag(policy: Mapping[str, Any], name: str) -> bool:
+    value = policy.get(name, False)
+    if not isinstance(value, bool):
+        raise InvalidPolicy(f"sandbox policy field {name} must be true or false, not {value!r}")
+    return value
+
+
+def _declared_roots(policy: Mapping[str, Any], cwd: Path) -> list[Path]:
+    declared = policy.get("writable_roots") or ()
+    if isinstance(declared, str) or not isinstance(declared, Sequence):
+        raise InvalidPolicy(f"sandbox policy field writable_roots must be a list of paths, not {declared!r}")
+    return [cwd / root for root in declared]
+
+
+def _temporary_roots(policy: Mapping[str, Any], tmpdir: str | None) -> list[Path]:
+    roots = []
+    if not _flag(policy, "exclude_slash_tmp"):
+        roots.append(Path("/tmp"))
+    if tmpdir and Path(tmpdir).is_absolute() and not _flag(policy, "exclude_tmpdir_env_var"):
+        roots.append(Path(tmpdir))
+    return roots
+
+
+def _existing(paths: Iterable[Path]) -> tuple[Path, ...]:
+    """The real paths of those that exist, each once, in order."""
+    return tuple(dict.fromkeys(path.resolve() for path in paths if os.path.lexists(path)))
+
+
+def _lacks_git(root: Path) -> bool:
+    """Whether `.git` is absent, or an empty directory: what an interrupted guard leaves behind."""
+    git = root / ".git"
+    if not root.is_dir():
+        return False
+    if not os.path.lexists(git):
+        return True
+    return git.is_dir() and not git.is_symlink() and not any(git.iterdir())
+
+
+def _git_paths(roots: Iterable[Path]) -> list[Path]:
+    """Each root's `.git`; for a worktree's `.git` file also the directories that it leads to."""
+    found: list[Path] = []
+    for root in roots:
+        git = root / ".git"
+        if git.is_file():
+            found += [git, *_linked_directories(git)]
+        elif git.is_dir() and not _lacks_git(root):
+            found.append(git)
+    return found
+
+
+def _linked_directories(git_file: Path) -> list[Path]:
+    """The gitdir that a `.git` file names and, for a worktree, the repository that it shares."""
+    first_line = git_file.read_text("utf-8", "surrogateescape").partition("\n")[0]
+    label, _, target = first_line.partition(":")
+    if label != "gitdir":
+        return []
+    gitdir = git_file.parent / target.strip()
+    common = gitdir / "commondir"
+    if not common.is_file():
+        return [gitdir]
+    return [gitdir, gitdir / common.read_text("utf-8", "surrogateescape").strip()]
+
+
+def _control_sockets() -> list[str]:
+    return [path.format(uid=os.getuid()) for path in CONTROL_SOCKETS]

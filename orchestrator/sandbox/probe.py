@@ -1,0 +1,168 @@
+"""Which confinement works on this machine, found by trying it once, and the choice among them.
+
+A version number or a file on PATH proves nothing: user namespaces may be switched off, a
+security module may refuse the mounts. So each mechanism has to hold something back here.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from orchestrator.sandbox import landlock, seccomp
+from orchestrator.sandbox.bubblewrap import Bubblewrap
+from orchestrator.sandbox.landlock import Landlock
+from orchestrator.sandbox.launch import Launcher, Unconfined
+from orchestrator.sandbox.limits import find_pids_cgroup
+from orchestrator.sandbox.policy import Confinement
+
+Preference = Literal["auto", "bubblewrap", "landlock"]
+_TRIAL_S = 10.0
+_PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
+
+_LANDLOCK_TRIAL = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from orchestrator.sandbox.confine import confine_self
+confine_self(mounts=(), keep_capabilities=True, ruleset=int(sys.argv[2]), seccomp=bytes.fromhex(sys.argv[3]))
+try:
+    os.open(sys.argv[4], os.O_WRONLY)
+except PermissionError:
+    sys.exit(0)
+sys.exit("a file outside of the writable roots could be opened for writing")
+"""
+_MOUNT_TRIAL = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from orchestrator.sandbox.confine import remount
+remount((("/", False), (sys.argv[2], True)))
+open(sys.argv[2] + "/written", "w").close()
+try:
+    open(sys.argv[3] + "/written", "w").close()
+except OSError:
+    sys.exit(0)
+sys.exit("a read-only mount could be written to")
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSupport:
+    """What was tried and found: a mechanism that is named here has held something back."""
+
+    bubblewrap: str | None
+    landlock_abi: int
+    why: tuple[str, ...]
+    """Why a mechanism is missing, one sentence each, for `doctor` and for refusals."""
+    can_mount: bool = False
+    pids_cgroup: str | None = None
+
+
+class NoConfinement(RuntimeError):
+    """The command must be confined and no mechanism works here; the message names the remedy."""
+
+
+def probe() -> SandboxSupport:
+    """Tries every mechanism once; takes some 50 ms of blocking work, so call it at start or in a thread."""
+    bwrap, bwrap_why = _probe_bubblewrap()
+    abi, landlock_why = _probe_landlock()
+    cgroup, cgroup_why = find_pids_cgroup()
+    return SandboxSupport(
+        bubblewrap=bwrap,
+        landlock_abi=abi,
+        why=tuple(reason for reason in (bwrap_why, landlock_why, cgroup_why) if reason),
+        can_mount=abi > 0 and _can_mount(),
+        pids_cgroup=str(cgroup) if cgroup else None,
+    )
+
+
+def choose(support: SandboxSupport, confinement: Confinement, prefer: Preference = "auto") -> Launcher:
+    """The launcher for a confinement: bubblewrap, else Landlock; `prefer` insists on one of them."""
+    if confinement.mode == "danger-full-access":
+        return Unconfined()
+    if support.bubblewrap and prefer != "landlock":
+        return Bubblewrap(support.bubblewrap, platform.machine(), as_root=os.geteuid() == 0)
+    if support.landlock_abi and prefer != "bubblewrap":
+        missing = landlock.gaps(support.landlock_abi, support.can_mount)
+        return Landlock(support.landlock_abi, platform.machine(), support.can_mount, gaps=missing)
+    wanted = "" if prefer == "auto" else f" ({prefer} is asked for)"
+    raise NoConfinement(
+        f"the policy is {confinement.mode} and commands cannot be confined here{wanted}: "
+        f"{'; '.join(support.why) or 'the mechanism asked for is missing'}. "
+        "Install bubblewrap (package `bubblewrap`), "
+        "or choose danger-full-access where the machine itself is the boundary"
+    )
+
+
+def _probe_bubblewrap() -> tuple[str | None, str]:
+    path = shutil.which("bwrap")
+    if path is None:
+        return None, "bubblewrap: no bwrap on PATH"
+    with tempfile.TemporaryDirectory(prefix="dendro-probe-") as folder:
+        launcher = Bubblewrap(path, platform.machine(), as_root=os.geteuid() == 0)
+        trial = Confinement(mode="read-only", cwd=Path("/"))
+        argv = ("sh", "-c", '! ( : > "$0" ) 2>/dev/null', f"{folder}/written")
+        return _try_bubblewrap(path, launcher, trial, argv)
+
+
+def _try_bubblewrap(
+    path: str, launcher: Bubblewrap, trial: Confinement, argv: tuple[str, ...]
+) -> tuple[str | None, str]:
+    try:
+        launch = launcher.launch(argv, trial)
+    except seccomp.UnsupportedMachine as unknown:
+        return None, f"bubblewrap: {unknown}"
+    with tempfile.TemporaryFile() as program:
+        program.write(launch.seccomp_on_fd)
+        program.seek(0)
+        words = list(launch.argv)
+        words[words.index("--seccomp") + 1] = str(program.fileno())
+        failure = _failure_of(words, (program.fileno(),))
+    return (None, f"bubblewrap: {failure}") if failure else (path, "")
+
+
+def _probe_landlock() -> tuple[int, str]:
+    abi = landlock.abi()
+    if abi == 0:
+        return 0, "Landlock: the kernel has none, or it is not in its lsm= list (Linux 5.13 is needed)"
+    try:
+        program = seccomp.program(platform.machine(), seccomp.Families(allowed=()))
+        ruleset = landlock.build_ruleset(abi, ())
+    except (OSError, seccomp.UnsupportedMachine) as refused:
+        return 0, f"Landlock: {refused}"
+    try:
+        with tempfile.NamedTemporaryFile(prefix="dendro-probe-") as target:
+            arguments = [_PACKAGE_ROOT, str(ruleset), program.hex(), target.name]
+            failure = _failure_of([*_PYTHON, _LANDLOCK_TRIAL, *arguments], (ruleset,))
+    finally:
+        os.close(ruleset)
+    return (0, f"Landlock: {failure}") if failure else (abi, "")
+
+
+def _can_mount() -> bool:
+    with (
+        tempfile.TemporaryDirectory(prefix="dendro-probe-") as writable,
+        tempfile.TemporaryDirectory(prefix="dendro-probe-") as protected,
+    ):
+        return not _failure_of([*_PYTHON, _MOUNT_TRIAL, _PACKAGE_ROOT, writable, protected], ())
+
+
+_PYTHON = (sys.executable, "-I", "-S", "-c")
+
+
+def _failure_of(argv: list[str], descriptors: tuple[int, ...]) -> str:
+    """Runs a trial; the empty string, or what went wrong in one line."""
+    try:
+        done = subprocess.run(argv, capture_output=True, timeout=_TRIAL_S, pass_fds=descriptors, cwd="/")
+    except (OSError, subprocess.TimeoutExpired) as broken:
+        return str(broken)
+    if done.returncode == 0:
+        return ""
+    told = done.stderr.decode(errors="replace").strip().splitlines()
+    return told[-1] if told else f"the trial ended with {done.returncode}"

@@ -1,0 +1,49 @@
+"""The records of the exec tool: a command to run, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from orchestrator.sandbox.limits import Limits
+from orchestrator.sandbox.policy import Confinement
+
+Stream = Literal["stdout", "stderr"]
+OutputSink = Callable[[Stream, bytes], None]
+"""Gets every chunk as it is read, on the event loop; must not block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command under a claim; it runs only while the claim's deadline is ahead."""
+
+    claim: str
+    call_id: str
+    argv: tuple[str, ...]
+    cwd: Path
+    env: Mapping[str, str]
+    confinement: Confinement
+    timeout_s: float | None = 10.0
+    """None: until it ends by itself or the claim does."""
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A command that is over, with every process that it had started."""
+
+    exit_code: int
+    """The main process's; 124 after a timeout, 128 + n after signal n, -1 if it never started."""
+    stdout: bytes = b""
+    stderr: bytes = b""
+    aggregated: bytes = b""
+    """Both streams in the order in which they were read."""
+    duration_s: float = 0.0
+    timed_out: bool = False
+    killed: bool = False
+    """Ended on request or because its claim's deadline had passed."""
+    dropped_bytes: int = 0
+    error: str | None = None
+    """Why it could not be started, or which processes could not be proved dead."""

@@ -1,0 +1,289 @@
+"""The worker's side of the keeper: starts it, runs commands under it, extends and ends claims.
+
+A command lives no longer than the right to run it: `extend` writes the claim's deadline,
+the keeper enforces it by its own clock. `run` returns, and `kill` returns, only when no
+process of the command is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import marshal
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from orchestrator.sandbox.launch import Launch
+from orchestrator.sandbox.limits import ProcessAllowance
+from orchestrator.sandbox.probe import Preference, SandboxSupport, choose
+from orchestrator.tools.exec.command import Command, Finished, OutputSink
+from orchestrator.tools.exec.holding import remove_cgroup
+from orchestrator.tools.exec.running import Exit, Running
+
+_PACKAGE_ROOT = str(Path(__file__).resolve().parents[3])
+# Behind the standard library, so that no distribution's module can take the place of one of its own.
+_BOOT = (
+    "import sys; sys.path.append(sys.argv[1]); "
+    "from orchestrator.tools.exec.keeper_process import main; main(int(sys.argv[2]))"
+)
+_START_S = 10.0
+_CLOSE_S = 15.0
+
+
+class KeeperLost(RuntimeError):
+    """The keeper's process is gone: nothing more can be run, and what ran is being killed by the minders."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperConfig:
+    """What the keeper needs to know of the machine, and how long output is waited for."""
+
+    support: SandboxSupport
+    prefer: Preference = "auto"
+    quiet_s: float = 0.2
+    """After the main process has ended: how long no output means that none will come."""
+    grace_s: float = 2.0
+    """The longest wait for a background process that goes on writing."""
+
+
+class Keeper:
+    """A worker's keeper process and the commands that run under it."""
+
+    def __init__(self, config: KeeperConfig, process: subprocess.Popen[bytes], ours: socket.socket) -> None:
+        self._config = config
+        self._process = process
+        self._socket = ours
+        self._loop = asyncio.get_running_loop()
+        self._idents = itertools.count(1)
+        self._running: dict[int, tuple[str, Running]] = {}
+        self._allowance = ProcessAllowance(os.getuid())
+        self._alive = True
+
+    @classmethod
+    async def start(cls, config: KeeperConfig) -> Self:
+        """Starts the process and waits until it serves."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        with theirs:
+            argv = [sys.executable, "-I", "-S", "-c", _BOOT, _PACKAGE_ROOT, str(theirs.fileno())]
+            # An empty environment: what the keeper does not have, no command can find in it.
+            process = subprocess.Popen(  # noqa: ASYNC220  vfork and exec: a millisecond, once
+                argv,
+                pass_fds=(theirs.fileno(),),
+                env={},
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+        keeper = cls(config, process, ours)
+        async with asyncio.timeout(_START_S):
+            hello = await keeper._loop.sock_recv(ours, 4096)
+        if not hello:
+            ours.close()
+            raise KeeperLost(f"the keeper ended at its start with {process.wait()}")
+        keeper._loop.add_reader(ours, keeper._read)
+        return keeper
+
+    @property
+    def alive(self) -> bool:
+        """Whether the keeper's process is there; without it nothing may be started."""
+        return self._alive
+
+    @property
+    def pid(self) -> int:
+        """The keeper's process id, for logs and diagnosis."""
+        return self._process.pid
+
+    def extend(self, claim: str, deadline_boottime: float) -> None:
+        """Writes the claim's deadline, in seconds of CLOCK_BOOTTIME; the last one written counts.
+
+        May be called from any thread and never blocks. If the keeper cannot take it, the old
+        deadline stands: the commands die early rather than late.
+        """
+        self._send("extend", claim, deadline_boottime)
+
+    async def run(self, command: Command, output: OutputSink) -> Finished:
+        """Runs a command to its end and the end of everything that it started.
+
+        Cancelling kills it and waits for the proof. Raises `NoConfinement` if it cannot be
+        confined as its policy asks, `KeeperLost` if there is no keeper.
+        """
+        if not self._alive:
+            raise KeeperLost("the keeper is gone; the worker has to start another before it runs commands")
+        began = self._loop.time()
+        ident, running = next(self._idents), Running(output, self._loop)
+        self._running[ident] = (command.claim, running)
+        try:
+            await self._launch(ident, command, running)
+            await self._see_through(ident, running)
+        finally:
+            running.close()
+            del self._running[ident]
+        return _finished(running, self._loop.time() - began)
+
+    async def kill(self, claim: str) -> None:
+        """Kills all commands of the claim; returns when they are proved dead."""
+        mine = [running for owner, running in self._running.values() if owner == claim]
+        self._send("kill_claim", claim)
+        for running in mine:
+            await running.gone.wait()
+
+    async def close(self) -> None:
+        """Kills all commands and ends the process."""
+        for claim in {claim for claim, _ in self._running.values()}:
+            await self.kill(claim)
+        self._lose()
+        try:
+            await asyncio.to_thread(self._process.wait, _CLOSE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            await asyncio.to_thread(self._process.wait)
+
+    async def _launch(self, ident: int, command: Command, running: Running) -> None:
+        launcher = choose(self._config.support, command.confinement, self._config.prefer)
+        launch = launcher.launch(command.argv, command.confinement)
+        try:
+            descriptors = list(running.open())
+            try:
+                self._send("run", ident, command.claim, descriptors=[*descriptors, *_rulesets(launch)])
+            finally:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+        finally:
+            for ruleset in _rulesets(launch):
+                os.close(ruleset)
+        await running.describe(self._spec(ident, command, launch))
+
+    async def _see_through(self, ident: int, running: Running) -> None:
+        """Waits for the end, then for the output; whatever is left then is killed."""
+        try:
+            await running.ended.wait()
+            if not running.gone.is_set():
+                await running.drain(self._config.quiet_s, self._config.grace_s)
+                self._send("kill", ident)
+            await running.gone.wait()
+        except asyncio.CancelledError:
+            self._send("kill", ident)
+            await _insist(running.gone)
+            raise
+        if running.exit is not None:
+            await running.drain(self._config.quiet_s, self._config.quiet_s)
+
+    def _cgroup(self, ident: int) -> str | None:
+        parent = self._config.support.pids_cgroup
+        return None if parent is None else f"{parent}/dendro-{self.pid}-{ident}"
+
+    def _spec(self, ident: int, command: Command, launch: Launch) -> dict[str, Any]:
+        limits, cgroup = command.limits, self._cgroup(ident)
+        limited = limits.processes is not None and cgroup is not None
+        return {
+            "program": command.argv[0],
+            "argv": list(launch.argv),
+            "cwd": str(command.cwd),
+            "env": dict(command.env),
+            "timeout_s": command.timeout_s,
+            "placeholders": list(launch.placeholders),
+            "seccomp_on_fd": launch.seccomp_on_fd,
+            "confine": {
+                "mounts": launch.mounts,
+                "keep_capabilities": launch.keep_capabilities,
+                "seccomp": launch.seccomp,
+            },
+            "cgroup": cgroup if limited else None,
+            "cgroup_processes": limits.processes,
+            "rlimit_processes": None if limited else self._allowance.rlimit(limits),
+        }
+
+    def _send(self, *message: str | float, descriptors: list[int] | None = None) -> None:
+        data = marshal.dumps(message)
+        try:
+            socket.send_fds(self._socket, [data], descriptors or [], socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            if descriptors is not None:
+                raise KeeperLost("the keeper does not take messages any more") from None
+        except OSError as broken:
+            if descriptors is not None:
+                raise KeeperLost(f"the keeper is gone: {broken}") from broken
+
+    def _read(self) -> None:
+        try:
+            data = self._socket.recv(4096)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            self._lose()
+            return
+        match marshal.loads(data):
+            case ("swept", ident, survivors):
+                if entry := self._running.get(ident):
+                    remove_cgroup(self._cgroup(ident))
+                    entry[1].lose_minder(survivors)
+            case ("refused", ident, number):
+                if entry := self._running.get(ident):
+                    entry[1].failure = ("right", number) if number == 0 else ("fork", number)
+                    entry[1].lose_minder()
+
+    def _lose(self) -> None:
+        """The keeper is gone: the minders hear of it, kill, and say so on their own channels."""
+        if not self._alive:
+            return
+        self._alive = False
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        for _, running in self._running.values():
+            running.lose_keeper()
+
+
+def _rulesets(launch: Launch) -> list[int]:
+    return [] if launch.ruleset is None else [launch.ruleset]
+
+
+async def _insist(event: asyncio.Event) -> None:
+    """Waits through further cancellations: until the proof is there the processes may still act."""
+    while not event.is_set():
+        try:
+            await event.wait()
+        except asyncio.CancelledError:
+            continue
+
+
+def _finished(running: Running, duration_s: float) -> Finished:
+    end = running.exit or Exit(-1)
+    return Finished(
+        exit_code=end.code,
+        stdout=running.kept("stdout"),
+        stderr=running.kept("stderr"),
+        aggregated=running.aggregated(),
+        duration_s=duration_s,
+        timed_out=end.why == "timeout",
+        killed=end.why == "killed",
+        dropped_bytes=running.dropped(),
+        error=_error(running),
+    )
+
+
+def _error(running: Running) -> str | None:
+    if running.survivors:
+        return f"{running.survivors} processes of another user could not be killed"
+    if running.failure is None:
+        return None if running.exit else "the command's minder was killed before it could report"
+    what, number = running.failure
+    match what:
+        case "right":
+            return "the right to run this command has ended"
+        case "proof":
+            return "keeper and minder were killed: processes of this command may still run"
+        case "cwd":
+            return f"the working directory cannot be entered: {os.strerror(number)}"
+        case "program" if number in (errno.ENOENT, errno.EACCES, errno.ENOEXEC):
+            return f"{os.strerror(number)} (os error {number})"
+        case _:
+            return f"the command could not be started ({what}): {os.strerror(number)}"

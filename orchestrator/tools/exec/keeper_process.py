@@ -1,0 +1,236 @@
+"""The keeper's process: forks a minder per command, and ends commands when their claim has ended.
+
+    worker ── SEQPACKET ── keeper ── fork ── minder ── fork ── bwrap or command
+       └──────── per command: output pipes, channel ──┘
+
+Authority over life: the claim's deadline, on CLOCK_BOOTTIME, as the worker wrote it last. The
+worker's death closes the socket (all claims end at once); its stop lets the deadlines pass.
+If a minder is killed by a command that is not confined, its orphans fall to the keeper, itself
+a subreaper, which kills them. If the keeper is killed, each minder hears of it and kills what
+it minds. Only both deaths at once, which takes an unconfined command, would leave orphans.
+
+From the worker:
+    run, id, claim            with descriptors: channel, stdout, stderr, and a ruleset if there is one
+    extend, claim, deadline
+    kill, id
+    kill_claim, claim
+To the worker:
+    ready
+    swept, id, survivors      a minder ended without proof; what it left behind was killed
+    refused, id, errno        the claim has no right to run (0), or the fork failed
+
+Only light imports: the size of this process is what a command's start costs.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import marshal
+import os
+import select
+import signal
+import socket
+import time
+from contextlib import suppress
+
+from orchestrator.sandbox import kernel
+from orchestrator.tools.exec.descendants import descendants_of, kill_all
+from orchestrator.tools.exec.minder import KILL_PATIENCE_S, mind, shrug_off_signals
+from orchestrator.tools.exec.starting import KILL_SIGNAL
+
+_PACKET = 64 * 1024
+_MOST_DESCRIPTORS = 4
+_ESCALATE_S = KILL_PATIENCE_S + 2.0
+
+
+class _Minded:
+    """A running minder, as the keeper knows it."""
+
+    __slots__ = ("claim", "force_at", "ident")
+
+    def __init__(self, ident: int, claim: str) -> None:
+        self.ident = ident
+        self.claim = claim
+        self.force_at: float | None = None
+        """When a minder that was told to kill and has not ended is killed itself."""
+
+
+class _Keeper:
+    __slots__ = ("_deadlines", "_minders", "_timer", "_wakeup", "_worker")
+
+    def __init__(self, worker: socket.socket) -> None:
+        self._worker: socket.socket | None = worker
+        self._minders: dict[int, _Minded] = {}
+        self._deadlines: dict[str, float] = {}
+        self._timer = kernel.boottime_timer()
+        self._wakeup = shrug_off_signals()
+
+    def serve(self) -> None:
+        """Until the worker is gone and every minder with it."""
+        poll = select.poll()
+        for descriptor in (self._worker, self._timer, self._wakeup):
+            assert descriptor is not None
+            poll.register(descriptor, select.POLLIN)
+        self._tell(("ready",))
+        while self._worker is not None or self._minders:
+            for descriptor, _ in poll.poll():
+                if descriptor == self._wakeup:
+                    os.read(self._wakeup, 4096)
+                    self._bury()
+                elif descriptor == self._timer:
+                    self._read_timer()
+                elif not self._serve_packet():
+                    poll.unregister(descriptor)
+                    self._lose_worker()
+            self._enforce()
+        self._sweep()
+
+    def _serve_packet(self) -> bool:
+        """Takes one packet; False when the worker's end is closed."""
+        assert self._worker is not None
+        try:
+            data, descriptors = _receive(self._worker)
+        except ConnectionResetError:
+            return False
+        if not data:
+            return False
+        kind, *arguments = marshal.loads(data)
+        if kind == "run":
+            ident, claim = arguments
+            self._run(ident, claim, descriptors)
+        elif kind == "extend":
+            claim, deadline = arguments
+            self._deadlines[claim] = deadline
+        elif kind == "kill":
+            self._kill(lambda minded: minded.ident == arguments[0])
+        elif kind == "kill_claim":
+            self._kill(lambda minded: minded.claim == arguments[0])
+        return True
+
+    def _run(self, ident: int, claim: str, descriptors: list[int]) -> None:
+        if self._deadlines.get(claim, 0.0) <= _now():
+            self._tell(("refused", ident, 0))
+        else:
+            self._fork_minder(ident, claim, descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def _fork_minder(self, ident: int, claim: str, descriptors: list[int]) -> None:
+        keeper_pid = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as full:
+            self._tell(("refused", ident, full.errno or errno.EAGAIN))
+            return
+        if pid == 0:
+            self._become_minder(keeper_pid, descriptors)
+        self._minders[pid] = _Minded(ident, claim)
+
+    def _become_minder(self, keeper_pid: int, descriptors: list[int]) -> None:
+        """In the fork: lets go of what is the keeper's and never returns."""
+        code = 2
+        try:
+            assert self._worker is not None
+            self._worker.close()  # else the worker could not see the keeper's death
+            os.close(self._timer)
+            channel = socket.socket(fileno=descriptors[0])
+            stdout, stderr = descriptors[1:3]
+            ruleset = descriptors[3] if len(descriptors) > 3 else None
+            code = mind(keeper_pid, channel, stdout, stderr, ruleset)
+        except BaseException as broken:
+            os.write(2, f"dendro keeper: minder failed: {broken!r}\n".encode())
+        finally:
+            os._exit(code)
+
+    def _kill(self, wanted: object) -> None:
+        assert callable(wanted)
+        for pid, minded in self._minders.items():
+            if minded.force_at is None and wanted(minded):
+                os.kill(pid, KILL_SIGNAL)
+                minded.force_at = _now() + _ESCALATE_S
+
+    def _lose_worker(self) -> None:
+        assert self._worker is not None
+        self._worker.close()
+        self._worker = None
+        self._kill(lambda _: True)
+
+    def _bury(self) -> None:
+        """Reaps minders, and orphans that fell to the keeper; sweeps after a minder that did not finish."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            minded = self._minders.pop(pid, None)
+            if minded is not None and status != 0:
+                self._tell(("swept", minded.ident, self._sweep()))
+
+    def _sweep(self) -> int:
+        """Kills every descendant that no living minder minds; how many are left, because they cannot be."""
+        give_up_at = _now() + KILL_PATIENCE_S
+        spared = frozenset(self._minders)
+        while strays := descendants_of(os.getpid(), spared):
+            if kill_all(strays) == len(strays) or _now() > give_up_at:
+                return len(strays)
+            time.sleep(0.005)  # a dying process is still listed for a moment
+        return 0
+
+    def _enforce(self) -> None:
+        """Ends claims whose deadline has passed and minders that do not end; sets the timer for the next."""
+        now = _now()
+        for claim in [c for c, deadline in self._deadlines.items() if deadline <= now]:
+            del self._deadlines[claim]
+            self._kill(lambda minded, ended=claim: minded.claim == ended)
+        upcoming = list(self._deadlines.values())
+        for pid, minded in self._minders.items():
+            if minded.force_at is None:
+                continue
+            if minded.force_at <= now:
+                os.kill(pid, signal.SIGKILL)
+            else:
+                upcoming.append(minded.force_at)
+        kernel.arm(self._timer, min(upcoming, default=None))
+
+    def _read_timer(self) -> None:
+        with suppress(BlockingIOError):  # it may have been set anew since it fired
+            os.read(self._timer, 8)
+
+    def _tell(self, message: tuple[str | int, ...]) -> None:
+        if self._worker is not None:
+            # A worker that is stopped or gone does not hear; its own end tells it the rest.
+            with suppress(OSError):
+                self._worker.send(marshal.dumps(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+
+def _receive(worker: socket.socket) -> tuple[bytes, list[int]]:
+    """One packet and its descriptors, closed on exec.
+
+    Not `socket.recv_fds`, which drops its flags: each command would inherit the channel on
+    which its own end is reported.
+    """
+    space = socket.CMSG_LEN(_MOST_DESCRIPTORS * 4)
+    data, ancillary, _, _ = worker.recvmsg(_PACKET, space, socket.MSG_CMSG_CLOEXEC)
+    descriptors: list[int] = []
+    for _, _, body in ancillary:
+        descriptors += memoryview(body)[: len(body) // 4 * 4].cast("i").tolist()
+    return data, descriptors
+
+
+def _now() -> float:
+    return time.clock_gettime(kernel.CLOCK_BOOTTIME)
+
+
+def main(descriptor: int) -> None:
+    """Serves the worker at the other end of the inherited socket."""
+    os.chdir("/")
+    kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+    keeper = _Keeper(socket.socket(fileno=descriptor))
+    # No collection ever: a collector that walks the heap in a fork copies every page of it.
+    gc.collect()
+    gc.disable()
+    gc.freeze()
+    keeper.serve()

@@ -1,0 +1,220 @@
+"""One command's minder: a forked process that starts it, reaps it, and proves that nothing of it is left.
+
+It is a subreaper, so whatever the command leaves behind becomes its child; when `waitpid`
+says that there is no child, there is no descendant. It kills them all when told to
+(`KILL_SIGNAL`), when the command's time is over, when the keeper dies (PDEATHSIG) or when
+the worker's end of the channel closes. Each of these alone is enough.
+
+To the worker it says, one line each on the channel:
+    failed <what> <errno>     the command could not be started
+    exited <code> <why>       the main process is over (itself, timeout, killed); output may still come
+    gone <survivors>          no descendant is left (or so many cannot be killed)
+
+Loaded into the keeper, which forks per command: only light imports, plain dicts for records.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import select
+import signal
+import socket
+import time
+
+from orchestrator.sandbox import kernel
+from orchestrator.tools.exec.descendants import descendants_of, kill_all
+from orchestrator.tools.exec.holding import hold_placeholder, make_cgroup, release_placeholder, remove_cgroup
+from orchestrator.tools.exec.starting import IGNORED_SIGNALS, KILL_SIGNAL, start
+
+TYPE_CHECKING = False  # typing's import costs the keeper more than its own code
+if TYPE_CHECKING:
+    from typing import Any
+
+EXIT_TIMED_OUT = 124
+KILL_PATIENCE_S = 5.0
+_RESCAN_S = 0.01
+
+
+def shrug_off_signals() -> int:
+    """Ignores what a terminal or a service manager sends; returns a pipe that tells of the rest.
+
+    Only the worker decides when commands end: a SIGTERM to the whole service must leave them
+    the time that draining gives them.
+    """
+    for number in IGNORED_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    for number in (signal.SIGCHLD, KILL_SIGNAL):
+        signal.signal(number, lambda *_: None)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    return reading
+
+
+def mind(keeper_pid: int, channel: socket.socket, stdout: int, stderr: int, ruleset: int | None) -> int:
+    """Runs one command to its end and to the end of all its descendants; returns the minder's exit code."""
+    kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, KILL_SIGNAL)
+    wakeup = shrug_off_signals()
+    if os.getppid() != keeper_pid:
+        return 0  # the keeper died before the kernel was asked to tell of it
+    spec = _receive(channel)
+    if spec is None:
+        return 0  # the worker died before it said what to run
+    held = [hold_placeholder(path) for path in spec["placeholders"]]
+    unheld = [path for path, descriptor in held if descriptor < 0]
+    spec["confine"]["mounts"] = [mount for mount in spec["confine"]["mounts"] if mount[0] not in unheld]
+    cgroup = make_cgroup(spec["cgroup"], spec["cgroup_processes"])
+    try:
+        main, failure = start(spec, stdout, stderr, ruleset, cgroup)
+        for descriptor in (stdout, stderr, ruleset):
+            if descriptor is not None:
+                os.close(descriptor)
+        watch = _Watch(main, channel, wakeup, spec["timeout_s"])
+        if failure:
+            watch.say(failure)
+        survivors = watch.run()
+    finally:
+        remove_cgroup(cgroup)
+        for path, descriptor in held:
+            release_placeholder(path, descriptor)
+    watch.say(f"gone {survivors}")
+    watch.flush()
+    return 1 if survivors else 0
+
+
+class _Watch:
+    """The wait for the command's end and for the reasons to end it."""
+
+    __slots__ = (
+        "_channel",
+        "_deadline",
+        "_exited",
+        "_killing_since",
+        "_main",
+        "_said",
+        "_timed_out",
+        "_wakeup",
+    )
+
+    def __init__(self, main: int, channel: socket.socket, wakeup: int, timeout_s: float | None) -> None:
+        self._main = main
+        self._channel: socket.socket | None = channel
+        self._wakeup = wakeup
+        self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self._timed_out = False
+        self._killing_since: float | None = None
+        self._exited = False
+        self._said = ""
+
+    def say(self, line: str) -> None:
+        """Keeps a line for the next flush, so that the usual end is one send and not two."""
+        self._said += line + "\n"
+
+    def flush(self) -> None:
+        """Sends what was said; nobody may be there to hear it any more."""
+        if self._said and self._channel is not None:
+            try:
+                self._channel.send(self._said.encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            except OSError:
+                self._hang_up()
+        self._said = ""
+
+    def run(self) -> int:
+        """Until no descendant is left; the number of those that cannot be killed, if there are any."""
+        poll = select.poll()
+        poll.register(self._wakeup, select.POLLIN)
+        assert self._channel is not None
+        poll.register(self._channel, select.POLLIN)
+        while self._reap():
+            survivors = self._kill_step() if self._killing_since is not None else 0
+            if survivors:
+                return survivors
+            self.flush()
+            for descriptor, _ in poll.poll(self._patience_ms()):
+                if descriptor == self._wakeup:
+                    self._read_signals()
+                else:
+                    poll.unregister(descriptor)
+                    self._hang_up()
+            self._check_time()
+        return 0
+
+    def _hang_up(self) -> None:
+        """The worker has closed its end, which it does by dying: the right to run ended with it."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        self._begin_kill()
+
+    def _begin_kill(self) -> None:
+        if self._killing_since is None:
+            self._killing_since = time.monotonic()
+
+    def _read_signals(self) -> None:
+        if KILL_SIGNAL in os.read(self._wakeup, 4096):
+            self._begin_kill()
+
+    def _check_time(self) -> None:
+        if self._deadline is not None and time.monotonic() >= self._deadline and self._killing_since is None:
+            self._timed_out = not self._exited
+            self._begin_kill()
+
+    def _patience_ms(self) -> float | None:
+        if self._killing_since is not None:
+            return _RESCAN_S * 1000
+        if self._deadline is None:
+            return None
+        return max(0.0, self._deadline - time.monotonic()) * 1000 + 1
+
+    def _reap(self) -> bool:
+        """Buries whoever has died; False when there is no child, and so no descendant, any more."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self._main:
+                self._note_exit(os.waitstatus_to_exitcode(status))
+
+    def _note_exit(self, code: int) -> None:
+        self._exited = True
+        if code < 0:
+            code = 128 - code
+        if self._timed_out:
+            self.say(f"exited {EXIT_TIMED_OUT} timeout")
+        else:
+            self.say(f"exited {code} {'itself' if self._killing_since is None else 'killed'}")
+
+    def _kill_step(self) -> int:
+        assert self._killing_since is not None
+        refused = kill_all(descendants_of(os.getpid()))
+        overdue = time.monotonic() - self._killing_since > KILL_PATIENCE_S
+        return refused if overdue else 0
+
+
+def _receive(channel: socket.socket) -> dict[str, Any] | None:
+    """The worker's description of the command: a length and a marshalled dict.
+
+    Both ends are the same interpreter, which is what marshal asks for; json would bring re
+    and enum into every fork.
+    """
+    head = _receive_exactly(channel, 4)
+    body = _receive_exactly(channel, int.from_bytes(head, "big")) if head else None
+    return None if body is None else marshal.loads(body)
+
+
+def _receive_exactly(channel: socket.socket, size: int) -> bytes | None:
+    channel.setblocking(True)
+    data = bytearray()
+    while len(data) < size:
+        try:
+            part = channel.recv(size - len(data))
+        except ConnectionResetError:
+            part = b""
+        if not part:
+            return None
+        data += part
+    return bytes(data)

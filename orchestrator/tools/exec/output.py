@@ -1,0 +1,62 @@
+"""A finished command in the texts that the model and the events carry.
+
+Pure. The limits and the form of the JSON are those of the September 2025 protocol; the full
+streams go out with the events and are not touched here.
+"""
+
+from __future__ import annotations
+
+import json
+
+from orchestrator.tools.exec.command import Finished
+
+MODEL_BYTES = 10 * 1024
+MODEL_LINES = 256
+
+
+def for_model(aggregated: bytes) -> str:
+    """At most 10 KiB and 256 lines, half from the start and half from the end, as valid text."""
+    return _shorten(aggregated.decode("utf-8", "replace"))
+
+
+def formatted_output(finished: Finished) -> str:
+    """The text for people and for the model: a timeout is said first, then the shortened output."""
+    if finished.error is not None:
+        return _shorten(f"{finished.error}\n{finished.aggregated.decode('utf-8', 'replace')}".rstrip("\n"))
+    text = finished.aggregated.decode("utf-8", "replace")
+    if finished.timed_out:
+        text = f"command timed out after {int(finished.duration_s * 1000)} milliseconds\n{text}"
+    return _shorten(text)
+
+
+def model_output(finished: Finished) -> str:
+    """The `function_call_output` of a shell call: compact JSON with the exit code and the seconds."""
+    metadata = {"exit_code": finished.exit_code, "duration_seconds": round(finished.duration_s, 1)}
+    document = {"output": formatted_output(finished), "metadata": metadata}
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+
+
+def _shorten(text: str) -> str:
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    size = len(text.encode())
+    if size <= MODEL_BYTES and len(lines) <= MODEL_LINES:
+        return text
+    half = MODEL_LINES // 2
+    if len(lines) > MODEL_LINES:
+        left_out = f"{len(lines) - MODEL_LINES} of {len(lines)} lines"
+        head, tail = "\n".join(lines[:half]), "\n".join(lines[-half:])
+    else:
+        left_out = f"{size - MODEL_BYTES} of {size} bytes"
+        head = tail = text
+    marker = f"\n[... omitted {left_out} ...]\n\n"
+    return _join(head, marker, tail)
+
+
+def _join(head: str, marker: str, tail: str) -> str:
+    """Head and tail cut to the bytes that the marker leaves, never inside a character."""
+    first = head.encode()[: MODEL_BYTES // 2].decode("utf-8", "ignore")
+    room = MODEL_BYTES - len(first.encode()) - len(marker.encode())
+    last = tail.encode()[-room:].decode("utf-8", "ignore")
+    return first + marker + last

@@ -1,0 +1,189 @@
+"""One running command as the worker sees it: two output pipes and the channel to its minder.
+
+Reads everything as it comes and keeps a bounded part; decides when the output has drained.
+Knows nothing of claims.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import marshal
+import os
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.tools.exec.capture import Capture
+from orchestrator.tools.exec.command import OutputSink, Stream
+
+KEPT_BYTES = 1024 * 1024
+_READ_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How the main process ended."""
+
+    code: int
+    why: str = "itself"
+    """`itself`, `timeout` or `killed`."""
+
+
+class Running:
+    """The worker's end of one command."""
+
+    def __init__(self, output: OutputSink, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._output = output
+        self._captures: dict[Stream, Capture] = {"stdout": Capture(KEPT_BYTES), "stderr": Capture(KEPT_BYTES)}
+        self._aggregated = Capture(KEPT_BYTES)
+        self._pipes: dict[Stream, int] = {}
+        self._channel: socket.socket | None = None
+        self._heard = b""
+        self._activity = asyncio.Event()
+        self.exit: Exit | None = None
+        self.failure: tuple[str, int] | None = None
+        """What could not be done to start it, and the errno."""
+        self.survivors = 0
+        self._keeper_lost = False
+        self.ended = asyncio.Event()
+        """The main process is over, or never was; set at the latest with `gone`."""
+        self.gone = asyncio.Event()
+        """No process of the command is left, by the word of whoever looked."""
+
+    def open(self) -> tuple[int, int, int]:
+        """Makes pipes and channel and starts reading; returns the minder's ends: channel, stdout, stderr."""
+        opened: list[int] = []
+        try:
+            for stream in ("stdout", "stderr"):
+                reading, writing = os.pipe2(os.O_CLOEXEC)
+                opened.append(writing)
+                os.set_blocking(reading, False)
+                self._pipes[stream] = reading
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        except OSError:
+            for descriptor in opened:
+                os.close(descriptor)
+            self.close()
+            raise
+        ours.setblocking(False)
+        self._channel = ours
+        for stream, descriptor in self._pipes.items():
+            self._loop.add_reader(descriptor, self._read_pipe, stream, descriptor)
+        return theirs.detach(), opened[0], opened[1]
+
+    async def describe(self, spec: dict[str, Any]) -> None:
+        """Tells the minder what to run; large command lines go out as it reads them."""
+        assert self._channel is not None
+        body = marshal.dumps(spec)
+        # If the minder is gone already, the end of the channel says so.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            await self._loop.sock_sendall(self._channel, len(body).to_bytes(4, "big") + body)
+        self._loop.add_reader(self._channel, self._read_channel)
+
+    async def drain(self, quiet_s: float, grace_s: float) -> None:
+        """Until both pipes are closed, or nothing came for `quiet_s`, or `grace_s` have passed.
+
+        A background process that outlives its parent may hold the pipes for ever.
+        """
+        until = self._loop.time() + grace_s
+        while self._pipes and (left := until - self._loop.time()) > 0:
+            self._activity.clear()
+            try:
+                await asyncio.wait_for(self._activity.wait(), min(quiet_s, left))
+            except TimeoutError:
+                return
+
+    def lose_minder(self, survivors: int = 0) -> None:
+        """Takes note, by the keeper's word or for want of it, that nobody minds the command any more."""
+        self.survivors = survivors
+        self.ended.set()
+        self.gone.set()
+
+    def lose_keeper(self) -> None:
+        """The keeper cannot sweep any more: if the minder ends without a word, nobody will bring one."""
+        self._keeper_lost = True
+        if self._channel is None:
+            self._give_up_proof()
+
+    def _give_up_proof(self) -> None:
+        if not self.gone.is_set():
+            self.failure = ("proof", 0)
+            self.lose_minder()
+
+    def kept(self, stream: Stream) -> bytes:
+        """What is kept of a stream."""
+        return self._captures[stream].kept()
+
+    def aggregated(self) -> bytes:
+        """What is kept of both, in order of arrival."""
+        return self._aggregated.kept()
+
+    def dropped(self) -> int:
+        """Bytes of both streams that were not kept."""
+        return sum(capture.dropped for capture in self._captures.values())
+
+    def close(self) -> None:
+        """Takes what is still in the pipes, closes all; to a minder it means: kill what is left."""
+        for stream, descriptor in list(self._pipes.items()):
+            for _ in range(KEPT_BYTES // _READ_BYTES):
+                if not self._read_pipe(stream, descriptor):
+                    break
+            self._close_pipe(stream)
+        self._close_channel()
+
+    def _read_pipe(self, stream: Stream, descriptor: int) -> bool:
+        """One read; whether there may be more."""
+        try:
+            data = os.read(descriptor, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        self._activity.set()
+        if not data:
+            self._close_pipe(stream)
+            return False
+        self._captures[stream].add(data)
+        self._aggregated.add(data)
+        self._output(stream, data)
+        return True
+
+    def _close_pipe(self, stream: Stream) -> None:
+        descriptor = self._pipes.pop(stream, None)
+        if descriptor is not None:
+            self._loop.remove_reader(descriptor)
+            os.close(descriptor)
+
+    def _read_channel(self) -> None:
+        assert self._channel is not None
+        try:
+            data = self._channel.recv(4096)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            self._close_channel()
+            if self._keeper_lost:
+                self._give_up_proof()
+            return  # else, without a `gone`, the keeper has to speak
+        *lines, self._heard = (self._heard + data).split(b"\n")
+        for line in lines:
+            self._hear(line.decode())
+
+    def _hear(self, line: str) -> None:
+        match line.split(" "):
+            case ["exited", code, why]:
+                self.exit = self.exit or Exit(int(code), why)
+                self.ended.set()
+            case ["failed", what, number]:
+                self.failure = (what, int(number))
+                self.ended.set()
+            case ["gone", survivors]:
+                self.lose_minder(int(survivors))
+
+    def _close_channel(self) -> None:
+        if self._channel is not None:
+            self._loop.remove_reader(self._channel)
+            self._channel.close()
+            self._channel = None

@@ -1,0 +1,141 @@
+"""The fork that becomes the command: its session, limits, descriptors and confinement, then its exec.
+
+It never runs half confined: whatever fails before the exec ends the fork, and the minder
+hears what it was and the errno. Loaded into the keeper: only light imports.
+"""
+
+# pathlib would add a third to what each fork copies.
+# ruff: noqa: PTH112, PTH113, PTH118
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+import signal
+
+from orchestrator.sandbox import confine
+
+TYPE_CHECKING = False  # typing's import costs the keeper more than its own code
+if TYPE_CHECKING:
+    from typing import Any
+
+KILL_SIGNAL = signal.SIGUSR1
+"""What tells a minder to kill everything; no terminal and no service manager sends it."""
+IGNORED_SIGNALS = (
+    *(signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGTSTP),
+    *(signal.SIGTTIN, signal.SIGTTOU, signal.SIGPIPE, signal.SIGUSR2, signal.SIGALRM),
+)
+_SECCOMP_FD = 3
+
+
+def start(
+    spec: dict[str, Any], stdout: int, stderr: int, ruleset: int | None, cgroup: str | None
+) -> tuple[int, str]:
+    """Forks the command; its pid, or -1 and the line that says why it did not start."""
+    program = _locate(spec["program"], spec["env"].get("PATH", os.defpath), spec["cwd"])
+    if isinstance(program, int):
+        return -1, f"failed program {program}"
+    news_in, news_out = os.pipe2(os.O_CLOEXEC)
+    try:
+        pid = os.fork()
+    except OSError as refused:
+        return -1, f"failed fork {refused.errno}"
+    if pid == 0:
+        _become_command(spec, program, cgroup, (stdout, stderr, ruleset, news_out))
+    os.close(news_out)
+    failure = os.read(news_in, 256).decode()
+    os.close(news_in)
+    return pid, failure
+
+
+def _become_command(
+    spec: dict[str, Any], program: str, cgroup: str | None, descriptors: tuple[int, int, int | None, int]
+) -> None:
+    """In the fork: turns into the command, or says why not and ends; it never runs half confined."""
+    stdout, stderr, ruleset, news = (None if fd is None else _high(fd) for fd in descriptors)
+    assert stdout is not None
+    assert stderr is not None
+    assert news is not None
+    stage = "preparation"
+    try:
+        _prepare(spec, stdout, stderr, cgroup)
+        stage = "cwd"
+        os.chdir(spec["cwd"])
+        stage = "confinement"
+        confine.confine_self(**spec["confine"], ruleset=ruleset)
+        stage = "program"
+        argv = spec["argv"]
+        os.execve(_locate_launcher(argv, program, spec), argv, spec["env"])
+    except BaseException as refused:
+        os.write(news, f"failed {stage} {getattr(refused, 'errno', None) or 0}".encode())
+    finally:
+        os._exit(127)
+
+
+def _high(descriptor: int) -> int:
+    """A copy above the numbers that the command's own descriptors are put on."""
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
+
+
+def _locate(program: str, path: str, cwd: str) -> str | int:
+    """The program's file, found as execvp does it, or the errno that execvp would give.
+
+    Looked up before any wrapper starts: otherwise a missing program is the wrapper's exit
+    code and nobody can tell it from the command's own.
+    """
+    if not os.path.isdir(cwd):
+        return program  # the change of directory will say so
+    candidates = [program] if "/" in program else [f"{folder or '.'}/{program}" for folder in path.split(":")]
+    answer = errno.ENOENT
+    for candidate in candidates:
+        full = os.path.join(cwd, candidate)
+        if not os.path.isfile(full):
+            continue
+        if os.access(full, os.X_OK):
+            return full
+        answer = errno.EACCES
+    return answer
+
+
+def _locate_launcher(argv: list[str], program: str, spec: dict[str, Any]) -> str:
+    """A wrapper is named by its full path; a bare command runs under the file found for it."""
+    return program if argv[0] == spec["program"] else argv[0]
+
+
+def _prepare(spec: dict[str, Any], stdout: int, stderr: int, cgroup: str | None) -> None:
+    """A session of its own, the limits, the three descriptors, the signals as a shell expects them."""
+    os.setsid()
+    if cgroup is not None:
+        _write(f"{cgroup}/cgroup.procs", "0")
+    if spec["rlimit_processes"] is not None:
+        resource.setrlimit(resource.RLIMIT_NPROC, (spec["rlimit_processes"],) * 2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    filter_fd = _filter_pipe(spec["seccomp_on_fd"])
+    os.dup2(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
+    os.dup2(stdout, 1)
+    os.dup2(stderr, 2)
+    if filter_fd is not None:
+        os.dup2(filter_fd, _SECCOMP_FD)
+    signal.set_wakeup_fd(-1)
+    for number in (*IGNORED_SIGNALS, signal.SIGCHLD, KILL_SIGNAL):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _filter_pipe(program: bytes) -> int | None:
+    """A pipe that holds the filter: it fits the pipe's buffer, so nobody has to write while bwrap reads."""
+    if not program:
+        return None
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    os.write(writing, program)
+    os.close(writing)
+    return _high(reading)
+
+
+def _write(path: str, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
