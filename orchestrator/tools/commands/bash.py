@@ -44,11 +44,12 @@ _SKIPPED_IN_COMMAND: Final = frozenset({"variable_assignment", "file_redirect", 
 # They change how the words after them are run, and the grammar takes some for commands.
 # fmt: off
 _RESERVED: Final = frozenset({
-    "case", "coproc", "do", "done", "elif", "else", "end", "esac", "fi", "for", "foreach", "function", "if", "in",
-    "nocorrect", "noglob", "repeat", "select", "then", "time", "until", "while",
+    "case", "coproc", "do", "done", "elif", "else", "end", "esac", "fi", "for", "foreach", "function", "if",
+    "in", "nocorrect", "noglob", "repeat", "select", "then", "time", "until", "while",
 })
 # fmt: on
 
+# A string ends at NUL for execve, and shells and terminals differ on the other controls.
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _PIECE: Final = re.compile(
     r"""
@@ -105,6 +106,8 @@ def plain_commands(script: str) -> tuple[tuple[str, ...], ...] | None:
 @lru_cache(maxsize=256)
 def read_plain(script: str) -> PlainScript | None:
     """The script as commands and operators, with patterns marked; None if it is not plain."""
+    if _CONTROL.search(script):
+        return None
     source = _source(script.strip(" \t\n"))
     tree = None if source is None else _parse(source)
     if source is None or tree is None or tree.root_node.has_error:
@@ -125,12 +128,12 @@ def command_beginnings(script: str) -> tuple[tuple[str, ...], ...] | None:
     if source is None or tree is None:
         return None
     commands = (node for node in _descendants(tree.root_node) if node.type == "command")
-    return tuple(_literal_beginning(node, source) for node in commands)
+    beginnings = (_literal_beginning(node, source) for node in commands)
+    return tuple(beginning for beginning in beginnings if beginning)
 
 
 def _source(script: str) -> bytes | None:
-    # The execve interface ends a string at NUL, and shells differ on the other controls.
-    if len(script) > MAX_SCRIPT_BYTES or _CONTROL.search(script):
+    if len(script) > MAX_SCRIPT_BYTES:
         return None
     try:
         source = script.encode()

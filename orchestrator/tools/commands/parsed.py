@@ -43,10 +43,10 @@ def _summarise_script(plain: PlainScript, script: str) -> list[ParsedCommand]:
     telling = _drop_preliminaries([command for command in commands if not _is_filter(command)])
     if not telling:
         return [_unknown(script)]
-    entries = _without_repeats(_summarise(command) for command in telling)
-    if len(entries) == 1 and entries[0]["type"] == "read" and _cuts_lines(plain, commands):
+    first, *others = entries = _without_repeats(_summarise(command) for command in telling)
+    if first["type"] == "read" and not others and _cuts_lines(plain, commands):
         # `cat f | sed -n 1,20p` as a whole says which lines were read.
-        entries[0]["cmd"] = script
+        return [{**first, "cmd": script}]
     return entries
 
 
@@ -84,7 +84,8 @@ def _is_filter(command: Words) -> bool:
             # `head -n 40` names its count apart, and is shown, because the peer shows it.
             return len(arguments) < 2 and not _operands(arguments, frozenset())
         case "sed":
-            return _read_sed(command) is None
+            edits = any(re.match(r"-[^-]*i|--in", word) for word in arguments)
+            return not edits and _read_sed(command) is None
         case _:
             return program in _FILTERS
 
@@ -237,8 +238,8 @@ _GREP_WITH_VALUE: Final = (
 )
 _RG_WITH_VALUE: Final = (
     "-A -B -C -M -T -E -d -f -g -j -m -r -t --after-context --before-context --context --max-columns "
-    "--type-not --encoding --max-depth --file --glob --iglob --threads --max-count --replace --type --sort --color "
-    "--colors"
+    "--type-not --encoding --max-depth --file --glob --iglob --threads --max-count --replace --type --sort "
+    "--color --colors"
 )
 _AG_WITH_VALUE: Final = (
     "-A -B -C -G -g -m -p --after --before --context --depth --ignore --ignore-dir --max-count"
@@ -263,6 +264,7 @@ def _searcher(options_with_value: str) -> Summary:
 _search_grep: Final = _searcher(_GREP_WITH_VALUE)
 _search_rg: Final = _searcher(_RG_WITH_VALUE)
 _list_rg: Final = _lister(_RG_WITH_VALUE)
+_list_git_files: Final = _lister("-x -X --exclude --exclude-from")
 
 
 def _summarise_rg(command: Words) -> ParsedCommand | None:
@@ -275,7 +277,7 @@ def _summarise_git(command: Words) -> ParsedCommand | None:
         case ("grep",):
             entry = _search_grep(command[1:])
         case ("ls-files",):
-            entry = _lister("-x -X --exclude --exclude-from")(command[1:])
+            entry = _list_git_files(command[1:])
         case _:
             return None
     return entry and {**entry, "cmd": quoting.join(command)}

@@ -20,7 +20,7 @@ to hold the same reservation about git itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -60,7 +60,7 @@ def is_dangerous(argv: Sequence[str]) -> bool:
     Also behind sudo and its like and in a shell's script, plain or not. A script that is
     too involved to be read counts as dangerous.
     """
-    command = _without_runners(list(argv))
+    command = _without_runners(argv)
     script = unwrap(command)
     if script is None:
         return _destroys(command)
@@ -90,12 +90,16 @@ def _program(name: str) -> str | None:
 # Programs that run the command given to them, and their options that take a separate value.
 # fmt: off
 _RUNNERS: Final[Mapping[str, frozenset[str]]] = MappingProxyType({
+    "builtin": frozenset(),
     "command": frozenset(),
+    "coproc": frozenset(),
     "doas": frozenset({"-C", "-u"}),
     "env": frozenset({"-C", "-u", "--chdir", "--unset"}),
+    "eval": frozenset(),
     "exec": frozenset({"-a"}),
     "nice": frozenset({"-n", "--adjustment"}),
     "nohup": frozenset(),
+    "setsid": frozenset(),
     "sudo": frozenset({
         "-C", "-D", "-R", "-T", "-U", "-g", "-h", "-p", "-r", "-t", "-u",
         "--chdir", "--group", "--host", "--prompt", "--user",
@@ -110,30 +114,35 @@ _GIT_GLOBALS_WITH_VALUE: Final = frozenset({
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 
 
-def _without_runners(argv: list[str]) -> list[str]:
+def _without_runners(argv: Sequence[str]) -> Sequence[str]:
     """The command that is run in the end: `sudo -u root env A=1 rm x` is `rm x`."""
     start = 0
     while start < len(argv) and (with_value := _RUNNERS.get(_name(argv[start]))) is not None:
-        start += 1
-        start += _count_options(argv[start:], with_value)
+        start = _after_options(argv, start + 1, with_value)
         while start < len(argv) and _ASSIGNMENT.fullmatch(argv[start]):
             start += 1
     return argv[start:]
 
 
-def _count_options(words: Sequence[str], with_value: frozenset[str]) -> int:
-    """How many words at the beginning are options and their values."""
-    count = 0
-    remaining: Iterator[str] = iter(words)
-    for word in remaining:
-        if not word.startswith("-"):
-            return count
-        count += 1
-        if word == "--":
-            return count
-        if word in with_value and next(remaining, None) is not None:
-            count += 1
-    return count
+def _after_options(words: Sequence[str], start: int, with_value: frozenset[str]) -> int:
+    """The position of the first word from `start` on that is neither an option nor its value."""
+    position = start
+    while position < len(words) and words[position].startswith("-"):
+        position += 1
+        if words[position - 1] == "--":
+            break
+        if _takes_next_word(words[position - 1], with_value):
+            position += 1
+    return position
+
+
+def _takes_next_word(option: str, with_value: frozenset[str]) -> bool:
+    if option.startswith("--"):
+        return option in with_value
+    # In `-nu root` the value is the next word, in `-uroot` it is the rest of this one.
+    letters = option[1:]
+    first = next((index for index, letter in enumerate(letters) if f"-{letter}" in with_value), None)
+    return first is not None and first == len(letters) - 1
 
 
 def _name(program: str) -> str:
@@ -145,7 +154,7 @@ def _destroys(command: Sequence[str]) -> bool:
         case ["rm"]:
             return any(map(_forces, command[1:]))
         case ["git"]:
-            subcommand = 1 + _count_options(command[1:], _GIT_GLOBALS_WITH_VALUE)
+            subcommand = _after_options(command, 1, _GIT_GLOBALS_WITH_VALUE)
             return list(command[subcommand : subcommand + 1]) in (["reset"], ["rm"])
         case _:
             return False
