@@ -62,12 +62,10 @@ def apply_plan(plan: PatchPlan, roots: WritableRoots | None) -> AppliedPatch:
 
     `roots` is asked again here: None permits every path.
     """
-    if refused := outside(plan, roots):
-        names = ", ".join(str(path) for path in refused)
-        raise PatchApplyError(f"Failed to write outside of the writable roots: {names}")
     with OpenFolders() as folders:
         work = _Work(folders, record_of(plan).token)
         try:
+            _require_permitted(plan, roots)
             work.stage(plan)
             work.verify(plan)
             work.switch()
@@ -79,6 +77,12 @@ def apply_plan(plan: PatchPlan, roots: WritableRoots | None) -> AppliedPatch:
             raise
         work.discard_temporaries()
     return AppliedPatch(tuple(file.path for file in plan.files), plan.summary)
+
+
+def _require_permitted(plan: PatchPlan, roots: WritableRoots | None) -> None:
+    if refused := outside(plan, roots):
+        names = ", ".join(str(path) for path in refused)
+        raise PatchApplyError(f"Failed to write outside of the writable roots: {names}")
 
 
 def remove_leftovers(record: PatchRecord) -> tuple[Path, ...]:

@@ -135,6 +135,9 @@ class _Overlay:
             target = entry if entry in self._now else self._files.resolve(path)
         except ValueError as error:
             raise _Misfit(f"Failed to use {name!r} as a path: {error}", path) from error
+        except OSError as error:
+            # A link on the way was swapped while it was being followed.
+            raise _Misfit(f"Failed to follow {path}: {_reason(error)}", path) from error
         return _Place(path, entry, target)
 
     def read(self, path: Path, target: Path) -> FileImage | None:

@@ -34,7 +34,10 @@ class WritableRoots:
 
 
 def outside(plan: PatchPlan, roots: WritableRoots | None) -> tuple[Path, ...]:
-    """The plan's paths (sources and ends of moves too) that lie outside; None permits all."""
+    """The plan's paths (sources and ends of moves too) that lie outside; None permits all.
+
+    Raises OSError if a root cannot be resolved: unknown is not permitted.
+    """
     if roots is None:
         return ()
     allowed = [Path(os.path.realpath(root)) for root in roots.roots]

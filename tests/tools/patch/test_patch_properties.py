@@ -1,0 +1,111 @@
+"""Any edit written as a patch gives exactly the edited file; a patch that fails does nothing."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.tools.patch.apply import PatchApplyError, apply_plan
+from orchestrator.tools.patch.files import DiskFiles
+from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch
+from orchestrator.tools.patch.linediff import line_edits
+from orchestrator.tools.patch.plan import PatchCheckError, plan_patch
+from orchestrator.tools.patch.writable import WritableRoots
+
+# Few different lines, so that blocks repeat; blanks and punctuation, so that passes differ.
+LINE = st.sampled_from(
+    ["", "a", "a ", " a", "b", "{", "}", "\u201cq\u201d", '"q"', "\t", "-", "+", "@@", "*** x", "\x0c"]
+)
+FILE = st.lists(LINE, max_size=14)
+
+
+def as_patch(old: list[str], new: list[str]) -> list[str]:
+    """One chunk that keeps, drops and adds every line of the file: its place is never in doubt."""
+    lines, position = ["@@"], 0
+    for edit in line_edits(old, new):
+        lines += [" " + line for line in old[position : edit.old_start]]
+        lines += ["-" + line for line in old[edit.old_start : edit.old_end]]
+        lines += ["+" + line for line in new[edit.new_start : edit.new_end]]
+        position = edit.old_end
+    return lines + [" " + line for line in old[position:]]
+
+
+def joined(lines: list[str]) -> str:
+    return "".join(line + "\n" for line in lines)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(old=FILE, new=FILE)
+def test_edited_file_written_as_a_patch_comes_out_exactly(
+    memory: Callable[..., Any], patch: Callable[..., str], old: list[str], new: list[str]
+) -> None:
+    if not old and not new:
+        return
+    files = memory(f=joined(old))
+    text = patch("*** Update File: f", *as_patch(old, new))
+    plan = plan_patch(parse_patch(text), Path("/w"), files)
+    files.put(plan)
+    assert files.texts() == {"/w/f": joined(new)}
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(size=st.integers(1, 40), changes=st.sets(st.integers(0, 39), min_size=1, max_size=8))
+def test_chunks_with_three_lines_of_context_find_their_places(
+    memory: Callable[..., Any], patch: Callable[..., str], size: int, changes: set[int]
+) -> None:
+    old = [f"line {number % 7} {number}" for number in range(size)]
+    new = [f"new {number}" if number in changes else line for number, line in enumerate(old)]
+    files = memory(f=joined(old))
+    lines = list(small_chunks(old, new))
+    if not lines:
+        return
+    files.put(plan_patch(parse_patch(patch("*** Update File: f", *lines)), Path("/w"), files))
+    assert files.texts() == {"/w/f": joined(new)}
+
+
+def small_chunks(old: list[str], new: list[str]) -> Iterator[str]:
+    position = 0
+    for edit in line_edits(old, new):
+        yield "@@"
+        yield from (" " + line for line in old[max(position, edit.old_start - 3) : edit.old_start])
+        yield from ("-" + line for line in old[edit.old_start : edit.old_end])
+        yield from ("+" + line for line in new[edit.new_start : edit.new_end])
+        position = edit.old_end
+
+
+PATCH_LINE = st.sampled_from(
+    ["*** Add File: a", "*** Add File: d/e", "*** Delete File: a", "*** Delete File: d", "*** Update File: a",
+     "*** Update File: link", "*** Move to: b", "*** Move to: d", "*** Move to: ../out/x",
+     "*** Add File: away/x", "*** Add File: .git/x", "*** End of File", "@@", "@@ one",
+     "-one", "-two", "+one", "+three", " one", ""]
+)  # fmt: skip
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lines=st.lists(PATCH_LINE, min_size=1, max_size=9))
+def test_patch_that_fails_anywhere_leaves_every_file_as_it_was(
+    patch: Callable[..., str], everything_below: Callable[[Path], dict[str, Any]], lines: list[str]
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name).resolve() / "w"
+        (work / "d").mkdir(parents=True)
+        (work.parent / "out").mkdir()
+        (work / "a").write_text("one\ntwo\n")
+        (work / "link").symlink_to("a")
+        (work / "away").symlink_to("../out")
+        before = everything_below(work.parent)
+        try:
+            plan = plan_patch(parse_patch(patch(*lines)), work, DiskFiles())
+            apply_plan(plan, WritableRoots((work,)))
+        except (PatchSyntaxError, PatchCheckError, PatchApplyError):
+            assert everything_below(work.parent) == before
+        else:
+            expected = {file.target: file.after for file in plan.files}
+            found = {path: path.read_bytes() if path.is_file() else None for path in expected}
+            assert found == expected
+            assert not list((work.parent / "out").iterdir())
