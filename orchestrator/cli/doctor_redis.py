@@ -1,0 +1,113 @@
+"""The doctor's look at Redis: is it there, and what do its settings mean for the sessions kept on it?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from orchestrator.broker.connection import WireConfig
+from orchestrator.broker.embedded import EmbeddedError
+from orchestrator.broker.errors import BrokerError
+from orchestrator.broker.server_binary import OLDEST
+from orchestrator.broker.server_facts import ServerFacts, examine
+from orchestrator.cli.finding import Finding, without_credentials
+from orchestrator.cli.redis_server import redis_url
+from orchestrator.settings import Settings
+
+CLOCK_TOLERANCE_S = 1.0
+DEFAULT_STREAM_NODE_BYTES = 4096
+LOSES = {"always": "nothing acknowledged is lost", "everysec": "a power failure may lose a second"}
+
+
+async def look_at_redis(settings: Settings) -> list[Finding]:
+    """Asks the server of the deployment, or starts the private one for as long as the look takes."""
+    try:
+        async with redis_url(settings) as url:
+            facts = await examine(_wire(settings, url))
+    except EmbeddedError as error:
+        return [Finding("redis", "missing", "no private server can be had", str(error))]
+    except BrokerError as error:
+        remedy = "start it, or correct redis.url (DENDRO_REDIS_URL); without one a private server is used"
+        return [Finding("redis", "missing", f"{_place(settings)}: {error}", remedy)]
+    return [*judge_server(facts, settings), *await _look_at_upkeep(settings)]
+
+
+def judge_server(facts: ServerFacts, settings: Settings) -> Iterator[Finding]:
+    """What the server's version and settings mean."""
+    yield _judge_kind(facts, settings)
+    wanted = settings.redis.wait_replicas
+    if settings.redis.effects == "wait" and facts.replicas < wanted:
+        detail = f'{facts.replicas} replicas; effects = "wait" needs {wanted}'
+        yield Finding("redis replicas", "missing", detail, "add replicas, or no command will ever start")
+    if abs(facts.clock_ahead_s) > CLOCK_TOLERANCE_S:
+        detail = f"the server's is {facts.clock_ahead_s:+.1f} s ahead of this machine's"
+        yield Finding("clock", "warn", detail, "run NTP on both: times in logs will not agree")
+    if facts.settings is None:
+        remedy = "ask who runs it for: AOF on, maxmemory-policy noeviction, stream-node-max-bytes 512"
+        yield Finding("redis settings", "warn", "the server does not tell its settings", remedy)
+    else:
+        yield _judge_log(facts.settings)
+        yield from _judge_memory(facts.settings)
+
+
+def _judge_kind(facts: ServerFacts, settings: Settings) -> Finding:
+    what = f"{facts.version}, {_place(settings)}, round trip {facts.round_trip_s * 1000:.1f} ms"
+    if facts.version.release < OLDEST:
+        return Finding("redis", "missing", what, "upgrade to Redis 6.2 or newer, or to Valkey")
+    if facts.clustered and not settings.redis.cluster:
+        return Finding("redis", "missing", f"{what}: a node of a cluster", "set redis.cluster = true")
+    if settings.redis.cluster and not facts.clustered:
+        return Finding("redis", "missing", f"{what}: not a cluster", "set redis.cluster = false")
+    return Finding("redis", "ok", what)
+
+
+def _judge_log(found: Mapping[str, str]) -> Finding:
+    if found.get("appendonly") != "yes":
+        detail = "AOF is off: a restart loses all that came after the last dump"
+        remedy = "CONFIG SET appendonly yes, and the same in redis.conf (see ops/redis.conf)"
+        return Finding("redis log", "warn", detail, remedy)
+    policy = found.get("appendfsync", "")
+    if policy not in LOSES:
+        detail = f"AOF {policy}: the kernel decides what a power failure loses"
+        return Finding("redis log", "warn", detail, "CONFIG SET appendfsync everysec")
+    return Finding("redis log", "ok", f"AOF {policy}: {LOSES[policy]}")
+
+
+def _judge_memory(found: Mapping[str, str]) -> Iterator[Finding]:
+    limited, policy = int(found.get("maxmemory", 0)) > 0, found.get("maxmemory-policy", "noeviction")
+    if policy != "noeviction":
+        detail = f"maxmemory-policy {policy}: a full server deletes parts of sessions"
+        remedy = "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf"
+        yield Finding("redis memory", "missing" if limited else "warn", detail, remedy)
+    if int(found.get("stream-node-max-bytes", 0)) >= DEFAULT_STREAM_NODE_BYTES:
+        detail = "stream-node-max-bytes 4096: a session with little in it takes four times the memory"
+        remedy = "CONFIG SET stream-node-max-bytes 512, and the same in redis.conf"
+        yield Finding("redis memory", "warn", detail, remedy)
+    if int(found.get("timeout", 0)) > 0:
+        detail = (
+            f"timeout {found['timeout']}: idle connections are cut, waiting workers reconnect for nothing"
+        )
+        yield Finding("redis connections", "warn", detail, "CONFIG SET timeout 0")
+
+
+async def _look_at_upkeep(settings: Settings) -> list[Finding]:
+    url = settings.upkeep.url
+    if url is None or url == settings.redis.url:
+        return []
+    place = without_credentials(url)
+    try:
+        facts = await examine(_wire(settings, url))
+    except BrokerError as error:
+        remedy = "start it, or correct upkeep.url (DENDRO_UPKEEP_URL); sessions run on without it"
+        return [Finding("upkeep", "warn", f"{place}: {error}", remedy)]
+    if facts.clustered:
+        return [Finding("upkeep", "missing", f"{place} is a cluster", "name a single server in upkeep.url")]
+    return [Finding("upkeep", "ok", f"{facts.version}, {place}")]
+
+
+def _wire(settings: Settings, url: str) -> WireConfig:
+    # One node is asked about itself, also where it belongs to a cluster.
+    return WireConfig(url, False, settings.redis.connect_timeout_s, settings.redis.command_timeout_s)
+
+
+def _place(settings: Settings) -> str:
+    return without_credentials(settings.redis.url) if settings.redis.url else "private server"

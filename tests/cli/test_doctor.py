@@ -1,0 +1,284 @@
+"""The doctor: names what is missing and the remedy, with the exit code that scripts rely on."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import redis
+from rich.console import Console
+
+from orchestrator.broker.embedded import EmbeddedConfig, EmbeddedRedis
+from orchestrator.broker.server_binary import ServerVersion
+from orchestrator.broker.server_facts import ServerFacts
+from orchestrator.cli import doctor
+from orchestrator.cli.doctor import Finding, as_json, diagnose, exit_code, judge_clock, render
+from orchestrator.cli.doctor_redis import judge_server
+from orchestrator.sandbox import probe
+from orchestrator.settings import Settings, SettingsSources, load_settings
+
+GOOD = {
+    "appendonly": "yes",
+    "appendfsync": "everysec",
+    "maxmemory": "0",
+    "maxmemory-policy": "noeviction",
+    "stream-node-max-bytes": "512",
+    "timeout": "0",
+}
+FACTS = ServerFacts(ServerVersion("redis", (7, 0, 15)), GOOD, 0, False, 0.0, 0.001)
+
+Load = Callable[..., Settings]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    def loading(*overrides: str, **environ: str) -> Settings:
+        base = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "OPENAI_API_KEY": "hush"}
+        return load_settings(SettingsSources(tmp_path, {**base, **environ}, overrides=overrides))
+
+    return loading
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[EmbeddedRedis]:
+    """A server that does not belong to the user whom the doctor looks at."""
+    with EmbeddedRedis.acquire(EmbeddedConfig(tmp_path / "other", os.environ["PATH"], "here")) as running:
+        yield running
+
+
+def _by_name(findings: list[Finding], name: str) -> Finding:
+    (found,) = (finding for finding in findings if finding.name == name)
+    return found
+
+
+def _judged(asked: Settings, **changes: object) -> list[Finding]:
+    return list(judge_server(replace(FACTS, **changes), asked))  # type: ignore[arg-type]
+
+
+# --- Redis
+
+
+def test_good_server_needs_nothing(load: Load) -> None:
+    assert {finding.level for finding in _judged(load())} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("found", "name", "level", "remedy"),
+    [
+        ({"appendonly": "no"}, "redis log", "warn", "appendonly yes"),
+        ({"appendfsync": "no"}, "redis log", "warn", "appendfsync everysec"),
+        ({"maxmemory-policy": "allkeys-lru"}, "redis memory", "warn", "noeviction"),
+        ({"maxmemory-policy": "allkeys-lru", "maxmemory": "1"}, "redis memory", "missing", "noeviction"),
+        ({"stream-node-max-bytes": "4096"}, "redis memory", "warn", "stream-node-max-bytes 512"),
+        ({"timeout": "60"}, "redis connections", "warn", "timeout 0"),
+    ],
+)
+def test_each_harmful_setting_is_named_with_its_remedy(
+    load: Load, found: dict[str, str], name: str, level: str, remedy: str
+) -> None:
+    finding = _by_name(_judged(load(), settings={**GOOD, **found}), name)
+    assert finding.level == level
+    assert remedy in finding.remedy
+
+
+def test_server_of_a_version_that_was_never_tried_is_refused(load: Load) -> None:
+    old = _by_name(_judged(load(), version=ServerVersion("redis", (6, 0, 16))), "redis")
+    assert (old.level, "6.2" in old.remedy) == ("missing", True)
+    valkey = _by_name(_judged(load(), version=ServerVersion("valkey", (8, 0, 1))), "redis")
+    assert valkey.level == "ok"
+
+
+def test_server_that_hides_its_settings_is_a_warning(load: Load) -> None:
+    assert _by_name(_judged(load(), settings=None), "redis settings").level == "warn"
+
+
+def test_waiting_for_replicas_that_are_not_there_is_refused(load: Load) -> None:
+    settings = load("effects=wait", "redis.wait_replicas=2")
+    assert _by_name(_judged(settings, replicas=1), "redis replicas").level == "missing"
+    assert {finding.level for finding in _judged(settings, replicas=2)} == {"ok"}
+
+
+def test_cluster_must_be_declared(load: Load) -> None:
+    undeclared = _by_name(_judged(load(), clustered=True), "redis")
+    assert (undeclared.level, undeclared.remedy) == ("missing", "set redis.cluster = true")
+    declared = load("redis.cluster=true", "upkeep.url=redis://one")
+    assert _by_name(_judged(declared, clustered=True), "redis").level == "ok"
+    assert _by_name(_judged(declared), "redis").remedy == "set redis.cluster = false"
+
+
+def test_clock_that_differs_from_the_servers_is_a_warning(load: Load) -> None:
+    assert _by_name(_judged(load(), clock_ahead_s=-2.5), "clock").detail.startswith("the server's is -2.5 s")
+
+
+@pytest.mark.realredis
+async def test_private_server_is_started_judged_and_stopped(load: Load) -> None:
+    settings = load()
+    findings = await diagnose(settings)
+    assert _by_name(findings, "redis").level == "ok"
+    assert "private server" in _by_name(findings, "redis").detail
+    assert _by_name(findings, "redis log").level == "ok"
+    assert json.loads((settings.home / "redis/server.json").read_text())["host"] == ""
+
+
+@pytest.mark.realredis
+async def test_settings_of_a_running_server_are_judged(load: Load, server: EmbeddedRedis) -> None:
+    with redis.Redis.from_url(server.url) as client:
+        client.config_set("appendonly", "no")
+        client.config_set("stream-node-max-bytes", "4096")
+    findings = await diagnose(load(DENDRO_REDIS_URL=server.url))
+    assert _by_name(findings, "redis").level == "ok"
+    assert _by_name(findings, "redis log").level == "warn"
+    assert _by_name(findings, "redis memory").level == "warn"
+
+
+@pytest.mark.realredis
+async def test_user_who_may_not_read_the_settings_is_told_so(load: Load, server: EmbeddedRedis) -> None:
+    with redis.Redis.from_url(server.url) as client:
+        client.execute_command("ACL", "SETUSER", "limited", "on", ">pw", "~*", "+@all", "-config")
+    url = server.url.replace("unix://", "unix://limited:pw@")
+    findings = await diagnose(load(DENDRO_REDIS_URL=url))
+    assert _by_name(findings, "redis settings").level == "warn"
+    assert "pw@" not in as_json(findings)
+
+
+async def test_unreachable_server_is_missing_and_its_password_not_shown(load: Load, tmp_path: Path) -> None:
+    url = f"unix://:hush@{tmp_path}/nobody.sock"
+    findings = await diagnose(load(DENDRO_REDIS_URL=url))
+    found = _by_name(findings, "redis")
+    assert found.level == "missing"
+    assert "DENDRO_REDIS_URL" in found.remedy
+    assert exit_code(findings) == 2
+    assert "hush" not in as_json(findings)
+
+
+async def test_machine_without_a_server_is_told_how_to_install_one(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.broker.server_binary.importlib.util.find_spec", lambda name: None)
+    findings = await diagnose(load(PATH="/nowhere"))
+    assert "apt install redis-server" in _by_name(findings, "redis").remedy
+    assert _by_name(findings, "git").level == "warn"
+
+
+@pytest.mark.realredis
+async def test_upkeep_server_that_is_down_stops_nothing_else(
+    load: Load, server: EmbeddedRedis, tmp_path: Path
+) -> None:
+    settings = load(DENDRO_REDIS_URL=server.url, DENDRO_UPKEEP_URL=f"unix://{tmp_path}/nobody.sock")
+    findings = await diagnose(settings)
+    assert _by_name(findings, "upkeep").level == "warn"
+    assert _by_name(findings, "redis").level == "ok"
+    up = await diagnose(load(DENDRO_REDIS_URL=server.url, DENDRO_UPKEEP_URL=server.url + "?db=1"))
+    assert _by_name(up, "upkeep").level == "ok"
+
+
+# --- The machine
+
+
+def _sandbox(monkeypatch: pytest.MonkeyPatch, bubblewrap: str | None, abi: int, *why: str) -> None:
+    monkeypatch.setattr(probe, "probe", lambda: probe.SandboxSupport(bubblewrap, abi, why))
+
+
+@pytest.mark.parametrize(
+    ("bubblewrap", "abi", "mechanism", "level"),
+    [
+        ("/usr/bin/bwrap", 0, "auto", "ok"),
+        (None, 4, "auto", "ok"),
+        (None, 0, "auto", "missing"),
+        (None, 4, "bubblewrap", "missing"),
+        ("/usr/bin/bwrap", 0, "landlock", "missing"),
+    ],
+)
+async def test_confinement_is_judged_by_what_the_settings_ask_for(
+    load: Load,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    bubblewrap: str | None,
+    abi: int,
+    mechanism: str,
+    level: str,
+) -> None:
+    _sandbox(monkeypatch, bubblewrap, abi, "user namespaces are switched off")
+    settings = load(f"sandbox.mechanism={mechanism}", DENDRO_REDIS_URL=f"unix://{tmp_path}/nobody.sock")
+    found = _by_name(await diagnose(settings), "sandbox")
+    assert found.level == level
+    assert "switched off" in found.detail
+    assert bool(found.remedy) is (level == "missing")
+
+
+async def test_unconfined_sessions_need_no_sandbox(
+    load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _sandbox(monkeypatch, None, 0)
+    settings = load("sandbox_mode=danger-full-access", DENDRO_REDIS_URL=f"unix://{tmp_path}/nobody.sock")
+    assert _by_name(await diagnose(settings), "sandbox").level == "warn"
+
+
+async def test_missing_key_is_a_warning_with_the_command_to_set_it(load: Load, tmp_path: Path) -> None:
+    nowhere = f"unix://{tmp_path}/nobody.sock"
+    without = _by_name(await diagnose(load(OPENAI_API_KEY="", DENDRO_REDIS_URL=nowhere)), "model")
+    assert (without.level, without.remedy) == ("warn", "export OPENAI_API_KEY=…")
+    findings = await diagnose(load(DENDRO_REDIS_URL=nowhere))
+    assert _by_name(findings, "model").level == "ok"
+    assert "hush" not in as_json(findings)
+
+
+async def test_folders_that_cannot_be_written_are_named(load: Load, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    settings = load(
+        f"upkeep.archive_url=file://{blocked}/archive",
+        DENDRO_HOME=str(blocked / "home"),
+        DENDRO_REDIS_URL=f"unix://{tmp_path}/nobody.sock",
+    )
+    findings = await diagnose(settings)
+    assert "DENDRO_HOME" in _by_name(findings, "home").remedy
+    assert "archive_url" in _by_name(findings, "archive").remedy
+    assert exit_code(findings) == 2
+
+
+async def test_little_space_is_named_before_it_is_none(
+    load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings = load(DENDRO_REDIS_URL=f"unix://{tmp_path}/nobody.sock")
+    for free, level in ((10 * doctor.GIB, "ok"), (doctor.GIB, "warn"), (1000, "missing")):
+        usage = doctor.shutil.disk_usage(tmp_path)._replace(free=free)
+        monkeypatch.setattr(doctor.shutil, "disk_usage", lambda place, usage=usage: usage)
+        assert _by_name(await diagnose(settings), "disk").level == level
+
+
+def test_clock_that_was_never_set_is_missing() -> None:
+    assert [finding.level for finding in judge_clock(0.0)] == ["missing"]
+    assert [finding.level for finding in judge_clock(2e9)] == ["ok"]
+
+
+async def test_warnings_of_the_settings_are_shown(load: Load, tmp_path: Path) -> None:
+    findings = await diagnose(load("modle=x", DENDRO_REDIS_URL=f"unix://{tmp_path}/nobody.sock"))
+    assert any("did you mean model?" in finding.detail for finding in findings)
+
+
+# --- What is shown
+
+
+def test_findings_are_shown_with_their_remedies_below() -> None:
+    console = Console(file=io.StringIO(), width=60)
+    render([Finding("redis", "missing", "[no] answer", "start it"), Finding("git", "ok", "2.39")], console)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert re.search(r"✗\s+redis\s+\[no\] answer\s*\n\s+→ start it\s*\n✓\s+git\s+2\.39", shown)
+
+
+def test_programs_get_json() -> None:
+    assert json.loads(as_json([Finding("git", "ok", "2.39")])) == [
+        {"name": "git", "level": "ok", "detail": "2.39", "remedy": ""}
+    ]
+
+
+def test_only_what_is_missing_makes_the_doctor_fail() -> None:
+    assert exit_code([Finding("a", "ok", ""), Finding("b", "warn", "")]) == 0
+    assert exit_code([Finding("a", "ok", ""), Finding("b", "missing", "")]) == 2
