@@ -59,7 +59,7 @@ class SseParser:
                 self._take_field(line)
             elif event := self._dispatch():
                 yield event
-        self._check_size()
+        self._check_size(self._data_size + self._partial_size)
 
     def _without_bom(self, chunk: bytes) -> bytes:
         if self._head is None:
@@ -108,7 +108,7 @@ class SseParser:
         if name == b"data":
             self._data.append(value)
             self._data_size += len(value) + 1
-            self._check_size()
+            self._check_size(self._data_size)
         elif name == b"event":
             self._name = value.decode("utf-8", "replace")
         elif name == b"id" and b"\0" not in value:
@@ -123,6 +123,6 @@ class SseParser:
             return None
         return SseEvent(name or "message", b"\n".join(data), self._last_id)
 
-    def _check_size(self) -> None:
-        if self._data_size + self._partial_size > self._limit:
+    def _check_size(self, size: int) -> None:
+        if size > self._limit:
             raise SseEventTooLarge(f"an event of the stream is larger than {self._limit} bytes")

@@ -1,0 +1,220 @@
+"""The stub as its users meet it: scenario files, built-in behaviours, HTTP routes, pace."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+from stubbed_client import Connected, connected, prompt
+
+from orchestrator.model.client import HttpBudget
+from orchestrator.model.errors import FatalModelError
+from orchestrator.model.events import Completed, Created, ItemDone, ModelEvent, TextDelta
+from orchestrator.model.stub import (
+    NotLoopback,
+    Pace,
+    RunningStub,
+    Scenario,
+    ScenarioError,
+    StubConfig,
+    UnknownBehaviour,
+    behaviour,
+    running,
+    serve,
+)
+from orchestrator.model.stub.journal import Journal
+from orchestrator.model.stub.render import halves, thirds
+
+
+def said(events: list[ModelEvent]) -> str:
+    return "".join(event.delta for event in events if isinstance(event, TextDelta))
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("Hello there.", ["Hell", "o th", "ere."]),
+        ("Second.", ["Sec", "ond", "."]),
+        ("ok", ["o", "k"]),
+        ("x", ["x"]),
+        ("", []),
+        ("partial text to drop", ["partial", " text t", "o drop"]),
+    ],
+)
+def test_stub_cuts_a_message_as_the_recordings_do(text: str, parts: list[str]) -> None:
+    assert thirds(text) == parts
+
+
+def test_stub_cuts_reasoning_as_the_recordings_do() -> None:
+    assert halves("**Thinking** hard") == ["**Thinki", "ng** hard"]
+    assert halves("x") == ["x"]
+
+
+async def test_scenario_counts_for_each_session_and_ends_with_a_clear_refusal() -> None:
+    async with connected([{"items": [{"text": "one"}]}, {"items": [{"text": "two"}]}]) as peer:
+        assert said(await peer.ask(session="a")) == "one"
+        assert said(await peer.ask(session="b")) == "one"
+        assert said(await peer.ask(session="a")) == "two"
+        with pytest.raises(FatalModelError, match="has 2 steps; this is request 3"):
+            await peer.ask(session="a")
+
+
+async def test_scenario_can_share_its_steps_and_repeat_the_last() -> None:
+    steps = [{"items": [{"text": "one"}]}, {"items": [{"text": "two"}]}]
+    script = Scenario.parse({"steps": steps, "per_session": False, "after_end": "repeat_last"})
+    async with connected(script) as peer:
+        assert [said(await peer.ask(session=name)) for name in "abcd"] == ["one", "two", "two", "two"]
+
+
+async def test_scenario_reports_its_default_usage_and_generates_call_ids() -> None:
+    async with connected([{"items": [{"call": "shell", "args": {"command": ["ls"]}}] * 2}]) as peer:
+        *_, completed = events = await peer.ask()
+    assert isinstance(completed, Completed)
+    assert completed.usage is not None
+    assert (completed.usage["input_tokens"], completed.usage["output_tokens"]) == (100, 20)
+    calls = [event.item for event in events if isinstance(event, ItemDone)]
+    assert len({call["call_id"] for call in calls}) == 2
+    assert calls[0]["arguments"] == '{"command": ["ls"]}'
+
+
+@pytest.mark.parametrize(
+    ("wire", "place"),
+    [
+        ([{"itms": []}], r"steps\.0\.itms"),
+        ([{"items": [{"text": "a"}]}, {"items": [{"call": 3}]}], r"steps\.1\.items\.0"),
+        ({"steps": [], "after_end": "explode"}, "after_end"),
+        ([{"drop_after": "soon"}], r"steps\.0\.drop_after"),
+        ("text", "dict"),
+    ],
+)
+def test_scenario_names_the_place_of_a_mistake(wire: Any, place: str) -> None:
+    with pytest.raises(ScenarioError, match=place):
+        Scenario.parse(wire)
+
+
+def test_scenario_file_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
+    broken = tmp_path / "model.json"
+    broken.write_text("[{", encoding="utf-8")
+    for path in (broken, tmp_path / "missing.json"):
+        with pytest.raises(ScenarioError, match=path.name):
+            Scenario.read(path)
+
+
+async def test_echo_answers_the_last_words_of_the_user_not_their_context() -> None:
+    context = {"role": "user", "content": "<environment_context>\n</environment_context>"}
+    message = {"role": "user", "content": [{"type": "input_text", "text": "are you there?"}]}
+    async with connected(behaviour("echo")) as peer:
+        stream = peer.client.stream(prompt(input=[message, context]), HttpBudget(0))
+        assert said([event async for event in stream]) == "are you there?"
+
+
+async def test_shell_behaviour_asks_for_n_commands_and_then_speaks() -> None:
+    history: list[dict[str, Any]] = [{"type": "message", "role": "user", "content": "go"}]
+    async with connected(behaviour("shell:3")) as peer:
+        for number in (1, 2, 3):
+            call = await _only_item(peer, history)
+            assert json.loads(call["arguments"])["command"] == ["bash", "-c", f"echo {number} of 3"]
+            history += [
+                call,
+                {"type": "function_call_output", "call_id": call["call_id"], "output": f"{number}"},
+            ]
+        last = await _only_item(peer, history)
+    assert last["content"][0]["text"] == "Ran 3 commands."
+    assert len({item["call_id"] for item in history if "name" in item}) == 3
+
+
+async def test_behaviour_answers_a_repeated_request_alike() -> None:
+    async with connected(behaviour("shell:2")) as peer:
+        assert await peer.ask() == await peer.ask()
+
+
+async def _only_item(peer: Connected, history: list[dict[str, Any]]) -> dict[str, Any]:
+    stream = peer.client.stream(prompt(input=history), HttpBudget(0))
+    (item,) = [event.item async for event in stream if isinstance(event, ItemDone)]
+    return item
+
+
+@pytest.mark.parametrize("name", ["gpt-5", "shell:", "shell:-1", "shell:x", "shell"])
+def test_unknown_behaviour_is_refused_with_the_known_ones(name: str) -> None:
+    with pytest.raises(UnknownBehaviour, match="echo, survey, instant or shell:N"):
+        behaviour(name)
+
+
+async def test_stub_names_itself_as_the_model_and_estimates_usage_from_bytes() -> None:
+    async with running(StubConfig(behaviour("instant"))) as stub, httpx.AsyncClient() as http:
+        answer = await http.post(f"{stub.base_url}/responses", json={"input": []})
+    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+    assert {event["response"]["model"] for event in events if "response" in event} == {"stub:instant"}
+    assert events[-1]["response"]["usage"]["input_tokens"] == len(answer.request.content) // 4
+
+
+async def test_stub_shows_the_requests_that_it_received() -> None:
+    async with connected(behaviour("instant")) as peer, httpx.AsyncClient() as http:
+        await peer.ask(session="a", text="first")
+        await peer.ask(session="b")
+        root = peer.stub.base_url.removesuffix("/v1")
+        everything = (await http.get(f"{root}/requests")).json()
+        of_a = (await http.get(f"{root}/requests", params={"session": "a"})).json()
+        health = (await http.get(f"{root}/health")).json()
+    assert [entry["session"] for entry in everything] == ["a", "b"]
+    assert [entry["outcome"] for entry in of_a] == ["answered"]
+    assert of_a[0]["body"]["input"][0]["content"][0]["text"] == "first"
+    assert health == {"ok": True, "model": "stub:instant", "received": 2}
+
+
+async def test_stub_refuses_a_body_that_is_no_object() -> None:
+    async with running(StubConfig(behaviour("instant"))) as stub, httpx.AsyncClient() as http:
+        for body in (b"{", b"[]", b"\xff"):
+            assert (await http.post(f"{stub.base_url}/responses", content=body)).status_code == 400
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "example.com"])
+async def test_stub_listens_on_loopback_only(host: str) -> None:
+    with pytest.raises(NotLoopback, match="loopback only"):
+        async with running(StubConfig(behaviour("instant"), host=host)):
+            pytest.fail("it listened")
+
+
+async def test_stub_streams_at_its_pace_so_that_the_first_words_come_before_the_last() -> None:
+    config = StubConfig(behaviour("instant"), pace=Pace(think_ms=1, delta_delay_ms=60_000))
+    async with running(config) as stub, httpx.AsyncClient() as http:
+        async with http.stream("POST", f"{stub.base_url}/responses", json={"input": []}) as answer:
+            first = await anext(answer.aiter_text())
+            assert "response.created" in first
+            assert "delta" not in first
+        await stub.journal.until(lambda journal: [e.outcome for e in journal.exchanges()] == ["left"])
+
+
+async def test_client_sees_a_response_begin_while_the_stub_still_speaks() -> None:
+    async with connected([{"items": [{"text": "slow"}], "delta_delay_ms": 60_000}]) as peer:
+        stream = cast(AsyncGenerator[ModelEvent, None], peer.client.stream(prompt(), HttpBudget(0)))
+        assert isinstance(await anext(stream), Created)
+        assert [exchange.outcome for exchange in peer.stub.journal.exchanges()] == ["open"]
+        await stream.aclose()
+
+
+async def test_served_stub_stops_when_its_task_is_cancelled() -> None:
+    ready: asyncio.Future[RunningStub] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(serve(StubConfig(behaviour("instant")), ready.set_result))
+    stub = await ready
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    async with httpx.AsyncClient() as http:
+        with pytest.raises(httpx.ConnectError):
+            await http.get(stub.base_url)
+
+
+def test_journal_forgets_the_oldest_when_it_is_full() -> None:
+    journal = Journal(max_entries=3, max_bytes=100)
+    for number in range(5):
+        journal.open(f"s{number}", b"x" * 10)
+    assert [exchange.session for exchange in journal.exchanges()] == ["s2", "s3", "s4"]
+    journal.open("large", b"x" * 85)
+    assert [exchange.session for exchange in journal.exchanges()] == ["s4", "large"]
+    assert journal.received == 6
