@@ -1,0 +1,54 @@
+"""Large texts of entries and events, by their hash: written before the entry that refers to them.
+
+A bounded cache stands in front of the blobs: the worker that wrote an output is the one
+that reads it back for the next model request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+
+from orchestrator.broker.blobs import Blobs
+from orchestrator.core.ids import TreeId
+
+CACHE_BYTES = 64 << 20
+
+
+class Texts:
+    """Stores, fetches and remembers texts of one process."""
+
+    def __init__(self, blobs: Blobs, cache_bytes: int = CACHE_BYTES) -> None:
+        self._blobs = blobs
+        self._limit = cache_bytes
+        self._size = 0
+        self._known: OrderedDict[str, bytes] = OrderedDict()
+
+    async def store(self, tree: TreeId, contents: Mapping[str, bytes]) -> None:
+        """Stores contents under their hashes; they are there when this returns."""
+        await asyncio.gather(*(self._blobs.put(tree, content) for content in contents.values()))
+        for digest, content in contents.items():
+            self._remember(digest, content)
+
+    async def fetch(self, tree: TreeId, digests: Iterable[str]) -> None:
+        """Makes texts available to `get`; one that is not stored any more stays unknown."""
+        missing = [digest for digest in digests if digest not in self._known]
+        for digest, content in zip(
+            missing, await asyncio.gather(*(self._blobs.get(tree, digest) for digest in missing)), strict=True
+        ):
+            if content is not None:
+                self._remember(digest, content)
+
+    def get(self, digest: str) -> str | None:
+        """The text, if it was stored or fetched and has not been forgotten since."""
+        content = self._known.get(digest)
+        return None if content is None else content.decode("utf-8", "surrogatepass")
+
+    def _remember(self, digest: str, content: bytes) -> None:
+        self._size += len(content) - len(self._known.pop(digest, b""))
+        self._known[digest] = content
+        # The newest always stays: whoever fetched it is about to read it.
+        while self._size > self._limit and len(self._known) > 1:
+            _, forgotten = self._known.popitem(last=False)
+            self._size -= len(forgotten)

@@ -1,0 +1,112 @@
+"""Writing: commits that are sent until they are answered, and deltas in between.
+
+One writer at a time per session: a delta that is being emitted is in the EQ before the
+commit behind it, whatever connection either travels on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from orchestrator.broker.errors import OutOfMemory, Unavailable
+from orchestrator.broker.records import Claim, CommitRequest, Committed, Fenced, Refused, Release
+from orchestrator.runtime.deltas import COALESCE_S, Deltas
+from orchestrator.runtime.journal import Position, Step
+from orchestrator.runtime.log import log
+from orchestrator.runtime.ports import Ports
+
+RESEND_S = 0.05
+RESEND_MAX_S = 1.0
+
+
+class Writing:
+    """Everything that one claim writes."""
+
+    def __init__(self, ports: Ports, claim: Claim) -> None:
+        self._ports = ports
+        self._claim = claim
+        self._turn = asyncio.Lock()
+        self._deltas = Deltas()
+        self._flush: asyncio.Task[None] | None = None
+        self._given_up = False
+        self._cursor: str | None = None
+
+    def cursor(self, at_claim: str) -> str:
+        """The SQ entry that the log has consumed."""
+        return self._cursor or at_claim
+
+    def give_up(self) -> None:
+        """Stop sending again: the claim is not ours any more, whatever became of the last commit."""
+        self._given_up = True
+
+    def close(self) -> None:
+        if self._flush is not None:
+            self._flush.cancel()
+
+    async def commit(
+        self, step: Step, cursor: str, release: Release, meta: bytes | None
+    ) -> Committed | Fenced | Refused | None:
+        """Sends a step until it is answered; None if the claim was given up meanwhile."""
+        if step.blobs:
+            await self._until_answered(lambda: self._ports.texts.store(self._claim.tree, step.blobs))
+        async with self._turn:
+            request = self._request(step, cursor, release, meta)
+            answer: Committed | Fenced | Refused | None = await self._until_answered(
+                lambda: self._ports.broker.commit(request)
+            )
+        if isinstance(answer, Committed):
+            self._cursor = cursor
+        return answer
+
+    def _request(self, step: Step, cursor: str, release: Release, meta: bytes | None) -> CommitRequest:
+        pending = self._deltas.take(step.base.seq, step.base.head)
+        return CommitRequest(
+            claim=self._claim,
+            commit_id=self._ports.random_bytes(16).hex(),
+            expect_seq=step.base.seq,
+            expect_head=step.base.head,
+            entries=tuple(step.entries),
+            events=(*pending, *step.events),
+            cursor=cursor,
+            timers_set=tuple(step.timers_set),
+            timers_clear=tuple(step.timers_clear),
+            approvals_open=tuple(step.approvals_open),
+            approvals_close=tuple(step.approvals_close),
+            status=step.position.state.status,
+            meta=meta,
+            release=release,
+        )
+
+    async def _until_answered(self, send: Any) -> Any:
+        """The same bytes again until somebody answers: whether the last ones arrived is unknown."""
+        delay = RESEND_S
+        while not self._given_up:
+            try:
+                return await send()
+            except (Unavailable, OutOfMemory) as error:
+                log.warning("session %s: not answered, sending again: %s", self._claim.session, error)
+                await self._ports.sleep(delay)
+                delay = min(delay * 2, RESEND_MAX_S)
+        return None
+
+    def delta(self, task_id: str, message: dict[str, Any], position: Position) -> None:
+        """Queues an event that belongs to no entry; it rides in the next commit, or goes by itself soon."""
+        self._deltas.add(task_id, message)
+        if self._flush is None or self._flush.done():
+            self._flush = self._ports.spawn(self._flush_soon(position), f"{self._claim.session}:deltas")
+
+    async def _flush_soon(self, position: Position) -> None:
+        if not self._deltas.full:
+            await self._ports.sleep(COALESCE_S)
+        async with self._turn:
+            events = self._deltas.take(position.seq, position.head)
+            if not events or self._given_up:
+                return
+            try:
+                await self._ports.broker.emit(self._claim, events)
+            except (Unavailable, OutOfMemory) as error:
+                # The finished item will carry the text; nothing but liveliness is lost.
+                log.warning(
+                    "session %s: %d deltas were not shown: %s", self._claim.session, len(events), error
+                )

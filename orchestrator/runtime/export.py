@@ -1,0 +1,110 @@
+"""The rollout's file: an export of the stream that the peer's `resume` opens.
+
+The stream is the truth. The file is brought up to date when the session comes to rest,
+before `shutdown_complete` and before `conversation_path` is told. It holds the peer's line
+shapes with our own fields beside them; facts of the one own type are left out, but for
+their place in the chain (`omitted`), so that the file can be verified without Redis.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+
+from orchestrator.broker.records import StoredEntry
+from orchestrator.core.blobs import references, resolve
+from orchestrator.core.chain import payload_digest
+from orchestrator.core.entries import DENDRO
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.runtime.ports import Ports
+
+_TAIL_BYTES = 1 << 16
+
+
+class RolloutFile:
+    """One session's file. Whoever has brought the session to rest writes it, under the file's lock."""
+
+    def __init__(self, path: Path, session: SessionId, tree: TreeId) -> None:
+        self._path = path
+        self._session = session
+        self._tree = tree
+
+    async def bring_up_to(self, ports: Ports, seq: int, fresh: Sequence[StoredEntry] = ()) -> int:
+        """Appends what the file lacks up to `seq`; `fresh` saves reading what the caller still has.
+
+        Answers the `seq` of the last line: facts behind it are owed to the line after them.
+        """
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a+b") as file:
+            # The session may be claimed elsewhere by now: its next holder waits here.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            through = last_exported(file)
+            entries = [entry for entry in fresh if through < entry.seq <= seq]
+            if not entries or entries[0].seq != through + 1:
+                entries = await self._read(ports, through, seq)
+            await ports.texts.fetch(self._tree, blob_hashes(entries))
+            file.write(b"".join(export_lines(entries, ports.texts.get)))
+            return max((e.seq for e in entries if not is_fact(e)), default=through)
+
+    async def _read(self, ports: Ports, after: int, through: int) -> list[StoredEntry]:
+        entries: list[StoredEntry] = []
+        while after < through:
+            page = await ports.broker.read_rollout(self._session, after, 500)
+            if not page:
+                break
+            entries += page
+            after = page[-1].seq
+        return entries
+
+
+def is_fact(entry: StoredEntry) -> bool:
+    """Whether an entry is of the one own type, which the peer's format has no line for."""
+    return bool(orjson.loads(entry.payload)["type"] == DENDRO)
+
+
+def export_lines(entries: Iterable[StoredEntry], text_of: Callable[[str], str | None]) -> Iterator[bytes]:
+    """The file's lines. Facts become the `omitted` of the line after them: their place in the chain.
+
+    Large texts are put back in. A verifier takes them out again by the same rule, which
+    gives the stored bytes that the chain covers.
+    """
+    omitted: list[list[Any]] = []
+    for entry in entries:
+        value = orjson.loads(entry.payload)
+        if value["type"] == DENDRO:
+            omitted.append([entry.seq, entry.epoch, payload_digest(entry.salt, entry.payload).hex()])
+            continue
+        value["payload"] = resolve(value["payload"], text_of)
+        place = {"seq": entry.seq, "epoch": entry.epoch, "salt": entry.salt.hex(), "chain": entry.chain.hex()}
+        yield orjson.dumps({**value, **place, **({"omitted": omitted} if omitted else {})}) + b"\n"
+        omitted = []
+
+
+def blob_hashes(entries: Iterable[StoredEntry]) -> set[str]:
+    """The texts that entries refer to."""
+    mentioning = (orjson.loads(entry.payload) for entry in entries if b'"$blob"' in entry.payload)
+    return {digest for value in mentioning for digest in references(value)}
+
+
+def last_exported(file: BinaryIO) -> int:
+    """The `seq` of the file's last whole line; 0 if it has none.
+
+    A line torn by a crash is cut off: the stream still has it, and it is written again.
+    """
+    size = file.seek(0, 2)
+    start = size
+    while True:
+        start = max(0, start - _TAIL_BYTES)
+        file.seek(start)
+        tail = file.read()
+        end = tail.rfind(b"\n") + 1
+        begin = tail.rfind(b"\n", 0, max(0, end - 1)) + 1
+        if (end and begin) or start == 0:
+            break
+    if start + end < size:
+        file.truncate(start + end)
+    return int(orjson.loads(tail[begin:end])["seq"]) if end else 0

@@ -1,0 +1,93 @@
+"""From an SQ entry to the command that it is, and what a worker has to look at first."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import mimetypes
+from pathlib import Path
+from typing import Any
+
+from orchestrator.broker.records import Claim, SqEntry
+from orchestrator.core import commands as c
+from orchestrator.core import entries as e
+from orchestrator.core.draft import Decision
+from orchestrator.core.state import Call, State
+from orchestrator.protocol import ops
+from orchestrator.protocol.codec import parse_submission
+from orchestrator.protocol.inputs import ImageInput, LocalImageInput, TextInput
+from orchestrator.protocol.submission import MalformedSubmission
+from orchestrator.runtime.ports import Ports
+
+MAX_IMAGE_BYTES = 20 << 20
+
+
+def command_of(entry: SqEntry) -> c.Command | Decision:
+    """The command of an entry; an op that this version cannot read is answered by an `error`."""
+    if entry.kind == "timer":
+        return c.TimerFired(entry.submission, entry.generation)
+    try:
+        submission = parse_submission(entry.payload)
+    except MalformedSubmission as error:
+        return Decision((e.event(entry.submission, "error", message=str(error)),))
+    return c.Submitted(submission.id, submission.op, entry.client, entry.sender, entry.seq)
+
+
+async def with_images(command: c.Command | Decision) -> c.Command | Decision:
+    """A `local_image` is read where the session runs, and becomes an `image` (September 2025, InputItem)."""
+    match command:
+        case c.Submitted(op=ops.UserInput() | ops.UserTurn() as op) if any(
+            isinstance(item, LocalImageInput) for item in op.items
+        ):
+            items = [await asyncio.to_thread(_loaded, item) for item in op.items]
+            changed = op.model_copy(update={"items": tuple(items)})
+            return c.Submitted(command.id, changed, command.client, command.who, command.seq)
+        case _:
+            return command
+
+
+def _loaded(item: Any) -> Any:
+    if not isinstance(item, LocalImageInput):
+        return item
+    try:
+        return ImageInput(image_url=data_url(Path(item.path)))
+    except (OSError, ValueError) as error:
+        return TextInput(text=f"[the image {item.path} could not be read: {error}]")
+
+
+def data_url(path: Path) -> str:
+    """An image file as a data URL; raises `ValueError` for what is no image or too large."""
+    kind = mimetypes.guess_type(path.name)[0] or ""
+    if not kind.startswith("image/"):
+        raise ValueError("its name does not say that it is an image")
+    size = path.stat().st_size
+    if size > MAX_IMAGE_BYTES:
+        raise ValueError(f"it has {size} bytes, at most {MAX_IMAGE_BYTES} can be sent")
+    return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
+
+
+async def judged_running(ports: Ports, state: State, claim: Claim) -> dict[str, str] | None:
+    """What each call of a lost worker left behind; None if nothing had been begun."""
+    task = state.task
+    if task is None or not (task.running or task.request or task.stopping):
+        return None
+    return {call.call_id: await ports.tools.judge(call) for call in task.running if call.epoch != claim.epoch}
+
+
+def drained_call(call: Call, elapsed_s: float) -> c.CallFinished:
+    """A command that outlived its worker's grace: killed, and recorded as killed."""
+    text = f"killed after {elapsed_s:.1f}s: the worker was shut down; it may have had effects"
+    if call.spec["kind"] != "exec":
+        return c.CallFinished(call.call_id, text)
+    whole, fraction = divmod(elapsed_s, 1)
+    end = {
+        "type": "exec_command_end",
+        "call_id": call.call_id,
+        "stdout": "",
+        "stderr": text,
+        "aggregated_output": text,
+        "exit_code": -1,
+        "duration": {"secs": int(whole), "nanos": int(fraction * 1e9)},
+        "formatted_output": text,
+    }
+    return c.CallFinished(call.call_id, text, (end,))

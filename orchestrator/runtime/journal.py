@@ -1,0 +1,108 @@
+"""What a runner knows of its session's log, and the commits that it builds on it.
+
+The journal is the only holder of (state, seq, chain head). A step drafts entries onto it,
+and either the commit is accepted and the draft becomes the journal, or it is thrown away:
+there is no third way, so the state never runs ahead of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+
+from orchestrator.broker.records import Approval, NewEntry, NewEvent, TimerSet
+from orchestrator.core.blobs import externalise
+from orchestrator.core.chain import SALT_BYTES, ChainKey, next_chain, payload_digest
+from orchestrator.core.draft import Decision
+from orchestrator.core.entries import EVENT_MSG
+from orchestrator.core.evolve import evolve
+from orchestrator.core.state import State
+from orchestrator.core.stored import encode_entry, encode_event
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A session's state and where in the log it was folded up to."""
+
+    state: State
+    seq: int
+    head: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Under what entries are written: the claim's epoch, the chain's key, randomness for salts."""
+
+    epoch: int
+    random_bytes: Callable[[int], bytes]
+    key: ChainKey | None = None
+
+    @property
+    def secret(self) -> bytes:
+        return self.key.secret if self.key else b""
+
+
+@dataclass(slots=True)
+class Step:
+    """Entries drafted onto a position, with everything else that their commit makes visible."""
+
+    base: Position
+    """What the commit expects the log to be."""
+    writer: Writer
+    at_ms: int
+    position: Position = field(init=False)
+    entries: list[NewEntry] = field(default_factory=list)
+    events: list[NewEvent] = field(default_factory=list)
+    timers_set: list[TimerSet] = field(default_factory=list)
+    timers_clear: list[str] = field(default_factory=list)
+    approvals_open: list[Approval] = field(default_factory=list)
+    approvals_close: list[str] = field(default_factory=list)
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    export: bool = False
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        self.position = self.base
+
+    def take(self, decision: Decision) -> None:
+        """Adds one decision: from here on the position is what the log will say."""
+        for entry in decision.entries:
+            encoded = encode_entry(entry, self.at_ms, self.blobs)
+            self._append(encoded.line)
+            seq = self.position.seq
+            self.position = replace(self.position, state=evolve(self.position.state, encoded.entry, seq))
+            if entry.type == EVENT_MSG:
+                hash8 = self.position.head[:4].hex()
+                self.events.append(NewEvent(encode_event(encoded.entry), seq, hash8))
+        self.timers_set += [
+            TimerSet(timer.id, timer.generation, timer.at_ms) for timer in decision.timers_set
+        ]
+        self.timers_clear += decision.timers_clear
+        self.approvals_open += [
+            Approval(opened.call_id, encode_request(opened.request, self.blobs))
+            for opened in decision.approvals_open
+        ]
+        self.approvals_close += decision.approvals_close
+        self.export = self.export or decision.export
+
+    def _append(self, line: bytes) -> None:
+        salt = self.writer.random_bytes(SALT_BYTES)
+        seq = self.position.seq + 1
+        head = next_chain(
+            self.position.head, seq, self.writer.epoch, payload_digest(salt, line), self.writer.secret
+        )
+        self.entries.append(NewEntry(line, salt, head))
+        self.position = replace(self.position, seq=seq, head=head)
+        self.size += len(line)
+
+    @property
+    def empty(self) -> bool:
+        return not (self.entries or self.timers_clear or self.approvals_close)
+
+
+def encode_request(request: Mapping[str, Any], blobs: dict[str, bytes]) -> bytes:
+    """An open approval as the fleet's queue keeps it; large changes go to `blobs`."""
+    return orjson.dumps(externalise(request, blobs))

@@ -1,0 +1,108 @@
+"""Everything that the runtime may touch outside of itself.
+
+A simulator replaces this record and nothing else: with it, the same runner, the same core
+and the same scripts run on a simulated clock and network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.texts import Texts
+from orchestrator.core.commands import Assessment, CallFinished
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.state import Call, State
+from orchestrator.model.client import HttpBudget
+from orchestrator.model.events import ModelEvent
+from orchestrator.model.request import Item, Prompt
+
+DeltaSink = Callable[[dict[str, Any]], None]
+"""Takes an event message that goes to the EQ alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """Where and for whom a call is assessed or run."""
+
+    session: SessionId
+    tree: TreeId
+    claim: str
+    """The keeper's name for the right to run it."""
+    state: State
+    deltas: DeltaSink
+
+
+class Tools(Protocol):
+    """The tools that a model is offered, and what their calls do."""
+
+    def specs(self, state: State) -> Sequence[Item]:
+        """What the model is told of them, in the Responses API's form."""
+        ...
+
+    async def assess(self, call: Call, site: CallSite) -> Assessment:
+        """What a call asks for; reads files, starts nothing."""
+        ...
+
+    async def run(self, call: Call, site: CallSite) -> CallFinished:
+        """Runs an accepted call to its end; cancelling it kills it and waits for the proof."""
+        ...
+
+    async def judge(self, call: Call) -> str:
+        """What a lost worker's call left behind: `none`, `all` or `in_doubt`."""
+        ...
+
+
+class Models(Protocol):
+    """The providers that this worker knows."""
+
+    def stream(self, provider: str, prompt: Prompt, budget: HttpBudget) -> AsyncIterator[ModelEvent]:
+        """One model request; raises the model's errors, also for a provider that it does not know."""
+        ...
+
+    def retries(self, provider: str) -> tuple[int, int]:
+        """(request_max_retries, stream_max_retries) of a provider."""
+        ...
+
+
+class Keepers(Protocol):
+    """The right to run commands, as the keeper knows it."""
+
+    def extend(self, claim: str, deadline_boottime: float) -> None: ...
+
+    async def kill(self, claim: str) -> None: ...
+
+
+Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
+
+
+def _spawn(coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    return asyncio.get_running_loop().create_task(coroutine, name=name)
+
+
+def _boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What one worker runs on."""
+
+    broker: Broker
+    texts: Texts
+    """Large texts by their hash."""
+    models: Models
+    tools: Tools
+    keeper: Keepers
+    monotonic: Callable[[], float] = time.monotonic
+    boottime: Callable[[], float] = _boottime
+    """Counts while the machine sleeps: a lease does, too."""
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    random_bytes: Callable[[int], bytes] = secrets.token_bytes
+    jitter: Callable[[], float] = field(default=lambda: 0.9 + secrets.randbelow(2001) / 10_000)
+    spawn: Spawn = _spawn

@@ -1,0 +1,167 @@
+"""Keeping claims alive: the lease protocol, from the holder's side.
+
+States of a claim, by whose clock, and who is authoritative:
+
+    held       Redis has (owner, epoch, claim id) and an expiry 6 s after the last renewal it served.
+    trusted    the holder sent a renewal, answered OK, less than 4 s ago (its own CLOCK_BOOTTIME,
+               from the moment of *sending*: the lease can only be longer than it thinks).
+    expired    Redis may give the session to another; until one takes it, the holder may renew.
+    fenced     another claim has a higher epoch; no write of this one is accepted, ever.
+
+Trust ends before the lease can: 4 s + the drift of two clocks over 4 s < 6 s. When it
+ends the holder stops its own work, so nothing of it can run beside the next holder. Each
+failure, and what saves us:
+
+    the process dies        the keeper's pipe closes: commands die at once; lease runs out in 6 s
+    the process is stopped  the keeper's deadlines pass (CLOCK_BOOTTIME), commands die within 4 s
+    the loop is stuck       this thread sees no tick for 2 s and stops renewing
+    Redis is away           renewals fail, trust ends, work stops; commits go on being sent again
+                            only while somebody may still believe them (`Writing.give_up`)
+    Redis went back         claim id, seq and head no longer match: fenced at the next write
+
+Renewal runs in a thread of its own with its own connection: a loop that is busy folding a
+long log must not lose its claims, a loop that is stuck must.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.errors import BrokerError
+from orchestrator.broker.records import Claim, Fenced, Renewed
+from orchestrator.runtime.log import log
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTimes:
+    """Seconds; see the module's text for how they hang together."""
+
+    renew_s: float = 2.0
+    trust_s: float = 4.0
+    stall_s: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a renewal learned of one claim, told to the main loop."""
+
+    claim: Claim
+    tip: str | None
+    """The SQ's tip; None if the claim is over."""
+
+
+Report = Callable[[Sequence[Verdict]], None]
+"""Called in the main loop."""
+
+
+class Renewal:
+    """The renewal thread of one worker."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Broker],
+        times: LeaseTimes,
+        extend: Callable[[str, float], None],
+        report: Report,
+    ) -> None:
+        self._connect = connect
+        self._times = times
+        self._extend = extend
+        self._report = report
+        self._lock = threading.Lock()
+        self._claims: dict[str, Claim] = {}
+        self._sent_at: dict[str, float] = {}
+        self._ticked_at = boottime()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="dendro-renewal", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        """Starts the thread; called from the main loop, which must call `tick` from then on."""
+        self._loop = asyncio.get_running_loop()
+        self._ticked_at = boottime()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread; claims that are still held run out by themselves."""
+        self._stop.set()
+        self._thread.join(timeout=10)
+
+    def tick(self) -> None:
+        """The main loop is alive."""
+        self._ticked_at = boottime()
+
+    def hold(self, claim: Claim, sent_at: float) -> None:
+        """Renews a claim from now on; `sent_at` is when the claim was asked for (CLOCK_BOOTTIME)."""
+        with self._lock:
+            self._claims[claim.claim_id] = claim
+            self._sent_at[claim.claim_id] = sent_at
+        self._extend(claim.claim_id, sent_at + self._times.trust_s)
+
+    def let_go(self, claim: Claim) -> None:
+        with self._lock:
+            self._claims.pop(claim.claim_id, None)
+            self._sent_at.pop(claim.claim_id, None)
+
+    def distrusted(self) -> list[Claim]:
+        """Claims whose trust has ended: their work is to be stopped."""
+        horizon = boottime() - self._times.trust_s
+        with self._lock:
+            return [claim for key, claim in self._claims.items() if self._sent_at[key] < horizon]
+
+    # ── the thread ────────────────────────────────────────────────────────────────────────────
+
+    def _main(self) -> None:
+        asyncio.run(self._renew_for_ever())
+
+    async def _renew_for_ever(self) -> None:
+        broker = self._connect()
+        try:
+            while not await asyncio.to_thread(self._stop.wait, self._times.renew_s):
+                if boottime() - self._ticked_at > self._times.stall_s + self._times.renew_s:
+                    log.error(
+                        "the event loop has not ticked for %.1f s: not renewing", boottime() - self._ticked_at
+                    )
+                    continue
+                await self._renew(broker)
+        finally:
+            await broker.aclose()
+
+    async def _renew(self, broker: Broker) -> None:
+        with self._lock:
+            claims = list(self._claims.values())
+        if not claims:
+            return
+        sent_at = boottime()
+        try:
+            answers = await broker.renew(claims)
+        except BrokerError as error:
+            log.warning("%d claims were not renewed: %s", len(claims), error)
+            return
+        self._heard(claims, answers, sent_at)
+
+    def _heard(self, claims: list[Claim], answers: list[Renewed | Fenced], sent_at: float) -> None:
+        verdicts = []
+        for claim, answer in zip(claims, answers, strict=True):
+            if isinstance(answer, Renewed):
+                with self._lock:
+                    known = claim.claim_id in self._claims
+                    if known:
+                        self._sent_at[claim.claim_id] = sent_at
+                if known:
+                    self._extend(claim.claim_id, sent_at + self._times.trust_s)
+                verdicts.append(Verdict(claim, answer.sq_tip))
+            else:
+                verdicts.append(Verdict(claim, None))
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._report, verdicts)
+
+
+def boottime() -> float:
+    """Seconds since boot, also while the machine sleeps: a lease runs on then."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,0 +1,408 @@
+"""One claimed session, from its claim to its release.
+
+Every step is the same: gather what happened (SQ entries, results of effects), decide each,
+commit all of it at once, and only then start what the new state owes. Nothing runs that is
+not first in the log; a step that is fenced changed nothing and ends the runner.
+
+What may end a runner: it parks (nothing can go on without news), yields (others wait and
+its quantum is over), drains (the worker is leaving), or loses its claim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from orchestrator.broker.records import (
+    START,
+    Claimed,
+    Committed,
+    Fenced,
+    Refused,
+    Release,
+    SqEntry,
+    StoredEntry,
+)
+from orchestrator.core import commands as c
+from orchestrator.core.chain import ChainKey
+from orchestrator.core.decide import IllegalCommand, decide
+from orchestrator.core.draft import Decision
+from orchestrator.core.outstanding import (
+    AssessCall,
+    FollowRequest,
+    OweRequest,
+    RunCall,
+    StopAll,
+    outstanding,
+)
+from orchestrator.core.settings import Rules
+from orchestrator.core.snapshot import encode_snapshot
+from orchestrator.core.state import Call, State
+from orchestrator.runtime.commits import Writing
+from orchestrator.runtime.effects import EffectKey, Effects
+from orchestrator.runtime.export import RolloutFile
+from orchestrator.runtime.intake import command_of, drained_call, judged_running, with_images
+from orchestrator.runtime.journal import Position, Step, Writer
+from orchestrator.runtime.loading import Cache, load
+from orchestrator.runtime.log import log
+from orchestrator.runtime.ports import CallSite, Ports
+from orchestrator.runtime.requests import follow_request
+from orchestrator.runtime.summary import session_meta
+
+MAX_STEP_ENTRIES = 128
+MAX_STEP_BYTES = 256 << 10
+"""A step is cut here; one more decision still fits the commit's bounds (256 entries, 1 MB)."""
+SQ_PAGE = 100
+
+
+class Ended(StrEnum):
+    """Why a runner let its session go."""
+
+    PARKED = "parked"
+    YIELDED = "yielded"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerConfig:
+    """What one worker asks of each of its runners."""
+
+    rules: Rules = field(default_factory=Rules)
+    chain_key: ChainKey | None = None
+    snapshot_every: int = 256
+    quantum_s: float = 30.0
+    drain_grace_s: float = 10.0
+    others_wait: Callable[[], bool] = lambda: False
+    """Whether sessions of the pool are due while this worker has no room."""
+    confirm_effects: Callable[[], Awaitable[None]] | None = None
+    """Under `effects = wait`: returns when replicas have the last commit."""
+
+
+Arrival = tuple[c.Command | Decision, str | None]
+"""Something to decide (or decided already), and the SQ entry that it came from."""
+
+
+class Runner:
+    """The holder of one session. One runner serves one claim."""
+
+    def __init__(self, ports: Ports, config: RunnerConfig, claimed: Claimed, cache: Cache) -> None:
+        self.claim = claimed.claim
+        self._ports = ports
+        self._config = config
+        self._claimed = claimed
+        self._cache = cache
+        self._writer = Writer(claimed.claim.epoch, ports.random_bytes, config.chain_key)
+        self._writing = Writing(ports, claimed.claim)
+        self._effects = Effects(ports, claimed.claim.session, self._effect_failed)
+        self._inbox: deque[Arrival] = deque()
+        self._wake = asyncio.Event()
+        self._cursor = claimed.cursor
+        self._read_to = claimed.cursor
+        self._unread = claimed.sq_tip != claimed.cursor
+        self._snapshot_seq = claimed.snapshot_seq
+        self._began = ports.monotonic()
+        self._draining = False
+        self._lost = False
+        self._cut = False
+        self._delay: asyncio.Task[None] | None = None
+        self._unexported: list[StoredEntry] = []
+        self._position: Position
+
+    # ── what the worker tells its runner ──────────────────────────────────────────────────────
+
+    def poke(self, tip: str | None = None) -> None:
+        """Something may be in the SQ; `tip`, if known, is its last entry."""
+        if tip is None or _number(tip) > _number(self._read_to):
+            self._unread = True
+            self._wake.set()
+
+    def lose(self) -> None:
+        """The claim is over, or can no longer be trusted: whatever runs is to stop now."""
+        self._lost = True
+        self._writing.give_up()
+        self._wake.set()
+
+    def drain(self) -> None:
+        """The worker leaves: give the session back as soon as nothing of it runs."""
+        if not self._draining:
+            self._draining = True
+            self._ports.spawn(self._cut_short(), f"{self.claim.session}:drain")
+            self._wake.set()
+
+    # ── the loop ──────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> Ended:
+        """Runs the session until it can be given back or is lost."""
+        self._position = await load(self._ports, self._claimed, self._cache, self._writer.secret)
+        try:
+            await self._begin()
+            while True:
+                ended = await self._step()
+                if ended is not None:
+                    return ended
+                await self._wake.wait()
+                self._wake.clear()
+        finally:
+            await self._effects.stop()
+            self._writing.close()
+            if self._delay is not None:
+                self._delay.cancel()
+
+    @property
+    def _state(self) -> State:
+        return self._position.state
+
+    async def _begin(self) -> None:
+        judgements = await judged_running(self._ports, self._state, self.claim)
+        if judgements is not None:
+            self._push(c.TookOver(judgements))
+        await self._accept(self._claimed.first)
+
+    async def _step(self) -> Ended | None:
+        """One turn of the loop; None means that the runner goes on."""
+        while not self._lost:
+            await self._read_sq()
+            step = Step(self._position, self._writer, self._ports.broker.now_ms())
+            self._decide_arrivals(step)
+            await self._advance(step)
+            release = self._release(step)
+            done = await self._finish(step, release)
+            if done is not None or not (self._inbox or self._unread or self._cut):
+                return done
+        return Ended.LOST
+
+    async def _read_sq(self) -> None:
+        while self._unread and len(self._inbox) < SQ_PAGE:
+            page = await self._ports.broker.read_sq(self.claim.session, self._read_to, SQ_PAGE)
+            self._unread = len(page) == SQ_PAGE
+            await self._accept(page)
+
+    async def _accept(self, entries: tuple[SqEntry, ...]) -> None:
+        for entry in entries:
+            self._inbox.append((await with_images(command_of(entry)), entry.id))
+            self._read_to = entry.id
+        if _number(self._read_to) >= _number(self._claimed.sq_tip) and entries is self._claimed.first:
+            self._unread = False
+
+    def _push(self, command: c.Command) -> None:
+        """An effect's result."""
+        self._inbox.append((command, None))
+        self._wake.set()
+
+    # ── deciding ──────────────────────────────────────────────────────────────────────────────
+
+    def _decide_arrivals(self, step: Step) -> None:
+        while self._inbox and len(step.entries) < MAX_STEP_ENTRIES and step.size < MAX_STEP_BYTES:
+            command, sq_id = self._inbox.popleft()
+            self._decide(step, command)
+            if sq_id is not None:
+                self._cursor = sq_id
+
+    def _decide(self, step: Step, command: c.Command | Decision) -> None:
+        if isinstance(command, Decision):
+            step.take(command)
+            return
+        try:
+            step.take(decide(step.position.state, command, self._moment(step)))
+        except IllegalCommand as illegal:
+            # What an effect still had to say of work that was stopped meanwhile.
+            log.info("session %s: %s", self.claim.session, illegal)
+
+    def _moment(self, step: Step) -> c.Moment:
+        return c.Moment(step.at_ms, self.claim.epoch, self._rules(step.position.state), self._ports.jitter())
+
+    def _rules(self, state: State) -> Rules:
+        settings = state.task.settings if state.task else state.settings
+        http, stream = self._ports.models.retries(settings.model_provider)
+        return replace(self._config.rules, request_max_retries=http, stream_max_retries=stream)
+
+    async def _advance(self, step: Step) -> None:
+        """Decides what needs no news: calls whose turn it is, a request that is owed and due."""
+        progressed = not self._leaving()
+        self._cut = False
+        while progressed:
+            self._cut = len(step.entries) >= MAX_STEP_ENTRIES
+            if self._cut:
+                return
+            progressed = False
+            state = step.position.state
+            for work in outstanding(state, self._rules(state)):
+                match work:
+                    case AssessCall(call_id):
+                        call = _call(state, call_id)
+                        assessment = await self._ports.tools.assess(call, self._site(state))
+                        self._decide(step, c.CallAssessed(call_id, assessment))
+                        progressed = True
+                    case OweRequest(not_before_ms) if not_before_ms <= step.at_ms:
+                        self._decide(step, c.BeginRequest())
+                        progressed = True
+                    case _:
+                        continue
+                break
+
+    def _leaving(self) -> bool:
+        over = self._ports.monotonic() - self._began > self._config.quantum_s
+        return self._draining or (over and not self._effects and self._config.others_wait())
+
+    def _release(self, step: Step) -> Release:
+        state = step.position.state
+        if self._effects or self._inbox or self._unread:
+            return "keep"
+        owed = outstanding(state, self._rules(state))
+        if not owed:
+            return "park"
+        starts_nothing = all(isinstance(work, (OweRequest, AssessCall)) for work in owed)
+        return "yield" if self._leaving() and starts_nothing else "keep"
+
+    # ── committing ────────────────────────────────────────────────────────────────────────────
+
+    async def _finish(self, step: Step, release: Release) -> Ended | None:
+        if step.export:
+            await self._export()
+        snapshot_due = step.position.seq - self._snapshot_seq >= self._config.snapshot_every
+        moved = self._cursor != self._writing.cursor(self._claimed.cursor)
+        released = False
+        if not step.empty or moved:
+            keep: Release = "keep" if snapshot_due else release
+            answer = await self._writing.commit(step, self._cursor, keep, self._meta(step, release))
+            if not isinstance(answer, Committed):
+                return self._turned_away(answer)
+            self._committed(step, answer)
+            released = answer.released
+        if snapshot_due:
+            await self._snapshot()
+        if not released and release != "keep" and not self._unread:
+            released = await self._give_back(release)
+        if released:
+            self._cache.keep(self.claim.session, self._position)
+            await self._export()
+            return Ended.PARKED if release == "park" else Ended.YIELDED
+        await self._start_owed()
+        return None
+
+    def _meta(self, step: Step, release: Release) -> bytes | None:
+        return session_meta(step.position, step.at_ms) if release != "keep" else None
+
+    def _committed(self, step: Step, answer: Committed) -> None:
+        first = self._position.seq + 1
+        self._unexported += [
+            StoredEntry(seq, self.claim.epoch, entry.payload, entry.salt, entry.chain)
+            for seq, entry in enumerate(step.entries, first)
+        ]
+        self._position = step.position
+        if _number(answer.sq_tip) > _number(self._read_to):
+            self._unread = True
+
+    def _turned_away(self, answer: Fenced | Refused | None) -> Ended:
+        if isinstance(answer, Refused):
+            raise RuntimeError(
+                f"a step of session {self.claim.session} was refused: {answer.reason} {answer.detail}"
+            )
+        if answer is not None:
+            log.warning(
+                "session %s was lost to epoch %d: %s", self.claim.session, answer.holder_epoch, answer.reason
+            )
+        self._lost = True
+        return Ended.LOST
+
+    async def _give_back(self, release: Release) -> bool:
+        answer = await self._ports.broker.release(self.claim, park=release == "park")
+        return not isinstance(answer, Fenced)
+
+    async def _snapshot(self) -> None:
+        data = encode_snapshot(self._state, self._position.seq, self._position.head)
+        stored = await self._ports.broker.snapshot(self.claim, self._position.seq, data)
+        if not isinstance(stored, Fenced | Refused):
+            self._snapshot_seq = self._position.seq
+
+    async def _export(self) -> None:
+        path = self._state.facts.rollout_path
+        if not path or not self._state.native:
+            return
+        file = RolloutFile(Path(path), self.claim.session, self.claim.tree)
+        through = await file.bring_up_to(self._ports, self._position.seq, self._unexported)
+        self._unexported = [entry for entry in self._unexported if entry.seq > through]
+
+    # ── starting what is owed ─────────────────────────────────────────────────────────────────
+
+    async def _start_owed(self) -> None:
+        state = self._state
+        for work in outstanding(state, self._rules(state)):
+            match work:
+                case StopAll():
+                    await self._stop_all()
+                case RunCall(call_id) if ("call", call_id) not in self._effects:
+                    if self._config.confirm_effects is not None:
+                        await self._config.confirm_effects()
+                    self._effects.start(("call", call_id), self._run_call(_call(state, call_id), state))
+                case FollowRequest(n) if ("request", str(n)) not in self._effects:
+                    self._effects.start(
+                        ("request", str(n)), follow_request(self._ports, state, self._push, self._delta)
+                    )
+                case OweRequest(not_before_ms) if not self._leaving():
+                    self._wait_until(not_before_ms)
+                case _:
+                    pass
+
+    async def _stop_all(self) -> None:
+        elapsed = self._effects.elapsed("call")
+        await self._effects.stop()
+        self._push(c.Stopped(elapsed))
+
+    def _wait_until(self, not_before_ms: int) -> None:
+        async def delay() -> None:
+            await self._ports.sleep(max(0, not_before_ms - self._ports.broker.now_ms()) / 1000)
+            self._wake.set()
+
+        if self._delay is None or self._delay.done():
+            self._delay = self._ports.spawn(delay(), f"{self.claim.session}:delay")
+
+    async def _run_call(self, call: Call, state: State) -> None:
+        self._push(await self._ports.tools.run(call, self._site(state)))
+
+    def _site(self, state: State) -> CallSite:
+        return CallSite(self.claim.session, self.claim.tree, self.claim.claim_id, state, self._delta)
+
+    def _delta(self, message: dict[str, Any]) -> None:
+        task = self._state.task
+        if task is not None:
+            self._writing.delta(task.id, message, self._position)
+
+    def _effect_failed(self, key: EffectKey, error: BaseException) -> None:
+        log.error("session %s: %s %s failed", self.claim.session, *key, exc_info=error)
+        text = f"internal error: {type(error).__name__}: {error}"
+        if key[0] == "request":
+            self._push(c.ResponseBroken(int(key[1]), "fatal", text))
+        elif key[0] == "call":
+            self._push(c.CallFinished(key[1], text))
+
+    async def _cut_short(self) -> None:
+        """After the grace, whatever still runs is stopped and recorded as such."""
+        grace_until = self._ports.monotonic() + self._config.drain_grace_s
+        while self._effects and self._ports.monotonic() < grace_until:
+            await self._ports.sleep(0.05)
+        task = self._state.task
+        if not self._effects or task is None:
+            return
+        elapsed = self._effects.elapsed("call")
+        await self._effects.stop()
+        for call in task.running:
+            if call.call_id in elapsed:
+                self._push(drained_call(call, elapsed[call.call_id]))
+        if task.request is not None:
+            self._push(c.ResponseBroken(task.request.n, "stream", "the worker is shutting down", delay_ms=0))
+
+
+def _call(state: State, call_id: str) -> Call:
+    call = state.task.call(call_id) if state.task else None
+    assert call is not None
+    return call
+
+
+def _number(sq_id: str) -> int:
+    return int((sq_id or START).partition("-")[0])

@@ -1,0 +1,53 @@
+"""What a session's hash says of it to lists: a projection, rewritten whenever it comes to rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from orchestrator.core.history import message_text
+from orchestrator.core.snapshot import digest
+from orchestrator.core.state import State
+from orchestrator.core.tokens import context_left
+from orchestrator.runtime.journal import Position
+
+TITLE_CHARS = 80
+
+
+def session_meta(position: Position, at_ms: int) -> bytes:
+    """JSON: title, cwd, model, tokens, share of the context left, and the state's digest at its `seq`."""
+    state = position.state
+    settings, tokens = state.settings, state.tokens
+    return orjson.dumps(
+        {
+            "title": title(state),
+            "cwd": settings.cwd,
+            "model": settings.model,
+            "status": state.status,
+            "outcome": state.outcome,
+            "blended_total": tokens.total.blended_total if tokens else 0,
+            "context_left": context_left(tokens, settings.context_window),
+            "updated_ms": at_ms,
+            "rollout_path": state.facts.rollout_path,
+            "seq": position.seq,
+            "state_sha256": digest(state),
+        }
+    )
+
+
+def title(state: State) -> str:
+    """The first thing that the user said, on one line."""
+    for item in state.history:
+        text = _user_text(item)
+        if text:
+            folded = " ".join(text.split())
+            return folded if len(folded) <= TITLE_CHARS else folded[: TITLE_CHARS - 1] + "…"
+    return ""
+
+
+def _user_text(item: Any) -> str:
+    if item.get("type") != "message" or item.get("role") != "user":
+        return ""
+    text = message_text(item)
+    return "" if text.startswith("<") else text

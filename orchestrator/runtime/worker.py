@@ -1,0 +1,226 @@
+"""A worker: claims sessions while it has room, and hands each to a runner.
+
+Nothing here is remembered that matters: `due` and `leases` in Redis say what is claimable,
+hints only say when to look, and a look every second finds whatever a lost hint was about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+
+from orchestrator.broker.errors import BrokerError, Unavailable
+from orchestrator.broker.records import Claimed
+from orchestrator.runtime.loading import BrokenLog, Cache
+from orchestrator.runtime.log import log
+from orchestrator.runtime.ports import Ports
+from orchestrator.runtime.renewal import Renewal, Verdict
+from orchestrator.runtime.runner import Ended, Runner, RunnerConfig
+
+LOOK_S = 1.0
+TICK_S = 0.5
+HEARTBEAT_S = 5.0
+UNAVAILABLE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """One worker's identity and bounds."""
+
+    name: str
+    pools: tuple[str, ...]
+    concurrency: int = 16
+    runner: RunnerConfig = field(default_factory=RunnerConfig)
+
+
+class Worker:
+    """Runs until it is drained; `run` returns when every session was given back."""
+
+    def __init__(self, ports: Ports, config: WorkerConfig, renewal: Callable[[Any], Renewal]) -> None:
+        self._ports = ports
+        self._config = config
+        self._renewal = renewal(self._verdicts)
+        self._cache = Cache()
+        self._runners: dict[str, Runner] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._look = asyncio.Event()
+        self._draining = asyncio.Event()
+        self._hinted: dict[tuple[str, int], None] = {}
+        """(pool, shard) pairs to look at, in the order in which they were hinted."""
+        self._backlog = False
+        self._runner_config = replace(config.runner, others_wait=lambda: self._backlog)
+
+    async def run(self) -> None:
+        """Claims and runs sessions until `drain`, then waits for those it holds."""
+        self._renewal.start()
+        self._hint_everything()
+        chores = [
+            self._ports.spawn(chore, f"worker:{name}")
+            for name, chore in (
+                ("tick", self._tick()),
+                ("timers", self._timers()),
+                ("heartbeat", self._heartbeat()),
+                *((f"hints:{pool}", self._listen(pool)) for pool in self._config.pools),
+            )
+        ]
+        try:
+            await self._claim_until_drained()
+            await self._emptied()
+        finally:
+            for chore in chores:
+                chore.cancel()
+            await asyncio.gather(*chores, return_exceptions=True)
+            self._renewal.stop()
+
+    def drain(self) -> None:
+        """Takes nothing more; running sessions are given back at their next boundary."""
+        self._draining.set()
+        self._look.set()
+        for runner in self._runners.values():
+            runner.drain()
+
+    async def _emptied(self) -> None:
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # ── claiming ──────────────────────────────────────────────────────────────────────────────
+
+    async def _claim_until_drained(self) -> None:
+        while not self._draining.is_set():
+            self._look.clear()
+            try:
+                await self._claim_all()
+            except Unavailable as error:
+                log.warning("cannot claim: %s", error)
+                await self._ports.sleep(UNAVAILABLE_S)
+                continue
+            await self._look_again()
+
+    async def _look_again(self) -> None:
+        timer = self._ports.spawn(self._wake_later(), "worker:look")
+        await self._look.wait()
+        timer.cancel()
+
+    async def _wake_later(self) -> None:
+        await self._ports.sleep(LOOK_S)
+        self._hint_everything()
+        self._look.set()
+
+    def _hint_everything(self) -> None:
+        shards = range(self._ports.broker.config.shards)
+        self._hinted.update(dict.fromkeys((pool, shard) for pool in self._config.pools for shard in shards))
+
+    async def _claim_all(self) -> None:
+        """Claims from the hinted shards until nothing is claimable there or there is no room."""
+        self._backlog = False
+        while self._hinted and not self._draining.is_set():
+            if not self._room():
+                self._backlog = True
+                return
+            pool, shard = next(iter(self._hinted))
+            if not await self._claim_one(pool, shard):
+                self._hinted.pop((pool, shard), None)
+
+    def _room(self) -> bool:
+        return len(self._runners) < self._config.concurrency
+
+    async def _claim_one(self, pool: str, shard: int) -> bool:
+        sent_at = self._ports.boottime()
+        claim_id = self._ports.random_bytes(8).hex()
+        claimed = await self._ports.broker.claim(pool, self._config.name, claim_id, shard)
+        if claimed is None:
+            return False
+        self._take(claimed, sent_at)
+        return True
+
+    def _take(self, claimed: Claimed, sent_at: float) -> None:
+        runner = Runner(self._ports, self._runner_config, claimed, self._cache)
+        self._renewal.hold(claimed.claim, sent_at)
+        self._runners[claimed.claim.claim_id] = runner
+        task = self._ports.spawn(self._run(runner), f"runner:{claimed.claim.session}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, runner: Runner) -> None:
+        ended = Ended.LOST
+        try:
+            ended = await runner.run()
+        except (BrokerError, BrokenLog) as error:
+            # The claim runs out; whoever takes it counts claims without progress.
+            log.error("session %s: %s", runner.claim.session, error)
+        except Exception:
+            log.exception("session %s: its runner failed", runner.claim.session)
+        finally:
+            self._renewal.let_go(runner.claim)
+            self._runners.pop(runner.claim.claim_id, None)
+            log.info("session %s: %s", runner.claim.session, ended)
+            self._look.set()
+
+    # ── chores ────────────────────────────────────────────────────────────────────────────────
+
+    async def _listen(self, pool: str) -> None:
+        cursors: Any = {}
+        while True:
+            try:
+                hints = await self._ports.broker.wait_for_hints(pool, self._config.name, cursors, 30.0)
+            except BrokerError as error:
+                log.warning("not listening: %s", error)
+                await self._ports.sleep(UNAVAILABLE_S)
+                continue
+            cursors = hints.cursors
+            if hints.shards:
+                self._hinted.update(dict.fromkeys((pool, shard) for shard in hints.shards))
+                self._look.set()
+            for session in hints.pokes:
+                for runner in self._runners.values():
+                    if runner.claim.session == session:
+                        runner.poke()
+
+    async def _tick(self) -> None:
+        while True:
+            self._renewal.tick()
+            for claim in self._renewal.distrusted():
+                runner = self._runners.get(claim.claim_id)
+                if runner is not None:
+                    log.warning("session %s: its claim can no longer be trusted", claim.session)
+                    runner.lose()
+                self._renewal.let_go(claim)
+            await self._ports.sleep(TICK_S)
+
+    async def _timers(self) -> None:
+        while True:
+            try:
+                for shard in range(self._ports.broker.config.shards):
+                    await self._ports.broker.fire(shard)
+            except BrokerError as error:
+                log.warning("timers were not looked at: %s", error)
+            await self._ports.sleep(LOOK_S)
+
+    async def _heartbeat(self) -> None:
+        while True:
+            state = {
+                "pools": self._config.pools,
+                "held": len(self._runners),
+                "room": self._config.concurrency,
+            }
+            try:
+                await self._ports.broker.heartbeat(self._config.name, orjson.dumps(state))
+            except BrokerError as error:
+                log.warning("no heartbeat: %s", error)
+            await self._ports.sleep(HEARTBEAT_S)
+
+    def _verdicts(self, verdicts: Sequence[Verdict]) -> None:
+        """What the renewal thread learned."""
+        for verdict in verdicts:
+            runner = self._runners.get(verdict.claim.claim_id)
+            if runner is None:
+                continue
+            if verdict.tip is None:
+                log.warning("session %s: its claim is over", verdict.claim.session)
+                runner.lose()
+            else:
+                runner.poke(verdict.tip)
