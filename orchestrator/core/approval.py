@@ -43,33 +43,52 @@ Verdict = Run | Ask | Refuse
 
 def judge_exec(command: Exec, settings: TurnSettings, approved: frozenset[str]) -> Verdict:
     """The verdict on one command under the task's settings."""
-    policy = settings.approval_policy
-    full_access = settings.sandbox_policy["mode"] == "danger-full-access"
+    policy, free = settings.approval_policy, full_access(settings)
     if command.escalated and policy != "on-request":
         return Refuse(
             f"approval policy is {policy}: escalated permissions cannot be asked for; "
             "run the command without with_escalated_permissions"
         )
-    sandboxed = not (full_access or command.escalated)
-    if command.key in approved:
-        return Run(sandboxed and command.confinable)
+    if unconfined_key(command.key) in approved:
+        return Run(sandboxed=False)
+    sandboxed = not (free or command.escalated)
+    confined = sandboxed and command.confinable
+    # An approval covers what was approved: one of a confined run is none to give confinement up.
+    if command.key in approved and (free or confined):
+        return Run(sandboxed)
     if command.dangerous:
-        return _judge_dangerous(policy, sandboxed)
-    if command.safe and (full_access or command.confinable):
-        return Run(sandboxed=not full_access)
+        return _judge_dangerous(command, policy, sandboxed)
+    if command.safe and (free or command.confinable):
+        return Run(sandboxed=not free)
     if policy == "untrusted" or command.escalated:
-        return Ask(command.justification, sandboxed and command.confinable)
-    if full_access or command.confinable:
+        return _ask(command, command.justification, sandboxed)
+    if free or command.confinable:
         return Run(sandboxed)
     if policy == "never":
         return Refuse("no confinement can be had on this worker, and the approval policy is never: not run")
-    return Ask(NO_CONFINEMENT_REASON, sandboxed=False)
+    return _ask(command, None, sandboxed)
 
 
-def _judge_dangerous(policy: str, sandboxed: bool) -> Verdict:
+def _judge_dangerous(command: Exec, policy: str, sandboxed: bool) -> Verdict:
     if policy == "never":
         return Refuse("the command is dangerous, and the approval policy is never: not run")
-    return Ask("the command looks destructive", sandboxed)
+    return _ask(command, "the command looks destructive", sandboxed)
+
+
+def _ask(command: Exec, reason: str | None, sandboxed: bool) -> Ask:
+    """Whoever is asked is told when the command would run without the confinement that it should have."""
+    if not sandboxed or command.confinable:
+        return Ask(reason, sandboxed)
+    return Ask(f"{reason}; {NO_CONFINEMENT_REASON}" if reason else NO_CONFINEMENT_REASON, sandboxed=False)
+
+
+def full_access(settings: TurnSettings) -> bool:
+    return bool(settings.sandbox_policy["mode"] == "danger-full-access")
+
+
+def unconfined_key(key: str) -> str:
+    """What `approved_for_session` remembers of a command that was approved to run without confinement."""
+    return f"unconfined:{key}"
 
 
 def judge_patch(patch: ApplyPatch, settings: TurnSettings, approved: frozenset[str]) -> Verdict:

@@ -57,13 +57,21 @@ def next_chain(previous: bytes, seq: int, epoch: int, digest: bytes, secret: byt
     return hashlib.blake2b(message, digest_size=DIGEST_BYTES, key=secret).digest()
 
 
+def _following(head: bytes, link: Link, secret: bytes) -> bytes:
+    """The chain value that `link` should have; an edited number that no entry can have leads to none."""
+    try:
+        return next_chain(head, link.seq, link.epoch, link.digest, secret)
+    except OverflowError:
+        return b""
+
+
 def first_broken(links: Iterable[Link], head: bytes, secret: bytes = b"") -> BrokenLink | None:
     """Walks entries in order from `head`, the chain value before the first of them."""
     expected: int | None = None
     for link in links:
         if expected is not None and link.seq != expected:
             return BrokenLink(expected, f"missing: the next entry present is {link.seq}")
-        head = next_chain(head, link.seq, link.epoch, link.digest, secret)
+        head = _following(head, link, secret)
         if head != link.chain:
             return BrokenLink(link.seq, "its hash does not follow from its content and the entry before it")
         expected = link.seq + 1

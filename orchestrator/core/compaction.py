@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from orchestrator.core.evolve import CONTEXT_TAGS
+from orchestrator.core.context import CONTEXT_TAGS, is_context
 from orchestrator.core.history import Item, message_text, user_message
 from orchestrator.core.state import State
 
@@ -33,17 +33,13 @@ def compacted_history(state: State, summary: str) -> tuple[tuple[str, ...], list
     """The user texts kept, and the items that replace the history."""
     texts = [*state.kept_user_texts, *_user_texts(state.history)]
     kept = tuple(reversed(list(_newest(texts))))
-    initial = [item for item in state.history if _is_context(item)]
+    initial = [item for item in state.history if is_context(item)]
     return kept, [*initial, user_message(_bridge(kept, summary))]
-
-
-def _is_context(item: Item) -> bool:
-    return item.get("role") == "user" and message_text(item).startswith(CONTEXT_TAGS)
 
 
 def _user_texts(history: Iterable[Item]) -> list[str]:
     texts = [
-        message_text(item) for item in history if item.get("role") == "user" and item["type"] == "message"
+        message_text(item) for item in history if item.get("role") == "user" and item.get("type") == "message"
     ]
     return [text for text in texts if text and not text.startswith((*CONTEXT_TAGS, _MARKER, _BRIDGE_OPENING))]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.core.history import user_message
+from orchestrator.core.history import Item, message_text, user_message
 from orchestrator.core.settings import TurnSettings
 
 USER_INSTRUCTIONS_LIMIT = 32 * 1024
@@ -13,6 +13,8 @@ TURN_ABORTED_MARKER = (
     "<turn_aborted>\n  The user interrupted this turn. Commands that were running were stopped and may have "
     "had effects; check before repeating them.\n</turn_aborted>"
 )
+
+CONTEXT_TAGS = ("<environment_context>", "<user_instructions>")
 
 _SHOWN = ("cwd", "approval_policy", "sandbox_policy")
 
@@ -39,6 +41,11 @@ def environment_context(fields: Mapping[str, Any], shell: str | None = None) -> 
         lines.append(f"  <shell>{shell}</shell>")
     lines.append("</environment_context>")
     return user_message("\n".join(lines))
+
+
+def is_context(item: Item) -> bool:
+    """Whether an item tells where the model works, rather than what somebody said."""
+    return item.get("role") == "user" and message_text(item).startswith(CONTEXT_TAGS)
 
 
 def _sandbox_lines(policy: Mapping[str, Any]) -> list[str]:

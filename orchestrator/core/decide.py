@@ -7,7 +7,6 @@ draft that raises leaves the caller's state as it was.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import assert_never
 
 from orchestrator.core import commands as c
@@ -22,16 +21,15 @@ from orchestrator.core.state import State
 __all__ = ["Decision", "IllegalCommand", "decide"]
 
 
-@dataclass(frozen=True, slots=True)
 class IllegalCommand(Exception):
     """The command does not fit the state that it met; nothing changed."""
 
-    command: str
-    state: str
-    detail: str = field(default="")
-
-    def __str__(self) -> str:
-        return f"{self.command} cannot happen to a session that is {self.state}: {self.detail}"
+    # No frozen dataclass: whoever passes an exception on (a context manager) sets its traceback.
+    def __init__(self, command: str, state: str, detail: str = "") -> None:
+        super().__init__(f"{command} cannot happen to a session that is {state}: {detail}")
+        self.command = command
+        self.state = state
+        self.detail = detail
 
 
 def decide(state: State, command: c.Command, moment: c.Moment) -> Decision:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.core import entries as e
+from orchestrator.core.compaction import compacted_history
 from orchestrator.core.entries import Entry
 from orchestrator.core.history import CALL_KINDS, Log, message_text
 from orchestrator.core.settings import SessionFacts, TurnSettings
@@ -56,27 +57,15 @@ def _response_item(state: State, payload: Payload, seq: int) -> State:
 
 
 def _compacted(state: State, payload: Payload, seq: int) -> State:
-    items = payload.get("replacement_history")
+    items, kept = payload.get("replacement_history"), tuple(payload.get("kept_user_texts") or ())
     if items is None:
-        items = [e_user for e_user in state.history if _is_initial_context(e_user)]
-        items.append({"type": "message", "role": "assistant", "content": [_text(payload.get("message", ""))]})
-    kept = tuple(payload.get("kept_user_texts") or ())
+        # The peer records the summary alone, and builds the new history from it again.
+        kept, items = compacted_history(state, payload.get("message", ""))
     # Lengths of the old history mean nothing in the new one.
     state = replace(state, history=Log.of(items), kept_user_texts=kept, bookmarks=Log(), compacted=True)
     if state.task is None:
         return state
     return replace(state, task=replace(state.task, response_complete=False, summary=None))
-
-
-def _text(text: str) -> dict[str, str]:
-    return {"type": "output_text", "text": text}
-
-
-def _is_initial_context(item: Payload) -> bool:
-    return item.get("role") == "user" and message_text(item).startswith(CONTEXT_TAGS)
-
-
-CONTEXT_TAGS = ("<environment_context>", "<user_instructions>")
 
 
 def _turn_context(state: State, payload: Payload, seq: int) -> State:
@@ -126,7 +115,9 @@ def _steered(state: State, payload: Payload, seq: int) -> State:
 
 def _task_begun(state: State, payload: Payload, seq: int) -> State:
     task = Task(payload["id"], payload["task"], TurnSettings.of(payload["settings"]))
-    queue = tuple(waiting for waiting in state.queue if waiting.id != task.id)
+    # Two clients may use one id: a task takes the first of its name, not everybody's input.
+    place = next((at for at, waiting in enumerate(state.queue) if waiting.id == task.id), len(state.queue))
+    queue = (*state.queue[:place], *state.queue[place + 1 :])
     return replace(state, task=task, queue=queue, closed=False, native=True)
 
 

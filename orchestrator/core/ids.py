@@ -49,7 +49,7 @@ def parse_session_id(text: str) -> SessionId:
     well_formed = [len(part) for part in parts] == [8, 4, 4, 4, 12] and all(
         digit in "0123456789abcdef" for part in parts for digit in part
     )
-    if not well_formed or parts[2][0] != "7":
+    if not well_formed or parts[2][0] != "7" or parts[3][0] not in "89ab":
         raise InvalidSessionId(f"not a session id (a UUIDv7 is expected): {text!r}")
     return SessionId(lowered)
 

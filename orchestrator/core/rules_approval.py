@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.core import entries as e
+from orchestrator.core.approval import full_access, unconfined_key
 from orchestrator.core.commands import Submitted
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import call_output
@@ -18,36 +19,41 @@ REJECTED = {"exec": "exec command rejected by user", "patch": "patch rejected by
 def answer(draft: Draft, command: Submitted, op: ExecApproval | PatchApproval) -> None:
     """An answer under a call id, or under the turn's id if exactly one request was open then."""
     decision = op.decision if isinstance(op.decision, str) else "approved_for_session"
-    call = _pending(draft, op.id, command.seq)
-    if call is None:
-        _refuse(draft, command.id, op.id, decision)
+    meant = _meant(draft, op.id, command.seq)
+    if len(meant) == 1:
+        resolve(draft, meant[0], decision, command.who or command.client)
         return
-    resolve(draft, call, decision, command.who or command.client)
-
-
-def _pending(draft: Draft, id: str, seen_seq: int) -> Call | None:
-    task = draft.state.task
-    if task is None:
-        return None
-    named = next((call for call in task.awaiting if call.call_id == id), None)
-    if named is not None or id != task.id:
-        return named
-    # Two people who press Allow on A must not allow B: an answer by turn id counts only
-    # for a request that stood in the log when the answer was submitted.
-    open_then = [call for call in task.awaiting if call.asked_seq <= seen_seq]
-    return open_then[0] if len(open_then) == 1 else None
-
-
-def _refuse(draft: Draft, submission: str, id: str, decision: str) -> None:
-    earlier = _answered(draft.state.answers, id)
-    if earlier is not None and earlier.decision == decision:
-        return
-    if earlier is not None:
+    # Where several are open, the answer was meant for one of them, not for an earlier one.
+    earlier = None if meant else _answered(draft.state.answers, op.id)
+    if earlier is None:
+        draft.add(e.event(command.id, "error", message=_unknown(draft, op.id)))
+    elif earlier.decision != decision:
         text = f"{earlier.call_id} was already decided: {earlier.decision}, by {earlier.who or 'a client'}"
-    else:
-        pending = [call.call_id for call in draft.state.task.awaiting] if draft.state.task else []
-        text = f"no approval is pending under {id!r}; pending: {', '.join(pending) or 'none'}"
-    draft.add(e.event(submission, "error", message=text))
+        draft.add(e.event(command.id, "error", message=text))
+
+
+def _meant(draft: Draft, id: str, seen_seq: int) -> list[Call]:
+    """The open requests that an answer under `id` can mean.
+
+    Two people who press Allow on A must not allow B: an answer by turn id counts only
+    for a request that stood in the log when the answer was submitted.
+    """
+    pending = _pending(draft)
+    named = [call for call in pending if call.call_id == id]
+    if named or draft.state.task is None or id != draft.state.task.id:
+        return named
+    return [call for call in pending if call.asked_seq <= seen_seq]
+
+
+def _pending(draft: Draft) -> tuple[Call, ...]:
+    """What may still be approved: nothing starts in a task that is being stopped."""
+    task = draft.state.task
+    return () if task is None or task.stopping else task.awaiting
+
+
+def _unknown(draft: Draft, id: str) -> str:
+    names = [call.call_id for call in _pending(draft)]
+    return f"no single approval is pending under {id!r}; pending: {', '.join(names) or 'none'}"
 
 
 def _answered(answers: tuple[Answer, ...], id: str) -> Answer | None:
@@ -71,8 +77,12 @@ def resolve(draft: Draft, call: Call, decision: str, who: str) -> None:
 
 
 def _remember(draft: Draft, call: Call) -> None:
-    roots = [call.spec["grant_root"]] if call.spec.get("grant_root") else []
-    draft.add(e.approved_for_session(list(call.spec["keys"]), roots))
+    spec = call.spec
+    roots = [spec["grant_root"]] if spec.get("grant_root") else []
+    keys = list(spec["keys"])
+    if spec["kind"] == "exec" and not spec["sandboxed"] and not full_access(draft.task.settings):
+        keys = [unconfined_key(key) for key in keys]
+    draft.add(e.approved_for_session(keys, roots))
 
 
 def reject(draft: Draft, call: Call, text: str) -> None:

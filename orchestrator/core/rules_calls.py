@@ -27,6 +27,8 @@ from orchestrator.core.state import Call, Phase
 def assessed(draft: Draft, command: CallAssessed) -> None:
     """It is the call's turn: it runs, is asked about, is refused, or is done already."""
     call = _call(draft, command.call_id, Phase.PROPOSED)
+    if draft.task.stopping:
+        raise ValueError(f"call {command.call_id} may not start: the task is being stopped")
     match command.assessment:
         case Immediate() as done:
             _done(draft, call, done.output, done.events)
@@ -120,6 +122,7 @@ def finished(draft: Draft, command: CallFinished) -> None:
     call = _call(draft, command.call_id, Phase.RUNNING)
     if (
         command.sandbox_denied
+        and call.spec["sandboxed"]
         and may_ask_for_more(draft.task.settings.approval_policy)
         and not draft.task.stopping
     ):

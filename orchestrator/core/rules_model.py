@@ -10,10 +10,20 @@ from orchestrator.core.commands import ItemCompleted, ResponseBroken, ResponseCo
 from orchestrator.core.compaction import COMPACTED_MESSAGE, COMPACTED_WARNING, compacted_history
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import CALL_KINDS, message_text
-from orchestrator.core.rules_task import RETRY_TIMER, close_calls, complete, fail, settle, token_count
+from orchestrator.core.rules_task import (
+    BY_FAILURE,
+    RETRY_TIMER,
+    close_calls,
+    complete,
+    fail,
+    settle,
+    token_count,
+)
 from orchestrator.core.tokens import must_compact
 
 BASE_DELAY_MS = 200
+SUMMARY_BYTES = 60_000
+"""A longer text would be stored beside its entry, where the fold that joins a summary cannot read it."""
 HELD_DELAY_MS = 5_000
 """A longer delay is a timer, and nobody holds the session meanwhile (PROTOCOL: `Turn`)."""
 
@@ -21,7 +31,7 @@ HELD_DELAY_MS = 5_000
 def begin_request(draft: Draft) -> None:
     """The decision to send the request that the task owes."""
     task = draft.task
-    if task.request is not None or task.open_calls or task.stopping:
+    if task.request is not None or task.open_calls or task.stopping or task.wait:
         raise ValueError("no model request is owed")
     for item in task.steered:
         draft.add(e.item(item))
@@ -47,7 +57,8 @@ def item_completed(draft: Draft, command: ItemCompleted) -> None:
     item = dict(command.item)
     if request.purpose == "compact":
         if item.get("type") == "message":
-            draft.add(e.summary_received(message_text(item)))
+            text = message_text(item).encode()[:SUMMARY_BYTES].decode(errors="ignore")
+            draft.add(e.summary_received(text))
         return
     for event in _item_events(item, draft.moment.rules.show_raw_reasoning):
         draft.emit(event)
@@ -105,10 +116,10 @@ def response_completed(draft: Draft, command: ResponseCompleted) -> None:
     draft.add(e.request_ended(command.n, "completed", **fields))
     if command.rate_limits is not None:
         draft.add(e.rate_limits(dict(command.rate_limits)))
-    if request.purpose == "compact":
-        _compacted(draft)
-    else:
+    if request.purpose != "compact":
         settle(draft)
+    elif not draft.task.stopping:
+        _compacted(draft)
 
 
 def _compacted(draft: Draft) -> None:
@@ -133,7 +144,10 @@ def response_broken(draft: Draft, command: ResponseBroken) -> None:
     """A request ended early: it is retried within its budget, waited out, or fails the task."""
     _request(draft, command.n)
     rules, task = draft.moment.rules, draft.task
-    if command.kind == "fatal":
+    if task.stopping:
+        # The stream broke because it was stopped, or just before: the reason to stop stands.
+        draft.add(e.request_ended(command.n, "stopped"))
+    elif command.kind == "fatal":
         draft.add(e.request_ended(command.n, "failed"))
         _fail(draft, command)
     elif command.kind == "limited" and command.http_used < rules.request_max_retries:
@@ -153,7 +167,7 @@ def _fail(draft: Draft, command: ResponseBroken) -> None:
     if draft.task.running:
         draft.add(e.failing(command.message, command.codex_error_info), e.stopping("failed", ""))
         return
-    close_calls(draft)
+    close_calls(draft, why=BY_FAILURE)
     fail(draft, command.message, command.codex_error_info)
 
 

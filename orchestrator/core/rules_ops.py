@@ -15,6 +15,7 @@ from orchestrator.core.rules_task import (
     change_settings,
     close,
     input_message,
+    start_next,
     stop,
     user_message_event,
 )
@@ -57,12 +58,13 @@ def _user_turn(draft: Draft, command: Submitted, op: Mapping[str, Any]) -> None:
     if task is not None and _steers(draft, op):
         draft.add(e.steered(command.id, input_message(op["items"])), user_message_event(task.id, op["items"]))
         return
-    waiting = Queued(command.id, op, command.client)
     if task is None and not draft.state.queue:
-        begin_task(draft, waiting)
+        begin_task(draft, Queued(command.id, op, command.client))
         return
     draft.add(e.queued(command.id, dict(op), command.client))
     stop(draft, "replaced", command.id)
+    # A session that was closed over queued input is free, and goes on with the oldest.
+    start_next(draft)
 
 
 def _steers(draft: Draft, op: Mapping[str, Any]) -> bool:

@@ -10,7 +10,7 @@ from orchestrator.core.commands import ResponseBroken, Stopped, TookOver
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import call_output
 from orchestrator.core.rules_model import response_broken
-from orchestrator.core.rules_task import abort, close_calls, fail, settle
+from orchestrator.core.rules_task import BY_FAILURE, abort, close_calls, fail, settle
 from orchestrator.core.state import Call, Phase
 
 IN_DOUBT = (
@@ -31,7 +31,7 @@ def _end(draft: Draft, reason: str, elapsed_s: Mapping[str, float]) -> None:
     if reason != "failed":
         abort(draft, reason, elapsed_s)
         return
-    close_calls(draft, elapsed_s)
+    close_calls(draft, elapsed_s, BY_FAILURE)
     fail(draft, draft.task.failure, draft.task.failure_info)
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from orchestrator.core import entries as e
-from orchestrator.core.context import TURN_ABORTED_MARKER, context_change
+from orchestrator.core.context import TURN_ABORTED_MARKER, context_change, environment_context, is_context
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import call_output, user_message
 from orchestrator.core.state import Phase, Queued
 
+BY_USER = "aborted by user"
+BY_FAILURE = "aborted because the model request failed"
 NO_RATE_LIMITS: Mapping[str, Any] = {"primary": None, "secondary": None}
 
 
@@ -33,12 +36,10 @@ def close(draft: Draft, by: str) -> None:
 def begin_task(draft: Draft, waiting: Queued) -> None:
     """A user turn (or a compaction) takes the session."""
     op = waiting.op
+    if op.get("last_response_id"):
+        _rewind(draft, op["last_response_id"])
     if op["type"] == "user_turn":
         change_settings(draft, _turn_changes(op))
-    if op.get("last_response_id"):
-        length = bookmarked(draft, op["last_response_id"])
-        if length is not None:
-            draft.add(e.rewound(op["last_response_id"], length))
     kind = "compact" if op["type"] == "compact" else "user"
     settings = draft.state.settings
     draft.add(
@@ -54,8 +55,21 @@ def begin_task(draft: Draft, waiting: Queued) -> None:
         draft.add(e.item(input_message(op["items"])), user_message_event(waiting.id, op["items"]))
     if draft.state.queue:
         # More input came while this one waited: the seeds' rule holds for it as well,
-        # new input aborts the task that it meets. Its message stays in the history.
-        abort(draft, "replaced")
+        # new input aborts the task that it meets. Its message stays in the history. One
+        # task a decision: a long queue begun at once would not fit into a commit.
+        draft.add(e.stopping("replaced", draft.state.queue[0].id))
+
+
+def _rewind(draft: Draft, response_id: str) -> None:
+    """The conversation goes on from an earlier turn; settings do not go back with it."""
+    length = bookmarked(draft, response_id)
+    if length is None:
+        return
+    dropped = islice(draft.state.history, length, None)
+    stale = any(is_context(item) for item in dropped)
+    draft.add(e.rewound(response_id, length))
+    if stale:
+        draft.add(e.item(environment_context(draft.state.settings.wire())))
 
 
 def bookmarked(draft: Draft, response_id: str) -> int | None:
@@ -96,12 +110,19 @@ def _content(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def user_message_event(id: str, items: list[Mapping[str, Any]]) -> e.Entry:
-    text = "".join(item["text"] for item in items if item["type"] == "text")
+    text = _joined([item["text"] for item in items if item["type"] == "text"])
     images = [item["image_url"] for item in items if item["type"] == "image"]
     fields: dict[str, Any] = {"message": text, "kind": "plain"}
     if images:
         fields["images"] = images
     return e.event(id, "user_message", **fields)
+
+
+def _joined(texts: list[Any]) -> Any:
+    """One text. Queued input may hold a reference to a huge one: alone it stands, it cannot be joined."""
+    if len(texts) == 1:
+        return texts[0]
+    return "".join(text if isinstance(text, str) else "[a long text]" for text in texts)
 
 
 def token_count(draft: Draft, response_id: str = "") -> None:
@@ -137,6 +158,8 @@ def complete(draft: Draft, last_message: str | None, outcome: str = "completed")
 
 def fail(draft: Draft, message: str, codex_error_info: Any = None) -> None:
     """`error`, then `task_complete` with a null message (protocol order of every version)."""
+    for item in draft.task.steered:
+        draft.add(e.item(item))
     fields = {} if codex_error_info is None else {"codex_error_info": codex_error_info}
     draft.event("error", message=message, **fields)
     complete(draft, None, outcome="failed")
@@ -159,14 +182,14 @@ def abort(draft: Draft, reason: str, elapsed_s: Mapping[str, float] | None = Non
     start_next(draft)
 
 
-def close_calls(draft: Draft, elapsed_s: Mapping[str, float] | None = None) -> None:
+def close_calls(draft: Draft, elapsed_s: Mapping[str, float] | None = None, why: str = BY_USER) -> None:
     """Gives every open call the output of one that was stopped; their approvals are withdrawn."""
     for call in draft.task.open_calls:
         if call.phase is Phase.AWAITING_APPROVAL:
             draft.close_approval(call.call_id)
             draft.clear_timer(approval_timer(call.call_id))
         after = (elapsed_s or {}).get(call.call_id)
-        text = "aborted by user" if after is None else f"aborted by user after {after:.1f}s"
+        text = why if after is None else f"{why} after {after:.1f}s"
         draft.add(e.item(call_output(call.item, text)), e.call_phase(call.call_id, Phase.DONE))
 
 
