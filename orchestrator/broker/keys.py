@@ -7,7 +7,7 @@ a tree live in one slot and a script may touch them together.
     topology                hash    first process ever           every process     the deployment
     {s}:session:<session>   hash    every script                 all               the session
     {s}:sq:<session>        stream  submit fire commit create    claim, worker     unread entries
-    {s}:eq:<session>        stream  commit emit claim create     followers         eq_ttl_s after its last event
+    {s}:eq:<session>        stream  commit emit claim create     followers         eq_ttl_s after the last
     {s}:rollout:<session>   stream  commit create; seal trims    worker, replay    sealed behind a snapshot
     {s}:snapshot:<session>  string  snapshot restore             worker            the session
     {s}:seen:<session>      hash    submit create                submit            1,024 ids and 24 h

@@ -32,19 +32,28 @@ local function ahead_reply(key, n)
   return {'CORRUPT', key, 'it holds entries after ' .. text(n) .. ', the last that the session knows'}
 end
 
--- Arguments are one flat list: a count, then that many fields.
+-- Arguments are one flat list; lists in it are a count and then the fields of each row. All are read
+-- before the first write, so a caller of another version fails here and not half-way.
 local read_position = 0
 local function take()
   read_position = read_position + 1
-  return ARGV[read_position]
+  return ARGV[read_position] or error('MISCALL argument ' .. read_position .. ' is missing')
+end
+
+local function take_number()
+  return tonumber(take()) or error('MISCALL argument ' .. read_position .. ' is not a number')
 end
 
 local function take_list(width)
   local rows = {}
-  for i = 1, tonumber(take()) do
+  for i = 1, take_number() do
     local row = {}
     for j = 1, width do row[j] = take() end
     rows[i] = row
   end
   return rows
+end
+
+local function all_taken()
+  if read_position ~= #ARGV then error('MISCALL ' .. (#ARGV - read_position) .. ' arguments too many') end
 end

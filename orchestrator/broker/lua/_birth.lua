@@ -5,7 +5,7 @@ local BIRTH_KEYS = 6
 
 local function take_birth(first_key, pools)
   local b = {
-    session = take(), tree = take(), pool = pools[tonumber(take())], agent_id = take(), parent = take(),
+    session = take(), tree = take(), pool = pools[take_number()], agent_id = take(), parent = take(),
     digest = take(), status = take(), meta = take(),
     entries = take_list(3), events = take_list(3), submissions = take_list(6),
   }

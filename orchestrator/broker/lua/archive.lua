@@ -7,6 +7,7 @@
 -- KEYS  1 session hash   2 leases zset   3 rollout stream   4 eq stream   5 sq stream   6 snapshot string
 
 local session, worker, claim, epoch = take(), take(), take(), take()
+all_taken()
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'zset') or misfit(KEYS[3], 'stream')
   or misfit(KEYS[4], 'stream') or misfit(KEYS[5], 'stream') or misfit(KEYS[6], 'string')
 if bad then return bad end

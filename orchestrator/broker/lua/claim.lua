@@ -12,8 +12,10 @@
 --       4 due zset   5 leases zset   6 clock string   of the pool
 
 local session, pool, worker, claim = take(), take(), take(), take()
-local core, lease_ms, parked, page = tonumber(take()), tonumber(take()), take(), tonumber(take())
-local max_tries, event, eq_keep, eq_ttl_ms = tonumber(take()), take(), take(), take()
+local core, lease_ms, parked, page = take_number(), take_number(), take(), take_number()
+local max_tries, event = take_number(), take()
+local eq_keep, eq_ttl_ms = text(take_number()), text(take_number())
+all_taken()
 
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[3], 'stream')
   or misfit(KEYS[4], 'zset') or misfit(KEYS[5], 'zset') or misfit(KEYS[6], 'string')

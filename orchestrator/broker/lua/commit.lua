@@ -26,10 +26,15 @@ local session, pool_name, tree = take(), take(), take()
 local worker, claim, epoch = take(), take(), take()
 local commit_id, expect_seq, expect_head = take(), take(), take()
 local cursor_arg, release = take(), take()
-local taken_regular, taken_interrupts = tonumber(take()), tonumber(take())
-local limits = {eq_keep = take(), eq_ttl_ms = take(), sq_max = tonumber(take()), sq_max_bytes = tonumber(take())}
+local taken_regular, taken_interrupts = take_number(), take_number()
+local limits = {
+  eq_keep = text(take_number()), eq_ttl_ms = text(take_number()), sq_max = take_number(), sq_max_bytes = take_number(),
+}
 local fields, entries, events = take_list(2), take_list(3), take_list(3)
 local timers_clear, timers_set = take_list(1), take_list(4)
+for _, row in ipairs(timers_set) do
+  row[3] = text(tonumber(row[3]) or error('MISCALL the time of a timer is not a number'))
+end
 
 local pools = {[0] = fixed_pool(pool_name, 7)}
 local next_key = 15
@@ -44,12 +49,13 @@ for _, target in ipairs(targets) do
 end
 local mail = take_list(4)
 local children = {}
-for i = 1, tonumber(take()) do
+for i = 1, take_number() do
   children[i] = take_birth(next_key, pools)
   next_key = next_key + BIRTH_KEYS
 end
 local tree_entries, approvals_open, approvals_close = take_list(1), take_list(2), take_list(1)
 local summary, draws, unless_marked = take_list(2), take_list(3), take_list(1)
+all_taken()
 
 -- 1. Is every key what it should be?
 local function any_misfit()

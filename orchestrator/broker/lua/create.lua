@@ -11,9 +11,10 @@
 --       8 session  hash    9 rollout stream   10 eq stream   11 sq stream   12 seen hash   13 seen_at zset
 
 local pool = fixed_pool(take(), 4)
-local limits = {eq_keep = take(), eq_ttl_ms = take()}
+local limits = {eq_keep = text(take_number()), eq_ttl_ms = text(take_number())}
 local born = take_birth(8, {[0] = pool})
 local tree_entries, summary = take_list(1), take_list(2)
+all_taken()
 
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[3], 'zset') or pool_misfit(pool)
   or misfit(born.key, 'hash')

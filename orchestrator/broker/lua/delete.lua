@@ -1,5 +1,5 @@
 -- uses: base
--- delete(session, approvals count, approval fields…, timer members…) -> OK now | HELD worker | CORRUPT key why
+-- delete(session, approval fields(1), timer members(1)) -> OK now | HELD worker | CORRUPT key why
 --
 -- Retention: every key of one session goes. Refused while a worker holds it.
 --
@@ -8,6 +8,7 @@
 
 local session = take()
 local approvals, timers = take_list(1), take_list(1)
+all_taken()
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'zset') or misfit(KEYS[3], 'zset')
   or misfit(KEYS[4], 'zset') or misfit(KEYS[5], 'zset') or misfit(KEYS[6], 'hash')
 if bad then return bad end

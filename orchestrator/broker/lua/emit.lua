@@ -5,8 +5,10 @@
 --
 -- KEYS  1 session hash   2 eq stream
 
-local worker, claim, epoch, eq_keep, eq_ttl_ms = take(), take(), take(), take(), take()
+local worker, claim, epoch = take(), take(), take()
+local eq_keep, eq_ttl_ms = text(take_number()), text(take_number())
 local events = take_list(3)
+all_taken()
 
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream')
 if bad then return bad end

@@ -11,6 +11,7 @@
 local session, pool_name, tree, id = take(), take(), take(), take()
 local member = session .. ':' .. id
 local pool = fixed_pool(pool_name, 6)
+all_taken()
 local bad = misfit(KEYS[1], 'zset') or misfit(KEYS[2], 'hash') or misfit(KEYS[3], 'hash')
   or misfit(KEYS[4], 'stream') or misfit(KEYS[5], 'hash') or pool_misfit(pool)
 if bad then return bad end

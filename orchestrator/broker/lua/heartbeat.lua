@@ -5,7 +5,8 @@
 --
 -- KEYS  1 workers hash (worker -> state)   2 heard zset (worker -> last heartbeat, ms)
 
-local worker, state, forget_ms = take(), take(), tonumber(take())
+local worker, state, forget_ms = take(), take(), take_number()
+all_taken()
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'zset')
 if bad then return bad end
 local now = now_ms()

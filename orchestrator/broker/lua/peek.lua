@@ -6,7 +6,8 @@
 -- KEYS  1 due:<pool> zset   2 leases:<pool> zset
 
 local now = now_ms()
-local count = tonumber(take())
+local count = take_number()
+all_taken()
 return {
   now,
   redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', text(now), 'LIMIT', 0, count),

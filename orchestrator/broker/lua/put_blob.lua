@@ -6,6 +6,7 @@
 -- KEYS  1 blob:<tree>:<hash> string   2 blobs:<tree> set
 
 local hash, bytes = take(), take()
+all_taken()
 local bad = misfit(KEYS[1], 'string') or misfit(KEYS[2], 'set')
 if bad then return bad end
 redis.call('SET', KEYS[1], bytes, 'NX')

@@ -8,6 +8,7 @@
 
 local session, pool_name, worker, claim, epoch, park = take(), take(), take(), take(), take(), take()
 local pool = fixed_pool(pool_name, 3)
+all_taken()
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'hash') or pool_misfit(pool)
 if bad then return bad end
 local s = redis.call('HMGET', KEYS[1], 'owner', 'claim', 'epoch', 'sq', 'cursor')

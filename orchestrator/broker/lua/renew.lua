@@ -6,7 +6,8 @@
 --
 -- KEYS  1 session hash   2 leases zset
 
-local session, worker, claim, epoch, lease_ms = take(), take(), take(), take(), tonumber(take())
+local session, worker, claim, epoch, lease_ms = take(), take(), take(), take(), take_number()
+all_taken()
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'zset')
 if bad then return bad end
 local s = redis.call('HMGET', KEYS[1], 'owner', 'claim', 'epoch', 'sq')

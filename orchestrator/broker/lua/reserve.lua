@@ -5,7 +5,8 @@
 --
 -- KEYS  1 agents:<tree> hash
 
-local count = tonumber(take())
+local count = take_number()
+all_taken()
 local bad = misfit(KEYS[1], 'hash')
 if bad then return bad end
 if not redis.call('HGET', KEYS[1], 'root') then return {'UNKNOWN'} end

@@ -6,7 +6,8 @@
 --
 -- KEYS  1 session hash   2 snapshot string
 
-local seq, state = tonumber(take()), take()
+local seq, state = take_number(), take()
+all_taken()
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'string')
 if bad then return bad end
 local s = redis.call('HMGET', KEYS[1], 'seq', 'archived')

@@ -8,6 +8,7 @@
 
 local session, pool_name, tree = take(), take(), take()
 local pool = fixed_pool(pool_name, 3)
+all_taken()
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'hash') or pool_misfit(pool)
 if bad then return bad end
 local s = redis.call('HMGET', KEYS[1], 'tree', 'pool', 'epoch', 'quarantined')

@@ -6,7 +6,8 @@
 --
 -- KEYS  1 session hash   2 rollout stream
 
-local worker, claim, epoch, seq, manifest = take(), take(), take(), tonumber(take()), take()
+local worker, claim, epoch, seq, manifest = take(), take(), take(), take_number(), take()
+all_taken()
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream')
 if bad then return bad end
 local s = redis.call('HMGET', KEYS[1], 'owner', 'claim', 'epoch', 'snapshot_seq', 'sealed_seq')

@@ -5,7 +5,8 @@
 --
 -- KEYS  1 session hash   2 snapshot string
 
-local worker, claim, epoch, seq, state = take(), take(), take(), tonumber(take()), take()
+local worker, claim, epoch, seq, state = take(), take(), take(), take_number(), take()
+all_taken()
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'string')
 if bad then return bad end
 local s = redis.call('HMGET', KEYS[1], 'owner', 'claim', 'epoch', 'seq', 'snapshot_seq')

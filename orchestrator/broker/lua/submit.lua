@@ -15,10 +15,11 @@
 local session, pool_name, tree = take(), take(), take()
 local client, submission, digest = take(), take(), take()
 local kind, payload, sender = take(), take(), take()
-local max_entries, max_bytes = tonumber(take()), tonumber(take())
-local keep, keep_ms = tonumber(take()), tonumber(take())
+local max_entries, max_bytes = take_number(), take_number()
+local keep, keep_ms = take_number(), take_number()
 local pool = fixed_pool(pool_name, 6)
 local id = client .. '|' .. submission
+all_taken()
 
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[3], 'hash')
   or misfit(KEYS[4], 'zset') or misfit(KEYS[5], 'hash') or pool_misfit(pool)

@@ -5,5 +5,7 @@
 --
 -- KEYS  1 timers zset
 
+local count = take_number()
+all_taken()
 local now = now_ms()
-return {now, redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', text(now), 'LIMIT', 0, tonumber(take()))}
+return {now, redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', text(now), 'LIMIT', 0, count)}

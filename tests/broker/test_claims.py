@@ -1,0 +1,215 @@
+"""Claiming: one holder at a time, fair between trees, and no way back for who lost its claim."""
+
+from __future__ import annotations
+
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.follow import hash8_of
+from orchestrator.broker.records import (
+    BrokerConfig,
+    Committed,
+    Fenced,
+    NewEvent,
+    NewSession,
+    NewSubmission,
+    Refused,
+    Released,
+    Renewed,
+)
+from orchestrator.core.ids import AgentId, TreeId
+from tests.broker.actors import (
+    POOL,
+    SHARD,
+    Backend,
+    claimed,
+    created,
+    session_id,
+    step,
+    submitted,
+    working,
+)
+
+
+async def test_second_worker_finds_nothing_while_the_first_holds(broker: Broker) -> None:
+    await working(broker)
+    assert await broker.claim(POOL, "w2", "c2", SHARD) is None
+
+
+async def test_claim_that_lost_its_reply_is_answered_again(broker: Broker) -> None:
+    held = await working(broker)
+    again = await broker.claim_session(held.claim.session, "w1", "c1")
+    assert again is not None
+    assert again.claim == held.claim
+
+
+async def test_expiry_permits_another_worker_but_takes_nothing_away(hasty: Broker) -> None:
+    held = await working(hasty)
+    assert isinstance((await hasty.renew([held.claim]))[0], Renewed)
+    done = await hasty.commit(step(held, held.claim, "k", cursor="1-0"))
+    assert isinstance(done, Committed)
+    taken = await hasty.claim(POOL, "w2", "c2", SHARD)
+    assert taken is not None
+    assert (taken.claim.epoch, taken.seq) == (held.claim.epoch + 1, 1)
+
+
+async def test_worker_refuses_nothing_it_may_write_and_is_fenced_after_losing_its_claim(
+    hasty: Broker,
+) -> None:
+    held = await working(hasty)
+    taken = await hasty.claim(POOL, "w2", "c2", SHARD)
+    assert taken is not None
+    late = await hasty.commit(step(held, held.claim, "late"))
+    assert late == Fenced(taken.claim.epoch, "claim")
+    event = NewEvent(b"late", 0, hash8_of(held.head))
+    assert isinstance(await hasty.emit(held.claim, [event]), Fenced)
+    assert isinstance(await hasty.release(held.claim), Fenced)
+    assert isinstance(await hasty.snapshot(held.claim, 0, b"state"), Fenced)
+    assert isinstance(await hasty.seal(held.claim, 0, b"manifest"), Fenced)
+    assert isinstance(await hasty.archive(held.claim), Fenced)
+    answers = await hasty.renew([held.claim, taken.claim])
+    assert [type(answer) for answer in answers] == [Fenced, Renewed]
+    assert await hasty.read_rollout(held.claim.session) == ()
+
+
+async def test_commit_on_another_log_is_fenced_though_the_claim_is_right(broker: Broker) -> None:
+    held = await working(broker)
+    done = await broker.commit(step(held, held.claim, "k1"))
+    assert isinstance(done, Committed)
+    on_old_seq = await broker.commit(step(held, held.claim, "k2"))
+    assert on_old_seq == Fenced(held.claim.epoch, "seq")
+    request = step(done, held.claim, "k3", expect_head=b"\x01" * 32)
+    assert await broker.commit(request) == Fenced(held.claim.epoch, "head")
+
+
+async def test_revoked_holder_is_told_by_renewal_and_the_session_is_due(broker: Broker) -> None:
+    held = await working(broker)
+    epoch = await broker.revoke(held.claim.session)
+    assert await broker.renew([held.claim]) == [Fenced(epoch, "claim")]
+    taken = await broker.claim(POOL, "w2", "c2", SHARD)
+    assert taken is not None
+    assert taken.claim.epoch == epoch + 1
+
+
+async def test_released_session_is_due_at_once(broker: Broker) -> None:
+    held = await working(broker)
+    assert isinstance(await broker.release(held.claim), Released)
+    assert await broker.claim(POOL, "w2", "c2", SHARD) is not None
+
+
+async def test_release_parks_only_what_is_read_to_the_end(broker: Broker) -> None:
+    held = await working(broker)
+    unread = await broker.release(held.claim, park=True)
+    assert isinstance(unread, Released)
+    assert not unread.parked
+    again = await claimed(broker, held.claim.session, "w2", "c2")
+    await broker.commit(step(again, again.claim, "k", cursor="1-0"))
+    read = await broker.release(again.claim, park=True)
+    assert isinstance(read, Released)
+    assert read.parked
+    assert await broker.claim(POOL, "w3", "c3", SHARD) is None
+
+
+async def test_fifth_claim_without_progress_quarantines_the_session(hasty: Broker) -> None:
+    session = await created(hasty)
+    await submitted(hasty, session)
+    for attempt in range(4):
+        found = await hasty.claim(POOL, "w", f"c{attempt}", SHARD)
+        assert found is not None
+        assert found.claims_without_progress == attempt + 1
+    assert await hasty.claim(POOL, "w", "c5", SHARD) is None
+    head = await hasty.head(session)
+    assert head is not None
+    assert head.quarantined
+    assert [event.n for event in await hasty.read_eq(session)] == [1]
+    assert (await submitted(hasty, session, "s2")).quarantined
+    assert await hasty.claim(POOL, "w", "c6", SHARD) is None
+    await hasty.revoke(session)
+    assert await hasty.claim(POOL, "w", "c7", SHARD) is not None
+
+
+async def test_progress_forgives_earlier_claims(hasty: Broker) -> None:
+    session = await created(hasty)
+    await submitted(hasty, session)
+    for attempt in range(8):
+        held = await hasty.claim(POOL, "w", f"c{attempt}", SHARD)
+        assert held is not None
+        assert isinstance(await hasty.commit(step(held, held.claim, f"k{attempt}")), Committed)
+
+
+async def test_session_that_needs_a_newer_core_is_left_to_newer_workers(backend: Backend) -> None:
+    new = backend.broker(BrokerConfig(core_version=2))
+    old = backend.broker(BrokerConfig(core_version=1))
+    held = await working(new)
+    await new.commit(step(held, held.claim, "k", min_core=2, release="yield"))
+    assert await old.claim(POOL, "w2", "c2", SHARD) is None
+    assert await new.claim(POOL, "w2", "c3", SHARD) is not None
+    await new.aclose()
+    await old.aclose()
+
+
+WORK = (NewSubmission("c", "s", b"op"),)
+
+
+async def _family(broker: Broker, size: int) -> TreeId:
+    root = await created(broker, submissions=WORK)
+    held = await claimed(broker, root, "builder", f"b-{root}")
+    children = tuple(
+        NewSession(session_id(), TreeId(root), POOL, AgentId(n), root, submissions=WORK)
+        for n in range(1, size)
+    )
+    request = step(held, held.claim, "k", children=children, release="yield")
+    assert isinstance(await broker.commit(request), Committed)
+    return TreeId(root)
+
+
+async def test_one_tree_of_fifty_does_not_starve_five_of_one(broker: Broker) -> None:
+    large = await _family(broker, 50)
+    small = {TreeId(await created(broker, submissions=WORK)) for _ in range(5)}
+    order = []
+    for turn in range(12):
+        found = await broker.claim(POOL, "w", f"c{turn}", SHARD)
+        assert found is not None
+        order.append(found.claim.tree)
+    assert small <= set(order[:7])
+    assert order.count(large) == 12 - len(small)
+
+
+async def test_tree_that_always_has_work_takes_turns_with_one_that_comes_back(broker: Broker) -> None:
+    large = await _family(broker, 20)
+    small = await _family(broker, 1)
+    order = []
+    for turn in range(20):
+        found = await broker.claim(POOL, "w", f"c{turn}", SHARD)
+        assert found is not None
+        order.append(found.claim.tree)
+        if found.claim.tree == small:
+            await broker.commit(step(found, found.claim, f"k{turn}", release="yield"))
+    assert order.count(small) >= 8
+    assert order.count(large) >= 8
+
+
+async def test_expired_lease_is_taken_before_due_work(backend: Backend) -> None:
+    hasty = backend.broker(BrokerConfig(lease_s=0.0))
+    lost = await working(hasty)
+    await _family(hasty, 5)
+    found = await hasty.claim(POOL, "w2", "c2", SHARD)
+    assert found is not None
+    assert found.claim.session == lost.claim.session
+    await hasty.aclose()
+
+
+async def test_upkeep_may_claim_a_parked_session_and_leaves_no_trace(broker: Broker) -> None:
+    session = await created(broker)
+    assert await broker.claim_session(session, "upkeep", "u1") is None
+    held = await broker.claim_session(session, "upkeep", "u1", parked=True)
+    assert held is not None
+    assert held.claims_without_progress == 0
+    await submitted(broker, session)
+    released = await broker.release(held.claim, park=True)
+    assert isinstance(released, Released)
+    assert not released.parked
+
+
+async def test_refused_commit_leaves_the_claim_standing(broker: Broker) -> None:
+    held = await working(broker)
+    assert isinstance(await broker.commit(step(held, held.claim, "k", cursor="9-0")), Refused)
+    assert isinstance(await broker.commit(step(held, held.claim, "k", cursor="1-0")), Committed)

@@ -1,0 +1,268 @@
+"""Committing: one step, visible whole or not at all, once."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.errors import CommitTooLarge
+from orchestrator.broker.records import (
+    Approval,
+    Claimed,
+    CommitRequest,
+    Committed,
+    Draw,
+    Fenced,
+    Mail,
+    NewSession,
+    NewSubmission,
+    Refused,
+)
+from orchestrator.core.chain import GENESIS, Link, first_broken, payload_digest
+from orchestrator.core.ids import AgentId
+from tests.broker.actors import (
+    POOL,
+    SHARD,
+    claimed,
+    created,
+    entries_after,
+    session_id,
+    step,
+    submitted,
+    working,
+)
+
+
+async def committed(broker: Broker, request: CommitRequest) -> Committed:
+    answer = await broker.commit(request)
+    assert isinstance(answer, Committed), answer
+    return answer
+
+
+async def parent_of(broker: Broker, held: Claimed, pool: str = POOL) -> NewSession:
+    child = NewSession(session_id(), held.claim.tree, pool, AgentId(1), held.claim.session)
+    await committed(broker, step(held, held.claim, "spawn", children=(child,)))
+    return child
+
+
+async def test_log_is_gapless_and_its_chain_verifies(broker: Broker) -> None:
+    held = await working(broker)
+    done = await committed(broker, step(held, held.claim, "k1", [b"a", b"b"]))
+    done = await committed(broker, step(done, held.claim, "k2", [b"c"]))
+    entries = await broker.read_rollout(held.claim.session)
+    assert [(e.seq, e.payload) for e in entries] == [(1, b"a"), (2, b"b"), (3, b"c")]
+    links = [Link(e.seq, e.epoch, payload_digest(e.salt, e.payload), e.chain) for e in entries]
+    assert first_broken(links, GENESIS) is None
+    assert (done.seq, done.head) == (3, entries[-1].chain)
+
+
+async def test_commit_sent_again_is_answered_as_the_first_time(broker: Broker) -> None:
+    held = await working(broker)
+    request = step(held, held.claim, "k1", cursor="1-0", release="park")
+    first = await committed(broker, request)
+    again = await committed(broker, request)
+    assert (first.seq, first.head, first.eq_n, first.released) == (
+        again.seq,
+        again.head,
+        again.eq_n,
+        again.released,
+    )
+    assert first.released
+    assert len(await broker.read_rollout(held.claim.session)) == 1
+
+
+async def test_commit_sent_again_after_another_holder_wrote_is_fenced(broker: Broker) -> None:
+    held = await working(broker)
+    request = step(held, held.claim, "k1", cursor="1-0", release="yield")
+    await committed(broker, request)
+    other = await claimed(broker, held.claim.session, "w2", "c2")
+    await committed(broker, step(other, other.claim, "k2"))
+    assert isinstance(await broker.commit(request), Fenced)
+
+
+async def test_cursor_consumes_the_queue(broker: Broker) -> None:
+    held = await working(broker)
+    session = held.claim.session
+    await submitted(broker, session, "s2")
+    await submitted(broker, session, "s3")
+    done = await committed(broker, step(held, held.claim, "k1", cursor="2-0"))
+    assert done.sq_tip == "3-0"
+    assert [entry.id for entry in await broker.read_sq(session)] == ["3-0"]
+    await committed(broker, step(done, held.claim, "k2", cursor="3-0"))
+    assert await broker.read_sq(session) == ()
+    assert (await submitted(broker, session, "s4")).sq_id == "4-0"
+
+
+async def test_cursor_neither_goes_back_nor_past_the_tip(broker: Broker) -> None:
+    held = await working(broker)
+    assert await broker.commit(step(held, held.claim, "k1", cursor="2-0")) == Refused("cursor", "1")
+    done = await committed(broker, step(held, held.claim, "k1", cursor="1-0"))
+    assert isinstance(await broker.commit(step(done, held.claim, "k2", cursor="0-0")), Refused)
+
+
+async def test_submission_between_cursor_and_release_keeps_the_claim(broker: Broker) -> None:
+    held = await working(broker)
+    await submitted(broker, held.claim.session, "s2")
+    done = await committed(broker, step(held, held.claim, "k1", cursor="1-0", release="park"))
+    assert (done.released, done.sq_tip) == (False, "2-0")
+    done = await committed(broker, step(done, held.claim, "k2", (), cursor="2-0", release="park"))
+    assert done.released
+    assert await broker.claim(POOL, "w2", "c2", SHARD) is None
+    await submitted(broker, held.claim.session, "s3")
+    assert await broker.claim(POOL, "w2", "c2", SHARD) is not None
+
+
+async def test_yield_releases_and_is_due_in_one(broker: Broker) -> None:
+    held = await working(broker)
+    assert (await committed(broker, step(held, held.claim, "k1", release="yield"))).released
+    assert await broker.claim(POOL, "w2", "c2", SHARD) is not None
+
+
+async def test_mail_wakes_a_parked_session_and_is_counted_until_taken(broker: Broker) -> None:
+    held = await working(broker)
+    child = await parent_of(broker, held)
+    done = await broker.head(held.claim.session)
+    assert done is not None
+    letters = (Mail(child.session, b"now", True, "m1"), Mail(child.session, b"later", False, "m2"))
+    request = CommitRequest(held.claim, "k", done.seq, done.head, mail=letters, tree_entries=(b"sent",))
+    await committed(broker, request)
+    head = await broker.head(child.session)
+    assert head is not None
+    assert (head.pending_messages, head.pending_interrupts) == (1, 1)
+    found = await claimed(broker, child.session, "w2", "c2")
+    assert [(e.kind, e.payload, e.interrupt, e.sender) for e in found.first] == [
+        ("mail", b"now", True, held.claim.session),
+        ("mail", b"later", False, held.claim.session),
+    ]
+    await committed(broker, step(found, found.claim, "k2", cursor="2-0", taken=(0, 1)))
+    head = await broker.head(child.session)
+    assert head is not None
+    assert (head.pending_messages, head.pending_interrupts) == (1, 0)
+    tree = await broker.read_tree(held.claim.tree)
+    assert [(d.session, d.regular, d.interrupts) for d in tree[0].depths][-1] == (child.session, 1, 1)
+    assert tree[0].seq == done.seq
+
+
+async def test_mail_to_oneself_keeps_a_release_from_parking(broker: Broker) -> None:
+    held = await working(broker)
+    letter = Mail(held.claim.session, b"note", False, "m")
+    done = await committed(broker, step(held, held.claim, "k", cursor="1-0", mail=(letter,), release="park"))
+    assert (done.released, done.sq_tip) == (False, "2-0")
+    assert [e.payload for e in await broker.read_sq(held.claim.session, "1-0")] == [b"note"]
+
+
+async def test_mail_to_a_held_session_pokes_its_holder(broker: Broker) -> None:
+    held = await working(broker)
+    child = await parent_of(broker, held)
+    await submitted(broker, child.session)
+    await claimed(broker, child.session, "w2", "c2")
+    cursors = (await broker.wait_for_hints(POOL, "w2", {}, 0.01)).cursors
+    head = await broker.head(held.claim.session)
+    assert head is not None
+    letter = Mail(child.session, b"m", False, "m")
+    await committed(broker, CommitRequest(held.claim, "k", head.seq, head.head, mail=(letter,)))
+    assert (await broker.wait_for_hints(POOL, "w2", cursors, 5.0)).pokes == (child.session,)
+
+
+async def test_mail_to_nobody_is_refused_and_nothing_is_written(broker: Broker) -> None:
+    held = await working(broker)
+    stranger = await created(broker)
+    for target in (session_id(), stranger):
+        answer = await broker.commit(step(held, held.claim, "k", mail=(Mail(target, b"m", False, "m"),)))
+        assert answer == Refused("unknown_target", target)
+    assert await broker.read_rollout(held.claim.session) == ()
+
+
+async def test_child_is_born_whole_in_another_pool_and_due_there(broker: Broker) -> None:
+    held = await working(broker)
+    child = NewSession(
+        session_id(),
+        held.claim.tree,
+        "host:elsewhere",
+        AgentId(1),
+        held.claim.session,
+        entries=entries_after(GENESIS, 0, 0, [b"born"]),
+        submissions=(NewSubmission("parent", "s1", b"prompt"),),
+        status="queued",
+    )
+    await committed(broker, step(held, held.claim, "k", children=(child,)))
+    assert await broker.claim(POOL, "w2", "c2", SHARD) is None
+    found = await broker.claim("host:elsewhere", "w2", "c2", SHARD)
+    assert found is not None
+    assert (found.agent_id, found.seq, found.head) == (1, 1, child.entries[0].chain)
+    head = await broker.head(child.session)
+    assert head is not None
+    assert (head.parent, head.status, head.pool) == (held.claim.session, "queued", "host:elsewhere")
+
+
+async def test_child_under_an_existing_id_is_refused(broker: Broker) -> None:
+    held = await working(broker)
+    child = await parent_of(broker, held)
+    head = await broker.head(held.claim.session)
+    assert head is not None
+    answer = await broker.commit(CommitRequest(held.claim, "k", head.seq, head.head, children=(child,)))
+    assert answer == Refused("session_exists", child.session)
+
+
+async def test_guards_are_checked_before_anything_is_written(broker: Broker) -> None:
+    held = await working(broker)
+    done = await committed(broker, step(held, held.claim, "k1", summary={"limit:slots": b"2"}))
+    two = (Draw("slots", 2, "limit:slots"),)
+    done = await committed(broker, step(done, held.claim, "k2", draws=two))
+    answer = await broker.commit(step(done, held.claim, "k3", draws=(Draw("slots", 1, "limit:slots"),)))
+    assert answer == Refused("slots", "2")
+    back = (Draw("slots", -1, "limit:slots"), Draw("slots", 1, "limit:slots"), Draw("spawned", 1))
+    done = await committed(broker, step(done, held.claim, "k4", draws=back))
+    agents = await broker.agents(held.claim.tree)
+    assert (agents["slots"], agents["spawned"]) == (b"2", b"1")
+    assert done.seq == 3
+
+
+async def test_marked_agent_may_not_go_on(broker: Broker) -> None:
+    held = await working(broker)
+    done = await committed(broker, step(held, held.claim, "k1", summary={"cancel:1": b"1"}))
+    answer = await broker.commit(step(done, held.claim, "k2", unless_marked=("cancel:0", "cancel:1")))
+    assert answer == Refused("marked", "cancel:1")
+
+
+async def test_approvals_are_listed_until_closed(broker: Broker) -> None:
+    held = await working(broker)
+    session = held.claim.session
+    both = (Approval("call:1", b"first"), Approval("call:2", b"second"))
+    done = await committed(broker, step(held, held.claim, "k1", approvals_open=both))
+    assert [(a.key, a.payload, a.session) for a in await broker.approvals()] == [
+        ("call:1", b"first", session),
+        ("call:2", b"second", session),
+    ]
+    await committed(broker, step(done, held.claim, "k2", approvals_close=("call:1",)))
+    assert [a.key for a in await broker.approvals(session)] == ["call:2"]
+
+
+async def test_status_meta_and_tree_log_are_part_of_the_step(broker: Broker) -> None:
+    held = await working(broker)
+    await committed(
+        broker, step(held, held.claim, "k1", status="running", meta=b"m", tree_entries=(b"t1", b"t2"))
+    )
+    head = await broker.head(held.claim.session)
+    assert head is not None
+    assert (head.status, head.meta) == ("running", b"m")
+    tree = await broker.read_tree(held.claim.tree)
+    assert [(e.tree_seq, e.payload, e.seq, e.head) for e in tree] == [
+        (1, b"t1", 1, head.head),
+        (2, b"t2", 1, head.head),
+    ]
+
+
+async def test_commit_past_its_bounds_is_not_sent(broker: Broker) -> None:
+    held = await working(broker)
+    with pytest.raises(CommitTooLarge, match="256 entries"):
+        await broker.commit(step(held, held.claim, "k", [b""] * 257))
+    with pytest.raises(CommitTooLarge, match="blobs"):
+        await broker.commit(step(held, held.claim, "k", [b"x" * (1 << 20)]))
+    await committed(broker, step(held, held.claim, "k", [b"x" * 4000] * 256))
+
+
+async def test_agent_ids_are_handed_out_once(broker: Broker) -> None:
+    held = await working(broker)
+    assert list(await broker.reserve(held.claim.tree, 2)) == [1, 2]
+    assert list(await broker.reserve(held.claim.tree, 1)) == [3]

@@ -1,0 +1,165 @@
+"""Submitting: acknowledged once, queued in order, bounded, and waking only who sleeps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.errors import (
+    CommitTooLarge,
+    Misconfigured,
+    QueueFull,
+    SubmissionConflict,
+    UnknownSession,
+)
+from orchestrator.broker.records import BrokerConfig, NewSubmission, NewTree, Submit
+from tests.broker.actors import Backend, claimed, created, new_session, session_id, step, submitted, working
+
+
+async def test_client_that_submits_twice_gets_the_first_answer(broker: Broker) -> None:
+    session = await created(broker)
+    first = await submitted(broker, session, "s1")
+    await submitted(broker, session, "s2")
+    again = await submitted(broker, session, "s1")
+    assert (again.sq_id, again.duplicate) == (first.sq_id, True)
+    assert [entry.submission for entry in await broker.read_sq(session)] == ["s1", "s2"]
+
+
+async def test_client_that_reuses_an_id_for_another_op_is_told(broker: Broker) -> None:
+    session = await created(broker)
+    await submitted(broker, session, "s1", b"op")
+    with pytest.raises(SubmissionConflict):
+        await submitted(broker, session, "s1", b"another op")
+    assert len(await broker.read_sq(session)) == 1
+
+
+async def test_two_clients_may_use_the_same_id(broker: Broker) -> None:
+    session = await created(broker)
+    await broker.submit(Submit(session, "one", "s1", b"a"))
+    await broker.submit(Submit(session, "two", "s1", b"b"))
+    assert [entry.payload for entry in await broker.read_sq(session)] == [b"a", b"b"]
+
+
+async def test_submission_is_remembered_after_it_was_consumed(broker: Broker) -> None:
+    held = await working(broker)
+    await broker.commit(step(held, held.claim, "k", cursor="1-0"))
+    again = await submitted(broker, held.claim.session)
+    assert again.duplicate
+    assert await broker.read_sq(held.claim.session) == ()
+
+
+async def test_submission_to_an_unknown_session_is_an_error(broker: Broker) -> None:
+    with pytest.raises(UnknownSession):
+        await submitted(broker, session_id())
+
+
+async def test_payload_comes_out_as_it_went_in(broker: Broker) -> None:
+    session = await created(broker)
+    payload = bytes(range(256)) + b"\r\n:|"
+    await submitted(broker, session, "s1", payload)
+    found = await claimed(broker, session)
+    assert found.first[0].payload == payload
+    assert (found.first[0].client, found.first[0].submission, found.first[0].kind) == (
+        "client",
+        "s1",
+        "submission",
+    )
+
+
+async def test_full_queue_refuses_and_keeps_what_it_has(backend: Backend) -> None:
+    broker = backend.broker(BrokerConfig(sq_max_entries=3, lease_s=60.0))
+    session = await created(broker)
+    for number in range(3):
+        await submitted(broker, session, f"s{number}")
+    with pytest.raises(QueueFull) as refusal:
+        await submitted(broker, session, "s3")
+    assert refusal.value.entries == 3
+    held = await claimed(broker, session)
+    await broker.commit(step(held, held.claim, "k", cursor="1-0"))
+    await submitted(broker, session, "s3")
+    await broker.aclose()
+
+
+async def test_queue_is_bounded_in_bytes_and_reading_frees_them(backend: Backend) -> None:
+    broker = backend.broker(BrokerConfig(sq_max_bytes=250, lease_s=60.0))
+    session = await created(broker)
+    await submitted(broker, session, "s1", b"x" * 100)
+    await submitted(broker, session, "s2", b"x" * 100)
+    with pytest.raises(QueueFull):
+        await submitted(broker, session, "s3", b"x" * 100)
+    held = await claimed(broker, session)
+    await broker.commit(step(held, held.claim, "k", cursor="1-0"))
+    await submitted(broker, session, "s3", b"x" * 100)
+    with pytest.raises(QueueFull):
+        await submitted(broker, session, "s4", b"x" * 100)
+    await broker.aclose()
+
+
+async def test_submission_past_eight_megabytes_is_not_sent(broker: Broker) -> None:
+    session = await created(broker)
+    with pytest.raises(CommitTooLarge):
+        await submitted(broker, session, "s1", b"x" * ((8 << 20) + 1))
+
+
+async def test_ids_are_forgotten_only_past_both_bounds(backend: Backend) -> None:
+    young = backend.broker(BrokerConfig(seen_keep=4))
+    session = await created(young)
+    for number in range(8):
+        await submitted(young, session, f"s{number}")
+    assert (await submitted(young, session, "s0")).duplicate
+    old = backend.broker(BrokerConfig(seen_keep=4, seen_keep_s=0.0))
+    await submitted(old, session, "s8")
+    assert (await submitted(young, session, "s5")).duplicate
+    assert not (await submitted(young, session, "s0")).duplicate
+    await young.aclose()
+    await old.aclose()
+
+
+async def test_submission_tells_who_holds_the_session_and_pokes_it(broker: Broker) -> None:
+    held = await working(broker)
+    session = held.claim.session
+    cursors = (await broker.wait_for_hints("default", "w1", {}, 0.01)).cursors
+    told = await submitted(broker, session, "s2")
+    assert told.holder == "w1"
+    hints = await broker.wait_for_hints("default", "w1", cursors, 5.0)
+    assert hints.pokes == (session,)
+
+
+async def test_waiting_worker_hears_of_a_session_that_became_due(broker: Broker) -> None:
+    session = await created(broker)
+    cursors = (await broker.wait_for_hints("default", "w1", {}, 0.01)).cursors
+    await submitted(broker, session)
+    hints = await broker.wait_for_hints("default", "w1", cursors, 5.0)
+    assert hints.shards == (broker.keys.shard_of(session),)
+    assert (await broker.wait_for_hints("default", "w1", hints.cursors, 0.01)).shards == ()
+
+
+async def test_creation_is_idempotent_and_conflicts_are_named(broker: Broker) -> None:
+    born = new_session(submissions=(NewSubmission("client", "s1", b"op"),))
+    assert await broker.create(NewTree(born)) is True
+    assert await broker.create(NewTree(born)) is False
+    assert len(await broker.read_sq(born.session)) == 1
+    with pytest.raises(SubmissionConflict):
+        await broker.create(NewTree(replace(born, meta=b"else")))
+    assert (await submitted(broker, born.session, "s1", b"op")).duplicate
+
+
+async def test_session_born_with_a_submission_is_due_and_one_without_is_parked(broker: Broker) -> None:
+    await created(broker)
+    assert await broker.claim("default", "w1", "c1", 3) is None
+    born = await created(broker, submissions=(NewSubmission("client", "s1", b"op"),))
+    found = await broker.claim("default", "w1", "c1", 3)
+    assert found is not None
+    assert found.claim.session == born
+
+
+async def test_deployment_keeps_its_shard_count(backend: Backend) -> None:
+    first = backend.broker(BrokerConfig(shards=16))
+    await first.open()
+    other = backend.broker(BrokerConfig(shards=32))
+    with pytest.raises(Misconfigured, match="set it to 16"):
+        await other.open()
+    await first.aclose()
+    await other.aclose()

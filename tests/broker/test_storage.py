@@ -1,0 +1,124 @@
+"""Snapshots, sealing, archive, blobs, retention: what may leave Redis, and when."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.broker.blobs import Blobs, digest_of
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.errors import Corrupt, SessionArchived, SessionHeld, UnknownSession
+from orchestrator.broker.records import Approval, Claimed, Committed, Refused, Stored, TimerSet
+from tests.broker.actors import Backend, claimed, created, everything, session_id, step, submitted, working
+
+
+async def _three_entries(broker: Broker) -> tuple[Claimed, Committed]:
+    held = await working(broker)
+    done = await broker.commit(step(held, held.claim, "k", [b"a", b"b", b"c"], cursor="1-0"))
+    assert isinstance(done, Committed)
+    return held, done
+
+
+async def test_snapshot_is_neither_ahead_of_the_log_nor_goes_back(broker: Broker) -> None:
+    held, _ = await _three_entries(broker)
+    assert await broker.snapshot(held.claim, 4, b"s4") == Refused("ahead", "")
+    assert isinstance(await broker.snapshot(held.claim, 2, b"s2"), Stored)
+    assert await broker.snapshot(held.claim, 1, b"s1") == Refused("older", "")
+    assert await broker.snapshot_of(held.claim.session) == b"s2"
+    found = await broker.head(held.claim.session)
+    assert found is not None
+    assert found.snapshot_seq == 2
+
+
+async def test_log_is_sealed_only_behind_a_snapshot(broker: Broker) -> None:
+    held, done = await _three_entries(broker)
+    assert isinstance(await broker.seal(held.claim, 1, b"m"), Refused)
+    await broker.snapshot(held.claim, 2, b"s2")
+    assert isinstance(await broker.seal(held.claim, 3, b"m"), Refused)
+    assert isinstance(await broker.seal(held.claim, 2, b"m"), Stored)
+    assert isinstance(await broker.seal(held.claim, 1, b"m"), Refused)
+    assert [e.seq for e in await broker.read_rollout(held.claim.session)] == [3]
+    assert isinstance(await broker.commit(step(done, held.claim, "k2")), Committed)
+    found = await broker.head(held.claim.session)
+    assert found is not None
+    assert (found.sealed_seq, found.manifest) == (2, b"m")
+
+
+async def test_archived_session_asks_to_be_restored_and_goes_on(broker: Broker) -> None:
+    held, done = await _three_entries(broker)
+    session = held.claim.session
+    assert isinstance(await broker.archive(held.claim), Refused)
+    await broker.snapshot(held.claim, 3, b"s3")
+    await broker.seal(held.claim, 3, b"m")
+    assert isinstance(await broker.archive(held.claim), Stored)
+    with pytest.raises(SessionArchived):
+        await submitted(broker, session, "s2")
+    assert (await submitted(broker, session, "s1")).duplicate
+    assert isinstance(await broker.restore(session, 2, b"s2"), Refused)
+    assert isinstance(await broker.restore(session, 3, b"s3"), Stored)
+    await submitted(broker, session, "s2")
+    again = await claimed(broker, session, "w2", "c2")
+    assert (again.seq, again.head, again.snapshot_seq) == (3, done.head, 3)
+    assert isinstance(await broker.commit(step(again, again.claim, "k2", cursor=again.sq_tip)), Committed)
+
+
+async def test_session_with_something_queued_is_not_archived(broker: Broker) -> None:
+    held, _ = await _three_entries(broker)
+    await broker.snapshot(held.claim, 3, b"s3")
+    await broker.seal(held.claim, 3, b"m")
+    await submitted(broker, held.claim.session, "s2")
+    assert await broker.archive(held.claim) == Refused("its queue is not read to the end", "")
+
+
+async def test_blob_is_stored_once_and_proved_on_reading(backend: Backend) -> None:
+    wire = backend.connect()
+    broker = backend.broker(wire=wire)
+    blobs = Blobs(wire, broker.keys)
+    tree = (await working(broker)).claim.tree
+    content = b"line\n" * 10_000
+    digest = await blobs.put(tree, content)
+    assert digest == await blobs.put(tree, content) == digest_of(content)
+    assert await blobs.get(tree, digest) == content
+    assert await blobs.get(tree, digest_of(b"never stored")) is None
+    other = await blobs.put(tree, b"other")
+    packed = await wire.command("GET", broker.keys.blob(tree, other))
+    await wire.command("SET", broker.keys.blob(tree, digest), packed)
+    with pytest.raises(Corrupt):
+        await blobs.get(tree, digest)
+    await broker.aclose()
+
+
+async def test_deleted_tree_leaves_nothing_of_its_own(backend: Backend) -> None:
+    wire = backend.connect()
+    broker = backend.broker(wire=wire)
+    held = await working(broker)
+    session = held.claim.session
+    with pytest.raises(SessionHeld):
+        await broker.delete_session(session)
+    await Blobs(wire, broker.keys).put(held.claim.tree, b"content")
+    await broker.snapshot(held.claim, 0, b"state")
+    more = {"timers_set": (TimerSet("t", 1, 1 << 45),), "approvals_open": (Approval("a", b"x"),)}
+    await broker.commit(step(held, held.claim, "k", cursor="1-0", release="park", **more))
+    await broker.delete_session(session)
+    left = await everything(backend.look())
+    assert not [key for key in left if session.encode() in key]
+    assert not [
+        value for value in left.values() if session.encode() in repr(value).encode() and value[0] != b"stream"
+    ]
+    with pytest.raises(UnknownSession):
+        await submitted(broker, session, "s9")
+    await broker.aclose()
+
+
+async def test_listing_shows_sessions_that_changed_last_first(broker: Broker) -> None:
+    first = await created(broker)
+    second = await created(broker, session=session_id(5))
+    found = [head.session for head in await broker.sessions()]
+    assert set(found) == {first, second}
+    assert await broker.head(session_id()) is None
+
+
+async def test_workers_are_listed_by_their_last_heartbeat(broker: Broker) -> None:
+    await broker.heartbeat("w1", b"one")
+    await broker.heartbeat("w1", b"two")
+    await broker.heartbeat("w2", b"x")
+    assert {w.worker: w.state for w in await broker.workers()} == {"w1": b"two", "w2": b"x"}
