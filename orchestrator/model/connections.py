@@ -36,32 +36,42 @@ class Connections:
     """The sockets of one provider; bound to one event loop."""
 
     def __init__(self, provider: Provider) -> None:
-        count = max(1, provider.max_connections // _LANE_CONNECTIONS)
-        limit = -(-provider.max_connections // count)
-        # Both limits alike: the pool counts busy connections against the idle ones' limit
-        # and would otherwise close connections that were about to be used again.
-        limits = httpx.Limits(
-            max_connections=limit, max_keepalive_connections=limit, keepalive_expiry=_KEEPALIVE_S
-        )
-        verify = _verification(provider)
-        self._lanes = [
-            _Lane(
-                httpx.AsyncHTTPTransport(
-                    verify=verify, limits=limits, proxy=provider.proxy, trust_env=False, http2=False
-                )
-            )
-            for _ in range(count)
-        ]
+        self._max_lanes = max(1, provider.max_connections // _LANE_CONNECTIONS)
+        self._lane_limit = -(-provider.max_connections // self._max_lanes)
+        self._verification = _verification(provider)
+        self._proxy = provider.proxy
+        self._lanes: list[_Lane] = []
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[httpx.AsyncHTTPTransport]:
         """Lends a transport for one exchange, from sending the request to closing its response."""
-        lane = min(self._lanes, key=_busy)
+        lane = self._least_busy()
         lane.busy += 1
         try:
             yield lane.transport
         finally:
             lane.busy -= 1
+
+    def _least_busy(self) -> _Lane:
+        lane = min(self._lanes, key=_busy, default=None)
+        if lane is None or (lane.busy >= self._lane_limit and len(self._lanes) < self._max_lanes):
+            lane = self._new_lane()
+            self._lanes.append(lane)
+        return lane
+
+    def _new_lane(self) -> _Lane:
+        # Both limits alike: the pool counts busy connections against the idle ones' limit
+        # and would otherwise close connections that were about to be used again.
+        limits = httpx.Limits(
+            max_connections=self._lane_limit,
+            max_keepalive_connections=self._lane_limit,
+            keepalive_expiry=_KEEPALIVE_S,
+        )
+        return _Lane(
+            httpx.AsyncHTTPTransport(
+                verify=self._verification, limits=limits, proxy=self._proxy, trust_env=False
+            )
+        )
 
     async def aclose(self) -> None:
         """Closes all of them, those in use too."""

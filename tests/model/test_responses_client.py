@@ -135,6 +135,16 @@ async def test_client_passes_over_http_failures_in_silence_with_growing_naps() -
     assert peer.naps == [0.2, 0.4, 0.8]
 
 
+async def test_client_gives_the_connection_of_a_refusal_back() -> None:
+    steps = [{"status": 500}, {"status": 400}, OK | {"drop_after": 1}, OK]
+    async with connected(steps, max_connections=1, stream_idle_timeout_s=5) as peer:
+        with pytest.raises(FatalModelError):
+            await peer.ask()
+        with pytest.raises(RetryableModelError, match="incomplete chunked read"):
+            await peer.ask()
+        assert texts(await peer.ask()) == ["rec", "ove", "red"]
+
+
 async def test_client_counts_http_failures_once_for_a_request_whatever_its_streams() -> None:
     steps = [{"status": 500}, OK | {"drop_after": 2}, {"status": 500}, {"status": 502}]
     budget = HttpBudget(2)
