@@ -7,7 +7,7 @@ needs no dict in between. Encoded frames carry no newline: framing is the transp
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -17,7 +17,6 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.items import ResponseItem, ResponseItemField, UnknownItem
 from orchestrator.protocol.ops import OP_SYNONYMS, OPS, Op, OpField
 from orchestrator.protocol.rollout import (
-    OWN_FIELDS,
     Compacted,
     DendroFact,
     RolloutItem,
@@ -41,7 +40,7 @@ MAX_DEPTH: Final = 128
 
 MESSAGE_LIMIT: Final = 200
 
-_LINE_FIELDS: Final = ("timestamp", "type", "payload", *OWN_FIELDS)
+_OWN_TYPES: Final = {"id": str, "seq": int, "epoch": int, "agent_id": int, "salt": str, "chain": str}
 
 _OP: Final[TypeAdapter[Op]] = TypeAdapter(OpField)
 _EVENT: Final[TypeAdapter[EventMsg]] = TypeAdapter(EventField)
@@ -76,7 +75,7 @@ def _op(value: JsonValue, submission_id: SubmissionId) -> Op:
     if tag not in OPS and tag not in OP_SYNONYMS:
         raise UnknownOp(_short(f"op.type: {tag!r} is not an operation known here"), submission_id)
     try:
-        return _OP.validate_python(value)
+        return _OP.validate_python(value, extra="ignore")
     except ValidationError as error:
         raise MalformedSubmission(_fault(error, value, "op"), submission_id) from None
 
@@ -146,8 +145,17 @@ def parse_rollout_line(line: bytes, *, foreign: bool = False) -> RolloutLine:
         if not foreign:
             raise MalformedRolloutLine(_fault(error, payload, "payload")) from None
         item = UnknownRolloutItem(kind, payload)
-    own = {name: record.get(name) for name in OWN_FIELDS}
-    return RolloutLine(timestamp, item, **own, extra=_rest(record, _LINE_FIELDS))
+    own = _own_fields(record, foreign)
+    return RolloutLine(timestamp, item, **own, extra=_rest(record, ("timestamp", "type", "payload", *own)))
+
+
+def _own_fields(record: JsonObject, foreign: bool) -> dict[str, Any]:
+    """Dendro's fields of a line; a peer may mean something else by the same name."""
+    own = {name: record[name] for name, kind in _OWN_TYPES.items() if type(record.get(name)) is kind}
+    wrong = [name for name in _OWN_TYPES if record.get(name) is not None and name not in own]
+    if wrong and not foreign:
+        raise MalformedRolloutLine(f"{wrong[0]}: {_OWN_TYPES[wrong[0]].__name__} expected")
+    return own
 
 
 def rollout_item(kind: str, payload: JsonValue) -> RolloutItem:
@@ -201,7 +209,7 @@ def encode_payload(item: RolloutItem) -> bytes:
 
 def encode_rollout_line(line: RolloutLine) -> bytes:
     """One line of a rollout, without its newline; own fields only where they have a value."""
-    own = {name: value for name in OWN_FIELDS if (value := getattr(line, name)) is not None}
+    own = {name: value for name in _OWN_TYPES if (value := getattr(line, name)) is not None}
     return b'{"timestamp":%b,"type":%b,"payload":%b%b%b}' % (
         orjson.dumps(line.timestamp),
         orjson.dumps(rollout_type(line.item)),

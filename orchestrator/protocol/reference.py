@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from enum import Enum, EnumType
 from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, NewType, Union, get_args, get_origin
@@ -37,7 +38,7 @@ from orchestrator.protocol import (
 )
 
 SHARED: Final[tuple[ModuleType, ...]] = (
-    inputs, policy, scalars, items, turn_items, commands, plans, review, usage, faults, mcp, agents, catalog,
+    inputs, policy, scalars, commands, plans, review, usage, faults, mcp, agents, catalog,
 )  # fmt: skip
 
 UNIONS: Final[dict[str, Any]] = {
@@ -106,6 +107,10 @@ def _lines() -> Iterator[str]:
     yield from _variants(events.EventMsg)
     yield "## Rollout lines\n"
     yield from _rollout()
+    for title, module in (("Response items", items), ("Turn items", turn_items)):
+        yield f"## {title}\n\n{_first_line(module)}\n"
+        yield from _unions(module)
+        yield from _module(module)
     yield "## Shared types\n"
     for module in SHARED:
         yield f"### {_first_line(module)}\n"
@@ -127,9 +132,14 @@ def _rollout() -> Iterator[str]:
     yield "| `session_meta` | `SessionMeta` |\n| `turn_context` | `TurnContext` |"
     yield "| `response_item` | `ResponseItem` |\n| `event_msg` | `EventMsg` |"
     yield '| `compacted` | `Compacted` |\n| `dendro` | `{"kind": …}`, a fact of Dendro\'s own |\n'
-    own = ", ".join(f"`{name}`" for name in rollout.OWN_FIELDS)
+    own = ", ".join(f"`{name}`" for name in _own_fields())
     yield f"Beside them, on lines that Dendro wrote: {own}.\n"
     yield from _module(rollout)
+
+
+def _own_fields() -> list[str]:
+    known = ("timestamp", "item", "extra")
+    return [field.name for field in fields(rollout.RolloutLine) if field.name not in known]
 
 
 def _unions(module: ModuleType) -> Iterator[str]:
@@ -156,7 +166,7 @@ def _model(model: type[BaseModel], heading: str) -> Iterator[str]:
 
 
 def _enumerations() -> Iterator[str]:
-    for module in SHARED:
+    for module in (items, *SHARED):
         for enum in _classes(module, Enum):
             values = ", ".join(f"`{member.value}`" for member in enum)
             yield f"- `{enum.__name__}`: {values}. {_first_line(enum)}"
@@ -170,8 +180,8 @@ def _classes(module: ModuleType, base: Any) -> list[Any]:
 
 def _is_base(model: Any) -> bool:
     """A model that only others are made of: its tag is any string."""
-    fields = getattr(model, "model_fields", {})
-    return "type" in fields and not _is_tag(fields["type"])
+    tag = getattr(model, "model_fields", {}).get("type")
+    return tag is not None and not _is_tag(tag)
 
 
 def _first_line(thing: Any) -> str:

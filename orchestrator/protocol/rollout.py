@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from orchestrator.protocol.events import EventMsg
 from orchestrator.protocol.items import ResponseItem, ResponseItemField
@@ -112,9 +112,6 @@ class RolloutLine:
     salt: str | None = None
     chain: str | None = None
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
-
-
-OWN_FIELDS: Final = ("id", "seq", "epoch", "agent_id", "salt", "chain")
 
 
 @dataclass(frozen=True, slots=True)

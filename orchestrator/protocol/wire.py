@@ -98,7 +98,7 @@ class WireModel(BaseModel):
 
 
 class OpModel(WireModel):
-    """A client's request: unknown fields are dropped, so that nothing unread is stored."""
+    """What a client asks for; the base of every `Op`. Unknown fields are dropped, at any depth."""
 
     model_config = ConfigDict(extra="ignore")
     type: str

@@ -62,7 +62,7 @@ def test_an_overlong_line_is_not_kept_in_memory() -> None:
     splitter = LineSplitter(1000)
     for _ in range(100):
         list(splitter.feed(b"x" * 1000))
-    assert len(splitter._pending) <= 1001
+    assert not splitter._pending
 
 
 @pytest.mark.parametrize("ending", [b"\n", b"\r\n", b"", b"\r"])

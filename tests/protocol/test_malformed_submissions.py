@@ -75,20 +75,21 @@ def test_a_complaint_is_one_short_line() -> None:
 
 
 def test_a_path_of_any_length_is_cut() -> None:
-    name = "n" * 5000
+    name = "n\n" * 5000
     broken = {"id": "q", "response": {"answers": {name: 5}}, "type": "user_input_answer"}
     with pytest.raises(MalformedSubmission) as raised:
         parse_submission(orjson.dumps({"id": "a", "op": broken}))
     assert len(raised.value.message) <= MESSAGE_LIMIT
+    assert "\n" not in raised.value.message
 
 
 def nested(levels: int) -> bytes:
     return b"[" * levels + b"]" * levels
 
 
-@pytest.mark.parametrize("shape", [b'{"a":%b}', b"[[],%b]"])
+@pytest.mark.parametrize("shape", [b"%b", b'{"a":%b}', b"[[],%b]"])
 def test_a_value_nested_too_deep_is_refused_before_it_can_be_stored(shape: bytes) -> None:
-    schema = shape % nested(MAX_DEPTH)
+    schema = shape % nested(MAX_DEPTH - 1)
     line = b'{"id":"a","op":{"type":"user_input","items":[],"final_output_json_schema":%b}}' % schema
     with pytest.raises(MalformedSubmission, match="nested deeper than 128 levels"):
         parse_submission(line)

@@ -117,7 +117,7 @@ def test_output_is_base64_on_the_wire_and_bytes_in_code() -> None:
 
 def test_output_that_is_not_base64_is_refused() -> None:
     with pytest.raises(MalformedEvent, match=r"msg\.chunk: not base64"):
-        read({"type": "exec_command_output_delta", "call_id": "c", "stream": "stdout", "chunk": "a-_="})
+        read({"type": "exec_command_output_delta", "call_id": "c", "stream": "stdout", "chunk": "ab-_cd"})
 
 
 @pytest.mark.parametrize(

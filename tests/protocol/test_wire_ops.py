@@ -112,6 +112,15 @@ def test_fields_of_newer_clients_are_ignored() -> None:
     assert written(op) == {"type": "exec_approval", "id": "c1", "decision": "abort"}
 
 
+def test_fields_of_newer_clients_are_ignored_at_any_depth() -> None:
+    items = [{"type": "image", "image_url": "data:,", "detail": "high"}]
+    policy = {"mode": "read-only", "network_access": True}
+    op = submit({"type": "user_input", "items": items})
+    override = submit({"type": "override_turn_context", "sandbox_policy": policy})
+    assert written(op)["items"] == [{"type": "image", "image_url": "data:,"}]
+    assert written(override)["sandbox_policy"] == {"mode": "read-only"}
+
+
 def test_a_review_says_what_to_review() -> None:
     with pytest.raises(ValueError, match="a prompt or a target is required"):
         submit({"type": "review", "review_request": {"user_facing_hint": "h"}})

@@ -109,6 +109,20 @@ def test_a_foreign_line_that_does_not_fit_its_type_is_kept_whole() -> None:
     assert orjson.loads(encode_rollout_line(parsed)) == line
 
 
+def test_a_peer_may_use_the_names_of_our_fields_for_something_else() -> None:
+    line = {
+        "timestamp": "t",
+        "type": "compacted",
+        "payload": {"message": "m"},
+        "id": 7,
+        "seq": 3,
+        "chain": [],
+    }
+    parsed = parse_rollout_line(orjson.dumps(line), foreign=True)
+    assert (parsed.id, parsed.seq, parsed.chain) == (None, 3, None)
+    assert orjson.loads(encode_rollout_line(parsed)) == line
+
+
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
@@ -116,6 +130,11 @@ def test_a_foreign_line_that_does_not_fit_its_type_is_kept_whole() -> None:
         (b"3", "not a JSON object"),
         (b'{"timestamp":"t","type":"compacted"}', "timestamp, type and payload are required"),
         (b'{"type":"compacted","payload":{"message":""}}', "timestamp, type and payload are required"),
+        (b'{"timestamp":"t","type":"compacted","payload":{"message":""},"seq":"1"}', "seq: int expected"),
+        (
+            b'{"timestamp":"t","type":"compacted","payload":{"message":""},"epoch":true}',
+            "epoch: int expected",
+        ),
         (b'{"timestamp":"t","type":"compacted","payload":{}}', r"payload\.message: required"),
         (b'{"timestamp":"t","type":"event_msg","payload":7}', "payload: type must be one of"),
         (b'{"timestamp":"t","type":"turn_context","payload":[]}', "payload: an object is required"),
