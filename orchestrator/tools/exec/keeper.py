@@ -256,7 +256,8 @@ async def _insist(event: asyncio.Event) -> None:
 
 
 def _finished(running: Running, duration_s: float) -> Finished:
-    end = running.exit or Exit(-1)
+    # A command that could not be started has no exit code, although the fork that tried has one.
+    end = Exit(-1) if running.exit is None or running.failure else running.exit
     return Finished(
         exit_code=end.code,
         stdout=running.kept("stdout"),

@@ -61,10 +61,11 @@ def _become_command(
     stage = "preparation"
     try:
         _prepare(spec, stdout, stderr, cgroup)
-        stage = "cwd"
-        os.chdir(spec["cwd"])
         stage = "confinement"
         confine.confine_self(**spec["confine"], ruleset=ruleset)
+        # Only now: a folder entered before would lie on the mount from before, which is read-only.
+        stage = "cwd"
+        os.chdir(spec["cwd"])
         stage = "program"
         argv = spec["argv"]
         os.execve(_locate_launcher(argv, program, spec), argv, spec["env"])

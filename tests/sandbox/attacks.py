@@ -1,0 +1,213 @@
+"""Attacks on the confinement, as bash scripts, and a scene on which each is tried for real.
+
+Standard library only: the same attacks run under an interpreter that another user can start.
+A script prints HARM when it has got what it wanted; harm to files, to the victim and to the
+listeners is looked for from outside.
+"""
+
+# ruff: noqa: E501  a script reads best on its line
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.sandbox.kernel import CLOCK_BOOTTIME
+from orchestrator.sandbox.limits import Limits
+from orchestrator.sandbox.policy import resolve
+from orchestrator.sandbox.probe import Preference, SandboxSupport
+from orchestrator.tools.exec.command import Command, Finished
+from orchestrator.tools.exec.keeper import Keeper, KeeperConfig
+
+SECRET = "swordfish-4711"
+
+LOOK_FOR_DESCRIPTORS = """
+import os
+for fd in range(3, 1024):
+    try: os.fstat(fd)
+    except OSError: continue
+    exit(0)
+exit(1)
+"""
+
+ATTACKS: Mapping[str, str] = {
+    "writes a new file outside": "echo x > $OUTSIDE/new",
+    "overwrites a file outside": "echo x > $OUTSIDE/target",
+    "truncates a file outside": "truncate -s 0 $OUTSIDE/target",
+    "deletes a file outside": "rm -f $OUTSIDE/target",
+    "moves a file out": "echo x > mine; mv mine $OUTSIDE/mine",
+    "takes a file from outside": "mv $OUTSIDE/target mine",
+    "writes through a symlink": "ln -s $OUTSIDE/target s; echo x > s",
+    "writes through a symlinked folder": "ln -s $OUTSIDE d; echo x > d/new",
+    "writes through a hard link": "ln $OUTSIDE/target h && echo x > h",
+    "changes the mode of a file outside": "chmod 777 $OUTSIDE/target",
+    "changes the times of a file outside": "touch -d 2001-01-01 $OUTSIDE/target",
+    "writes through another process's root": "for p in /proc/[0-9]*; do echo x > $p/root$OUTSIDE/target; done",
+    "writes through another process's folder": "for p in /proc/[0-9]*; do echo x > $p/cwd/../outside/target; done",
+    "mounts its way out": "unshare -Urm bash -c 'mount -o remount,rw,bind /; mount -o remount,rw /; "
+    "umount -l $OUTSIDE; echo x > $OUTSIDE/target'",
+    "switches the kernel through /proc": "S=/proc/sys/kernel/core_pattern; echo $(<$S) > $S && echo HARM",
+    "makes a block device": "mknod disk b 254 0 && echo HARM",
+    "edits the repository's configuration": "echo '[core]' >> repo/.git/config",
+    "plants a hook": "mkdir -p repo/.git/hooks; echo x > repo/.git/hooks/post-checkout",
+    "swaps the repository for its own": "mv repo/.git repo/.old && mkdir repo/.git",
+    "makes a repository where there is none": "mkdir .git && touch .git/config; touch .git/HEAD; git init -q .",
+    "connects over TCP": "$PYTHON -c 'import os,socket; "
+    'socket.create_connection(("127.0.0.1", int(os.environ["TCP"])), 1)\' && echo HARM',
+    "sends over UDP": "$PYTHON -c 'import os,socket; "
+    'socket.socket(2, 2).sendto(b"x", ("127.0.0.1", int(os.environ["UDP"])))\'',
+    "reaches an abstract Unix socket": "$PYTHON -c 'import os,socket; "
+    'socket.socket(1, 1).connect("\\0" + os.environ["ABSTRACT"])\' && echo HARM',
+    "reaches a hidden Unix socket": "$PYTHON -c 'import os,socket; "
+    'socket.socket(1, 1).connect(os.environ["HIDDEN"] + "/sock")\' && echo HARM',
+    "opens a socket to the hypervisor": "$PYTHON -c 'import socket; socket.socket(40, 1)' && echo HARM",
+    "uses io_uring": "$PYTHON -c 'import ctypes; exit(ctypes.CDLL(None, use_errno=True).syscall(425, 1, 0) "
+    "!= -1 or ctypes.get_errno() != 1)' || echo HARM",
+    "kills a foreign process": "kill -9 $VICTIM",
+    "stops a foreign process": "kill -STOP $VICTIM && echo HARM",
+    "kills its minder and its keeper": "for p in $PPID $(pgrep -f keeper_process); do [ $p -gt 2 ] && kill -9 $p; done",
+    "reads the environment of others": "cat /proc/*/environ | tr '\\0' '\\n' | grep -q "
+    + SECRET
+    + " && echo HARM",
+    "reads its own environment for secrets": "env | grep -q " + SECRET + " && echo HARM",
+    "looks into a foreign process": "ls /proc/$VICTIM/fd/ && [ $(readlink /proc/$VICTIM/fd/0) ] && echo HARM",
+    "uses an inherited descriptor": "$PYTHON -c '" + LOOK_FOR_DESCRIPTORS + "' && echo HARM",
+}
+
+NEEDS_MOUNTS = frozenset(
+    (
+        "changes the mode of a file outside",
+        "changes the times of a file outside",
+        "edits the repository's configuration",
+        "plants a hook",
+        "swaps the repository for its own",
+        "makes a repository where there is none",
+    )
+)
+"""What Landlock alone does not hold; its launcher names these gaps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What there is to attack."""
+
+    workspace: Path
+    outside: Path
+    hidden: Path
+    victim: subprocess.Popen[bytes]
+    listeners: Mapping[str, socket.socket]
+
+    def environment(self) -> dict[str, str]:
+        return {
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "OUTSIDE": str(self.outside),
+            "HIDDEN": str(self.hidden),
+            "VICTIM": str(self.victim.pid),
+            "PYTHON": sys.executable,
+            "TCP": str(self.listeners["tcp"].getsockname()[1]),
+            "UDP": str(self.listeners["udp"].getsockname()[1]),
+            "ABSTRACT": self.listeners["abstract"].getsockname()[1:].decode(),
+        }
+
+    def harm(self) -> list[str]:
+        """What is not as it was set up."""
+        found = [f"outside holds {name}" for name in _names(self.outside) if name != "target"]
+        target, git = self.outside / "target", self.workspace / "repo/.git"
+        if not target.is_file() or target.read_text() != "intact":
+            found.append("the target was changed")
+        elif target.stat().st_mode & 0o777 != 0o644 or target.stat().st_mtime < 1e9:
+            found.append("the target's mode or times were changed")
+        if not git.is_dir() or (git / "config").read_text() != "" or _names(git) != ["config"]:
+            found.append("the repository was changed")
+        if (self.workspace / ".git").exists():
+            found.append("a repository was made")
+        if self.victim.poll() is not None:
+            found.append("the victim was killed")
+        return found + [f"{name} was reached" for name, it in self.listeners.items() if _was_reached(it)]
+
+
+def _names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+def _was_reached(listener: socket.socket) -> bool:
+    try:
+        return bool(listener.recv(1) if listener.type == socket.SOCK_DGRAM else listener.accept())
+    except BlockingIOError:
+        return False
+
+
+@contextmanager
+def scene(folder: Path) -> Iterator[Scene]:
+    """Sets up a workspace with a repository, files outside of it, listeners and a victim with a secret."""
+    workspace, outside, hidden = (folder / name for name in ("workspace", "outside", "hidden"))
+    for path in (workspace, outside, hidden, workspace / "repo/.git"):
+        path.mkdir(parents=True)
+    (outside / "target").write_text("intact")
+    (outside / "target").chmod(0o644)
+    (workspace / "repo/.git/config").write_text("")
+    with ExitStack() as stack:
+        listeners = {
+            "tcp": _listen(stack, socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0)),
+            "udp": _listen(stack, socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0)),
+            "abstract": _listen(
+                stack, socket.AF_UNIX, socket.SOCK_STREAM, f"\0dendro-{os.getpid()}-{folder.name}"
+            ),
+            "hidden": _listen(stack, socket.AF_UNIX, socket.SOCK_STREAM, _short(hidden / "sock")),
+        }
+        victim = subprocess.Popen(["sleep", "600"], stdin=subprocess.PIPE, env={"PATH": "/bin", "MY": SECRET})
+        try:
+            yield Scene(workspace, outside, hidden, victim, listeners)
+        finally:
+            victim.kill()
+            victim.communicate()
+
+
+def _short(path: Path) -> str:
+    """A socket's path that fits 107 bytes, however deep the test's folder lies."""
+    return os.path.relpath(path) if len(os.path.relpath(path)) < len(str(path)) else str(path)
+
+
+def _listen(stack: ExitStack, family: int, kind: int, address: object) -> socket.socket:
+    listener = stack.enter_context(socket.socket(family, kind))
+    listener.bind(address)  # type: ignore[arg-type]
+    if kind == socket.SOCK_STREAM:
+        listener.listen()
+    listener.setblocking(False)
+    return listener
+
+
+async def run_in(
+    there: Scene, script: str, support: SandboxSupport, prefer: Preference, mode: str = "workspace-write"
+) -> Finished:
+    """Runs a script in the scene's workspace, under a keeper of its own."""
+    policy = {
+        "mode": mode,
+        "exclude_slash_tmp": True,
+        "exclude_tmpdir_env_var": True,
+        "writable_roots": [str(there.workspace / "repo")],
+    }
+    confinement = resolve(policy, there.workspace, None, hidden=[there.hidden])
+    command = Command(
+        claim="claim",
+        call_id="call",
+        argv=("bash", "-c", script),
+        cwd=there.workspace,
+        env=there.environment(),
+        confinement=confinement,
+        timeout_s=20.0,
+        limits=Limits(processes=200),
+    )
+    keeper = await Keeper.start(KeeperConfig(support, prefer))
+    try:
+        keeper.extend("claim", time.clock_gettime(CLOCK_BOOTTIME) + 60)
+        return await keeper.run(command, lambda *_: None)
+    finally:
+        await keeper.close()

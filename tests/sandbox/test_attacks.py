@@ -1,0 +1,92 @@
+"""Commands that try to break out, on the real kernel, under every mechanism that it has."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.sandbox.probe import Preference, SandboxSupport, probe
+
+from .attacks import ATTACKS, NEEDS_MOUNTS, Scene, run_in, scene
+
+pytestmark = pytest.mark.sandbox
+
+
+@pytest.fixture(scope="session")
+def machine() -> SandboxSupport:
+    return probe()
+
+
+@pytest.fixture(params=["bubblewrap", "landlock", "landlock without mounts"])
+def mechanism(request: pytest.FixtureRequest, machine: SandboxSupport) -> tuple[Preference, SandboxSupport]:
+    """A mechanism to prefer, and the machine's support as it is to be seen."""
+    if request.param == "bubblewrap":
+        if machine.bubblewrap is None:
+            pytest.skip("; ".join(machine.why))
+        return "bubblewrap", machine
+    if not machine.landlock_abi:
+        pytest.skip("; ".join(machine.why))
+    if request.param == "landlock" and not machine.can_mount:
+        pytest.skip("no mount namespace can be had here")
+    return "landlock", dataclasses.replace(machine, can_mount=request.param == "landlock")
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Iterator[Scene]:
+    with scene(tmp_path) as made:
+        yield made
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+async def test_no_command_breaks_out(
+    attack: str, mechanism: tuple[Preference, SandboxSupport], there: Scene
+) -> None:
+    prefer, support = mechanism
+    if prefer == "landlock" and not support.can_mount and attack in NEEDS_MOUNTS:
+        pytest.skip("a gap that Landlock without mounts names")
+    finished = await run_in(there, ATTACKS[attack], support, prefer)
+    assert finished.error is None
+    assert there.harm() == []
+    assert b"HARM" not in finished.stdout
+
+
+async def test_the_same_script_without_confinement_does_harm(machine: SandboxSupport, there: Scene) -> None:
+    finished = await run_in(
+        there, ATTACKS["writes a new file outside"], machine, "auto", "danger-full-access"
+    )
+    assert finished.exit_code == 0
+    assert there.harm() == ["outside holds new"]
+
+
+async def test_a_read_only_command_writes_nothing_in_the_workspace_either(
+    mechanism: tuple[Preference, SandboxSupport], there: Scene
+) -> None:
+    prefer, support = mechanism
+    finished = await run_in(there, "echo x > mine; cat repo/.git/config", support, prefer, "read-only")
+    assert finished.exit_code == 0
+    assert not (there.workspace / "mine").exists()
+
+
+WORK = """
+set -e
+echo hello > file; mkdir -p a/b; mv file a/b/; chmod +x a/b/file; ln -s a link; rm -r a link
+echo x > /dev/null; head -c 4 /dev/urandom > /dev/null; echo x > /dev/shm/dendro-$$; rm /dev/shm/dendro-$$
+cat <<< here-document
+cat <(echo process-substitution)
+$PYTHON -c 'import socket; a, b = socket.socketpair(); a.send(b"x"); assert b.recv(1) == b"x"'
+kill -0 $$; sleep 60 & kill $!; wait || true
+echo done
+"""
+
+
+async def test_ordinary_work_goes_on_inside(
+    mechanism: tuple[Preference, SandboxSupport], there: Scene
+) -> None:
+    prefer, support = mechanism
+    finished = await run_in(there, WORK, support, prefer)
+    assert (finished.stdout.decode(), finished.exit_code) == (
+        "here-document\nprocess-substitution\ndone\n",
+        0,
+    )
+    assert there.harm() == []

@@ -1,0 +1,52 @@
+"""The environment of commands: what of the worker's reaches them."""
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.sandbox.environment import EnvironmentRules, command_environment
+from orchestrator.sandbox.policy import Confinement
+
+CONFINED = Confinement(mode="workspace-write", cwd=Path("/"))
+FREE = Confinement(mode="danger-full-access", cwd=Path("/"), network=True)
+PARENT = {"PATH": "/bin", "HOME": "/h", "EDITOR": "vi", "OPENAI_API_KEY": "k", "gh_token": "t"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OPENAI_API_KEY", "x"),
+        ("gh_token", "x"),
+        ("MySecretThing", "x"),
+        ("PGPASSWORD", "x"),
+        ("AWS_CREDENTIALS_FILE", "x"),
+        ("DENDRO_REDIS_URL", "redis://localhost"),
+        ("DATABASE_URL", "postgres://me:hunter2@db/x"),
+    ],
+)
+def test_a_variable_that_looks_secret_stays_with_the_worker(name: str, value: str) -> None:
+    assert command_environment({name: value}, EnvironmentRules(), FREE) == {}
+
+
+def test_secrets_pass_when_the_user_says_so() -> None:
+    assert command_environment(PARENT, EnvironmentRules(ignore_default_excludes=True), FREE) == PARENT
+
+
+def test_rules_apply_in_the_order_of_the_peer() -> None:
+    rules = EnvironmentRules(
+        exclude=("edit*",), set={"EDITOR": "ed", "MY_KEY": "1"}, include_only=("E*", "MY*")
+    )
+    assert command_environment(PARENT, rules, FREE) == {"EDITOR": "ed", "MY_KEY": "1"}
+
+
+def test_core_inherits_the_shell_s_variables_and_none_nothing() -> None:
+    assert command_environment(PARENT, EnvironmentRules(inherit="core"), FREE) == {
+        "PATH": "/bin",
+        "HOME": "/h",
+    }
+    assert command_environment(PARENT, EnvironmentRules(inherit="none"), FREE) == {}
+
+
+def test_a_confined_command_is_told_of_its_sandbox() -> None:
+    marks = command_environment({}, EnvironmentRules(), CONFINED)
+    assert marks == {"DENDRO_SANDBOX": "workspace-write", "CODEX_SANDBOX_NETWORK_DISABLED": "1"}

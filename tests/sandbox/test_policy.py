@@ -1,0 +1,100 @@
+"""The resolution of a wire policy to the paths of one command."""
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.sandbox.policy import InvalidPolicy, resolve
+
+
+def workspace(**fields: object) -> dict[str, object]:
+    return {"mode": "workspace-write", "exclude_slash_tmp": True, **fields}
+
+
+def test_workspace_write_opens_the_folder_the_roots_and_the_temporary_folders(tmp_path: Path) -> None:
+    cwd, extra, temporary = (tmp_path / name for name in ("cwd", "extra", "t"))
+    for folder in (cwd, extra, temporary):
+        folder.mkdir()
+    policy = {"mode": "workspace-write", "writable_roots": [str(extra), str(tmp_path / "absent")]}
+    confinement = resolve(policy, cwd, str(temporary))
+    assert confinement.writable_roots == (cwd, extra, Path("/tmp").resolve(), temporary)
+
+
+def test_exclude_flags_close_the_temporary_folders(tmp_path: Path) -> None:
+    confinement = resolve(workspace(exclude_tmpdir_env_var=True), tmp_path, "/var/tmp")
+    assert confinement.writable_roots == (tmp_path,)
+
+
+def test_read_only_opens_nothing_and_danger_everything(tmp_path: Path) -> None:
+    read_only = resolve({"type": "read-only"}, tmp_path, "/tmp")
+    danger = resolve({"mode": "danger-full-access"}, tmp_path, "/tmp")
+    assert (read_only.writable_roots, read_only.network) == ((), False)
+    assert (danger.writable_roots, danger.network, danger.hidden) == ((), True, ())
+
+
+def test_network_is_off_unless_the_policy_turns_it_on(tmp_path: Path) -> None:
+    assert not resolve(workspace(), tmp_path, None).network
+    assert resolve(workspace(network_access=True), tmp_path, None).network
+
+
+def test_a_folder_reached_through_a_symlink_is_named_by_its_real_path(tmp_path: Path) -> None:
+    real = tmp_path / "real"
+    real.mkdir()
+    (tmp_path / "link").symlink_to(real)
+    assert resolve(workspace(), tmp_path / "link", None).writable_roots == (real,)
+
+
+def test_the_repository_of_a_root_is_read_only(tmp_path: Path) -> None:
+    (tmp_path / ".git/refs").mkdir(parents=True)
+    confinement = resolve(workspace(), tmp_path, None)
+    assert confinement.read_only_subpaths == (tmp_path / ".git",)
+    assert confinement.missing_git == ()
+
+
+def test_a_worktree_protects_its_git_file_its_gitdir_and_the_shared_repository(tmp_path: Path) -> None:
+    shared = tmp_path / "main/.git"
+    gitdir = shared / "worktrees/w"
+    gitdir.mkdir(parents=True)
+    (gitdir / "commondir").write_text("../..\n")
+    worktree = tmp_path / "w"
+    worktree.mkdir()
+    (worktree / ".git").write_text(f"gitdir: {gitdir}\n")
+    confinement = resolve(workspace(), worktree, None)
+    assert confinement.read_only_subpaths == (worktree / ".git", gitdir, shared)
+
+
+def test_a_missing_or_empty_git_folder_is_guarded(tmp_path: Path) -> None:
+    bare, empty = tmp_path / "bare", tmp_path / "empty"
+    bare.mkdir()
+    (empty / ".git").mkdir(parents=True)
+    confinement = resolve(workspace(writable_roots=[str(empty)]), bare, None)
+    assert confinement.missing_git == (bare / ".git", empty / ".git")
+    assert confinement.read_only_subpaths == ()
+
+
+def test_a_repository_named_as_a_root_is_writable(tmp_path: Path) -> None:
+    git = tmp_path / ".git"
+    (git / "refs").mkdir(parents=True)
+    confinement = resolve(workspace(writable_roots=[str(git)]), tmp_path, None)
+    assert git in confinement.writable_roots
+    assert git not in confinement.read_only_subpaths
+
+
+def test_folders_to_hide_are_kept_when_they_exist(tmp_path: Path) -> None:
+    confinement = resolve(workspace(), tmp_path, None, hidden=(tmp_path / "no", tmp_path))
+    assert tmp_path in confinement.hidden
+    assert tmp_path / "no" not in confinement.hidden
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"mode": "write-everything"},
+        {},
+        {"mode": "workspace-write", "writable_roots": "/"},
+        {"mode": "workspace-write", "network_access": "no"},
+    ],
+)
+def test_a_policy_that_cannot_be_understood_is_refused(policy: dict[str, object], tmp_path: Path) -> None:
+    with pytest.raises(InvalidPolicy):
+        resolve(policy, tmp_path, None)

@@ -1,0 +1,298 @@
+"""Commands under the keeper: what they give back, and what ends them."""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.sandbox.kernel import CLOCK_BOOTTIME
+from orchestrator.sandbox.limits import Limits
+from orchestrator.sandbox.policy import Confinement
+from orchestrator.sandbox.probe import NoConfinement, SandboxSupport
+from orchestrator.tools.exec.keeper import Keeper, KeeperConfig, KeeperLost
+from orchestrator.tools.exec.running import KEPT_BYTES
+
+from .conftest import MakeCommand
+from .witness import Witness, marked
+
+MARK = f"7{os.getpid()}"
+"""A number of seconds to sleep that no other process sleeps: it is found in its command line."""
+LEAVE_BEHIND = f"setsid sh -c 'sh -c \"echo up > fifo; exec sleep {MARK}\" {MARK} &' & "
+"""A grandchild in a session of its own, an orphan by the time that it says it is up."""
+
+pytestmark = pytest.mark.sandbox
+
+
+def ignore(stream: str, data: bytes) -> None:
+    """A sink for tests that look at the end only."""
+
+
+def now() -> float:
+    return time.clock_gettime(CLOCK_BOOTTIME)
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Path:
+    os.mkfifo(tmp_path / "fifo")
+    return tmp_path / "fifo"
+
+
+async def until_up(fifo: Path) -> None:
+    async with asyncio.timeout(20):
+        assert await asyncio.to_thread(fifo.read_text) == "up\n"
+
+
+async def test_command_reports_its_streams_and_its_exit_code(keeper: Keeper, command: MakeCommand) -> None:
+    heard: list[tuple[str, bytes]] = []
+    finished = await keeper.run(
+        command("sh", "-c", "echo out; echo err >&2; exit 3"), lambda *it: heard.append(it)
+    )
+    assert (finished.exit_code, finished.stdout, finished.stderr) == (3, b"out\n", b"err\n")
+    assert sorted(finished.aggregated.splitlines()) == [b"err", b"out"]
+    assert sorted(heard) == [("stderr", b"err\n"), ("stdout", b"out\n")]
+    assert (finished.timed_out, finished.killed, finished.error) == (False, False, None)
+
+
+async def test_command_that_dies_of_a_signal_exits_with_128_and_its_number(
+    keeper: Keeper, command: MakeCommand
+) -> None:
+    assert (await keeper.run(command("sh", "-c", "kill -TERM $$"), ignore)).exit_code == 143
+
+
+async def test_program_folder_or_right_that_is_missing_is_named(keeper: Keeper, command: MakeCommand) -> None:
+    absent = await keeper.run(command("no-such-program"), ignore)
+    assert (absent.exit_code, absent.error) == (-1, "No such file or directory (os error 2)")
+    plain = await keeper.run(command("/etc/passwd"), ignore)
+    assert plain.error == "Permission denied (os error 13)"
+    rightless = await keeper.run(command("true", claim="another"), ignore)
+    assert rightless.error == "the right to run this command has ended"
+
+
+async def test_missing_working_folder_is_named(keeper: Keeper, command: MakeCommand, mechanism: str) -> None:
+    finished = await keeper.run(command("true", cwd=Path("/no/such/folder")), ignore)
+    assert finished.exit_code == -1
+    assert finished.error == "the working directory cannot be entered: No such file or directory"
+
+
+async def test_command_gets_only_the_environment_it_is_given(keeper: Keeper, command: MakeCommand) -> None:
+    finished = await keeper.run(command("env", env={"PATH": os.defpath, "A": "ü 1"}), ignore)
+    assert dict(line.split("=", 1) for line in finished.stdout.decode().splitlines()).items() >= {
+        ("A", "ü 1"),
+        ("PATH", os.defpath),
+    }
+    assert b"PYTHON" not in finished.stdout
+
+
+async def test_command_line_longer_than_a_socket_buffer_arrives(keeper: Keeper, command: MakeCommand) -> None:
+    words = ["x" * 100_000] * 8
+    finished = await keeper.run(command("sh", "-c", 'printf %s "$@" | wc -c', "sh", *words), ignore)
+    assert finished.stdout.strip() == b"800000"
+
+
+async def test_endless_output_is_capped_and_never_waited_for(keeper: Keeper, command: MakeCommand) -> None:
+    finished = await keeper.run(command("sh", "-c", "echo first; yes | head -c 8000000; echo last"), ignore)
+    assert finished.exit_code == 0
+    assert finished.dropped_bytes == 8_000_011 - KEPT_BYTES
+    assert finished.stdout.startswith(b"first\n")
+    assert finished.stdout.endswith(b"y\nlast\n")
+    assert len(finished.aggregated) < KEPT_BYTES + 100
+
+
+async def test_timeout_ends_the_command_with_124_and_keeps_its_output(
+    keeper: Keeper, command: MakeCommand
+) -> None:
+    finished = await keeper.run(command("sh", "-c", "echo so far; sleep 60", timeout_s=0.3), ignore)
+    assert (finished.exit_code, finished.timed_out, finished.killed) == (124, True, False)
+    assert finished.stdout == b"so far\n"
+    assert 0.3 <= finished.duration_s < 3
+
+
+async def test_background_process_that_holds_the_pipes_does_not_hold_the_call(
+    keeper: Keeper, command: MakeCommand, fifo: Path
+) -> None:
+    running = asyncio.create_task(keeper.run(command("sh", "-c", f"{LEAVE_BEHIND} cat fifo; exit 5"), ignore))
+    finished = await running
+    assert finished.exit_code == 5
+    assert finished.duration_s < 5
+    assert marked(MARK) == []
+
+
+async def test_killing_a_claim_leaves_no_descendant_and_spares_the_others(
+    keeper: Keeper, command: MakeCommand, fifo: Path
+) -> None:
+    keeper.extend("other", now() + 60)
+    other = asyncio.create_task(keeper.run(command("sleep", "60", claim="other"), ignore))
+    mine = asyncio.create_task(keeper.run(command("sh", "-c", f"{LEAVE_BEHIND} sleep {MARK}", MARK), ignore))
+    await until_up(fifo)
+    assert len(marked(MARK)) >= 2
+    await keeper.kill("claim")
+    assert marked(MARK) == []
+    finished = await mine
+    assert (finished.exit_code, finished.killed, finished.error) == (137, True, None)
+    assert not other.done()
+    await keeper.kill("other")
+    assert (await other).killed
+
+
+async def test_cancelling_returns_when_every_descendant_is_dead(
+    keeper: Keeper, command: MakeCommand, fifo: Path
+) -> None:
+    running = asyncio.create_task(
+        keeper.run(command("sh", "-c", f"{LEAVE_BEHIND} sleep {MARK}", MARK), ignore)
+    )
+    await until_up(fifo)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert marked(MARK) == []
+
+
+async def test_command_dies_at_the_deadline_that_was_written_last(
+    keeper: Keeper, command: MakeCommand, fifo: Path
+) -> None:
+    keeper.extend("claim", now() + 30)
+    running = asyncio.create_task(
+        keeper.run(command("sh", "-c", f"{LEAVE_BEHIND} sleep {MARK}", MARK), ignore)
+    )
+    await until_up(fifo)
+    deadline = now() + 0.3
+    keeper.extend("claim", deadline)
+    finished = await running
+    assert now() >= deadline
+    assert (finished.exit_code, finished.killed) == (137, True)
+    assert marked(MARK) == []
+    again = await keeper.run(command("true"), ignore)
+    assert again.error == "the right to run this command has ended"
+
+
+async def test_extending_keeps_the_command_alive_past_its_first_deadline(
+    keeper: Keeper, command: MakeCommand, fifo: Path
+) -> None:
+    first = now() + 0.4
+    keeper.extend("claim", first)
+    running = asyncio.create_task(keeper.run(command("sh", "-c", "cat fifo"), ignore))
+    await asyncio.to_thread(keeper.extend, "claim", first + 60)
+    past_first = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_later(first - now() + 0.1, past_first.set_result, None)
+    await past_first
+    await asyncio.to_thread(fifo.write_text, "up\n")
+    assert (await running).stdout == b"up\n"
+
+
+async def test_fork_bomb_meets_its_limit_and_dies_whole(
+    keeper: Keeper, command: MakeCommand, machine: SandboxSupport
+) -> None:
+    if machine.pids_cgroup is None and os.geteuid() == 0:
+        pytest.skip("no pids cgroup can be made, and RLIMIT_NPROC does not bind root")
+    bomb = "bomb() { bomb | bomb & }; bomb; sleep 60"
+    limits = Limits(processes=60)
+    finished = await keeper.run(command("bash", "-c", bomb, timeout_s=1.0, limits=limits), ignore)
+    assert finished.timed_out
+    assert finished.error is None
+    assert b"fork" in finished.stderr
+    assert finished.duration_s < 10
+    assert (await keeper.run(command("true"), ignore)).exit_code == 0
+
+
+async def test_two_hundred_commands_leave_no_zombie_and_no_descriptor(
+    keeper: Keeper, command: MakeCommand, machine: SandboxSupport
+) -> None:
+    await keeper.run(command("true"), ignore)
+    fds = [len(list(Path("/proc", str(pid), "fd").iterdir())) for pid in (os.getpid(), keeper.pid)]
+    for _ in range(10):
+        done = await asyncio.gather(*(keeper.run(command("true"), ignore) for _ in range(20)))
+        assert {finished.exit_code for finished in done} == {0}
+    await keeper.run(command("true"), ignore)
+    after = [len(list(Path("/proc", str(pid), "fd").iterdir())) for pid in (os.getpid(), keeper.pid)]
+    assert after == fds
+    children = Path("/proc", str(keeper.pid), "task", str(keeper.pid), "children").read_text()
+    assert len(children.split()) <= 1, "the last minder may be on its way out"
+    if machine.pids_cgroup is not None:
+        assert list(Path(machine.pids_cgroup).glob(f"dendro-{keeper.pid}-*")) == []
+
+
+async def test_guard_on_a_missing_repository_is_gone_after_the_last_command(
+    keeper: Keeper, command: MakeCommand, tmp_path: Path, mechanism: str
+) -> None:
+    if mechanism == "none":
+        pytest.skip("full access guards nothing")
+    os.mkfifo(tmp_path / "fifo")
+    long = asyncio.create_task(keeper.run(command("sh", "-c", "cat fifo; mkdir .git/x"), ignore))
+    await asyncio.gather(*(keeper.run(command("true"), ignore) for _ in range(4)))
+    await asyncio.to_thread((tmp_path / "fifo").write_text, "go\n")
+    assert (await long).exit_code == 1
+    assert not (tmp_path / ".git").exists()
+
+
+@pytest.mark.parametrize("mechanism", ["none"], indirect=True)
+async def test_orphans_of_a_killed_minder_fall_to_the_keeper(
+    keeper: Keeper, command: MakeCommand, fifo: Path
+) -> None:
+    script = f"{LEAVE_BEHIND} cat fifo; kill -9 $PPID; sleep {MARK}"
+    finished = await keeper.run(command("sh", "-c", script), ignore)
+    assert finished.error == "the command's minder was killed before it could report"
+    assert marked(MARK) == []
+    assert keeper.alive
+
+
+@pytest.mark.parametrize("mechanism", ["none"], indirect=True)
+async def test_minders_kill_what_they_mind_when_the_keeper_is_killed(
+    keeper: Keeper, command: MakeCommand, fifo: Path
+) -> None:
+    running = asyncio.create_task(
+        keeper.run(command("sh", "-c", f"{LEAVE_BEHIND} sleep {MARK}", MARK), ignore)
+    )
+    await until_up(fifo)
+    os.kill(keeper.pid, 9)
+    finished = await running
+    assert (finished.exit_code, finished.killed, finished.error) == (137, True, None)
+    assert marked(MARK) == []
+    assert not keeper.alive
+    with pytest.raises(KeeperLost):
+        await keeper.run(command("true"), ignore)
+
+
+@pytest.mark.parametrize("mechanism", ["none"], indirect=True)
+async def test_signals_of_terminals_and_service_managers_do_not_end_commands(
+    keeper: Keeper, command: MakeCommand, fifo: Path
+) -> None:
+    running = asyncio.create_task(
+        keeper.run(command("sh", "-c", f"{LEAVE_BEHIND} sleep {MARK}", MARK), ignore)
+    )
+    await until_up(fifo)
+    children = Path("/proc", str(keeper.pid), "task", str(keeper.pid), "children").read_text().split()
+    for pid in (keeper.pid, *map(int, children)):
+        for number in (1, 2, 3, 15):
+            os.kill(pid, number)
+    witness = Witness(MARK)
+    assert witness.all_alive()
+    witness.close()
+    await keeper.kill("claim")
+    assert (await running).killed
+
+
+@pytest.mark.parametrize("mechanism", ["none"], indirect=True)
+async def test_machine_without_confinement_runs_nothing_confined(
+    keeper: Keeper, command: MakeCommand, tmp_path: Path
+) -> None:
+    bare = await Keeper.start(KeeperConfig(SandboxSupport(None, 0, ("nothing here",))))
+    try:
+        bare.extend("claim", now() + 60)
+        confined = Confinement(mode="read-only", cwd=tmp_path)
+        with pytest.raises(NoConfinement, match="nothing here"):
+            await bare.run(command("true", confinement=confined), ignore)
+        assert (await bare.run(command("true"), ignore)).exit_code == 0
+    finally:
+        await bare.close()
+
+
+@pytest.mark.parametrize("mechanism", ["none"], indirect=True)
+async def test_keeper_stays_small(keeper: Keeper, command: MakeCommand) -> None:
+    """Each command forks it: a heavy import would be paid for with every start."""
+    await keeper.run(command("true"), ignore)
+    maps = Path("/proc", str(keeper.pid), "maps").read_text()
+    assert "pydantic" not in maps
+    resident_kib = int(Path("/proc", str(keeper.pid), "statm").read_text().split()[1]) * 4
+    assert resident_kib < 20_000
