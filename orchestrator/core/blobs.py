@@ -1,8 +1,8 @@
 """Large values stand beside the log, not in it: an entry keeps a reference by content.
 
 A reference is `{"$blob": "<sha256 hex>", "bytes": <UTF-8 length>}` in the place of the
-string. Only the fields below are ever replaced: outputs, images, patches, arguments.
-What people and the model said stays in the entry as it is, so that rules may read it.
+string. Outputs, images, patches and arguments are replaced when they are large; what
+people and the model said stays in the entry, where rules read it, unless it is huge.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 INLINE_BYTES = 4096
-"""A string up to this length stays in its entry."""
+"""A string of a large field up to this length stays in its entry."""
+
+INLINE_TEXT_BYTES = 65_536
+"""The same for any other string."""
 
 REFERENCE = "$blob"
 
@@ -38,7 +41,8 @@ _LARGE_FIELDS = frozenset(
 def externalise(value: Any, blobs: dict[str, bytes], field: str = "") -> Any:
     """`value` with its large strings replaced; their bytes are added to `blobs` under their hash."""
     if isinstance(value, str):
-        return _replaced(value, blobs) if field in _LARGE_FIELDS and len(value) * 4 > INLINE_BYTES else value
+        limit = INLINE_BYTES if field in _LARGE_FIELDS else INLINE_TEXT_BYTES
+        return _replaced(value, limit, blobs) if len(value) * 4 > limit else value
     if isinstance(value, Mapping):
         return {key: externalise(inner, blobs, key) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -46,9 +50,9 @@ def externalise(value: Any, blobs: dict[str, bytes], field: str = "") -> Any:
     return value
 
 
-def _replaced(text: str, blobs: dict[str, bytes]) -> Any:
+def _replaced(text: str, limit: int, blobs: dict[str, bytes]) -> Any:
     data = text.encode("utf-8", "surrogatepass")
-    if len(data) <= INLINE_BYTES:
+    if len(data) <= limit:
         return text
     digest = hashlib.sha256(data).hexdigest()
     blobs[digest] = data

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -101,11 +101,12 @@ class ApplyPatch:
     cwd: str
     changes: Mapping[str, Any]
     summary: str
-    record: Mapping[str, Any]
-    """Each file's hash before and after: what a takeover judges by."""
+    record: Sequence[Sequence[str | None]]
+    """Each file's path, hash before and hash after: what a takeover judges by."""
     outside: tuple[str, ...] = ()
     """Paths that the sandbox policy does not let it write."""
     baselines: Mapping[str, Any] = field(default_factory=dict)
+    """`set` and `drop`: what the task's diff counts from once it is applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,8 @@ class CallFinished:
     events: tuple[Mapping[str, Any], ...] = ()
     sandbox_denied: bool = False
     """The command failed, and it looks as if the sandbox was why."""
+    applied: bool = False
+    """The patch was written."""
 
 
 @dataclass(frozen=True, slots=True)

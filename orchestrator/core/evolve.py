@@ -224,7 +224,9 @@ def _call(state: State, payload: Payload, seq: int) -> State:
         changes["asked_seq"] = seq
     task = task.with_call(call.moved(phase, changes))
     if payload.get("baselines"):
-        task = replace(task, baselines={**payload["baselines"], **task.baselines})
+        changed = payload["baselines"]
+        kept = {path: data for path, data in task.baselines.items() if path not in changed["drop"]}
+        task = replace(task, baselines={**kept, **changed["set"]})
     return replace(state, task=task)
 
 

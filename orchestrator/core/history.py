@@ -101,5 +101,6 @@ def call_output(call: Item, output: Any) -> dict[str, Any]:
 
 
 def message_text(item: Item) -> str:
-    """All text parts of a message, joined."""
-    return "".join(part.get("text", "") for part in item.get("content") or () if isinstance(part, Mapping))
+    """All text parts of a message, joined; a part so long that it is stored elsewhere is only named."""
+    parts = (part.get("text", "") for part in item.get("content") or () if isinstance(part, Mapping))
+    return "".join(part if isinstance(part, str) else "[a long text]" for part in parts)

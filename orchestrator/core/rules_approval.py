@@ -105,6 +105,10 @@ def run(draft: Draft, call: Call, spec: dict[str, Any], auto_approved: bool = Fa
         draft.event(
             "patch_apply_begin", call_id=call.call_id, auto_approved=auto_approved, changes=spec["changes"]
         )
-    baselines = spec.pop("baselines", None)
-    fields = {"baselines": baselines} if baselines else {}
-    draft.add(e.call_phase(call.call_id, Phase.RUNNING, epoch=draft.moment.epoch, spec=spec, **fields))
+    draft.add(e.call_phase(call.call_id, Phase.RUNNING, epoch=draft.moment.epoch, spec=spec))
+
+
+def done_phase(call: Call, applied: bool) -> e.Entry:
+    """The call is over; an applied patch leaves the baselines that the task's diff counts from."""
+    baselines = call.spec.get("baselines") if applied else None
+    return e.call_phase(call.call_id, Phase.DONE, **({"baselines": baselines} if baselines else {}))

@@ -19,7 +19,7 @@ from orchestrator.core.approval import (
 from orchestrator.core.commands import ApplyPatch, CallAssessed, CallFinished, Exec, Immediate
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import call_output
-from orchestrator.core.rules_approval import reject, run
+from orchestrator.core.rules_approval import done_phase, reject, run
 from orchestrator.core.rules_task import approval_timer, settle
 from orchestrator.core.state import Call, Phase
 
@@ -69,7 +69,7 @@ def _patch_spec(patch: ApplyPatch) -> dict[str, Any]:
         "cwd": patch.cwd,
         "changes": dict(patch.changes),
         "summary": patch.summary,
-        "record": dict(patch.record),
+        "record": [list(row) for row in patch.record],
         "baselines": dict(patch.baselines),
         "grant_root": _grant_root(patch),
     }
@@ -130,11 +130,11 @@ def finished(draft: Draft, command: CallFinished) -> None:
             draft.emit(event)
         ask(draft, call, {**call.spec, "sandboxed": False}, UNSANDBOXED_REASON)
         return
-    _done(draft, call, command.output, command.events)
+    _done(draft, call, command.output, command.events, applied=command.applied)
 
 
-def _done(draft: Draft, call: Call, output: Any, events: tuple[Any, ...]) -> None:
+def _done(draft: Draft, call: Call, output: Any, events: tuple[Any, ...], applied: bool = False) -> None:
     for event in events:
         draft.emit(event)
-    draft.add(e.item(call_output(call.item, output)), e.call_phase(call.call_id, Phase.DONE))
+    draft.add(e.item(call_output(call.item, output)), done_phase(call, applied))
     settle(draft)

@@ -9,6 +9,7 @@ from orchestrator.core import entries as e
 from orchestrator.core.commands import ResponseBroken, Stopped, TookOver
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import call_output
+from orchestrator.core.rules_approval import done_phase
 from orchestrator.core.rules_model import response_broken
 from orchestrator.core.rules_task import BY_FAILURE, abort, close_calls, fail, settle
 from orchestrator.core.state import Call, Phase
@@ -64,7 +65,7 @@ def _judge(draft: Draft, call: Call, judgement: str) -> None:
         output = IN_DOUBT
         end = _in_doubt_end(call)
     draft.emit(end)
-    draft.add(e.item(call_output(call.item, output)), e.call_phase(call.call_id, Phase.DONE))
+    draft.add(e.item(call_output(call.item, output)), done_phase(call, applied=judgement == "all"))
     if judgement != "all":
         draft.event("warning", message=f"call {call.call_id} is {IN_DOUBT}")
     settle(draft)

@@ -40,6 +40,21 @@ def _default(value: Any) -> Any:
     raise TypeError(f"a state holds a {type(value).__name__}, which has no canonical form")
 
 
+def encode_snapshot(state: State, seq: int, head: bytes) -> bytes:
+    """The state folded through `seq`, where the chain's head was `head`."""
+    place = {"core": CORE_VERSION, "seq": seq, "head": head.hex()}
+    return orjson.dumps(place) + b"\n" + encode(state)
+
+
+def decode_snapshot(data: bytes) -> tuple[State, int, bytes] | None:
+    """(state, seq, head); None if another core version wrote it, so that the log has to be folded."""
+    first, _, body = data.partition(b"\n")
+    place = orjson.loads(first)
+    if place["core"] != CORE_VERSION:
+        return None
+    return decode(body), place["seq"], bytes.fromhex(place["head"])
+
+
 def decode(data: bytes) -> State:
     """The state that `encode` wrote; raises `ValueError` for anything else."""
     wire = orjson.loads(data)

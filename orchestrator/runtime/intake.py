@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import mimetypes
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,7 @@ from orchestrator.protocol.codec import parse_submission
 from orchestrator.protocol.inputs import ImageInput, LocalImageInput, TextInput
 from orchestrator.protocol.submission import MalformedSubmission
 from orchestrator.runtime.ports import Ports
-
-MAX_IMAGE_BYTES = 20 << 20
+from orchestrator.tools.images import data_url
 
 
 def command_of(entry: SqEntry) -> c.Command | Decision:
@@ -53,17 +50,6 @@ def _loaded(item: Any) -> Any:
         return ImageInput(image_url=data_url(Path(item.path)))
     except (OSError, ValueError) as error:
         return TextInput(text=f"[the image {item.path} could not be read: {error}]")
-
-
-def data_url(path: Path) -> str:
-    """An image file as a data URL; raises `ValueError` for what is no image or too large."""
-    kind = mimetypes.guess_type(path.name)[0] or ""
-    if not kind.startswith("image/"):
-        raise ValueError("its name does not say that it is an image")
-    size = path.stat().st_size
-    if size > MAX_IMAGE_BYTES:
-        raise ValueError(f"it has {size} bytes, at most {MAX_IMAGE_BYTES} can be sent")
-    return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
 async def judged_running(ports: Ports, state: State, claim: Claim) -> dict[str, str] | None:

@@ -1,0 +1,55 @@
+"""The tools port over the real toolbox: large texts are put back before a tool sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from orchestrator.broker.texts import Texts
+from orchestrator.core.blobs import references, resolve
+from orchestrator.core.commands import Assessment, CallFinished
+from orchestrator.core.ids import TreeId
+from orchestrator.core.state import Call, State
+from orchestrator.model.request import Item
+from orchestrator.runtime.ports import CallSite
+from orchestrator.tools.toolbox import Site, Toolbox
+
+
+class ToolCalls:
+    """Implements `ports.Tools` for one worker."""
+
+    def __init__(self, toolbox: Toolbox, texts: Texts) -> None:
+        self._toolbox = toolbox
+        self._texts = texts
+
+    def specs(self, state: State) -> Sequence[Item]:
+        return self._toolbox.specs(state)
+
+    async def assess(self, call: Call, site: CallSite) -> Assessment:
+        return await self._toolbox.assess(await self._whole(call, site.tree), await self._site(site))
+
+    async def run(self, call: Call, site: CallSite) -> CallFinished:
+        return await self._toolbox.run(await self._whole(call, site.tree), await self._site(site))
+
+    async def judge(self, call: Call) -> str:
+        return await self._toolbox.judge(call)
+
+    async def _whole(self, call: Call, tree: TreeId) -> Call:
+        return replace(
+            call, item=await self._resolved(call.item, tree), spec=await self._resolved(call.spec, tree)
+        )
+
+    async def _site(self, site: CallSite) -> Site:
+        state = site.state
+        if state.task is not None and state.task.baselines:
+            baselines = await self._resolved(state.task.baselines, site.tree)
+            state = replace(state, task=replace(state.task, baselines=baselines))
+        return Site(site.claim, state, site.deltas)
+
+    async def _resolved(self, value: Any, tree: TreeId) -> Any:
+        needed = set(references(value))
+        if not needed:
+            return value
+        await self._texts.fetch(tree, needed)
+        return cast(Any, resolve(value, self._texts.get))

@@ -1,0 +1,34 @@
+"""The boundaries of one call: the task's sandbox policy with what was granted since."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.core.state import State
+from orchestrator.sandbox.policy import Confinement, resolve
+from orchestrator.tools.patch.writable import WritableRoots
+
+if TYPE_CHECKING:
+    from orchestrator.tools.toolbox import ToolConfig
+
+
+def confinement_of(state: State, config: ToolConfig, *, sandboxed: bool) -> Confinement:
+    """What a call of the running task may touch; everything if it was decided to run unsandboxed."""
+    assert state.task is not None
+    settings = state.task.settings
+    cwd = Path(settings.cwd)
+    if not sandboxed:
+        return resolve({"mode": "danger-full-access"}, cwd, None)
+    policy = dict(settings.sandbox_policy)
+    if policy["mode"] == "workspace-write" and state.granted_roots:
+        policy["writable_roots"] = [*(policy.get("writable_roots") or ()), *state.granted_roots]
+    return resolve(policy, cwd, config.environ.get("TMPDIR"), hidden=config.hidden)
+
+
+def writable_roots(state: State, config: ToolConfig) -> WritableRoots | None:
+    """Where a patch may write without being asked about; None is anywhere."""
+    confinement = confinement_of(state, config, sandboxed=True)
+    if confinement.mode == "danger-full-access":
+        return None
+    return WritableRoots(confinement.writable_roots, confinement.read_only_subpaths)

@@ -1,0 +1,189 @@
+"""The `shell` tool: a command's words judged, and an accepted command run under the keeper."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import orjson
+
+from orchestrator.core.commands import CallFinished, Exec, Immediate
+from orchestrator.core.state import Call, State, Task
+from orchestrator.sandbox.environment import command_environment
+from orchestrator.sandbox.limits import Limits
+from orchestrator.sandbox.policy import Confinement
+from orchestrator.sandbox.probe import NoConfinement, choose
+from orchestrator.tools.commands.parsed import parsed_cmd
+from orchestrator.tools.commands.safety import is_dangerous, is_known_safe
+from orchestrator.tools.confinement import confinement_of
+from orchestrator.tools.exec.command import Command, Finished, Stream
+from orchestrator.tools.exec.deltas import COALESCE_S, DeltaCoalescer, OutputDelta
+from orchestrator.tools.exec.keeper import Keeper, KeeperLost
+from orchestrator.tools.exec.output import formatted_output, model_output
+from orchestrator.tools.patch.invocation import PatchInvocation, PatchRefusal, patch_from_argv
+from orchestrator.tools.patching import PatchRequest
+
+if TYPE_CHECKING:
+    from orchestrator.tools.toolbox import DeltaSink, Site, ToolConfig
+
+_DENIALS = (
+    b"permission denied",
+    b"read-only file system",
+    b"operation not permitted",
+    b"network is unreachable",
+    b"could not resolve host",
+    b"temporary failure in name resolution",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ShellRequest:
+    """A command as the model asked for it."""
+
+    command: tuple[str, ...]
+    workdir: str | None = None
+    timeout_ms: int | None = None
+    escalated: bool = False
+    justification: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def assess_shell(request: ShellRequest, state: State, config: ToolConfig) -> Exec | Immediate | PatchRequest:
+    """The command as it would run; a patch in the clothes of a command is told apart first."""
+    task = _task(state)
+    match patch_from_argv(request.command):
+        case PatchInvocation(body, workdir):
+            return PatchRequest(body, _joined(request.workdir, workdir))
+        case PatchRefusal(message):
+            return Immediate(message)
+    cwd = str(Path(task.settings.cwd, request.workdir or "."))
+    return Exec(
+        command=request.command,
+        cwd=cwd,
+        parsed_cmd=tuple(parsed_cmd(request.command)),
+        key=orjson.dumps([request.command, cwd, request.escalated]).decode(),
+        safe=is_known_safe(request.command) and _trusted(cwd, task, request.command),
+        dangerous=is_dangerous(request.command),
+        escalated=request.escalated,
+        justification=request.justification,
+        confinable=_confinable(state, config),
+        timeout_ms=request.timeout_ms,
+        env=request.env,
+    )
+
+
+def _joined(outer: str | None, inner: str | None) -> str | None:
+    return str(Path(outer or ".", inner or ".")) if outer or inner else None
+
+
+def _trusted(cwd: str, task: Task, command: tuple[str, ...]) -> bool:
+    """git obeys the configuration of the repository that it is run in: only the session's own is trusted."""
+    inside = Path(cwd).resolve().is_relative_to(Path(task.settings.cwd).resolve())
+    return inside or not any("git" in word for word in command)
+
+
+def _confinable(state: State, config: ToolConfig) -> bool:
+    try:
+        choose(config.support, confinement_of(state, config, sandboxed=True), config.prefer)
+    except NoConfinement:
+        return False
+    return True
+
+
+async def run_shell(call: Call, site: Site, config: ToolConfig, keeper: Keeper) -> CallFinished:
+    """Runs what was recorded as decided, and tells its output while it runs."""
+    spec = call.spec
+    confinement = confinement_of(site.state, config, sandboxed=spec["sandboxed"])
+    shown = _Shown(call.call_id, site.deltas, config.max_deltas)
+    try:
+        finished = await keeper.run(_command(call, site, config, confinement), shown.add)
+    except (NoConfinement, KeeperLost) as error:
+        finished = Finished(exit_code=-1, error=str(error))
+    finally:
+        shown.flush()
+    return _result(call, finished)
+
+
+def _command(call: Call, site: Site, config: ToolConfig, confinement: Confinement) -> Command:
+    spec = call.spec
+    timeout_ms = spec["timeout_ms"]
+    environment = command_environment(config.environ, config.environment, confinement)
+    return Command(
+        claim=site.claim,
+        call_id=call.call_id,
+        argv=tuple(spec["command"]),
+        cwd=Path(spec["cwd"]),
+        env={**environment, **spec["env"]},
+        confinement=confinement,
+        timeout_s=config.timeout_s if timeout_ms is None else timeout_ms / 1000,
+        limits=Limits(config.max_processes),
+    )
+
+
+def _result(call: Call, finished: Finished) -> CallFinished:
+    seconds, fraction = divmod(finished.duration_s, 1)
+    end = {
+        "type": "exec_command_end",
+        "call_id": call.call_id,
+        "stdout": _text(finished.stdout),
+        "stderr": _text(finished.stderr),
+        "aggregated_output": _text(finished.aggregated),
+        "exit_code": finished.exit_code,
+        "duration": {"secs": int(seconds), "nanos": int(fraction * 1e9)},
+        "formatted_output": formatted_output(finished),
+    }
+    return CallFinished(call.call_id, model_output(finished), (end,), sandbox_denied=_denied(call, finished))
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def _denied(call: Call, finished: Finished) -> bool:
+    """A guess from the exit code and the words, as every sandbox of this kind has to make it."""
+    if not call.spec["sandboxed"] or finished.exit_code == 0 or finished.timed_out or finished.killed:
+        return False
+    said = finished.aggregated.lower()
+    return any(words in said for words in _DENIALS)
+
+
+class _Shown:
+    """Output on its way to `exec_command_output_delta` events."""
+
+    def __init__(self, call_id: str, sink: DeltaSink, limit: int) -> None:
+        self._call_id = call_id
+        self._sink = sink
+        self._coalescer = DeltaCoalescer(limit)
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, stream: Stream, data: bytes) -> None:
+        self._show(self._coalescer.add(stream, data, self._loop.time()))
+        if self._timer is None and self._coalescer.due_at is not None:
+            self._timer = self._loop.call_later(COALESCE_S, self.flush)
+
+    def flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._show(self._coalescer.flush())
+
+    def _show(self, deltas: list[OutputDelta]) -> None:
+        for delta in deltas:
+            self._sink(
+                {
+                    "type": "exec_command_output_delta",
+                    "call_id": self._call_id,
+                    "stream": delta.stream,
+                    "chunk": base64.b64encode(delta.chunk).decode(),
+                }
+            )
+
+
+def _task(state: State) -> Task:
+    assert state.task is not None
+    return state.task

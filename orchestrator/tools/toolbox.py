@@ -1,0 +1,163 @@
+"""The tools of an agent: what a call asks for, and how an accepted one is run.
+
+    assess   reads arguments and files, judges words; starts and writes nothing
+    run      carries out what was accepted, exactly as it was recorded
+    judge    after a crash: what a call that had begun left behind
+
+Which calls may run is decided elsewhere, from the assessment. This module knows neither
+Redis nor models.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.commands import Assessment, CallFinished, Immediate
+from orchestrator.core.state import Call, State
+from orchestrator.sandbox.environment import EnvironmentRules
+from orchestrator.sandbox.probe import Preference, SandboxSupport
+from orchestrator.tools.arguments import (
+    BadArguments,
+    ImageArguments,
+    LocalShellAction,
+    PatchArguments,
+    PlanArguments,
+    ShellArguments,
+    parsed,
+)
+from orchestrator.tools.exec.keeper import Keeper
+from orchestrator.tools.images import data_url
+from orchestrator.tools.patching import PatchRequest, assess_patch, judge_patch_call, run_patch
+from orchestrator.tools.shell import ShellRequest, assess_shell, run_shell
+from orchestrator.tools.specs import OFFERED
+
+DeltaSink = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolConfig:
+    """What this worker can do, and what commands get from it."""
+
+    support: SandboxSupport
+    environ: Mapping[str, str]
+    prefer: Preference = "auto"
+    environment: EnvironmentRules = field(default_factory=EnvironmentRules)
+    hidden: tuple[Path, ...] = ()
+    """Paths of Dendro itself that no confined command may reach."""
+    timeout_s: float = 10.0
+    max_processes: int = 512
+    max_deltas: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """For whom a call is assessed or run."""
+
+    claim: str
+    state: State
+    deltas: DeltaSink
+
+
+class Toolbox:
+    """The built-in tools of one worker."""
+
+    def __init__(self, config: ToolConfig, keeper: Keeper) -> None:
+        self._config = config
+        self._keeper = keeper
+
+    def specs(self, state: State) -> Sequence[Mapping[str, Any]]:
+        """What the model is offered."""
+        return OFFERED
+
+    async def assess(self, call: Call, site: Site) -> Assessment:
+        """What the call asks for. Bad arguments are an output, not an error: the model reads them."""
+        try:
+            return await self._assess(call, site)
+        except BadArguments as error:
+            return Immediate(str(error))
+
+    async def _assess(self, call: Call, site: Site) -> Assessment:
+        item = call.item
+        match call.name:
+            case "shell" | "container.exec" | "exec" if item["type"] == "function_call":
+                return await self._shell(_shell_request(parsed(ShellArguments, item["arguments"])), site)
+            case "local_shell":
+                return await self._shell(_local_request(item), site)
+            case "apply_patch":
+                return await self._patch(PatchRequest(_patch_text(item)), site)
+            case "update_plan":
+                return _plan(parsed(PlanArguments, item["arguments"]))
+            case "view_image":
+                return await _image(parsed(ImageArguments, item["arguments"]), call, site.state)
+            case _:
+                return Immediate(f"unsupported call: {call.name}")
+
+    async def _shell(self, request: ShellRequest, site: Site) -> Assessment:
+        assessed = assess_shell(request, site.state, self._config)
+        return await self._patch(assessed, site) if isinstance(assessed, PatchRequest) else assessed
+
+    async def _patch(self, request: PatchRequest, site: Site) -> Assessment:
+        return await asyncio.to_thread(assess_patch, request, site.state, self._config)
+
+    async def run(self, call: Call, site: Site) -> CallFinished:
+        """Runs an accepted call to its end; cancelling it kills it and waits for the proof."""
+        if call.spec["kind"] == "exec":
+            return await run_shell(call, site, self._config, self._keeper)
+        return await asyncio.to_thread(run_patch, call, site.state, self._config)
+
+    async def judge(self, call: Call) -> str:
+        """`none`, `all` or `in_doubt`: a command that had begun is always in doubt."""
+        if call.spec.get("kind") != "patch":
+            return "in_doubt"
+        return await asyncio.to_thread(judge_patch_call, call)
+
+
+def _shell_request(arguments: ShellArguments) -> ShellRequest:
+    return ShellRequest(
+        arguments.command,
+        arguments.workdir,
+        arguments.timeout_ms,
+        arguments.with_escalated_permissions,
+        arguments.justification,
+    )
+
+
+def _local_request(item: Mapping[str, Any]) -> ShellRequest:
+    action = parsed(LocalShellAction, item.get("action") or {})
+    if action.user is not None:
+        raise BadArguments("running as another user is not supported; leave `user` out")
+    return ShellRequest(
+        action.command,
+        action.working_directory,
+        action.timeout_ms,
+        action.with_escalated_permissions,
+        action.justification,
+        action.env or {},
+    )
+
+
+def _patch_text(item: Mapping[str, Any]) -> str:
+    if item["type"] == "custom_tool_call":
+        return str(item["input"])
+    return parsed(PatchArguments, item["arguments"]).input
+
+
+def _plan(arguments: PlanArguments) -> Immediate:
+    steps = [{"step": step.step, "status": step.status} for step in arguments.plan]
+    event = {"type": "plan_update", "explanation": arguments.explanation, "plan": steps}
+    return Immediate("Plan updated", (event,))
+
+
+async def _image(arguments: ImageArguments, call: Call, state: State) -> Immediate:
+    assert state.task is not None
+    path = Path(state.task.settings.cwd, arguments.path)
+    try:
+        url = await asyncio.to_thread(data_url, path)
+    except (OSError, ValueError) as error:
+        return Immediate(f"the image {path} could not be read: {error}")
+    event = {"type": "view_image_tool_call", "call_id": call.call_id, "path": str(path)}
+    return Immediate([{"type": "input_image", "image_url": url}], (event,))
