@@ -54,11 +54,14 @@ class OpenFolders:
             self._open[folder] = os.open(folder, _FLAGS)
             return self._open[folder]
         parent = self.open(folder.parent, create=create)
-        if create:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(folder.name, dir_fd=parent)
-                self._created.append(folder)
-        self._open[folder] = _open_entry(folder, parent)
+        try:
+            self._open[folder] = _open_entry(folder, parent)
+        except FileNotFoundError:
+            if not create:
+                raise
+            os.mkdir(folder.name, dir_fd=parent)
+            self._created.append(folder)
+            self._open[folder] = _open_entry(folder, parent)
         return self._open[folder]
 
     def remove_created(self) -> None:

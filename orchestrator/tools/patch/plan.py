@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias, assert_never
 
 from orchestrator.tools.patch.files import FileImage, FileReader
-from orchestrator.tools.patch.grammar import AddFile, DeleteFile, Hunk, Patch, UpdateFile
+from orchestrator.tools.patch.grammar import AddFile, DeleteFile, Hunk, Patch, PatchSyntaxError, UpdateFile
 from orchestrator.tools.patch.linediff import unified_diff
 from orchestrator.tools.patch.match import ChunkMismatch, apply_chunks
 
@@ -39,6 +39,11 @@ class PatchCheckError(Exception):
         self.message = message
         self.file = file
         self.hunk_index = hunk_index
+
+
+def refusal_text(error: PatchSyntaxError | PatchCheckError) -> str:
+    """What the model reads of a patch that was refused before anything was written."""
+    return f"apply_patch verification failed: {error.message}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,9 +252,6 @@ def _check_update(overlay: _Overlay, hunk: UpdateFile) -> None:
         overlay.write(place.target, image)
         return
     dest = overlay.locate(hunk.move_to)
-    if dest.target == place.target:
-        overlay.write(place.target, image)
-        return
     if place.entry != place.target:
         message = f"Failed to move file {place.path}: it is a symbolic link to {place.target}"
         raise _Misfit(message, place.path)

@@ -69,14 +69,36 @@ def with_plan(baselines: Mapping[str, Baseline], plan: PatchPlan) -> dict[str, B
 
 
 def _remember(result: dict[str, Baseline], file: PlannedFile, dest: PlannedFile | None) -> None:
-    result.setdefault(str(file.target), Baseline.of(file.target, file.before))
-    if dest is None:
-        return
-    if dest.before is None and str(dest.target) not in result:
-        result[str(dest.target)] = result.pop(str(file.target))
+    path = str(file.target)
+    if path not in result:
+        result[path] = _given_back(result, path) or Baseline.of(file.target, file.before)
+    if dest is not None:
+        _follow(result, path, dest)
+    elif file.after is None and result[path].origin != path:
+        # A file that was moved and then deleted is a deletion where it was at first.
+        baseline = result.pop(path)
+        result[baseline.origin] = baseline
+
+
+def _given_back(result: dict[str, Baseline], path: str) -> Baseline | None:
+    """The baseline that a move took away from `path`, where there is a file again.
+
+    What the move led to counts as a new file from then on, as in git.
+    """
+    for other, baseline in result.items():
+        if baseline.origin == path:
+            result[other] = Baseline(other)
+            return baseline
+    return None
+
+
+def _follow(result: dict[str, Baseline], path: str, dest: PlannedFile) -> None:
+    end = str(dest.target)
+    if dest.before is None and end not in result:
+        result[end] = result.pop(path)
     else:
         # The move's end was a file of its own: two stories, not one.
-        result.setdefault(str(dest.target), Baseline.of(dest.target, dest.before))
+        result.setdefault(end, Baseline.of(dest.target, dest.before))
 
 
 def turn_diff(baselines: Mapping[str, Baseline], root: Path, files: FileReader) -> str:

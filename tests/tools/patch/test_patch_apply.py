@@ -151,7 +151,7 @@ def test_file_that_cannot_be_put_back_is_named_and_its_content_kept(
     tree: Path, plan_on_disk: Plan, monkeypatch: pytest.MonkeyPatch, everything_below: Below
 ) -> None:
     plan = plan_on_disk("*** Update File: a.txt", "-one", "*** Delete File: README.md")
-    rename, calls = os.rename, 0
+    rename, unlink, calls = os.rename, os.unlink, 0
 
     def only_once(*args: object, **kwargs: object) -> None:
         nonlocal calls
@@ -160,16 +160,19 @@ def test_file_that_cannot_be_put_back_is_named_and_its_content_kept(
             raise OSError(errno.EIO, "the disk failed")
         rename(*args, **kwargs)  # type: ignore[arg-type]
 
-    def no_unlink(*_: object, **__: object) -> None:
-        raise OSError(errno.EACCES, "Permission denied")
+    def all_but_one(path: str, *, dir_fd: int) -> None:
+        if path == "README.md":
+            raise OSError(errno.EACCES, "Permission denied")
+        unlink(path, dir_fd=dir_fd)
 
     monkeypatch.setattr(os, "rename", only_once)
-    monkeypatch.setattr(os, "unlink", no_unlink)
+    monkeypatch.setattr(os, "unlink", all_but_one)
     with pytest.raises(PatchApplyError) as error:
         apply_plan(plan, None)
     assert error.value.changed == (tree / "a.txt",)
     assert "could not be put back" in error.value.message
-    assert b"one\ntwo\nthree\n" in everything_below(tree).values()
+    kept = [content for name, content in everything_below(tree).items() if name.startswith(".dendro")]
+    assert kept == [b"one\ntwo\nthree\n"]
 
 
 @pytest.mark.parametrize(
@@ -182,14 +185,18 @@ def test_file_that_cannot_be_put_back_is_named_and_its_content_kept(
         lambda tree: ((tree / "a.txt").unlink(), (tree / "a.txt").symlink_to("../other/secret.txt")),
         lambda tree: (tree / "new.txt").symlink_to("../other/new.txt"),
         lambda tree: (tree / "new.txt").mkdir(),
+        lambda tree: ((tree / "link").unlink(), (tree / "link").write_text("README.md")),
+        lambda tree: ((tree / "link").unlink(), (tree / "link").symlink_to("a.txt")),
     ],
 )
 def test_file_changed_since_the_check_stops_the_whole_patch(
     tree: Path, plan_on_disk: Plan, everything_below: Below, meddle: Callable[[Path], object]
 ) -> None:
+    (tree / "link").symlink_to("README.md")
     plan = plan_on_disk(
-        "*** Delete File: README.md", "*** Update File: a.txt", "-one", "*** Add File: new.txt", "+x"
-    )
+        "*** Delete File: README.md", "*** Update File: a.txt", "-one", "*** Add File: new.txt", "+x",
+        "*** Delete File: link",
+    )  # fmt: skip
     meddle(tree)
     before = everything_below(tree.parent)
     with pytest.raises(PatchApplyError, match="Nothing was written"):

@@ -87,6 +87,7 @@ def test_a_move_counts_only_right_after_the_header(patch: Write) -> None:
     ("text", "message"),
     [
         ("", "The first line of the patch must be '*** Begin Patch'"),
+        ("<<EOF\nEOF", "The first line of the patch must be '*** Begin Patch'"),
         ("bad", "The first line of the patch must be '*** Begin Patch'"),
         ("*** Begin Patch", "The last line of the patch must be '*** End Patch'"),
         ("*** Begin Patch\nbad", "The last line of the patch must be '*** End Patch'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -204,10 +205,14 @@ def test_file_that_is_no_text_can_be_deleted_and_replaced_but_not_updated(
     assert gone.changes[f"{tree}/bin"] == {"type": "delete", "content": "\ufffd\0"}
 
 
-def test_pipe_in_a_files_place_is_refused_and_not_waited_for(tree: Path, patch: Callable[..., str]) -> None:
-    os.mkfifo(tree / "pipe")
-    with pytest.raises(PatchCheckError, match="Not a regular file"):
-        plan_patch(parse_patch(patch("*** Update File: pipe", "-x")), tree, DiskFiles())
+@pytest.mark.parametrize("kind", [stat.S_IFIFO, stat.S_IFSOCK])
+def test_pipe_or_socket_in_a_files_place_is_refused_and_not_waited_for(
+    tree: Path, patch: Callable[..., str], kind: int
+) -> None:
+    os.mknod(tree / "odd", kind | 0o600)
+    for lines in (("*** Update File: odd", "-x"), ("*** Add File: odd", "+x"), ("*** Delete File: odd",)):
+        with pytest.raises(PatchCheckError, match="Not a regular file"):
+            plan_patch(parse_patch(patch(*lines)), tree, DiskFiles())
 
 
 def test_two_names_of_one_file_are_one_file(tree: Path, patch: Callable[..., str]) -> None:

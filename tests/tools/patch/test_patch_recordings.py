@@ -12,7 +12,7 @@ import pytest
 from orchestrator.tools.patch.apply import apply_plan
 from orchestrator.tools.patch.files import DiskFiles, display_root
 from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch
-from orchestrator.tools.patch.plan import PatchCheckError, PatchPlan, plan_patch
+from orchestrator.tools.patch.plan import PatchCheckError, PatchPlan, plan_patch, refusal_text
 from orchestrator.tools.patch.turn_diff import Baseline, turn_diff, with_plan
 from orchestrator.tools.patch.writable import WritableRoots
 
@@ -54,8 +54,11 @@ def test_recorded_failures_are_failures_with_the_recorded_texts(tree: Path, reco
         f"Failed to find expected lines in {tree}/a.txt:\nnothing like this\n"
     )
     assert (error.value.file, error.value.hunk_index) == (tree / "a.txt", 0)
-    with pytest.raises(PatchSyntaxError, match=r"^The first line of the patch must be '\*\*\* Begin Patch'$"):
+    with pytest.raises(PatchSyntaxError) as syntax:
         parse_patch(garbage)
+    assert refusal_text(syntax.value) == (
+        "apply_patch verification failed: The first line of the patch must be '*** Begin Patch'"
+    )
     with pytest.raises(PatchCheckError) as error:
         plan_patch(parse_patch(missing), tree, DiskFiles())
     assert error.value.message.startswith(

@@ -96,11 +96,33 @@ def test_moved_file_that_is_deleted_is_a_deletion_under_its_old_name(task: Task)
     task("*** Update File: a.txt", "*** Move to: b.txt", "-one", "+1")
     diff = task("*** Delete File: b.txt")
     assert headers(diff) == [
-        "diff --git a/a.txt b/b.txt",
+        "diff --git a/a.txt b/a.txt",
         "deleted file mode 100644",
         "--- a/a.txt",
         "+++ /dev/null",
     ]
+
+
+def test_file_put_where_another_was_moved_from_is_an_update_and_the_move_an_addition(task: Task) -> None:
+    task("*** Update File: a.txt", "*** Move to: b.txt", "-one", "+1")
+    diff = task("*** Add File: a.txt", "+one", "+two")
+    assert headers(diff) == [
+        "diff --git a/a.txt b/a.txt",
+        "--- a/a.txt",
+        "+++ b/a.txt",
+        "diff --git a/b.txt b/b.txt",
+        "new file mode 100644",
+        "--- /dev/null",
+        "+++ b/b.txt",
+    ]
+    assert "-three\n" in diff
+
+
+def test_new_file_that_is_moved_stays_one_new_file(task: Task) -> None:
+    task("*** Add File: n", "+x")
+    diff = task("*** Update File: n", "*** Move to: m", "-x", "+y")
+    assert headers(diff) == ["diff --git a/n b/m", "new file mode 100644", "--- /dev/null", "+++ b/m"]
+    assert task("*** Delete File: m") == ""
 
 
 def test_executable_and_changed_modes_are_told(tree: Path, task: Task) -> None:
@@ -111,8 +133,9 @@ def test_executable_and_changed_modes_are_told(tree: Path, task: Task) -> None:
     assert "old mode 100644\nnew mode 100755\nindex " in task()
 
 
-def test_files_that_are_no_text_differ_without_a_body(tree: Path, task: Task) -> None:
-    (tree / "bin").write_bytes(b"\xff\xfe")
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"text\0with a NUL\n"])
+def test_files_that_are_no_text_differ_without_a_body(tree: Path, task: Task, content: bytes) -> None:
+    (tree / "bin").write_bytes(content)
     diff = task("*** Delete File: bin")
     assert headers(diff) == [
         "diff --git a/bin b/bin",

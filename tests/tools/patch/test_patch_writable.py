@@ -96,6 +96,13 @@ def test_git_folder_of_a_root_is_refused(tree: Path, plan_on_disk: Plan, name: s
     assert outside(plan, WritableRoots((tree,))) == (plan.files[0].path,)
 
 
+def test_git_folder_behind_a_symlink_is_refused_under_its_own_name(tree: Path, plan_on_disk: Plan) -> None:
+    (tree / ".git").rename(tree / "store")
+    (tree / ".git").symlink_to("store")
+    plan = plan_on_disk("*** Add File: store/hooks/x", "+x", "*** Delete File: .git")
+    assert outside(plan, WritableRoots((tree,))) == (tree / "store/hooks/x", tree / ".git")
+
+
 def test_git_folder_is_refused_before_it_exists(tree: Path, patch: Callable[..., str]) -> None:
     bare = tree.parent / "bare"
     bare.mkdir()
