@@ -1,0 +1,253 @@
+"""No fault at any moment of a script leaves half of it.
+
+One story runs every script. Before each of its calls, the very call is provoked to fail in every
+way that a server knows, and all that Redis holds is compared, byte for byte, before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from importlib.resources import files
+from typing import Any
+
+import pytest
+
+from orchestrator.broker.blobs import Blobs
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.connection import Call, Wire
+from orchestrator.broker.errors import BrokerError, OutOfMemory
+from orchestrator.broker.follow import hash8_of
+from orchestrator.broker.records import (
+    Approval,
+    BrokerConfig,
+    Committed,
+    Draw,
+    Mail,
+    NewEvent,
+    NewSession,
+    NewSubmission,
+    NewTree,
+    TimerSet,
+)
+from orchestrator.core.chain import GENESIS
+from orchestrator.core.ids import AgentId
+from tests.broker.actors import (
+    SHARD,
+    Backend,
+    RecordingWire,
+    claimed,
+    entries_after,
+    everything,
+    new_session,
+    session_id,
+    step,
+    submitted,
+)
+
+READ_ONLY = {"peek", "timers_due"}
+SHRINKING = {"delete"}
+"""Scripts that only free memory: they run whole although the server is full."""
+
+Provoke = Callable[[Backend, Wire, Call], Awaitable[None]]
+
+
+async def tell_story(backend: Backend, provoke: Provoke) -> set[str]:
+    """Runs every script once with all that it can carry; answers the names of those that ran."""
+    inner = backend.connect()
+    wire = RecordingWire(inner)
+
+    async def before(call: Call) -> None:
+        await provoke(backend, inner, call)
+
+    wire.before = before
+    broker = backend.broker(BrokerConfig(lease_s=60.0, max_tries=3), wire=wire)
+    async with aclosing(broker):
+        await _life_of_a_tree(broker, wire)
+        await _end_of_a_session(broker)
+    return {call.script.name for call in wire.calls}
+
+
+async def _life_of_a_tree(broker: Broker, wire: Wire) -> None:
+    root = new_session(
+        entries=entries_after(GENESIS, 0, 0, [b"born"]),
+        events=(NewEvent(b"hello", 1, "00000000"),),
+        submissions=(NewSubmission("client", "s0", b"op"),),
+    )
+    await broker.create(NewTree(root, (b"created",), {"limit:slots": b"4"}))
+    session = root.session
+    await submitted(broker, session)
+    held = await broker.claim("default", "w1", "c1", SHARD)
+    assert held is not None
+    await broker.emit(held.claim, [NewEvent(b"delta", 1, hash8_of(held.head))])
+    await broker.renew([held.claim])
+    await broker.reserve(held.claim.tree, 1)
+    await Blobs(wire, broker.keys).put(held.claim.tree, b"content")
+    await broker.heartbeat("w1", b"state")
+    child = NewSession(
+        session_id(),
+        held.claim.tree,
+        "other",
+        AgentId(1),
+        session,
+        submissions=(NewSubmission("p", "s", b"op"),),
+    )
+    request = step(
+        held,
+        held.claim,
+        "k1",
+        [b"one", b"two"],
+        cursor="1-0",
+        children=(child,),
+        mail=(Mail(session, b"to myself", False, "m"),),
+        timers_set=(TimerSet("t", 1, 1_000),),
+        timers_clear=("never",),
+        tree_entries=(b"spawned",),
+        approvals_open=(Approval("a", b"x"),),
+        approvals_close=("b",),
+        summary={"1:status": b"queued"},
+        draws=(Draw("slots", 1, "limit:slots"),),
+        status="running",
+        meta=b"meta",
+        release="yield",
+    )
+    done = await broker.commit(request)
+    assert isinstance(done, Committed)
+    again = await claimed(broker, session, "w1", "c2")
+    letter = (Mail(child.session, b"to the child", True, "m2"),)
+    assert isinstance(await broker.commit(step(done, again.claim, "k2", mail=letter)), Committed)
+    await broker.fire(SHARD)
+    await broker.revoke(session)
+    third = await claimed(broker, session, "w1", "c3")
+    await broker.release(third.claim)
+    await claimed(broker, session, "w1", "c4")
+
+
+async def _end_of_a_session(broker: Broker) -> None:
+    born = new_session(submissions=(NewSubmission("client", "s0", b"op"),))
+    await broker.create(NewTree(born))
+    held = await claimed(broker, born.session, "w1", "e1")
+    done = await broker.commit(step(held, held.claim, "k1", cursor="1-0"))
+    assert isinstance(done, Committed)
+    await broker.snapshot(held.claim, 1, b"state")
+    await broker.seal(held.claim, 1, b"manifest")
+    await broker.archive(held.claim)
+    await broker.restore(born.session, 1, b"state")
+    await broker.delete_session(born.session)
+
+
+async def _refused(backend: Backend, wire: Wire, call: Call) -> None:
+    """The call must fail, and leave everything as it was."""
+    before = await everything(backend.look())
+    try:
+        reply = await wire.run(call)
+    except BrokerError:
+        pass
+    else:
+        assert reply[0] in (b"CORRUPT", b"FENCED"), (call.script.name, reply)
+    assert await everything(backend.look()) == before, call.script.name
+
+
+async def _wrong_type_at_each_key(backend: Backend, wire: Wire, call: Call) -> None:
+    for key in dict.fromkeys(call.keys):
+        if call.script.name == "delete" and call.keys.index(key) >= 6:
+            continue  # Keys that are deleted whatever they are.
+        kind = await wire.command("TYPE", key)
+        if kind != b"none":
+            await wire.command("RENAME", key, f"{key}:kept")
+        await wire.command(*(("RPUSH", key, "x") if kind != b"list" else ("SET", key, "x")))
+        await _refused(backend, wire, call)
+        await wire.command("DEL", key)
+        if kind != b"none":
+            await wire.command("RENAME", f"{key}:kept", key)
+
+
+async def _stream_ahead_of_its_session(backend: Backend, wire: Wire, call: Call) -> None:
+    streams = [k for k in dict.fromkeys(call.keys) if k.split(":")[2] in ("rollout", "eq", "sq", "tree")]
+    if call.script.name not in ("create", "commit", "submit", "emit", "fire"):
+        return
+    for key in streams:
+        if call.script.name == "submit" and ":eq:" in key:
+            continue
+        existed = await wire.command("EXISTS", key)
+        await wire.command("XADD", key, "999999-0", "p", "from nowhere")
+        await _refused(backend, wire, call)
+        await wire.command(*(("XDEL", key, "999999-0") if existed else ("DEL", key)))
+        if existed:
+            await _lower_last_id(wire, key)
+
+
+async def _lower_last_id(wire: Wire, key: str) -> None:
+    """XDEL leaves the stream's last id where it was; the story goes on with the next one."""
+    entries = await wire.command("XRANGE", key, "-", "+")
+    await wire.command("DEL", key)
+    for entry_id, fields in entries:
+        flat: list[Any] = [part for pair in fields.items() for part in pair]
+        await wire.command("XADD", key, entry_id, *flat)
+
+
+async def _bad_arguments(backend: Backend, wire: Wire, call: Call) -> None:
+    if call.script.name in READ_ONLY:
+        return
+    args = list(call.args)
+    for wrong in ([], args[:-1], args[: len(args) // 2], [*args, "one too many"]):
+        await _refused(backend, wire, replace(call, args=wrong))
+
+
+async def _foreign_claim(backend: Backend, wire: Wire, call: Call) -> None:
+    at = {"emit": 1, "renew": 2, "release": 3, "snapshot": 1, "seal": 1, "archive": 2, "commit": 4}
+    if call.script.name not in at:
+        return
+    args = list(call.args)
+    args[at[call.script.name]] = "somebody else's"
+    await _refused(backend, wire, replace(call, args=args))
+
+
+async def _out_of_memory(backend: Backend, wire: Wire, call: Call) -> None:
+    if call.script.name in READ_ONLY | SHRINKING:
+        return
+    before = await everything(backend.look())
+    await wire.command("CONFIG", "SET", "maxmemory", "1")
+    try:
+        with pytest.raises(OutOfMemory):
+            await wire.run(call)
+    finally:
+        await wire.command("CONFIG", "SET", "maxmemory", "0")
+    assert await everything(backend.look()) == before, call.script.name
+
+
+def _all_scripts() -> set[str]:
+    names = (item.name for item in files("orchestrator.broker").joinpath("lua").iterdir())
+    return {name.removesuffix(".lua") for name in names if not name.startswith("_")}
+
+
+@pytest.mark.parametrize(
+    "provoke", [_wrong_type_at_each_key, _stream_ahead_of_its_session, _bad_arguments, _foreign_claim]
+)
+async def test_script_that_meets_a_fault_leaves_everything_as_it_was(
+    backend: Backend, provoke: Provoke
+) -> None:
+    assert await tell_story(backend, provoke) == _all_scripts()
+
+
+async def test_full_server_refuses_every_script_whole(server: Backend) -> None:
+    assert await tell_story(server, _out_of_memory) == _all_scripts()
+
+
+async def test_every_script_sent_twice_answers_and_changes_nothing_more(backend: Backend) -> None:
+    idempotent = {"create", "submit", "claim", "commit", "restore", "put_blob", "fire", "delete"}
+    sent: list[Call] = []
+
+    async def again(_: Backend, inner: Wire, call: Call) -> None:
+        if sent and sent[-1].script.name in idempotent:
+            before = _without_hints(await everything(backend.look()))
+            await inner.run(sent[-1])
+            assert _without_hints(await everything(backend.look())) == before, sent[-1].script.name
+        sent.append(call)
+
+    await tell_story(backend, again)
+
+
+def _without_hints(found: dict[bytes, Any]) -> dict[bytes, Any]:
+    return {key: value for key, value in found.items() if b":control:" not in key}

@@ -1,0 +1,101 @@
+"""Following: nothing missed, nothing twice, and a gap is told and filled from the log."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import pytest
+
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.follow import (
+    BEGINNING,
+    CaughtUp,
+    EqCursor,
+    Followed,
+    Gap,
+    Item,
+    Replayed,
+    follow,
+    hash8_of,
+)
+from orchestrator.broker.records import Claimed, Committed, NewEvent
+from orchestrator.core.ids import SessionId
+from tests.broker.actors import step, working
+
+
+async def take(broker: Broker, session: SessionId, cursor: EqCursor, count: int) -> list[Item]:
+    items: list[Item] = []
+    stream: AsyncIterator[Item] = follow(broker, session, cursor, idle_s=5.0)
+    async with aclosing(stream) as following:  # type: ignore[type-var]
+        async for item in following:
+            items.append(item)
+            if len(items) == count:
+                break
+    return items
+
+
+async def commits(broker: Broker, held: Claimed, count: int) -> Committed:
+    at: Claimed | Committed = held
+    for number in range(count):
+        done = await broker.commit(step(at, held.claim, f"k{number}", [f"entry {at.seq + 1}".encode()]))
+        assert isinstance(done, Committed)
+        at = done
+    assert isinstance(at, Committed)
+    return at
+
+
+async def test_follower_gets_every_event_and_comes_back_with_its_cursor(broker: Broker) -> None:
+    held = await working(broker)
+    await commits(broker, held, 3)
+    items = await take(broker, held.claim.session, BEGINNING, 3)
+    assert [type(item) for item in items] == [Followed] * 3
+    second = items[1]
+    assert isinstance(second, Followed)
+    later = await take(broker, held.claim.session, EqCursor.parse(str(second.cursor)), 1)
+    assert later == items[2:]
+
+
+async def test_follower_of_a_trimmed_queue_is_served_from_the_log_and_then_live(broker: Broker) -> None:
+    held = await working(broker)
+    done = await commits(broker, held, 4)
+    session = held.claim.session
+    first = (await take(broker, session, BEGINNING, 1))[0]
+    assert isinstance(first, Followed)
+    await broker.command("XTRIM", broker.keys.eq(session), "MINID", "4-0")
+    items = await take(broker, session, first.cursor, 5)
+    assert items[0] == Gap("trimmed", 1, 0)
+    assert [i.entry.payload for i in items if isinstance(i, Replayed)] == [b"entry 2", b"entry 3", b"entry 4"]
+    caught_up = items[-1]
+    assert isinstance(caught_up, CaughtUp)
+    await broker.emit(held.claim, [NewEvent(b"delta", done.seq, hash8_of(done.head))])
+    live = await take(broker, session, caught_up.cursor, 1)
+    assert [item.payload for item in live if isinstance(item, Followed)] == [b"delta"]
+
+
+async def test_follower_that_has_seen_all_survives_the_queue_s_expiry(broker: Broker) -> None:
+    held = await working(broker)
+    done = await commits(broker, held, 2)
+    session = held.claim.session
+    await broker.command("DEL", broker.keys.eq(session))
+    head = await broker.head(session)
+    assert head is not None
+    await broker.emit(held.claim, [NewEvent(b"delta", done.seq, hash8_of(done.head))])
+    live = await take(broker, session, EqCursor.at(head), 1)
+    assert [item.payload for item in live if isinstance(item, Followed)] == [b"delta"]
+
+
+async def test_follower_of_a_branch_that_never_happened_is_told_and_starts_over(broker: Broker) -> None:
+    held = await working(broker)
+    await commits(broker, held, 2)
+    for lost in (EqCursor(2, 2, "deadbeef"), EqCursor(9, 7, "deadbeef"), EqCursor(9, 2, "deadbeef")):
+        items = await take(broker, held.claim.session, lost, 4)
+        assert items[0] == Gap("rewound", 0, 0)
+        assert [i.entry.seq for i in items if isinstance(i, Replayed)] == [1, 2]
+        assert isinstance(items[-1], CaughtUp)
+
+
+@pytest.mark.parametrize("text", ["", "1.2", "1.2.abc", "x.2.00000000", "1.2.zzzzzzzz", "-1.2.00000000"])
+def test_client_s_broken_cursor_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError):
+        EqCursor.parse(text)
