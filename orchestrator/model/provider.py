@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 from urllib.parse import urlencode, urlsplit
 
@@ -41,7 +42,7 @@ class Provider:
     connect_timeout_s: float = 15.0
     proxy: str | None = None
     """URL of an HTTP proxy; None connects directly."""
-    ca_file: str | None = None
+    ca_file: Path | None = None
     """PEM file of the authorities to trust instead of the built-in bundle."""
     max_connections: int = 1024
     """Sockets open to this provider at once; a streaming session holds one."""
