@@ -15,7 +15,7 @@ from orchestrator.settings import Settings
 
 CLOCK_TOLERANCE_S = 1.0
 DEFAULT_STREAM_NODE_BYTES = 4096
-LOSES = {"always": "nothing acknowledged is lost", "everysec": "a power failure may lose a second"}
+LOSES = {"always": "nothing acknowledged is lost", "everysec": "a crash of its host may lose a second"}
 
 
 async def look_at_redis(settings: Settings) -> list[Finding]:

@@ -64,9 +64,9 @@ class RedisSettings:
     cluster: bool = setting(False, "redis.cluster")
     """Whether `url` names a node of a Redis cluster. The upkeep queue then needs a server of its own."""
 
-    prefix: str = setting("dendro", "redis.prefix", pattern=r"[A-Za-z0-9_.-]+")
-    """First part of every key, so that several deployments can share a server. No braces: they would move
-    the hash tag, and with it the shard."""
+    prefix: str = setting("dendro:", "redis.prefix", pattern=r"[A-Za-z0-9_.:-]+")
+    """First part of every key, separator included, so that several deployments can share a server. No
+    braces: they would move the hash tag, and with it the shard."""
 
     shards: int = setting(16, "redis.shards", at_least=16, at_most=4096)
     """Hash tags over which trees are spread. Counts only when the deployment is created: the figure is kept
@@ -81,9 +81,8 @@ class RedisSettings:
     safe."""
 
     appendfsync: Literal["everysec", "always"] = setting("everysec", "redis.appendfsync")
-    """How often the private server syncs its log to disk. `everysec` may lose the last second when the
-    machine dies (not when a process does); `always` loses nothing acknowledged and costs one sync per
-    commit."""
+    """How often the private server syncs its log to disk. `everysec` may lose about a second when the machine
+    dies; `always` loses nothing acknowledged, and every commit waits for the disk."""
 
     effects: Literal["none", "wait"] = setting("none", "effects")
     """`wait` holds every command back until its begin has been confirmed by `redis.wait_replicas` replicas,

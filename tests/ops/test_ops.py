@@ -1,0 +1,274 @@
+"""What operators are given works: configurations load, units parse, process types exist, CI can fail."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from honcho.environ import parse_procfile
+from typer.testing import CliRunner
+
+from orchestrator.broker.server_binary import ServerBinary, installed_servers
+from orchestrator.broker.server_facts import examine
+from orchestrator.cli.doctor_redis import judge_server
+from orchestrator.cli.redis_server import wire_config
+from orchestrator.settings import SettingsSources, load_settings
+from orchestrator.settings.sources import known_paths, variable
+
+REPOSITORY = Path(__file__).parent.parent.parent
+UNITS = sorted((REPOSITORY / "ops/systemd").glob("*.service"))
+SERVERS = list(installed_servers(os.environ["PATH"]))
+
+
+# --- redis.conf
+
+
+@pytest.fixture
+def address() -> Iterator[Path]:
+    # Not the test's own folder: its path can be longer than a socket's may be.
+    with tempfile.TemporaryDirectory(prefix="dendro-ops-") as folder:
+        yield Path(folder) / "redis.sock"
+
+
+@pytest.mark.realredis
+@pytest.mark.parametrize("server", SERVERS, ids=lambda server: str(server.version))
+async def test_every_server_takes_the_configuration_and_the_doctor_is_content(
+    server: ServerBinary, address: Path
+) -> None:
+    command = [server.path, REPOSITORY / "ops/redis.conf", "--port", "0", "--unixsocket", address]
+    # Its last line says that it serves, so nobody has to ask again and again.
+    with subprocess.Popen(
+        [*command, "--dir", address.parent, "--logfile", ""], stdout=subprocess.PIPE, text=True
+    ) as running:
+        try:
+            assert running.stdout is not None
+            lines: list[str] = []
+            while not any("ready to accept connections" in line for line in lines[-1:]):
+                lines.append(running.stdout.readline())
+                assert lines[-1], f"the server ended: {''.join(lines)}"
+            sources = SettingsSources(address.parent, {"DENDRO_REDIS_URL": f"unix://{address}"})
+            settings = load_settings(sources)
+            facts = await examine(wire_config(settings, f"unix://{address}"))
+        finally:
+            running.terminate()
+    assert facts.settings is not None
+    assert facts.settings["appendonly"] == "yes"
+    assert facts.settings["stream-node-max-bytes"] == "512"
+    assert {finding.level for finding in judge_server(facts, settings)} == {"ok"}
+
+
+def test_server_of_the_configuration_listens_on_loopback_only() -> None:
+    lines = (REPOSITORY / "ops/redis.conf").read_text().splitlines()
+    assert "bind 127.0.0.1 -::1" in lines
+    assert "protected-mode yes" in lines
+
+
+# --- systemd
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_unit_has_what_its_kind_needs(unit: Path) -> None:
+    parser = configparser.RawConfigParser(strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(unit)
+    service = parser["Service"]
+    assert service["User"] != "root"
+    assert service["Restart"] == "always"
+    assert int(service["TimeoutStopSec"]) > 10, "a drain takes 10 s and more"
+    if "dendro " in service["ExecStart"]:
+        assert service["ExecStart"].split()[1] in {"worker", "upkeep"}
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_understands_the_unit(unit: Path, tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    # Programs that this machine lacks would be its only complaint.
+    text = re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", unit.read_text())
+    copy = tmp_path / unit.name.replace("@.", "@1.")
+    copy.write_text(text)
+    done = subprocess.run(["systemd-analyze", "verify", copy], capture_output=True, text=True, check=False)
+    complaints = [line for line in done.stderr.splitlines() if unit.name.partition("@")[0] in line]
+    assert done.returncode == 0, done.stderr
+    assert complaints == []
+
+
+# --- compose.yaml
+
+
+def test_containers_get_only_variables_that_exist() -> None:
+    text = (REPOSITORY / "ops/compose.yaml").read_text()
+    known = {variable(path) for path in known_paths()} | {"DENDRO_HOME", "DENDRO_REDIS_PASSWORD"}
+    assert set(re.findall(r"\bDENDRO_[A-Z_]+\b", text)) <= known
+
+
+def test_compose_understands_its_file() -> None:
+    if (
+        shutil.which("docker") is None
+        or subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("docker compose is not installed")
+    subprocess.run(
+        ["docker", "compose", "-f", REPOSITORY / "ops/compose.yaml", "config", "--quiet"],
+        env={**os.environ, "DENDRO_REDIS_PASSWORD": "x"},
+        check=True,
+    )
+
+
+def test_no_port_is_published_to_the_host() -> None:
+    assert not re.search(r"(?m)^\s*ports:", (REPOSITORY / "ops/compose.yaml").read_text())
+
+
+# --- Procfile
+
+
+def _commands() -> dict[str, str]:
+    processes = parse_procfile((REPOSITORY / "Procfile").read_text()).processes
+    return dict(processes)
+
+
+def test_procfile_names_the_process_types() -> None:
+    commands = _commands()
+    assert list(commands) == ["redis", "stub", "worker", "upkeep"]
+    for name, subcommand in (("stub", "model-stub"), ("worker", "worker"), ("upkeep", "upkeep")):
+        assert f"exec dendro {subcommand}" in commands[name]
+    for command in commands.values():
+        subprocess.run(["sh", "-n", "-c", command], check=True)
+
+
+def test_commands_of_the_procfile_exist() -> None:
+    main = pytest.importorskip("orchestrator.cli.main")
+    for command in _commands().values():
+        if found := re.search(r"exec dendro (\S+)(.*)", command):
+            shown = CliRunner().invoke(main.app, [found[1], "--help"], env={"COLUMNS": "200"})
+            assert shown.exit_code == 0
+            for option in re.findall(r"--[a-z-]+", found[2]):
+                assert option in shown.output
+
+
+def test_processes_of_the_procfile_find_one_another() -> None:
+    commands = _commands()
+    (port,) = re.findall(r"--port (\d+)", commands["redis"])
+    assert f"127.0.0.1:{port}" in commands["worker"]
+    assert f"127.0.0.1:{port}" in commands["upkeep"]
+    (stub,) = re.findall(r"--port (\d+)", commands["stub"])
+    assert f"OPENAI_BASE_URL=http://127.0.0.1:{stub}/v1" in commands["worker"]
+
+
+# --- .ci/run
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A repository with nothing but the script, and tools that only say what they were asked."""
+    folder = tmp_path / "clone"
+    (folder / ".ci").mkdir(parents=True)
+    (folder / "bin").mkdir()
+    shutil.copy(REPOSITORY / ".ci/run", folder / ".ci/run")
+    for tool in ("redis-server", "bwrap", "git"):
+        _tool(folder, tool, "exit 0")
+    for tool in ("bash", "dirname", "env", "id"):
+        (folder / "bin" / tool).symlink_to(shutil.which(tool) or tool)
+    _tool(folder, "make", 'echo "make $1 CI=$CI in $PWD"; [ "$1" != "$BROKEN" ]')
+    return folder
+
+
+def _tool(folder: Path, name: str, script: str) -> None:
+    tool = folder / "bin" / name
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+
+
+def _run(clone: Path, broken: str = "") -> subprocess.CompletedProcess[str]:
+    environ = {"PATH": str(clone / "bin"), "BROKEN": broken}
+    return subprocess.run(
+        [clone / ".ci/run"], cwd="/", env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_ci_runs_every_part_in_the_repository_and_tells_its_seconds(clone: Path) -> None:
+    done = _run(clone)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for target in ("setup", "check", "test"):
+        assert f"make {target} CI=true in {clone}" in done.stdout
+        assert re.search(rf"(?m)^{target}\s+\d+ s of +\d+ s  ok$", done.stdout)
+
+
+@pytest.mark.parametrize("broken", ["setup", "check", "test"])
+def test_ci_fails_when_a_part_fails(clone: Path, broken: str) -> None:
+    done = _run(clone, broken)
+    assert done.returncode == 1
+    assert f"failed: {broken}" in done.stdout
+    assert ("make test" in done.stdout) is (broken != "setup")
+
+
+def test_ci_installs_what_is_missing_or_fails(clone: Path) -> None:
+    (clone / "bin/redis-server").unlink()
+    assert _run(clone).returncode == 1
+    _tool(clone, "apt-get", 'echo "apt-get $*"')
+    _tool(clone, "sudo", 'shift; exec "$@"')
+    done = _run(clone)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("apt-get update") == 1
+    assert re.search(r"apt-get install .* redis-server$", done.stdout, re.M)
+
+
+def test_budgets_of_ci_fit_into_a_quarter_of_an_hour() -> None:
+    script = (REPOSITORY / ".ci/run").read_text()
+    budgets = [int(seconds) for seconds in re.findall(r"part \w+ (\d+) ", script)]
+    assert len(budgets) == 4
+    assert sum(budgets) <= 900
+    assert (REPOSITORY / ".ci/run").stat().st_mode & stat.S_IXUSR
+
+
+def test_files_name_only_places_that_every_machine_has() -> None:
+    allowed = [
+        "bin",
+        "data",
+        "dev",
+        "etc",
+        "opt/dendro",
+        "src",
+        "usr",
+        "var/lib/dendro",
+        "var/lib/apt",
+        "var/lib/dendro-redis",
+        "workspaces",
+    ]
+    for file in (REPOSITORY / ".ci/run", REPOSITORY / "Procfile", *(REPOSITORY / "ops").rglob("*")):
+        if file.is_file() and file.suffix != ".md":
+            places = re.findall(r"(?<![\w.:/}\"$])/([a-z][\w./-]*)", file.read_text())
+            for place in places:
+                assert any(place == root or place.startswith(f"{root}/") for root in allowed), (file, place)
+
+
+# --- Documents
+
+
+@pytest.mark.parametrize("page", ["docs/operations.md", "ops/runbook.md"])
+def test_pages_name_only_settings_files_and_commands_that_exist(page: str) -> None:
+    text = (REPOSITORY / page).read_text()
+    known = {variable(path) for path in known_paths()} | {"DENDRO_HOME", "DENDRO_REDIS_PASSWORD"}
+    assert set(re.findall(r"\bDENDRO_[A-Z_]+\b", text)) <= known
+    keys = {".".join(path) for path in known_paths()}
+    tables = {key.partition(".")[0] for key in keys if "." in key}
+    mentioned = {f"{table}.{key}" for table, key in re.findall(r"`([a-z_]+)\.([a-z_]+)(?: = [^`]*)?`", text)}
+    assert {key for key in mentioned if key.partition(".")[0] in tables} <= keys
+    for target in re.findall(r"\]\((?!http)([^)#]+)", text):
+        assert (REPOSITORY / page).parent.joinpath(target).exists(), target
+
+
+def test_python_of_the_image_is_one_that_the_package_supports() -> None:
+    version = re.search(r"FROM python:3\.(\d+)", (REPOSITORY / "ops/Dockerfile").read_text())
+    assert version is not None
+    assert int(version[1]) >= 11
+    assert sys.version_info >= (3, 11)
