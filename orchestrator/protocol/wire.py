@@ -177,7 +177,7 @@ class OneOf:
                 tag = value.get(key)
                 if not isinstance(tag, str):
                     return None
-                return tag if tag in known and tag != UNKNOWN_TAG else fallback or tag
+                return tag if tag in known else fallback or tag
             if isinstance(value, Unknown):
                 return UNKNOWN_TAG
             return getattr(value, key, None)
