@@ -79,12 +79,13 @@ def _from_script(script: str) -> PatchInvocation | NotAPatch:
     root = Parser(_BASH).parse(source).root_node
     if root.has_error or [node.type for node in root.named_children] != ["redirected_statement"]:
         return NotAPatch()
-    statement = root.named_children[0]
-    if [node.type for node in statement.named_children[1:]] != ["heredoc_redirect"]:
-        return NotAPatch()
-    called, workdir = _called(statement.named_children[0])
-    body = _heredoc(statement.named_children[1]) if called else None
-    return NotAPatch() if body is None else PatchInvocation(body, workdir)
+    match root.named_children[0].named_children:
+        case [call, redirect]:
+            called, workdir = _called(call)
+            body = _heredoc(redirect) if called else None
+            return NotAPatch() if body is None else PatchInvocation(body, workdir)
+        case _:
+            return NotAPatch()
 
 
 def _called(node: Node) -> tuple[bool, str | None]:

@@ -190,15 +190,16 @@ def _settled(edits: Iterator[Edit], old: list[int], new: list[int]) -> list[Edit
             edit = Edit(last.old_start, edit.old_end, last.new_start, edit.new_end)
             joined.pop()
         joined.append(edit)
-    settled: list[Edit] = []
+    settled = [Edit(len(old), len(old), len(new), len(new))]
     for edit in reversed(joined):
-        bound = settled[-1] if settled else Edit(len(old), len(old), len(new), len(new))
-        moved = _lowered(edit, bound, old, new)
-        if moved.old_end == bound.old_start and moved.new_end == bound.new_start and settled:
-            settled[-1] = Edit(moved.old_start, bound.old_end, moved.new_start, bound.new_end)
-        else:
-            settled.append(moved)
-    return settled[::-1]
+        edit = _lowered(edit, settled[-1], old, new)
+        # Joined with the one that it reached, it may go further down still.
+        while len(settled) > 1 and edit.old_end == settled[-1].old_start:
+            reached = settled.pop()
+            both = Edit(edit.old_start, reached.old_end, edit.new_start, reached.new_end)
+            edit = _lowered(both, settled[-1], old, new)
+        settled.append(edit)
+    return settled[:0:-1]
 
 
 def _lowered(edit: Edit, bound: Edit, old: list[int], new: list[int]) -> Edit:

@@ -157,7 +157,6 @@ class _Overlay:
         self._now[target] = image
         if added or image is None:
             self._moves = {source: dest for source, dest in self._moves.items() if dest != target}
-            self._added.discard(target)
         if added:
             self._added.add(target)
 

@@ -76,6 +76,21 @@ def test_empty_sides_have_empty_ranges() -> None:
     assert unified_diff("a\n", "") == "@@ -1 +0,0 @@\n-a\n"
 
 
+@settings(max_examples=150, deadline=None)
+@given(TEXTS, TEXTS)
+def test_lines_added_or_removed_in_a_run_are_the_last_of_it(old: list[str], new: list[str]) -> None:
+    for edit in line_edits(old, new):
+        if edit.old_start == edit.old_end and edit.new_end < len(new):
+            assert new[edit.new_start] != new[edit.new_end]
+        if edit.new_start == edit.new_end and edit.old_end < len(old):
+            assert old[edit.old_start] != old[edit.old_end]
+
+
+def test_line_added_to_a_run_is_shown_last_beside_other_changes() -> None:
+    assert unified_diff("a\nb\n", "b\na\nb\nb\n", 0) == "@@ -0,0 +1 @@\n+b\n@@ -2,0 +4 @@\n+b\n"
+    assert unified_diff("b\na\nb\nb\n", "a\nb\n", 0) == "@@ -1 +0,0 @@\n-b\n@@ -4 +2,0 @@\n-b\n"
+
+
 def test_insertion_in_a_run_of_equal_lines_is_shown_last() -> None:
     assert unified_diff("f\nend\ng\nend\n", "f\nend\nh\nend\ng\nend\n", 1) == (
         "@@ -2,2 +2,4 @@\n end\n+h\n+end\n g\n"
