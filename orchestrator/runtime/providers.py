@@ -47,8 +47,8 @@ class ModelClients:
         if name not in self._known:
             raise FatalModelError(
                 FatalKind.NOT_FOUND,
-                f"this worker has no model provider {name!r}; it knows: {', '.join(sorted(self._known)) or 'none'}. "
-                f"Add a table [model_providers.{name}] to its configuration",
+                f"this worker has no model provider {name!r}, only {', '.join(self._known) or 'none'}; "
+                f"add a table [model_providers.{name}] to its configuration",
                 "other",
             )
         if name not in self._clients:

@@ -1,0 +1,255 @@
+"""From settings to the parts: Redis, broker, models, tools, the worker's ports.
+
+Composition roots (`cli`, `workers`) call this; nothing below it knows settings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from orchestrator.broker.blobs import Blobs
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.connection import WireConfig, connect
+from orchestrator.broker.embedded import EmbeddedConfig, EmbeddedRedis
+from orchestrator.broker.keys import Keys
+from orchestrator.broker.records import BrokerConfig
+from orchestrator.broker.texts import Texts
+from orchestrator.core.chain import ChainKey
+from orchestrator.core.settings import Rules
+from orchestrator.core.snapshot import CORE_VERSION
+from orchestrator.model.provider import Provider, ProviderSecrets
+from orchestrator.runtime.calls import ToolCalls
+from orchestrator.runtime.ports import Ports
+from orchestrator.runtime.providers import KnownProvider, ModelClients
+from orchestrator.runtime.renewal import LeaseTimes, Renewal, Report
+from orchestrator.runtime.runner import RunnerConfig
+from orchestrator.runtime.worker import Worker, WorkerConfig
+from orchestrator.sandbox.environment import EnvironmentRules
+from orchestrator.sandbox.probe import probe
+from orchestrator.settings import ProviderSettings, Settings
+from orchestrator.tools.exec.keeper import Keeper, KeeperConfig
+from orchestrator.tools.toolbox import Toolbox, ToolConfig
+
+QUARANTINED = (
+    "this session was set aside: five workers in a row took it and could not go on; "
+    "`dendro verify` and the workers' logs tell why, `dendro revoke` lets it run again"
+)
+
+
+# ── Redis ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def redis_url(settings: Settings) -> Iterator[str]:
+    """The deployment's Redis, or the user's private one for as long as this process lives."""
+    if settings.redis.url:
+        yield settings.redis.url
+        return
+    with EmbeddedRedis.acquire(embedded_config(settings)) as server:
+        yield server.url
+
+
+def embedded_config(settings: Settings) -> EmbeddedConfig:
+    host = settings.host
+    return EmbeddedConfig(
+        home=settings.home,
+        runtime_dir=host.runtime_dir,
+        search_path=host.search_path,
+        host=host.machine_id,
+        temp_dir=host.temp_dir or Path("/tmp"),
+        appendfsync=settings.redis.appendfsync,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """One process's view of Redis."""
+
+    broker: Broker
+    texts: Texts
+    blobs: Blobs
+
+
+def broker_config(settings: Settings) -> BrokerConfig:
+    error = {"id": "", "msg": {"type": "error", "message": QUARANTINED}}
+    return BrokerConfig(
+        prefix=f"{settings.redis.prefix}:",
+        shards=settings.redis.shards,
+        core_version=CORE_VERSION,
+        lease_s=settings.worker.lease_s,
+        quarantine_event=orjson.dumps(error),
+    )
+
+
+def open_broker(settings: Settings, url: str) -> Broker:
+    """A broker with connections of its own; bound to the event loop that first uses it."""
+    wire = WireConfig(
+        url,
+        connect_timeout_s=settings.redis.connect_timeout_s,
+        reply_timeout_s=settings.redis.command_timeout_s,
+    )
+    return Broker(connect(wire), broker_config(settings), time.monotonic)
+
+
+@asynccontextmanager
+async def deployment(settings: Settings, url: str) -> AsyncIterator[Deployment]:
+    """Opens the broker, checks that process and deployment agree, and closes it again."""
+    wire = WireConfig(
+        url,
+        connect_timeout_s=settings.redis.connect_timeout_s,
+        reply_timeout_s=settings.redis.command_timeout_s,
+    )
+    connection, config = connect(wire), broker_config(settings)
+    broker = Broker(connection, config, time.monotonic)
+    try:
+        await broker.open()
+        blobs = Blobs(connection, Keys(config.prefix, config.shards))
+        yield Deployment(broker, Texts(blobs), blobs)
+    finally:
+        await broker.aclose()
+
+
+# ── pools ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def session_pool(settings: Settings) -> str:
+    """The pool that a new session asks for.
+
+    A session names its provider, and its worker has the table: a worker of the same host
+    with other tables would send the turn elsewhere. So tables that are not the built-in
+    ones have a pool of their own on the host.
+    """
+    pool, host_pool = settings.session_defaults.pool, f"host:{settings.host.machine_id}"
+    return f"{host_pool}{_tables_suffix(settings)}" if pool == host_pool else pool
+
+
+def worker_pools(settings: Settings) -> tuple[str, ...]:
+    """The pools that a worker with these settings serves."""
+    own = session_pool(settings)
+    return tuple(dict.fromkeys((*settings.worker.pools, own)))
+
+
+def _tables_suffix(settings: Settings) -> str:
+    tables = {name: _table(provider) for name, provider in sorted(settings.model.providers.items())}
+    if tables == {"openai": ("https://api.openai.com/v1", (), ())}:
+        return ""
+    return ":" + hashlib.sha256(orjson.dumps(list(tables.items()))).hexdigest()[:8]
+
+
+def _table(provider: ProviderSettings) -> tuple[str, tuple[object, ...], tuple[object, ...]]:
+    return (
+        provider.base_url,
+        tuple(sorted(provider.query_params.items())),
+        tuple(sorted(provider.http_headers.items())),
+    )
+
+
+# ── the worker ────────────────────────────────────────────────────────────────────────────────
+
+
+def providers(settings: Settings) -> dict[str, KnownProvider]:
+    """What this worker knows of model providers; tables without a URL are left out."""
+    return {
+        name: KnownProvider(_provider(name, table), ProviderSecrets(table.api_key, table.secret_headers))
+        for name, table in settings.model.providers.items()
+        if table.base_url
+    }
+
+
+def _provider(name: str, table: ProviderSettings) -> Provider:
+    return Provider(
+        name=name,
+        base_url=table.base_url,
+        env_key=table.env_key,
+        query_params=table.query_params,
+        http_headers=table.http_headers,
+        request_max_retries=table.request_max_retries,
+        stream_max_retries=table.stream_max_retries,
+        stream_idle_timeout_s=table.stream_idle_timeout_s,
+    )
+
+
+def tool_config(settings: Settings) -> ToolConfig:
+    """Tries the machine's confinement once; some 50 ms of blocking work."""
+    rules = settings.sandbox.environment
+    return ToolConfig(
+        support=probe(),
+        environ=settings.host.environ,
+        prefer=settings.sandbox.mechanism,
+        environment=EnvironmentRules(
+            rules.inherit, rules.ignore_default_excludes, rules.exclude, rules.set, rules.include_only
+        ),
+        hidden=hidden_paths(settings),
+        timeout_s=settings.tools.timeout_s,
+        max_processes=settings.sandbox.max_processes,
+        max_deltas=settings.tools.max_deltas,
+    )
+
+
+def hidden_paths(settings: Settings) -> tuple[Path, ...]:
+    """Dendro's own: a command that reaches the socket could approve itself."""
+    return (settings.home,)
+
+
+def chain_key(settings: Settings) -> ChainKey | None:
+    chain = settings.chain
+    return ChainKey(chain.key_id, chain.key.encode()) if chain.key else None
+
+
+def worker_name() -> str:
+    """Unique among living workers: host, process, and when it began."""
+    return f"{socket.gethostname()}-{os.getpid()}-{time.time_ns() % 10**9:x}"
+
+
+@asynccontextmanager
+async def running_worker(settings: Settings, url: str) -> AsyncIterator[Worker]:
+    """A worker ready to `run`, with its keeper; everything is closed at the end."""
+    tools = tool_config(settings)
+    keeper = await Keeper.start(KeeperConfig(tools.support, tools.prefer))
+    models = ModelClients(providers(settings))
+    try:
+        async with deployment(settings, url) as opened:
+            ports = Ports(
+                broker=opened.broker,
+                texts=opened.texts,
+                models=models,
+                tools=ToolCalls(Toolbox(tools, keeper), opened.texts),
+                keeper=keeper,
+            )
+            yield Worker(
+                ports, _worker_config(settings), lambda report: _renewal(settings, url, keeper, report)
+            )
+    finally:
+        await models.aclose()
+        await keeper.close()
+
+
+def _worker_config(settings: Settings) -> WorkerConfig:
+    worker = settings.worker
+    return WorkerConfig(
+        name=worker_name(),
+        pools=worker_pools(settings),
+        concurrency=worker.concurrency,
+        runner=RunnerConfig(
+            rules=Rules(auto_compact_limit=settings.model.auto_compact_token_limit),
+            chain_key=chain_key(settings),
+            snapshot_every=settings.log.snapshot_every,
+            quantum_s=worker.quantum_s,
+            drain_grace_s=worker.drain_grace_s,
+        ),
+    )
+
+
+def _renewal(settings: Settings, url: str, keeper: Keeper, report: Report) -> Renewal:
+    worker = settings.worker
+    times = LeaseTimes(worker.renew_s, worker.trust_s, worker.stall_s)
+    return Renewal(lambda: open_broker(settings, url), times, keeper.extend, report)

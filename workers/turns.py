@@ -1,0 +1,70 @@
+"""The turn worker's process: claims sessions and runs their turns until it is told to stop.
+
+SIGTERM and SIGINT drain it: nothing more is claimed, each session is given back at its next
+boundary, a running command gets its grace. A second signal ends it at once; the sessions
+are taken over as after any death.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+import uvloop
+
+from orchestrator.runtime.worker import Worker
+from orchestrator.settings import Settings
+from orchestrator.wiring import redis_url, running_worker
+
+
+def run_turns(
+    settings: Settings, parent_pipe: int | None = None, ready: Callable[[], None] | None = None
+) -> int:
+    """Runs one worker; answers its exit code.
+
+    `parent_pipe` is a descriptor whose end means that the process that wanted this worker
+    is gone: the worker drains then. `ready` is called when it begins to claim.
+    """
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    with redis_url(settings) as url:
+        uvloop.run(_run(settings, url, parent_pipe, ready))
+    return 0
+
+
+async def _run(
+    settings: Settings, url: str, parent_pipe: int | None, ready: Callable[[], None] | None
+) -> None:
+    async with running_worker(settings, url) as worker:
+        _obey_signals(worker)
+        if parent_pipe is not None:
+            _leave_with(parent_pipe, worker)
+        if ready is not None:
+            ready()
+        await worker.run()
+
+
+def _obey_signals(worker: Worker) -> None:
+    loop = asyncio.get_running_loop()
+
+    def drain(number: signal.Signals) -> None:
+        loop.remove_signal_handler(number)
+        worker.drain()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, drain, number)
+
+
+def _leave_with(pipe: int, worker: Worker) -> None:
+    loop = asyncio.get_running_loop()
+
+    def ended() -> None:
+        if not os.read(pipe, 4096):
+            loop.remove_reader(pipe)
+            worker.drain()
+
+    os.set_blocking(pipe, False)
+    loop.add_reader(pipe, ended)
