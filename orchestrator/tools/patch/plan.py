@@ -181,7 +181,8 @@ class _Overlay:
                 raise _write_failed(path, NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)))
 
     def planned(self) -> Iterator[PlannedFile]:
-        moves = {s: d for s, d in self._moves.items() if self._now[s] is None}
+        # A file that the patch itself made, or put back, was not moved as far as the disk knows.
+        moves = {s: d for s, d in self._moves.items() if self._before[s] and self._now[s] is None}
         sources = {dest: source for source, dest in moves.items()}
         for target, path in self._paths.items():
             before, now = self._before[target], self._now[target]

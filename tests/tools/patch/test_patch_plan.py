@@ -115,6 +115,31 @@ def test_file_moved_and_moved_back_is_an_update(planned: Make) -> None:
     assert len(plan.files) == 1
 
 
+def test_file_added_and_moved_at_once_is_added_where_it_ends(planned: Make) -> None:
+    plan = planned("*** Add File: n", "+x", "*** Update File: n", "*** Move to: m", "-x", "+y")
+    assert plan.changes == {"/w/m": {"type": "add", "content": "y\n"}}
+    assert plan.summary == "Success. Updated the following files:\nA n\nM m\n"
+
+
+def test_two_files_moved_to_one_place_leave_the_second_there(planned: Make) -> None:
+    plan = planned(
+        "*** Update File: a", "*** Move to: c", "-x", "+1", "*** Update File: b", "*** Move to: c", "-y", "+2",
+        a="x\n", b="y\n",
+    )  # fmt: skip
+    assert plan.changes == {
+        "/w/a": {"type": "delete", "content": "x\n"},
+        "/w/b": {"type": "update", "unified_diff": "@@ -1 +1 @@\n-y\n+2\n", "move_path": "/w/c"},
+    }
+
+
+def test_file_moved_away_and_written_anew_is_an_update_beside_an_addition(planned: Make) -> None:
+    plan = planned(
+        "*** Update File: a", "*** Move to: b", "-x", "+1", "*** Add File: a", "+new", a="x\n"
+    )  # fmt: skip
+    assert {path: change["type"] for path, change in plan.changes.items()} == {"/w/a": "add", "/w/b": "add"}
+    assert [(file.after, file.moved_from) for file in plan.files] == [(b"new\n", None), (b"1\n", None)]
+
+
 def test_file_moved_onto_its_own_path_is_an_update(planned: Make) -> None:
     plan = planned("*** Update File: a", "*** Move to: ./a", "-x", "+y", a="x\n")
     assert [(file.kind, file.after) for file in plan.files] == [("update", b"y\n")]
