@@ -37,6 +37,13 @@ for fd in range(3, 1024):
 exit(1)
 """
 
+FORK_ON = """
+import os, signal
+for _ in range(400):
+    if os.fork() == 0:
+        signal.pause()
+"""
+
 ATTACKS: Mapping[str, str] = {
     "writes a new file outside": "echo x > $OUTSIDE/new",
     "overwrites a file outside": "echo x > $OUTSIDE/target",
@@ -78,6 +85,7 @@ ATTACKS: Mapping[str, str] = {
     + " && echo HARM",
     "reads its own environment for secrets": "env | grep -q " + SECRET + " && echo HARM",
     "looks into a foreign process": "ls /proc/$VICTIM/fd/ && [ $(readlink /proc/$VICTIM/fd/0) ] && echo HARM",
+    "forks past its limit": "$PYTHON -c '" + FORK_ON + "' && echo HARM",
     "uses an inherited descriptor": "$PYTHON -c '" + LOOK_FOR_DESCRIPTORS + "' && echo HARM",
 }
 

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from orchestrator.sandbox.kernel import CLOCK_BOOTTIME
 from orchestrator.sandbox.limits import Limits
@@ -296,3 +297,22 @@ async def test_keeper_stays_small(keeper: Keeper, command: MakeCommand) -> None:
     assert "pydantic" not in maps
     resident_kib = int(Path("/proc", str(keeper.pid), "statm").read_text().split()[1]) * 4
     assert resident_kib < 20_000
+
+
+@pytest.mark.parametrize("mechanism", ["none"], indirect=True)
+def test_keeper_serves_a_worker_on_uvloop(
+    command: MakeCommand, machine: SandboxSupport, mechanism: str
+) -> None:
+    async def on_uvloop() -> None:
+        keeper = await Keeper.start(KeeperConfig(machine))
+        try:
+            keeper.extend("claim", now() + 60)
+            jobs = [keeper.run(command("sh", "-c", "yes | head -c 300000; exit 4"), ignore) for _ in range(5)]
+            done = await asyncio.gather(*jobs)
+            assert {(finished.exit_code, len(finished.stdout)) for finished in done} == {(4, 300_000)}
+            assert (await keeper.run(command("sleep", "9", timeout_s=0.1), ignore)).timed_out
+        finally:
+            await keeper.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(on_uvloop())

@@ -1,0 +1,42 @@
+"""A worker process for tests to kill or to stop: runs one command that leaves a grandchild behind.
+
+Usage: python doomed_worker.py <mechanism> <folder> mark:<mark> <seconds to the deadline>
+"""
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+
+from orchestrator.sandbox.kernel import CLOCK_BOOTTIME
+from orchestrator.sandbox.policy import resolve
+from orchestrator.sandbox.probe import probe
+from orchestrator.tools.exec.command import Command
+from orchestrator.tools.exec.keeper import Keeper, KeeperConfig
+
+
+async def main(mechanism: str, folder: Path, mark: str, deadline_s: float) -> None:
+    keeper = await Keeper.start(KeeperConfig(probe(), "landlock" if mechanism == "landlock" else "auto"))
+    keeper.extend("claim", time.clock_gettime(CLOCK_BOOTTIME) + deadline_s)
+    mode = "danger-full-access" if mechanism == "none" else "workspace-write"
+    script = f"""
+        setsid sh -c 'sh -c "exec sleep {mark}" {mark} &' &
+        setsid setsid sh -c 'trap "" TERM HUP; echo up > fifo; sleep {mark}' {mark} &
+        sleep {mark}
+    """
+    command = Command(
+        claim="claim",
+        call_id="call",
+        argv=("sh", "-c", script, mark),
+        cwd=folder,
+        env={"PATH": os.defpath},
+        confinement=resolve({"mode": mode, "exclude_slash_tmp": True}, folder, None),
+        timeout_s=None,
+    )
+    finished = await keeper.run(command, lambda *_: None)
+    print("finished", finished.exit_code, finished.killed, flush=True)
+    await keeper.close()
+
+
+asyncio.run(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3].removeprefix("mark:"), float(sys.argv[4])))
