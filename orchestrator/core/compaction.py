@@ -34,7 +34,7 @@ def compacted_history(state: State, summary: str) -> tuple[tuple[str, ...], list
     texts = [*state.kept_user_texts, *_user_texts(state.history)]
     kept = tuple(reversed(list(_newest(texts))))
     initial = [item for item in state.history if is_context(item)]
-    return kept, [*initial, user_message(_bridge(kept, summary))]
+    return kept, [*initial, _bridge(kept, summary)]
 
 
 def _user_texts(history: Iterable[Item]) -> list[str]:
@@ -57,12 +57,19 @@ def _newest(texts: list[str]) -> Iterable[str]:
 _BRIDGE_OPENING = "This conversation was compacted."
 
 
-def _bridge(kept: tuple[str, ...], summary: str) -> str:
+def _bridge(kept: tuple[str, ...], summary: str) -> Item:
+    """What stands for the turns before.
+
+    The opening is a part of its own: the next compaction knows the message by it, also when
+    the rest is so long that it is stored elsewhere.
+    """
     messages = "\n\n".join(kept) or "(none)"
-    return (
-        f"{_BRIDGE_OPENING} The user's messages so far, oldest first:\n\n{messages}\n\n"
+    body = (
+        f" The user's messages so far, oldest first:\n\n{messages}\n\n"
         f"Summary of the work until now, written by the agent that did it:\n\n{summary}"
     )
+    parts = [{"type": "input_text", "text": text} for text in (_BRIDGE_OPENING, body)]
+    return {"type": "message", "role": "user", "content": parts}
 
 
 def compaction_input(shown: list[Item]) -> list[Item]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.core import entries as e
+from orchestrator.core.birth import session_configured
 from orchestrator.core.commands import Submitted
 from orchestrator.core.draft import Draft
 from orchestrator.core.rules_approval import answer
@@ -92,22 +93,7 @@ def _configure(draft: Draft, command: Submitted, op: Mapping[str, Any]) -> None:
     """(Re)configures; what runs is aborted, the history stays."""
     stop(draft, "replaced", command.id)
     change_settings(draft, _changes(op))
-    draft.add(session_configured(command.id, draft))
-
-
-def session_configured(id: str, draft: Draft) -> e.Entry:
-    settings, facts = draft.state.settings, draft.state.facts
-    fields: dict[str, Any] = {"session_id": facts.session_id, "model": settings.model}
-    if settings.effort is not None:
-        fields["reasoning_effort"] = settings.effort
-    return e.event(
-        id,
-        "session_configured",
-        **fields,
-        history_log_id=0,
-        history_entry_count=0,
-        rollout_path=facts.rollout_path,
-    )
+    draft.add(session_configured(command.id, draft.state.facts, draft.state.settings))
 
 
 def _get_path(draft: Draft, command: Submitted) -> None:

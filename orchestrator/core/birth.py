@@ -1,0 +1,66 @@
+"""The first entries of a session: who it is, what it runs under, what its model is told first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.core import entries as e
+from orchestrator.core.context import initial_context
+from orchestrator.core.entries import Entry, timestamp
+from orchestrator.core.settings import SessionFacts, TurnSettings
+
+ORIGINATOR = "dendro"
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """What a session is made from; everything that needed looking up was looked up by the caller."""
+
+    facts: SessionFacts
+    settings: TurnSettings
+    version: str
+    at_ms: int
+    user_instructions: str | None = None
+    shell: str = "bash"
+    git: Mapping[str, str] | None = None
+    """`commit_hash`, `branch`, `repository_url` of the working folder, as far as there are any."""
+
+
+def first_entries(birth: Birth) -> tuple[Entry, ...]:
+    """`session_meta`, the settings, `session_configured` (id `""`), and the initial context."""
+    facts, settings = birth.facts, birth.settings
+    meta: dict[str, Any] = {
+        "id": facts.session_id,
+        "timestamp": timestamp(birth.at_ms),
+        "cwd": settings.cwd,
+        "originator": ORIGINATOR,
+        "cli_version": birth.version,
+        "instructions": birth.user_instructions,
+    }
+    if birth.git:
+        meta["git"] = dict(birth.git)
+    context = initial_context(settings, birth.user_instructions, birth.shell)
+    return (
+        Entry(e.SESSION_META, meta),
+        e.configured(settings.wire(), facts.wire()),
+        session_configured("", facts, settings),
+        *map(e.item, context),
+    )
+
+
+def session_configured(id: str, facts: SessionFacts, settings: TurnSettings, **more: Any) -> Entry:
+    """The event that tells a client what it is connected to; `more` is `initial_messages` on resume."""
+    fields: dict[str, Any] = {"session_id": facts.session_id, "model": settings.model}
+    if settings.effort is not None:
+        fields["reasoning_effort"] = settings.effort
+    return e.event(
+        id,
+        "session_configured",
+        **fields,
+        history_log_id=0,
+        history_entry_count=0,
+        **more,
+        rollout_path=facts.rollout_path,
+    )

@@ -1,0 +1,181 @@
+"""A client of sessions: creates them, submits to them, follows them.
+
+Everything that speaks for people goes through here, whatever its wire. A client has an id
+of its own (a UUID per process): its submissions are idempotent by (client, id), so sending
+one again after a lost answer is always right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.errors import BrokerError, Unavailable
+from orchestrator.broker.follow import (
+    BEGINNING,
+    CaughtUp,
+    EqCursor,
+    Followed,
+    Gap,
+    Item,
+    Replayed,
+    follow,
+)
+from orchestrator.broker.records import (
+    NewEntry,
+    NewEvent,
+    NewSession,
+    NewTree,
+    SessionHead,
+    Submit,
+    Submitted,
+)
+from orchestrator.broker.texts import Texts
+from orchestrator.core.birth import Birth, first_entries
+from orchestrator.core.blobs import references, resolve
+from orchestrator.core.chain import GENESIS, SALT_BYTES, ChainKey, next_chain, payload_digest
+from orchestrator.core.entries import EVENT_MSG
+from orchestrator.core.ids import AgentId, SessionId, TreeId
+from orchestrator.core.stored import decode_entry, encode_entry, encode_event
+from orchestrator.protocol.codec import encode_submission
+from orchestrator.protocol.submission import Submission
+
+RETRY_S = 0.1
+RETRY_MAX_S = 2.0
+
+GAP_TEXTS = {
+    "trimmed": "events between were not kept: what follows is read from the log, without its deltas",
+    "rewound": "the server was put back to an earlier moment: what follows is its log from the beginning",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ClientPorts:
+    """What a client needs from outside."""
+
+    broker: Broker
+    texts: Texts
+    random_bytes: Callable[[int], bytes]
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    chain_key: ChainKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event as a client reads it: large texts are put back in."""
+
+    id: str
+    msg: dict[str, Any]
+    cursor: EqCursor | None = field(default=None, compare=False)
+    """Where to come back after it; None inside a replay."""
+
+    @property
+    def type(self) -> str:
+        return str(self.msg.get("type", ""))
+
+
+class Client:
+    """One process's door to its sessions."""
+
+    def __init__(self, ports: ClientPorts, client_id: str, who: str = "") -> None:
+        self._ports = ports
+        self.client_id = client_id
+        self._who = who
+
+    async def create(self, birth: Birth) -> SessionId:
+        """Creates a root session; safe to repeat with the same birth."""
+        session, tree = SessionId(birth.facts.session_id), TreeId(birth.facts.tree_id)
+        root = self._born(birth, session, tree)
+        await self._insist(lambda: self._ports.broker.create(NewTree(root)))
+        return session
+
+    def _born(self, birth: Birth, session: SessionId, tree: TreeId) -> NewSession:
+        entries, events, head = [], [], GENESIS
+        secret = self._ports.chain_key.secret if self._ports.chain_key else b""
+        for seq, entry in enumerate(first_entries(birth), 1):
+            encoded = encode_entry(entry, birth.at_ms, {})
+            salt = self._ports.random_bytes(SALT_BYTES)
+            head = next_chain(head, seq, 0, payload_digest(salt, encoded.line), secret)
+            entries.append(NewEntry(encoded.line, salt, head))
+            if entry.type == EVENT_MSG:
+                events.append(NewEvent(encode_event(encoded.entry), seq, head[:4].hex()))
+        return NewSession(
+            session,
+            tree,
+            birth.facts.pool,
+            AgentId(birth.facts.agent_id),
+            entries=tuple(entries),
+            events=tuple(events),
+            meta=orjson.dumps({"cwd": birth.settings.cwd, "model": birth.settings.model, "title": ""}),
+        )
+
+    async def submit(self, session: SessionId, submission: Submission) -> Submitted:
+        """Puts a submission into the session's SQ; acknowledged means kept.
+
+        Raises the broker's errors: `SubmissionConflict`, `QueueFull`, `UnknownSession`, `SessionArchived`.
+        """
+        request = Submit(
+            session, self.client_id, submission.id, encode_submission(submission), sender=self._who
+        )
+        answer: Submitted = await self._insist(lambda: self._ports.broker.submit(request))
+        return answer
+
+    async def _insist(self, send: Callable[[], Awaitable[Any]]) -> Any:
+        """Sends the same request until it is answered: every one of them may be repeated."""
+        delay = RETRY_S
+        while True:
+            try:
+                return await send()
+            except Unavailable:
+                await self._ports.sleep(delay)
+                delay = min(2 * delay, RETRY_MAX_S)
+
+    async def head(self, session: SessionId) -> SessionHead | None:
+        """What is known of a session without reading its log."""
+        head: SessionHead | None = await self._insist(lambda: self._ports.broker.head(session))
+        return head
+
+    async def follow(self, session: SessionId, cursor: EqCursor = BEGINNING) -> AsyncIterator[Event]:
+        """The session's events after `cursor`, for ever; a gap is told by a `warning`, never passed over."""
+        at = cursor
+        while True:
+            try:
+                async for item in follow(self._ports.broker, session, at):
+                    for event in await self._events(session, item):
+                        at = event.cursor or at
+                        yield event
+                    at = item.cursor if isinstance(item, CaughtUp) else at
+            except Unavailable:
+                await self._ports.sleep(RETRY_S)
+
+    async def _events(self, session: SessionId, item: Item) -> list[Event]:
+        match item:
+            case Followed(cursor, payload):
+                value = orjson.loads(payload)
+                return [Event(value["id"], await self._whole(session, value["msg"]), cursor)]
+            case Gap(reason):
+                return [Event("", {"type": "warning", "message": GAP_TEXTS[reason]})]
+            case Replayed(stored):
+                entry = decode_entry(stored.payload)
+                if entry.type != EVENT_MSG:
+                    return []
+                return [Event(entry.id, await self._whole(session, dict(entry.payload)))]
+            case CaughtUp():
+                return []
+
+    async def _whole(self, session: SessionId, message: dict[str, Any]) -> dict[str, Any]:
+        needed = set(references(message))
+        if not needed:
+            return message
+        tree = (await self._ports.broker.place(session)).tree
+        await self._ports.texts.fetch(tree, needed)
+        whole: dict[str, Any] = resolve(message, self._ports.texts.get)
+        return whole
+
+
+__all__ = ["BrokerError", "Client", "ClientPorts", "Event"]

@@ -1,0 +1,168 @@
+"""NDJSON connections: Submissions in, Events out, one JSON object a line.
+
+The drop-in for the peer's `proto`, and the framing of every stream transport. A line that
+cannot be served is answered by an `error` event and never ends the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import orjson
+
+from orchestrator.broker.errors import BrokerError
+from orchestrator.broker.follow import BEGINNING, EqCursor
+from orchestrator.core.ids import SessionId
+from orchestrator.gateways.client import Client, Event
+from orchestrator.protocol import ops
+from orchestrator.protocol.codec import parse_submission
+from orchestrator.protocol.framing import Frame, LineSplitter, OverlongLine
+from orchestrator.protocol.submission import MalformedSubmission, Submission
+
+REST = frozenset({"task_complete", "turn_aborted"})
+ASKS = frozenset({"exec_approval_request", "apply_patch_approval_request"})
+READ_BYTES = 1 << 16
+
+
+class Ending(StrEnum):
+    """Why a connection is over."""
+
+    SHUT_DOWN = "shut_down"
+    AT_REST = "at_rest"
+    WAITING = "waiting"
+    """Input has ended, and the session waits for an answer that nobody here can give any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """One connection's two directions."""
+
+    read: Callable[[int], Awaitable[bytes]]
+    """Up to n bytes; empty at the end."""
+    write: Callable[[bytes], Awaitable[None]]
+
+
+class NdjsonConnection:
+    """Serves one session to one connection."""
+
+    def __init__(self, client: Client, session: SessionId, streams: Streams, line_limit: int) -> None:
+        self._client = client
+        self._session = session
+        self._streams = streams
+        self._splitter = LineSplitter(line_limit)
+        self._writing = asyncio.Lock()
+        self._ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+        self._eof = False
+        self._asking: set[str] = set()
+
+    async def serve(self, cursor: EqCursor = BEGINNING) -> Ending:
+        """Runs until `shutdown_complete`, or until input has ended and nothing runs any more."""
+        tasks = [asyncio.create_task(self._tell(cursor)), asyncio.create_task(self._hear())]
+        for task in tasks:
+            task.add_done_callback(self._watched)
+        try:
+            return await self._ended
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _watched(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) and not self._ended.done():
+            self._ended.set_exception(error)
+
+    # ── out ───────────────────────────────────────────────────────────────────────────────────
+
+    async def _tell(self, cursor: EqCursor) -> None:
+        async for event in self._client.follow(self._session, cursor):
+            await self._write({"id": event.id, "msg": event.msg})
+            self._note(event)
+            if event.type == "shutdown_complete":
+                self._end(Ending.SHUT_DOWN)
+            elif self._eof:
+                await self._leave_if_at_rest()
+
+    def _note(self, event: Event) -> None:
+        """Keeps track of what this connection would be missed for."""
+        if event.type in ASKS:
+            self._asking.add(event.msg["call_id"])
+        elif event.type in ("exec_command_begin", "patch_apply_begin"):
+            self._asking.discard(event.msg["call_id"])
+        elif event.type in REST:
+            self._asking.clear()
+
+    async def _write(self, value: dict[str, Any]) -> None:
+        async with self._writing:
+            await self._streams.write(orjson.dumps(value) + b"\n")
+
+    async def _error(self, id: str, message: str) -> None:
+        await self._write({"id": id, "msg": {"type": "error", "message": message}})
+
+    # ── in ────────────────────────────────────────────────────────────────────────────────────
+
+    async def _hear(self) -> None:
+        while data := await self._streams.read(READ_BYTES):
+            for line in self._splitter.feed(data):
+                await self._line(line)
+        for line in self._splitter.close():
+            await self._line(line)
+        self._eof = True
+        while not self._ended.done():
+            await self._leave_if_at_rest()
+            await asyncio.sleep(AT_REST_LOOK_S)
+
+    async def _line(self, line: Frame) -> None:
+        if isinstance(line, OverlongLine):
+            await self._error("", f"line {line.number}: longer than {line.limit} bytes; it was skipped")
+            return
+        try:
+            submission = parse_submission(line.content)
+        except MalformedSubmission as error:
+            place = f"line {line.number}: " if not error.submission_id else ""
+            await self._error(error.submission_id, f"{place}{error}")
+            return
+        await self._submit(submission)
+
+    async def _submit(self, submission: Submission) -> None:
+        op = submission.op
+        if isinstance(op, ops.ConfigureSession) and op.session_id not in (None, self._session):
+            await self._error(submission.id, "another session cannot be resumed on this connection")
+            return
+        try:
+            await self._client.submit(self._session, submission)
+        except BrokerError as error:
+            await self._error(submission.id, str(error))
+
+    # ── the end ───────────────────────────────────────────────────────────────────────────────
+
+    async def _leave_if_at_rest(self) -> None:
+        """After the end of input: nothing queued, nothing running, everything told."""
+        head = await self._client.head(self._session)
+        if head is None or head.holder or head.sq_tip != head.cursor:
+            return
+        if head.status in ("idle", "closed"):
+            self._end(Ending.AT_REST)
+        elif self._asking:
+            waiting = ", ".join(sorted(self._asking))
+            await self._write(
+                {
+                    "id": "",
+                    "msg": {
+                        "type": "warning",
+                        "message": f"input has ended while an approval is open ({waiting}); session "
+                        f"{self._session} stays parked until somebody answers",
+                    },
+                }
+            )
+            self._end(Ending.WAITING)
+
+    def _end(self, ending: Ending) -> None:
+        if not self._ended.done():
+            self._ended.set_result(ending)
+
+
+AT_REST_LOOK_S = 0.1
