@@ -123,7 +123,8 @@ def test_file_added_and_moved_at_once_is_added_where_it_ends(planned: Make) -> N
 
 def test_two_files_moved_to_one_place_leave_the_second_there(planned: Make) -> None:
     plan = planned(
-        "*** Update File: a", "*** Move to: c", "-x", "+1", "*** Update File: b", "*** Move to: c", "-y", "+2",
+        "*** Update File: a", "*** Move to: c", "-x", "+1",
+        "*** Update File: b", "*** Move to: c", "-y", "+2",
         a="x\n", b="y\n",
     )  # fmt: skip
     assert plan.changes == {

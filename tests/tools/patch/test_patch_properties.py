@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from orchestrator.tools.patch.files import DiskFiles
 from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch
 from orchestrator.tools.patch.linediff import line_edits
 from orchestrator.tools.patch.plan import PatchCheckError, plan_patch
+from orchestrator.tools.patch.turn_diff import Baseline, turn_diff, with_plan
 from orchestrator.tools.patch.writable import WritableRoots
 
 # Few different lines, so that blocks repeat; blanks and punctuation, so that passes differ.
@@ -76,6 +78,63 @@ def small_chunks(old: list[str], new: list[str]) -> Iterator[str]:
         yield from ("-" + line for line in old[edit.old_start : edit.old_end])
         yield from ("+" + line for line in new[edit.new_start : edit.new_end])
         position = edit.old_end
+
+
+NAME = st.sampled_from("abcd")
+HUNK = st.one_of(
+    st.builds(lambda name, text: (f"*** Add File: {name}", f"+{text}"), NAME, st.sampled_from("xy")),
+    st.builds(lambda name: (f"*** Delete File: {name}",), NAME),
+    st.builds(lambda name, old: (f"*** Update File: {name}", f"-{old}", "+x"), NAME, st.sampled_from("xy")),
+    st.builds(lambda name, to: (f"*** Update File: {name}", f"*** Move to: {to}", "+y"), NAME, NAME),
+)
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(hunks=st.lists(HUNK, min_size=1, max_size=6))
+def test_hunks_together_do_what_they_do_one_by_one(
+    memory: Callable[..., Any], patch: Callable[..., str], hunks: list[tuple[str, ...]]
+) -> None:
+    together, alone = memory(a="x\n", b="y\n"), memory(a="x\n", b="y\n")
+    baselines: dict[str, Baseline] = {}
+    failed: int | None = None
+    for index, hunk in enumerate(hunks):
+        try:
+            step = plan_patch(parse_patch(patch(*hunk)), Path("/w"), alone)
+        except PatchCheckError:
+            failed = index
+            break
+        baselines = with_plan(baselines, step)
+        alone.put(step)
+    text = patch(*(line for hunk in hunks for line in hunk))
+    if failed is not None:
+        with pytest.raises(PatchCheckError) as error:
+            plan_patch(parse_patch(text), Path("/w"), together)
+        assert error.value.hunk_index == failed
+        return
+    plan = plan_patch(parse_patch(text), Path("/w"), together)
+    together.put(plan)
+    assert together.texts() == alone.texts()
+    ends = {change.get("move_path") for change in plan.changes.values()}
+    shown = plan.changes.keys() | ends
+    assert shown - {None} == {str(file.path) for file in plan.files}
+    assert files_after(turn_diff(baselines, Path("/w"), alone)) == changed(
+        {"a": "x", "b": "y"}, alone.texts()
+    )
+
+
+def files_after(diff: str) -> set[str]:
+    """The names of which a diff says that they are changed, gone or new."""
+    names: set[str] = set()
+    for part in diff.split("diff --git a/")[1:]:
+        old, new = part.split("\n")[0].split(" b/")
+        # A file that the task made and moved never was under its first name.
+        names |= {new} if "\n--- /dev/null\n" in part else {old, new}
+    return names
+
+
+def changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
+    texts = {path.removeprefix("/w/"): text.removesuffix("\n") for path, text in after.items()}
+    return {name for name in before.keys() | texts.keys() if before.get(name) != texts.get(name)}
 
 
 PATCH_LINE = st.sampled_from(
