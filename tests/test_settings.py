@@ -168,6 +168,12 @@ def test_profile_changes_single_keys_of_a_table(load: Load) -> None:
     assert found.exclude_slash_tmp
 
 
+def test_empty_table_takes_nothing_away(load: Load) -> None:
+    assert load("[model_providers.openai]\n").model.providers["openai"].env_key == "OPENAI_API_KEY"
+    file = "profile = 'p'\n[shell_environment_policy.set]\nA = '1'\n[profiles.p.shell_environment_policy]\n"
+    assert dict(load(file).sandbox.environment.set) == {"A": "1"}
+
+
 def test_table_given_by_an_override_replaces_the_whole_table(load: Load) -> None:
     file = '[shell_environment_policy.set]\nA = "1"\n'
     one = load(file, overrides=["shell_environment_policy.set.B=2"])
@@ -258,6 +264,7 @@ def test_policy_is_written_as_the_protocol_has_it(load: Load) -> None:
         ('[redis]\nprefix = "a{b}"', 'redis.prefix = "a{b}": must match'),
         ("[worker]\npools = 'default'", 'worker.pools = "default": a list'),
         ("rollout_deltas = 1", "rollout_deltas = 1: true or false"),
+        ("profile = 'p'\n[profiles]\np = 3", "profiles.p = a value: a table of settings"),
         ("model.name = 'gpt-5'", "model = a table: a single value"),
         ("worker.lease_s = 4", "worker.lease_s = 2.0, 4.0, 4.0: each must be smaller"),
         ('model_provider = "nobody"', "model_provider = 'nobody': providers here: openai"),

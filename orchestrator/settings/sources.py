@@ -186,6 +186,11 @@ def _merge_profile(layers: Layers, stronger: Sequence[tuple[KeyPath, Found]]) ->
         allowed = ", ".join(layers.names(("profiles",))) or "none is defined"
         raise SettingsError(chosen.origin.where, "profile", repr(chosen.value), f"profiles here: {allowed}")
     for path, found in table.items():
-        if path:
+        if not path and found.value != {}:
+            raise SettingsError(
+                found.origin.where, f"profiles.{chosen.value}", "a value", "a table of settings"
+            )
+        # An empty table in a profile says nothing; it must not clear the file's.
+        if found.value != {}:
             where = f"{found.origin.where} [profiles.{chosen.value}]"
             layers.assign(path, replace(found, origin=replace(found.origin, rank=Rank.PROFILE, where=where)))
