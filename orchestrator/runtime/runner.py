@@ -32,6 +32,7 @@ from orchestrator.core import commands as c
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.decide import IllegalCommand, decide
 from orchestrator.core.draft import Decision
+from orchestrator.core.entries import EVENT_MSG, Entry
 from orchestrator.core.outstanding import (
     AssessCall,
     FollowRequest,
@@ -75,6 +76,8 @@ class RunnerConfig:
     rules: Rules = field(default_factory=Rules)
     chain_key: ChainKey | None = None
     snapshot_every: int = 256
+    keep_deltas: bool = False
+    """Whether deltas join the rollout as well."""
     quantum_s: float = 30.0
     drain_grace_s: float = 10.0
     others_wait: Callable[[], bool] = lambda: False
@@ -370,7 +373,12 @@ class Runner:
 
     def _delta(self, message: dict[str, Any]) -> None:
         task = self._state.task
-        if task is not None:
+        if task is None:
+            return
+        if self._config.keep_deltas:
+            self._inbox.append((Decision((Entry(EVENT_MSG, message, task.id),)), None))
+            self._wake.set()
+        else:
             self._writing.delta(task.id, message, self._position)
 
     def _effect_failed(self, key: EffectKey, error: BaseException) -> None:
