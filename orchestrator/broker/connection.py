@@ -170,6 +170,9 @@ def mapped(error: Exception) -> Exception:
     """The error of ours that says what a caller can do about a foreign one."""
     if isinstance(error, BrokerError):
         return error
+    if isinstance(error, foreign.ConnectionError) and isinstance(error.__cause__, foreign.RedisError):
+        # The library hides what refused it while connecting inside a ConnectionError.
+        return mapped(error.__cause__)
     if isinstance(
         error, foreign.AuthenticationError | foreign.NoPermissionError | foreign.AuthorizationError
     ):

@@ -30,8 +30,9 @@ from tests.broker.actors import (
 
 
 async def test_second_worker_finds_nothing_while_the_first_holds(broker: Broker) -> None:
-    await working(broker)
+    held = await working(broker)
     assert await broker.claim(POOL, "w2", "c2", SHARD) is None
+    assert await broker.claim_session(held.claim.session, "w2", "c2") is None
 
 
 async def test_claim_that_lost_its_reply_is_answered_again(broker: Broker) -> None:
@@ -51,7 +52,7 @@ async def test_expiry_permits_another_worker_but_takes_nothing_away(hasty: Broke
     assert (taken.claim.epoch, taken.seq) == (held.claim.epoch + 1, 1)
 
 
-async def test_worker_refuses_nothing_it_may_write_and_is_fenced_after_losing_its_claim(
+async def test_worker_is_fenced_from_every_write_after_losing_its_claim(
     hasty: Broker,
 ) -> None:
     held = await working(hasty)
