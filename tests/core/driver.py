@@ -37,6 +37,11 @@ SETTINGS: Mapping[str, Any] = {
     "sandbox_policy": {"mode": "workspace-write"},
     "model": "gpt-5",
 }
+FACTS: Mapping[str, Any] = {
+    "session_id": "01996720-4a00-7000-8000-000000000001",
+    "tree_id": "01996720-4a00-7000-8000-000000000001",
+    "rollout_path": "/data/rollout.jsonl",
+}
 USAGE: Mapping[str, int] = {"input_tokens": 100, "output_tokens": 20, "total_tokens": 120}
 
 
@@ -72,9 +77,9 @@ def a_patch(*paths: str, outside: Iterable[str] = ()) -> c.ApplyPatch:
         cwd=WORKSPACE,
         changes={name: {"type": "add", "content": "one\n"} for name in names},
         summary="Success. Updated the following files:\n" + "".join(f"A {name}\n" for name in names),
-        record={name: {"before": None, "after": "abc"} for name in names},
+        record=tuple((name, None, "abc") for name in names),
         outside=tuple(outside),
-        baselines={name: None for name in names},
+        baselines={"set": dict.fromkeys(names), "drop": []},
     )
 
 
@@ -129,6 +134,7 @@ class Session:
 
     rules: Rules = field(default_factory=Rules)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
     epoch: int = 1
     now_ms: int = NOON_MS
     state: State = field(default_factory=State)
@@ -141,8 +147,7 @@ class Session:
     _ids: int = 0
 
     def __post_init__(self) -> None:
-        facts = {"session_id": "0199-session", "tree_id": "0199-session", "rollout_path": "/data/rollout.jsonl"}
-        self.record(e.configured({**SETTINGS, **self.settings}, facts))
+        self.record(e.configured({**SETTINGS, **self.settings}, {**FACTS, **self.facts}))
 
     # --- the log ---------------------------------------------------------------------
 

@@ -1,0 +1,367 @@
+"""Approvals: who is asked, who may answer, and what an answer does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from orchestrator.core.approval import UNSANDBOXED_REASON
+from orchestrator.core.outstanding import AssessCall, OweRequest, RunCall
+from orchestrator.core.settings import Rules
+from tests.core.driver import Session, a_command, a_patch, exec_end, patch_end
+
+TWO_AT_ONCE = Rules(parallel_safe=frozenset({"shell"}))
+
+
+def asked(**fields: Any) -> Session:
+    """A session that waits for a decision about call `c1` of task `u1`."""
+    session = Session(**fields)
+    session.say("go", "u1")
+    session.asks_for("c1")
+    session.assessed("c1", a_command("rm", "-rf", "build", dangerous=True))
+    return session
+
+
+def asked_twice() -> Session:
+    """Two calls of one turn that wait at the same time."""
+    session = Session(rules=TWO_AT_ONCE)
+    session.say("go", "u1")
+    session.asks_for("c1", "c2")
+    session.assessed("c1", a_command("rm", "a", dangerous=True))
+    session.assessed("c2", a_command("rm", "b", dangerous=True))
+    return session
+
+
+def patching(*outside: str, settings: Mapping[str, Any] | None = None) -> Session:
+    session = Session(settings=settings or {})
+    session.say("go", "u1")
+    session.asks_for("p1", name="apply_patch")
+    session.assessed("p1", a_patch(*outside, outside=outside))
+    return session
+
+
+def test_request_names_the_call_the_command_and_the_reason() -> None:
+    session = asked()
+    request = session.seen[-1].one("exec_approval_request")
+    assert request["call_id"] == "c1"
+    assert request["command"] == ["rm", "-rf", "build"]
+    assert "destructive" in request["reason"]
+    assert session.seen[-1].id_of("exec_approval_request") == "u1"
+    assert session.approvals["c1"].request["turn"] == "u1"
+
+
+def test_session_that_waits_for_a_decision_owes_nothing() -> None:
+    session = asked()
+    assert (session.status, session.owed, session.timers) == ("awaiting_approval", (), {})
+
+
+@pytest.mark.parametrize("target", ["c1", "u1"])
+def test_approved_call_starts_by_call_id_and_by_turn_id(target: str) -> None:
+    session = asked()
+    seen = session.decides(target, "approved", who="ann")
+    assert seen.types == ["exec_command_begin"]
+    assert session.owed == (RunCall("c1", 1),)
+    assert session.approvals == {}
+    assert session.state.answers[-1].who == "ann"
+
+
+def test_approval_given_under_a_later_claim_runs_under_that_claim() -> None:
+    session = asked()
+    session.is_taken_over()
+    session.decides("c1", "approved")
+    assert session.owed == (RunCall("c1", 2),)
+
+
+def test_denied_call_has_an_output_and_the_turn_goes_on() -> None:
+    session = asked()
+    assert session.decides("c1", "denied").types == ["token_count"]
+    assert session.output_of("c1") == "exec command rejected by user"
+    assert session.owed == (OweRequest(),)
+
+
+def test_denied_patch_has_its_own_words() -> None:
+    session = patching("/etc/hosts")
+    session.decides("p1", "denied", kind="patch")
+    assert session.output_of("p1") == "patch rejected by user"
+
+
+def test_abort_ends_the_task() -> None:
+    session = asked()
+    assert session.decides("c1", "abort").types == ["turn_aborted"]
+    assert session.status == "idle"
+    assert session.output_of("c1") == "aborted by user"
+
+
+def test_abort_of_one_call_stops_what_else_runs() -> None:
+    session = Session(rules=TWO_AT_ONCE)
+    session.say("go")
+    session.asks_for("c1", "c2")
+    session.runs("c1")
+    session.assessed("c2", a_command(dangerous=True))
+    session.decides("c2", "abort")
+    assert session.approvals == {}
+    assert session.stopped().types == ["turn_aborted"]
+
+
+def test_answer_by_turn_id_counts_only_for_a_request_that_stood_when_it_was_sent() -> None:
+    session = Session()
+    session.say("go", "u1")
+    session.asks_for("c1", "c2")
+    session.assessed("c1", a_command("rm", "a", dangerous=True))
+    both_saw = session.seq
+    session.decides("u1", "approved", who="ann", seq=both_saw)
+    session.finishes("c1")
+    session.assessed("c2", a_command("rm", "b", dangerous=True))
+    late = session.decides("u1", "approved", who="bob", seq=both_saw)
+    assert late.types == []
+    assert session.call("c2").phase == "awaiting_approval"
+    session.decides("u1", "approved", who="bob")
+    assert session.call("c2").phase == "running"
+
+
+def test_contrary_answer_by_turn_id_to_a_decided_request_names_who_decided() -> None:
+    session = asked()
+    session.decides("u1", "approved", who="ann")
+    seen = session.decides("u1", "denied", who="bob")
+    assert "approved, by ann" in seen.one("error")["message"]
+    assert session.call("c1").phase == "running"
+
+
+def test_answer_by_turn_id_is_refused_while_several_requests_are_open() -> None:
+    session = asked_twice()
+    message = session.decides("u1", "approved").one("error")["message"]
+    assert "c1, c2" in message
+    assert len(session.task.awaiting) == 2
+
+
+def test_answer_by_turn_id_to_several_requests_is_refused_after_an_earlier_answer_too() -> None:
+    session = Session(rules=TWO_AT_ONCE)
+    session.say("go", "u1")
+    session.asks_for("c0", "c1", "c2")
+    for call_id in ("c0", "c1", "c2"):
+        session.assessed(call_id, a_command("rm", call_id, dangerous=True))
+    session.decides("c0", "approved")
+    assert "c1, c2" in session.decides("u1", "approved").one("error")["message"]
+
+
+def test_answers_by_call_id_reach_their_calls_in_any_order() -> None:
+    session = asked_twice()
+    session.decides("c2", "approved")
+    session.decides("c1", "denied")
+    assert [call.phase for call in session.task.calls] == ["done", "running"]
+
+
+def test_same_second_answer_is_ignored_and_another_one_is_told_who_decided() -> None:
+    session = asked()
+    session.decides("c1", "approved", who="ann")
+    assert session.decides("c1", "approved", who="bob").decision.entries == ()
+    seen = session.decides("c1", "denied", id="late", who="bob")
+    assert seen.id_of("error") == "late"
+    assert seen.one("error")["message"] == "c1 was already decided: approved, by ann"
+
+
+def test_second_answer_is_still_known_after_the_task_has_ended() -> None:
+    session = asked()
+    session.decides("c1", "abort", who="ann")
+    assert session.decides("c1", "abort").types == []
+    assert "by ann" in session.decides("c1", "approved").one("error")["message"]
+
+
+def test_answer_to_nothing_names_what_is_pending() -> None:
+    assert "pending: none" in Session().decides("c9", "approved").one("error")["message"]
+    assert "pending: c1" in asked().decides("c9", "approved").one("error")["message"]
+
+
+def test_approval_of_a_repeated_call_id_is_about_the_call_that_waits_now() -> None:
+    session = asked()
+    session.decides("c1", "denied")
+    session.asks_for("c1")
+    session.assessed("c1", a_command("rm", "-rf", "dist", dangerous=True))
+    assert session.decides("c1", "approved").types == ["exec_command_begin"]
+
+
+def test_approval_for_the_session_lets_the_same_command_run_again_unasked() -> None:
+    session = Session(settings={"approval_policy": "untrusted"})
+    session.say("go")
+    session.asks_for("c1", "c2", "c3")
+    session.assessed("c1", a_command("make", "test"))
+    session.decides("c1", "approved_for_session")
+    session.finishes("c1")
+    assert session.assessed("c2", a_command("make", "test")).types == ["exec_command_begin"]
+    session.finishes("c2")
+    assert session.assessed("c3", a_command("make", "all")).types == ["exec_approval_request"]
+
+
+def test_approval_for_the_session_holds_in_later_tasks() -> None:
+    session = asked()
+    session.decides("c1", "approved_for_session")
+    session.finishes("c1")
+    session.answers("done")
+    session.say("again")
+    session.asks_for("c1")
+    session.assessed("c1", a_command("rm", "-rf", "build", dangerous=True))
+    assert session.call("c1").phase == "running"
+
+
+def test_plain_approval_is_forgotten() -> None:
+    session = asked()
+    session.decides("c1", "approved")
+    assert session.state.approved == frozenset()
+
+
+def test_amended_approval_counts_for_the_session() -> None:
+    session = asked()
+    amendment = {"approved_execpolicy_amendment": {"proposed_execpolicy_amendment": ["rm"]}}
+    session.decides("c1", amendment)
+    assert session.state.approved == {"rm -rf build"}
+
+
+def test_approval_of_a_confined_run_is_none_to_run_unconfined() -> None:
+    session = asked()
+    session.decides("c1", "approved_for_session")
+    assert session.call("c1").spec["sandboxed"] is True
+    session.finishes("c1")
+    session.answers("done")
+    session.say("again")
+    session.asks_for("c2")
+    wider = a_command("rm", "-rf", "build", dangerous=True, escalated=True)
+    assert session.assessed("c2", wider).types == ["exec_approval_request"]
+
+
+def test_approval_to_run_unconfined_covers_the_next_run_at_once() -> None:
+    session = Session(settings={"approval_policy": "on-failure"})
+    session.say("go")
+    session.asks_for("c1", "c2")
+    session.assessed("c1", a_command("make"))
+    session.finishes("c1", "denied", sandbox_denied=True)
+    session.decides("c1", "approved_for_session")
+    session.finishes("c1")
+    session.assessed("c2", a_command("make"))
+    assert session.call("c2").spec["sandboxed"] is False
+
+
+def test_patch_outside_of_the_roots_offers_its_folder_and_the_grant_stays() -> None:
+    session = patching("/other/b.txt")
+    request = session.seen[-1].one("apply_patch_approval_request")
+    assert request["grant_root"] == "/other"
+    seen = session.decides("p1", "approved_for_session", kind="patch")
+    assert seen.one("patch_apply_begin")["auto_approved"] is False
+    assert session.state.granted_roots == ("/other",)
+    assert session.state.approved == {"patch:/other/b.txt"}
+
+
+def test_patch_into_several_folders_offers_none() -> None:
+    session = patching("/other/b.txt", "/third/c.txt")
+    assert "grant_root" not in session.seen[-1].one("apply_patch_approval_request")
+
+
+def test_patch_of_approved_paths_is_not_asked_about_again() -> None:
+    session = patching("/other/b.txt")
+    session.decides("p1", "approved_for_session", kind="patch")
+    session.finishes("p1", "ok", events=(patch_end("p1"),))
+    session.asks_for("p2", "p3", name="apply_patch")
+    seen = session.assessed("p2", a_patch("/other/b.txt", outside=["/other/b.txt"]))
+    assert seen.one("patch_apply_begin")["auto_approved"] is True
+    session.finishes("p2", "ok")
+    seen = session.assessed("p3", a_patch("/other/x.txt", outside=["/other/x.txt"]))
+    assert seen.types == ["apply_patch_approval_request"]
+
+
+def test_patch_inside_of_the_roots_runs_unasked() -> None:
+    session = patching()
+    assert session.seen[-1].one("patch_apply_begin")["auto_approved"] is True
+
+
+def test_only_a_written_patch_moves_the_baselines_of_the_diff() -> None:
+    session = patching()
+    session.finishes("p1", "failed", events=(patch_end("p1", success=False),))
+    assert session.task.baselines == {}
+    session.asks_for("p2", name="apply_patch")
+    session.assessed("p2", a_patch())
+    session.finishes("p2", "ok", events=(patch_end("p2"),), applied=True)
+    assert dict(session.task.baselines) == {"/work/a.txt": None}
+
+
+def test_command_that_the_sandbox_stopped_is_asked_about_again_under_on_failure() -> None:
+    session = Session(settings={"approval_policy": "on-failure"})
+    session.say("go")
+    session.asks_for("c1")
+    session.assessed("c1", a_command("make"))
+    seen = session.finishes("c1", "denied", events=(exec_end("c1", 1),), sandbox_denied=True)
+    assert seen.types == ["exec_command_end", "exec_approval_request"]
+    assert seen.one("exec_approval_request")["reason"] == UNSANDBOXED_REASON
+    session.decides("c1", "approved")
+    assert session.call("c1").spec["sandboxed"] is False
+    session.finishes("c1", "built", events=(exec_end("c1"),))
+    assert session.output_of("c1") == "built"
+
+
+def test_command_that_fails_unconfined_is_not_asked_about_again() -> None:
+    session = Session(settings={"approval_policy": "on-failure"})
+    session.say("go")
+    session.asks_for("c1")
+    session.assessed("c1", a_command("make"))
+    session.finishes("c1", "denied", sandbox_denied=True)
+    session.decides("c1", "approved")
+    assert "exec_approval_request" not in session.finishes("c1", "denied", sandbox_denied=True).types
+    assert session.output_of("c1") == "denied"
+
+
+@pytest.mark.parametrize(
+    ("policy", "again"), [("untrusted", True), ("on-failure", True), ("on-request", False), ("never", False)]
+)
+def test_policy_decides_whether_a_stopped_command_may_be_asked_about(policy: str, again: bool) -> None:
+    session = Session(settings={"approval_policy": policy})
+    session.say("go")
+    session.asks_for("c1")
+    session.runs("c1")
+    seen = session.finishes("c1", "denied", sandbox_denied=True)
+    assert ("exec_approval_request" in seen.types) is again
+
+
+def test_approval_that_nobody_gives_in_time_is_denied_by_the_timer() -> None:
+    session = asked(facts={"approval_timeout_ms": 5_000})
+    assert session.timers["approval:c1"].at_ms == session.now_ms + 5_000
+    session.fires("approval:c1")
+    assert session.output_of("c1") == "exec command rejected by user"
+    assert session.state.answers[-1].who == "timer"
+    assert "by timer" in session.decides("c1", "approved").one("error")["message"]
+
+
+def test_answer_clears_the_timer_and_a_stale_one_does_nothing() -> None:
+    session = asked(facts={"approval_timeout_ms": 5_000})
+    stale = session.timers["approval:c1"].generation
+    session.decides("c1", "approved")
+    assert session.timers == {}
+    assert session.fires("approval:c1", stale).decision.entries == ()
+    assert session.call("c1").phase == "running"
+
+
+def test_timer_of_an_earlier_request_does_not_deny_the_one_asked_again() -> None:
+    session = Session(settings={"approval_policy": "on-failure"}, facts={"approval_timeout_ms": 5_000})
+    session.say("go")
+    session.asks_for("c1")
+    session.assessed("c1", a_command("rm", dangerous=True))
+    first = session.timers["approval:c1"].generation
+    session.decides("c1", "approved")
+    session.finishes("c1", "denied", sandbox_denied=True)
+    assert session.timers["approval:c1"].generation > first
+    assert session.fires("approval:c1", first).decision.entries == ()
+    assert session.call("c1").phase == "awaiting_approval"
+
+
+def test_interrupt_withdraws_open_requests_and_their_timers() -> None:
+    session = asked(facts={"approval_timeout_ms": 5_000})
+    session.interrupt()
+    assert (session.approvals, session.timers) == ({}, {})
+
+
+def test_call_that_waits_for_an_earlier_one_is_assessed_after_the_answer() -> None:
+    session = Session()
+    session.say("go", "u1")
+    session.asks_for("c1", "c2")
+    session.assessed("c1", a_command(dangerous=True))
+    session.decides("c1", "denied")
+    assert session.owed == (AssessCall("c2"),)

@@ -1,0 +1,242 @@
+"""Model requests that end early: what is retried, waited out, or fails the task."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.core.commands import ResponseCompleted
+from orchestrator.core.decide import IllegalCommand
+from orchestrator.core.outstanding import AssessCall, OweRequest, RunCall, StopAll
+from orchestrator.core.settings import Rules
+from tests.core.driver import Session, a_command, assistant
+
+
+def requesting(**rules: int) -> Session:
+    session = Session(rules=Rules(**rules))  # type: ignore[arg-type]
+    session.say("go", "u1")
+    session.begin()
+    return session
+
+
+def test_broken_stream_is_told_and_tried_again_from_the_history() -> None:
+    session = requesting(stream_max_retries=5)
+    session.item(assistant("half"))
+    seen = session.breaks("stream", "connection reset")
+    assert "retrying 1/5" in seen.one("stream_error")["message"]
+    assert session.owed == (OweRequest(session.now_ms + 200),)
+    assert session.begin() == 2
+    assert session.texts() == ["go", "half"]
+
+
+def test_delays_double_and_a_provider_may_name_its_own() -> None:
+    session = requesting()
+    delays = []
+    for _ in range(4):
+        session.breaks()
+        delays.append(session.task.not_before_ms - session.now_ms)
+        session.begin()
+    session.breaks("stream", delay_ms=1_234)
+    assert [*delays, session.task.not_before_ms - session.now_ms] == [200, 400, 800, 1_600, 1_234]
+
+
+def test_task_fails_when_its_stream_budget_is_spent() -> None:
+    session = requesting(stream_max_retries=2)
+    session.breaks()
+    session.begin()
+    session.breaks()
+    session.begin()
+    seen = session.breaks("stream", "gone for good")
+    assert [(id, message["type"]) for id, message in seen.events] == [
+        ("u1", "error"),
+        ("u1", "task_complete"),
+    ]
+    assert seen.one("error")["message"] == "gone for good"
+    assert seen.one("task_complete")["last_agent_message"] is None
+    assert (session.status, session.state.outcome) == ("idle", "failed")
+
+
+def test_completed_response_gives_the_budget_back() -> None:
+    session = requesting(stream_max_retries=1)
+    session.breaks()
+    session.begin()
+    session.calls("c1")
+    session.ends()
+    session.runs("c1")
+    session.finishes("c1")
+    session.begin()
+    assert "retrying 1/1" in session.breaks().one("stream_error")["message"]
+
+
+def test_fatal_answer_fails_the_task_at_once_with_what_the_provider_said() -> None:
+    session = requesting()
+    seen = session.breaks("fatal", "context too long", codex_error_info="context_window_exceeded")
+    assert seen.types == ["error", "task_complete"]
+    assert seen.one("error")["codex_error_info"] == "context_window_exceeded"
+
+
+def test_failed_task_lets_queued_input_and_later_input_start() -> None:
+    session = requesting()
+    session.breaks("fatal")
+    assert session.say("again", "u2").types == ["task_started", "user_message"]
+
+
+def test_http_attempts_that_were_used_stay_used_in_the_retried_request() -> None:
+    session = requesting()
+    session.breaks("stream", http_used=3)
+    assert session.task.http_used == 3
+    session.begin()
+    assert session.task.http_used == 3
+    session.item(assistant("ok"))
+    session.calls("c1")
+    session.ends()
+    assert session.task.http_used == 0
+
+
+def test_long_limit_is_waited_out_as_a_timer_and_owes_nothing() -> None:
+    session = requesting()
+    assert session.breaks("limited", "slow down", delay_ms=60_000).types == []
+    assert (session.status, session.owed) == ("retrying", ())
+    assert session.timers["retry"].at_ms == session.now_ms + 60_000
+    with pytest.raises(IllegalCommand, match="no model request is owed"):
+        session.begin()
+    session.fires("retry")
+    assert session.owed == (OweRequest(),)
+    assert session.answers("at last").types[-1] == "task_complete"
+
+
+def test_short_limit_is_waited_out_by_the_worker() -> None:
+    session = requesting()
+    session.breaks("limited", delay_ms=5_000)
+    assert session.timers == {}
+    assert session.owed == (OweRequest(session.now_ms + 5_000),)
+
+
+def test_limit_counts_as_http_attempt_and_then_as_broken_stream() -> None:
+    session = requesting(request_max_retries=2, stream_max_retries=1)
+    for used in (0, 1):
+        assert session.breaks("limited", http_used=used, delay_ms=1).types == []
+        session.begin()
+    assert session.breaks("limited", http_used=2, delay_ms=1).types == ["stream_error"]
+    session.begin()
+    assert session.breaks("limited", http_used=2, delay_ms=1).types == ["error", "task_complete"]
+
+
+def test_stale_retry_timer_does_not_end_a_later_wait() -> None:
+    session = requesting()
+    session.breaks("limited", delay_ms=60_000)
+    stale = session.timers["retry"].generation
+    session.interrupt()
+    assert session.timers == {}
+    session.say("again")
+    session.begin()
+    session.breaks("limited", delay_ms=60_000)
+    assert session.timers["retry"].generation > stale
+    assert session.fires("retry", stale).decision.entries == ()
+    assert session.status == "retrying"
+
+
+def test_timer_of_a_task_that_is_gone_does_nothing() -> None:
+    session = requesting()
+    session.breaks("limited", delay_ms=60_000)
+    stale = session.timers["retry"].generation
+    session.interrupt()
+    assert session.fires("retry", stale).decision.entries == ()
+
+
+def test_retry_waits_for_the_calls_that_the_cut_stream_began() -> None:
+    session = requesting()
+    session.calls("c1", "c2")
+    session.runs("c1")
+    session.breaks()
+    assert session.owed == (RunCall("c1", 1),)
+    session.finishes("c1")
+    assert session.owed == (AssessCall("c2"),)
+    session.runs("c2")
+    session.finishes("c2")
+    assert session.owed == (OweRequest(session.now_ms + 200),)
+    session.begin()
+    assert session.texts() == ["go", "call c1", "output c1: ok", "call c2", "output c2: ok"]
+
+
+def test_fatal_break_stops_running_calls_before_the_task_fails() -> None:
+    session = requesting()
+    session.calls("c1")
+    session.runs("c1")
+    assert session.breaks("fatal", "bad request").types == []
+    assert session.owed == (StopAll("failed"),)
+    seen = session.stopped(c1=2.0)
+    assert seen.types == ["error", "task_complete"]
+    assert seen.one("error")["message"] == "bad request"
+    assert session.output_of("c1") == "aborted because the model request failed after 2.0s"
+
+
+def test_fatal_break_closes_calls_that_wait_for_approval() -> None:
+    session = requesting()
+    session.calls("c1")
+    session.assessed("c1", a_command(dangerous=True))
+    session.breaks("fatal")
+    assert session.approvals == {}
+    assert session.output_of("c1") == "aborted because the model request failed"
+
+
+def test_input_while_a_failing_task_stops_starts_after_it() -> None:
+    session = requesting()
+    session.calls("c1")
+    session.runs("c1")
+    session.breaks("fatal")
+    session.say("next", "u2")
+    assert session.stopped().types == ["error", "task_complete", "task_started", "user_message"]
+
+
+def test_report_about_another_request_is_refused() -> None:
+    session = requesting()
+    session.breaks()
+    session.begin()
+    before = session.digest
+    with pytest.raises(IllegalCommand, match="request 1 is not in flight"):
+        session.happens(ResponseCompleted(1, "r1"))
+    assert session.digest == before
+
+
+def test_rate_limits_of_the_provider_are_told_with_the_next_count() -> None:
+    session = requesting()
+    session.item(assistant("ok"))
+    limits = {"primary": {"used_percent": 12.5, "window_minutes": 300}, "secondary": None}
+    assert session.ends(rate_limits=limits).one("token_count")["rate_limits"] == limits
+
+
+def test_tokens_are_summed_over_the_session_and_the_last_response_stands_alone() -> None:
+    session = requesting()
+    session.item(assistant("ok"))
+    session.ends(
+        usage={"input_tokens": 100, "cached_input_tokens": 40, "output_tokens": 20, "total_tokens": 120}
+    )
+    session.say("again")
+    session.begin()
+    seen = session.ends(usage={"input_tokens": 7, "output_tokens": 3, "total_tokens": 10})
+    info = seen.one("token_count")["info"]
+    assert info["last_token_usage"]["total_tokens"] == 10
+    assert info["total_token_usage"] == {
+        "input_tokens": 107,
+        "cached_input_tokens": 40,
+        "output_tokens": 23,
+        "reasoning_output_tokens": 0,
+        "total_tokens": 130,
+    }
+    assert info["model_context_window"] == 272_000
+
+
+def test_response_without_usage_leaves_the_accounts() -> None:
+    session = requesting()
+    session.item(assistant("ok"))
+    assert session.ends(usage=None).one("token_count")["info"] is None
+
+
+def test_request_begins_with_the_accounts_so_far() -> None:
+    session = requesting()
+    seen = session.seen[-1]
+    assert seen.one("token_count") == {
+        "type": "token_count",
+        "info": None,
+        "rate_limits": {"primary": None, "secondary": None},
+    }

@@ -1,0 +1,193 @@
+"""A worker is lost: what its successor finds void, in doubt, or done."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.core.outstanding import AssessCall, OweRequest, RunCall
+from orchestrator.core.rules_stop import IN_DOUBT
+from orchestrator.core.settings import Rules
+from tests.core.driver import Session, a_command, a_patch, assistant
+
+
+def running_command(**fields: object) -> Session:
+    session = Session(**fields)  # type: ignore[arg-type]
+    session.say("go", "u1")
+    session.asks_for("c1")
+    session.runs("c1", "make")
+    return session
+
+
+def writing_patch() -> Session:
+    session = Session()
+    session.say("go", "u1")
+    session.asks_for("p1", name="apply_patch")
+    session.assessed("p1", a_patch())
+    return session
+
+
+def test_lost_request_is_void_told_and_tried_again() -> None:
+    session = Session()
+    session.say("go", "u1")
+    session.begin()
+    seen = session.is_taken_over()
+    assert "1/5" in seen.one("stream_error")["message"]
+    assert session.owed == (OweRequest(session.now_ms),)
+    session.begin()
+    assert session.task.request is not None
+    assert (session.task.request.n, session.task.request.epoch) == (2, 2)
+
+
+def test_session_that_kills_its_workers_runs_out_of_retries() -> None:
+    session = Session(rules=Rules(stream_max_retries=2))
+    session.say("go", "u1")
+    for _ in range(2):
+        session.begin()
+        assert session.is_taken_over().types == ["stream_error"]
+    session.begin()
+    assert session.is_taken_over().types == ["error", "task_complete"]
+
+
+def test_items_that_came_before_the_loss_stay() -> None:
+    session = Session()
+    session.say("go")
+    session.begin()
+    session.item(assistant("so far"))
+    session.is_taken_over()
+    assert session.texts() == ["go", "so far"]
+
+
+def test_command_that_was_running_is_in_doubt_and_never_run_again() -> None:
+    session = running_command()
+    seen = session.is_taken_over()
+    end = seen.one("exec_command_end")
+    assert (end["exit_code"], end["aggregated_output"]) == (-1, IN_DOUBT)
+    assert seen.types.index("exec_command_end") < seen.types.index("warning")
+    assert "c1" in seen.one("warning")["message"]
+    assert session.output_of("c1") == IN_DOUBT
+    assert session.owed == (OweRequest(),)
+
+
+def test_takeover_by_the_same_claim_changes_nothing() -> None:
+    session = running_command()
+    before = session.digest
+    session.epoch -= 1
+    assert session.is_taken_over().decision.entries == ()
+    assert session.digest == before
+    assert session.owed == (RunCall("c1", 1),)
+
+
+def test_second_takeover_finds_nothing_more_to_say() -> None:
+    session = running_command()
+    session.is_taken_over()
+    assert session.is_taken_over().decision.entries == ()
+
+
+def test_takeover_of_an_idle_session_changes_nothing() -> None:
+    assert Session().is_taken_over().decision.entries == ()
+
+
+def test_patch_that_left_no_trace_may_be_written_again() -> None:
+    session = writing_patch()
+    assert session.is_taken_over(p1="none").types == []
+    assert session.owed == (AssessCall("p1"),)
+    session.assessed("p1", a_patch())
+    assert session.owed == (RunCall("p1", 2),)
+
+
+def test_patch_that_was_written_whole_is_done() -> None:
+    session = writing_patch()
+    seen = session.is_taken_over(p1="all")
+    assert seen.one("patch_apply_end")["success"] is True
+    assert "warning" not in seen.types
+    assert session.output_of("p1").startswith("Success.")
+    assert dict(session.task.baselines) == {"/work/a.txt": None}
+
+
+@pytest.mark.parametrize("judgements", [{}, {"p1": "in_doubt"}])
+def test_patch_that_was_written_in_part_or_not_judged_is_in_doubt(judgements: dict[str, str]) -> None:
+    session = writing_patch()
+    seen = session.is_taken_over(**judgements)
+    assert seen.one("patch_apply_end")["success"] is False
+    assert session.output_of("p1") == IN_DOUBT
+    assert session.task.baselines == {}
+
+
+def test_call_that_only_reads_is_run_again() -> None:
+    session = Session(rules=Rules(repeatable=frozenset({"view"})))
+    session.say("go")
+    session.asks_for("v1", name="view")
+    session.runs("v1")
+    assert session.is_taken_over().types == []
+    assert session.owed == (AssessCall("v1"),)
+
+
+def test_call_that_had_not_begun_is_carried_on() -> None:
+    session = Session()
+    session.say("go")
+    session.asks_for("c1")
+    assert session.is_taken_over().decision.entries == ()
+    assert session.owed == (AssessCall("c1"),)
+
+
+def test_open_approval_is_nobodys_loss() -> None:
+    session = Session()
+    session.say("go")
+    session.asks_for("c1")
+    session.assessed("c1", a_command(dangerous=True))
+    assert session.is_taken_over().decision.entries == ()
+    assert session.status == "awaiting_approval"
+    assert set(session.approvals) == {"c1"}
+
+
+def test_running_call_and_lost_stream_are_both_told() -> None:
+    session = Session()
+    session.say("go")
+    session.begin()
+    session.calls("c1", "c2")
+    session.runs("c1")
+    seen = session.is_taken_over()
+    assert {"exec_command_end", "warning", "stream_error"} <= set(seen.types)
+    assert session.owed == (AssessCall("c2"),)
+
+
+@pytest.mark.parametrize(("stop", "reason"), [("interrupt", "interrupted"), ("replace", "replaced")])
+def test_task_that_was_being_stopped_is_over_at_the_takeover(stop: str, reason: str) -> None:
+    session = running_command()
+    if stop == "interrupt":
+        session.interrupt()
+    else:
+        session.say("next", "u2")
+    seen = session.is_taken_over()
+    assert seen.one("turn_aborted")["reason"] == reason
+    assert session.output_of("c1") == IN_DOUBT
+    assert session.status == ("idle" if stop == "interrupt" else "running")
+
+
+def test_task_that_was_failing_fails_at_the_takeover() -> None:
+    session = Session()
+    session.say("go")
+    session.begin()
+    session.calls("c1")
+    session.runs("c1")
+    session.breaks("fatal", "bad request")
+    seen = session.is_taken_over()
+    assert seen.types[-2:] == ["error", "task_complete"]
+    assert seen.one("error")["message"] == "bad request"
+
+
+def test_shutdown_is_completed_by_the_successor() -> None:
+    session = running_command()
+    session.shutdown("bye")
+    assert session.is_taken_over().types[-2:] == ["turn_aborted", "shutdown_complete"]
+    assert session.status == "closed"
+
+
+def test_wait_for_a_limit_outlives_its_worker() -> None:
+    session = Session()
+    session.say("go")
+    session.begin()
+    session.breaks("limited", delay_ms=60_000)
+    assert session.is_taken_over().decision.entries == ()
+    session.fires("retry")
+    assert session.owed == (OweRequest(),)
