@@ -9,7 +9,7 @@ import hashlib
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -226,14 +226,16 @@ async def running_worker(settings: Settings, url: str) -> AsyncIterator[Worker]:
                 keeper=keeper,
             )
             yield Worker(
-                ports, _worker_config(settings), lambda report: _renewal(settings, url, keeper, report)
+                ports,
+                _worker_config(settings, opened.broker),
+                lambda report: _renewal(settings, url, keeper, report),
             )
     finally:
         await models.aclose()
         await keeper.close()
 
 
-def _worker_config(settings: Settings) -> WorkerConfig:
+def _worker_config(settings: Settings, broker: Broker) -> WorkerConfig:
     worker = settings.worker
     return WorkerConfig(
         name=worker_name(),
@@ -242,11 +244,26 @@ def _worker_config(settings: Settings) -> WorkerConfig:
         runner=RunnerConfig(
             rules=Rules(auto_compact_limit=settings.model.auto_compact_token_limit),
             chain_key=chain_key(settings),
+            confirm_effects=_confirmation(settings, broker),
+            keep_deltas=settings.log.rollout_deltas,
             snapshot_every=settings.log.snapshot_every,
             quantum_s=worker.quantum_s,
             drain_grace_s=worker.drain_grace_s,
         ),
     )
+
+
+def _confirmation(settings: Settings, broker: Broker) -> Callable[[], Awaitable[bool]] | None:
+    """Under `effects = wait`: whether enough replicas have everything that was committed."""
+    redis = settings.redis
+    if redis.effects != "wait":
+        return None
+
+    async def confirmed() -> bool:
+        have = await broker.command("WAIT", redis.wait_replicas, int(redis.wait_timeout_s * 1000))
+        return isinstance(have, int) and have >= redis.wait_replicas
+
+    return confirmed
 
 
 def _renewal(settings: Settings, url: str, keeper: Keeper, report: Report) -> Renewal:

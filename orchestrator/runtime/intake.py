@@ -62,7 +62,17 @@ async def judged_running(ports: Ports, state: State, claim: Claim) -> dict[str, 
 
 def drained_call(call: Call, elapsed_s: float) -> c.CallFinished:
     """A command that outlived its worker's grace: killed, and recorded as killed."""
-    text = f"killed after {elapsed_s:.1f}s: the worker was shut down; it may have had effects"
+    return _ended_early(
+        call, f"killed after {elapsed_s:.1f}s: the worker was shut down; it may have had effects", elapsed_s
+    )
+
+
+def refused_call(call: Call, why: str) -> c.CallFinished:
+    """A call that was decided to start, and was not."""
+    return _ended_early(call, why, 0.0)
+
+
+def _ended_early(call: Call, text: str, elapsed_s: float) -> c.CallFinished:
     if call.spec["kind"] != "exec":
         return c.CallFinished(call.call_id, text)
     whole, fraction = divmod(elapsed_s, 1)

@@ -47,7 +47,7 @@ from orchestrator.core.state import Call, State
 from orchestrator.runtime.commits import Writing
 from orchestrator.runtime.effects import EffectKey, Effects
 from orchestrator.runtime.export import RolloutFile
-from orchestrator.runtime.intake import command_of, drained_call, judged_running, with_images
+from orchestrator.runtime.intake import command_of, drained_call, judged_running, refused_call, with_images
 from orchestrator.runtime.journal import Position, Step, Writer
 from orchestrator.runtime.loading import Cache, load
 from orchestrator.runtime.log import log
@@ -82,8 +82,8 @@ class RunnerConfig:
     drain_grace_s: float = 10.0
     others_wait: Callable[[], bool] = lambda: False
     """Whether sessions of the pool are due while this worker has no room."""
-    confirm_effects: Callable[[], Awaitable[None]] | None = None
-    """Under `effects = wait`: returns when replicas have the last commit."""
+    confirm_effects: Callable[[], Awaitable[bool]] | None = None
+    """Under `effects = wait`: whether replicas have the last commit."""
 
 
 Arrival = tuple[c.Command | Decision, str | None]
@@ -340,8 +340,6 @@ class Runner:
                 case StopAll():
                     await self._stop_all()
                 case RunCall(call_id) if ("call", call_id) not in self._effects:
-                    if self._config.confirm_effects is not None:
-                        await self._config.confirm_effects()
                     self._effects.start(("call", call_id), self._run_call(_call(state, call_id), state))
                 case FollowRequest(n) if ("request", str(n)) not in self._effects:
                     self._effects.start(
@@ -366,6 +364,11 @@ class Runner:
             self._delay = self._ports.spawn(delay(), f"{self.claim.session}:delay")
 
     async def _run_call(self, call: Call, state: State) -> None:
+        confirm = self._config.confirm_effects
+        if confirm is not None and not await confirm():
+            # A failover could forget that it was begun; then it would run twice.
+            self._push(refused_call(call, "not run: replicas did not confirm the decision to run it in time"))
+            return
         self._push(await self._ports.tools.run(call, self._site(state)))
 
     def _site(self, state: State) -> CallSite:

@@ -21,7 +21,7 @@ from orchestrator.tools.patch.grammar import AddFile, DeleteFile, Hunk, Patch, P
 from orchestrator.tools.patch.linediff import unified_diff
 from orchestrator.tools.patch.match import ChunkMismatch, apply_chunks
 
-CHANGE_CONTEXT_LINES = 3
+CHANGE_CONTEXT_LINES = 1
 """Unchanged lines around each change in the `unified_diff` of a FileChange."""
 
 ChangeKind: TypeAlias = Literal["add", "update", "delete"]
