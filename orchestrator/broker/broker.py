@@ -7,7 +7,7 @@ note is the package's docstring.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,13 +17,12 @@ from orchestrator.broker.errors import (
     BrokerError,
     Misconfigured,
     QueueFull,
-    SessionHeld,
+    SessionArchived,
     SubmissionConflict,
     Unavailable,
     UnknownSession,
 )
 from orchestrator.broker.hints import wait_for_hints
-from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import (
     Claim,
     Claimed,
@@ -39,7 +38,6 @@ from orchestrator.broker.records import (
     Refused,
     Released,
     Renewed,
-    Stored,
     Submit,
     Submitted,
 )
@@ -54,6 +52,7 @@ from orchestrator.broker.replies import (
 )
 from orchestrator.broker.requests import holder_args
 from orchestrator.broker.scripts import load
+from orchestrator.broker.storage import Storage
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 
 _CANDIDATES = 8
@@ -61,8 +60,8 @@ _CONTROL_KEPT_S = 600
 _WORKER_FORGOTTEN_MS = 86_400_000
 
 
-class Broker(Reader):
-    """Everything that changes a session, and all that `Reader` reads."""
+class Broker(Storage):
+    """Everything that changes a session, and all that `Storage` keeps and `Reader` reads."""
 
     async def open(self) -> None:
         """Fixes the shard count at the first start ever; raises `Misconfigured` if it differs."""
@@ -127,7 +126,7 @@ class Broker(Reader):
         with suppress(Unavailable):
             await self._wire.commands(rows)
 
-    async def _placed(self, session: SessionId, build: Any) -> list[Any]:
+    async def _placed(self, session: SessionId, build: Callable[[Place], Call]) -> list[Any]:
         """Runs a call whose keys depend on the session's place, once more if it had moved."""
         reply = await self._wire.run(build(await self.place(session)))
         if reply[0] != b"MOVED":
@@ -142,15 +141,24 @@ class Broker(Reader):
 
         Expired ones first: they have waited a whole lease already, and the pool may never be idle.
         """
-        call = Call(load("peek"), [self.keys.due(shard, pool), self.keys.leases(shard, pool)], [_CANDIDATES])
-        now, expired, due = await self._wire.run(call)
-        self._clock.heard(now)
-        for member in [*expired, *due]:
-            with suppress(UnknownSession):
-                found = await self._claim(SessionId(member.decode()), (pool, worker, claim_id), parked=False)
+        keys, offset = [self.keys.due(shard, pool), self.keys.leases(shard, pool)], 0
+        while True:
+            now, expired, due = await self._wire.run(Call(load("peek"), keys, [offset, _CANDIDATES]))
+            self._clock.heard(now)
+            for member in [*expired, *due]:
+                found = await self._try_claim(SessionId(member.decode()), (pool, worker, claim_id))
                 if found is not None:
                     return found
-        return None
+            if max(len(expired), len(due)) < _CANDIDATES:
+                return None
+            # A page of sessions that need a newer worker must not hide those behind it.
+            offset += _CANDIDATES
+
+    async def _try_claim(self, session: SessionId, who: tuple[str, str, str]) -> Claimed | None:
+        try:
+            return await self._claim(session, who, parked=False)
+        except (UnknownSession, SessionArchived):
+            return None
 
     async def claim_session(
         self, session: SessionId, worker: str, claim_id: str, *, parked: bool = False
@@ -313,54 +321,7 @@ class Broker(Reader):
         self._clock.heard(reply[2])
         return range(AgentId(reply[1]), reply[1] + count)
 
-    async def snapshot(self, claim: Claim, seq: int, state: bytes) -> Stored | Fenced | Refused:
-        """Stores the state folded through `seq`."""
-        keys = [self.keys.session(claim.session), self.keys.snapshot(claim.session)]
-        return await self._store(claim, Call(load("snapshot"), keys, [*holder_args(claim), seq, state]))
-
-    async def seal(self, claim: Claim, seq: int, manifest: bytes) -> Stored | Fenced | Refused:
-        """Drops the log through `seq`, which archive segments named in `manifest` hold now."""
-        keys = [self.keys.session(claim.session), self.keys.rollout(claim.session)]
-        return await self._store(claim, Call(load("seal"), keys, [*holder_args(claim), seq, manifest]))
-
-    async def archive(self, claim: Claim) -> Stored | Fenced | Refused:
-        """Leaves only the hash of an ended session that is sealed to its end; ends the claim."""
-        session = claim.session
-        keys = [
-            self.keys.session(session),
-            self.keys.leases(self.keys.shard_of(session), claim.pool),
-            self.keys.rollout(session),
-            self.keys.eq(session),
-            self.keys.sq(session),
-            self.keys.snapshot(session),
-        ]
-        return await self._store(claim, Call(load("archive"), keys, [session, *holder_args(claim)]))
-
-    async def _store(self, claim: Claim, call: Call) -> Stored | Fenced | Refused:
-        reply = await self._wire.run(call)
-        match code_of(reply, claim.session):
-            case "OK":
-                return Stored(self._clock.heard(reply[1]))
-            case "FENCED":
-                return fenced(reply)
-            case "REFUSED":
-                return refused(reply)
-            case code:
-                raise unexpected(call.script.name, code)
-
-    async def restore(self, session: SessionId, seq: int, state: bytes) -> Stored | Refused:
-        """Brings an archived session back with the snapshot of its last entry."""
-        keys = [self.keys.session(session), self.keys.snapshot(session)]
-        reply = await self._wire.run(Call(load("restore"), keys, [seq, state]))
-        match code_of(reply, session):
-            case "OK":
-                return Stored(self._clock.heard(reply[1]))
-            case "REFUSED":
-                return refused(reply)
-            case code:
-                raise unexpected("restore", code)
-
-    # ── time, retention, workers ──────────────────────────────────────────────────────────────
+    # ── time and workers ──────────────────────────────────────────────────────────────────────
 
     async def fire(self, shard: int, count: int = 100) -> tuple[Fired, ...]:
         """Turns the shard's due timers into queue entries."""
@@ -406,39 +367,6 @@ class Broker(Reader):
                 return None
             case code:
                 raise unexpected("fire", code)
-
-    async def delete_session(self, session: SessionId) -> None:
-        """Removes every key of a session that nobody holds; for a root, of its tree log and blobs too."""
-        place = await self.place(session)
-        shard = self.keys.shard_of(session)
-        due, leases, _, _ = self.keys.pool(shard, place.pool)
-        opened = await self.approvals(session)
-        timers = await self._wire.command("HKEYS", self.keys.timer(session))
-        keys = [
-            self.keys.session(session),
-            due,
-            leases,
-            self.keys.sessions(shard),
-            self.keys.timers(shard),
-            self.keys.approvals(shard),
-            self.keys.timer(session),
-            *requests.birth_keys(self.keys, session)[1:],
-            self.keys.snapshot(session),
-            *(await self._tree_keys(place) if str(place.tree) == session else ()),
-        ]
-        args: list[str | bytes | int] = [session]
-        args += requests.rows((f"{session}:{a.key}",) for a in opened)
-        args += requests.rows((f"{session}:{t.decode()}",) for t in timers)
-        reply = await self._wire.run(Call(load("delete"), keys, args))
-        if code_of(reply, session) == "HELD":
-            raise SessionHeld(session, reply[1].decode())
-        self._clock.heard(reply[1])
-        self._places.pop(session, None)
-
-    async def _tree_keys(self, place: Place) -> list[str]:
-        digests = await self._wire.command("SMEMBERS", self.keys.blobs(place.tree))
-        blobs = [self.keys.blob(place.tree, digest.decode()) for digest in digests]
-        return [self.keys.tree(place.tree), self.keys.agents(place.tree), self.keys.blobs(place.tree), *blobs]
 
     async def heartbeat(self, worker: str, state: bytes) -> None:
         """Says that the worker lives, and how it is."""

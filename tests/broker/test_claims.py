@@ -150,6 +150,27 @@ async def test_session_that_needs_a_newer_core_is_left_to_newer_workers(backend:
 WORK = (NewSubmission("c", "s", b"op"),)
 
 
+async def test_page_of_sessions_for_newer_workers_hides_nobody_behind_it(backend: Backend) -> None:
+    new = backend.broker(BrokerConfig(core_version=2, lease_s=60.0))
+    old = backend.broker(BrokerConfig(core_version=1, lease_s=60.0))
+    for number in range(20):
+        held = await claimed(new, await created(new, submissions=WORK), "w1", f"n{number}")
+        await new.commit(step(held, held.claim, f"k{number}", min_core=2, release="yield"))
+    last = await created(new, submissions=WORK)
+    found = await old.claim(POOL, "w2", "c2", SHARD)
+    assert found is not None
+    assert found.claim.session == last
+    await new.aclose()
+    await old.aclose()
+
+
+async def test_session_whose_hash_is_gone_is_offered_no_more(broker: Broker) -> None:
+    session = await created(broker, submissions=WORK)
+    await broker.command("DEL", broker.keys.session(session))
+    assert await broker.claim(POOL, "w1", "c1", SHARD) is None
+    assert await broker.command("ZCARD", broker.keys.due(SHARD, POOL)) == 0
+
+
 async def _family(broker: Broker, size: int) -> TreeId:
     root = await created(broker, submissions=WORK)
     held = await claimed(broker, root, "builder", f"b-{root}")

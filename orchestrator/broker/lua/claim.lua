@@ -22,7 +22,12 @@ local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[
 if bad then return bad end
 local s = redis.call('HMGET', KEYS[1], 'tree', 'pool', 'epoch', 'claim', 'agent_id', 'seq', 'head', 'cursor', 'sq',
   'snapshot_seq', 'tries', 'min_core', 'quarantined', 'archived', 'eq', 'owner')
-if not s[1] then return {'UNKNOWN'} end
+if not s[1] then
+  -- Its hash is gone, so nobody can ever hold it: it must not be offered for ever.
+  redis.call('ZREM', KEYS[4], session)
+  redis.call('ZREM', KEYS[5], session)
+  return {'UNKNOWN'}
+end
 if s[2] ~= pool then return {'MOVED', s[1], s[2]} end
 if s[13] == '1' then return {'NONE'} end
 if num(s[12]) > core then return {'OLD', num(s[12])} end
