@@ -50,7 +50,10 @@ QUARANTINED = (
 
 @contextmanager
 def redis_url(settings: Settings) -> Iterator[str]:
-    """The deployment's Redis, or the user's private one for as long as this process lives."""
+    """The deployment's Redis, or the user's private one for as long as the context is open.
+
+    Raises `EmbeddedError` if a private server is needed and cannot be had.
+    """
     if settings.redis.url:
         yield settings.redis.url
         return
@@ -59,15 +62,22 @@ def redis_url(settings: Settings) -> Iterator[str]:
 
 
 def embedded_config(settings: Settings) -> EmbeddedConfig:
+    """The private server that these settings mean; equal in every process, or they would not share it."""
     host = settings.host
     return EmbeddedConfig(
         home=settings.home,
         runtime_dir=host.runtime_dir,
         search_path=host.search_path,
         host=host.machine_id,
-        temp_dir=host.temp_dir or Path("/tmp"),
+        temp_dir=Path("/tmp"),
         appendfsync=settings.redis.appendfsync,
     )
+
+
+def wire_config(settings: Settings, url: str) -> WireConfig:
+    """How to reach a server at `url`, with the patience that the settings ask for."""
+    redis = settings.redis
+    return WireConfig(url, redis.cluster, redis.connect_timeout_s, redis.command_timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +92,7 @@ class Deployment:
 def broker_config(settings: Settings) -> BrokerConfig:
     error = {"id": "", "msg": {"type": "error", "message": QUARANTINED}}
     return BrokerConfig(
-        prefix=f"{settings.redis.prefix}:",
+        prefix=settings.redis.prefix,
         shards=settings.redis.shards,
         core_version=CORE_VERSION,
         lease_s=settings.worker.lease_s,
@@ -92,23 +102,13 @@ def broker_config(settings: Settings) -> BrokerConfig:
 
 def open_broker(settings: Settings, url: str) -> Broker:
     """A broker with connections of its own; bound to the event loop that first uses it."""
-    wire = WireConfig(
-        url,
-        connect_timeout_s=settings.redis.connect_timeout_s,
-        reply_timeout_s=settings.redis.command_timeout_s,
-    )
-    return Broker(connect(wire), broker_config(settings), time.monotonic)
+    return Broker(connect(wire_config(settings, url)), broker_config(settings), time.monotonic)
 
 
 @asynccontextmanager
 async def deployment(settings: Settings, url: str) -> AsyncIterator[Deployment]:
     """Opens the broker, checks that process and deployment agree, and closes it again."""
-    wire = WireConfig(
-        url,
-        connect_timeout_s=settings.redis.connect_timeout_s,
-        reply_timeout_s=settings.redis.command_timeout_s,
-    )
-    connection, config = connect(wire), broker_config(settings)
+    connection, config = connect(wire_config(settings, url)), broker_config(settings)
     broker = Broker(connection, config, time.monotonic)
     try:
         await broker.open()
@@ -175,6 +175,8 @@ def _provider(name: str, table: ProviderSettings) -> Provider:
         request_max_retries=table.request_max_retries,
         stream_max_retries=table.stream_max_retries,
         stream_idle_timeout_s=table.stream_idle_timeout_s,
+        proxy=table.proxy,
+        ca_file=table.ca_file,
     )
 
 

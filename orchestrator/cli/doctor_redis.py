@@ -10,8 +10,8 @@ from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.server_binary import OLDEST
 from orchestrator.broker.server_facts import ServerFacts, examine
 from orchestrator.cli.finding import Finding, without_credentials
-from orchestrator.cli.redis_server import redis_url
 from orchestrator.settings import Settings
+from orchestrator.wiring import redis_url
 
 CLOCK_TOLERANCE_S = 1.0
 DEFAULT_STREAM_NODE_BYTES = 4096
@@ -21,7 +21,7 @@ LOSES = {"always": "nothing acknowledged is lost", "everysec": "a crash of its h
 async def look_at_redis(settings: Settings) -> list[Finding]:
     """Asks the server of the deployment, or starts the private one for as long as the look takes."""
     try:
-        async with redis_url(settings) as url:
+        with redis_url(settings) as url:
             facts = await examine(_wire(settings, url))
     except EmbeddedError as error:
         return [Finding("redis", "missing", "no private server can be had", str(error))]
