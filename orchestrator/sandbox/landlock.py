@@ -71,7 +71,7 @@ class Landlock:
 
 def gaps(abi_version: int, can_mount: bool) -> tuple[str, ...]:
     """What Landlock of this version cannot hold, in words for people."""
-    found = []
+    found = ["what is to be hidden can be read, though its sockets cannot be connected to"]
     if not can_mount:
         found.append(".git inside a writable root stays writable (no mount namespace can be had)")
         found.append("mode, owner and times of the user's files elsewhere can be changed (the same reason)")

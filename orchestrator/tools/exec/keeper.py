@@ -116,11 +116,13 @@ class Keeper:
         """
         if not self._alive:
             raise KeeperLost("the keeper is gone; the worker has to start another before it runs commands")
+        if not command.argv:
+            return Finished(exit_code=-1, error="the command is empty")
         began = self._loop.time()
         ident, running = next(self._idents), Running(output, self._loop)
         self._running[ident] = (command.claim, running)
         try:
-            await self._launch(ident, command, running)
+            self._launch(ident, command, running)
             await self._see_through(ident, running)
         finally:
             running.close()
@@ -145,20 +147,18 @@ class Keeper:
             self._process.kill()
             await asyncio.to_thread(self._process.wait)
 
-    async def _launch(self, ident: int, command: Command, running: Running) -> None:
+    def _launch(self, ident: int, command: Command, running: Running) -> None:
+        """Hands the command over in one message: there is no moment at which half of it is told."""
         launcher = choose(self._config.support, command.confinement, self._config.prefer)
         launch = launcher.launch(command.argv, command.confinement)
+        descriptors = [] if launch.ruleset is None else [launch.ruleset]
         try:
-            descriptors = list(running.open())
-            try:
-                self._send("run", ident, command.claim, descriptors=[*descriptors, *_rulesets(launch)])
-            finally:
-                for descriptor in descriptors:
-                    os.close(descriptor)
+            descriptors[:0] = running.open()
+            descriptors.insert(0, _memory_file(marshal.dumps(self._spec(ident, command, launch))))
+            self._send("run", ident, command.claim, descriptors=descriptors)
         finally:
-            for ruleset in _rulesets(launch):
-                os.close(ruleset)
-        await running.describe(self._spec(ident, command, launch))
+            for descriptor in descriptors:
+                os.close(descriptor)
 
     async def _see_through(self, ident: int, running: Running) -> None:
         """Waits for the end, then for the output; whatever is left then is killed."""
@@ -242,8 +242,12 @@ class Keeper:
             running.lose_keeper()
 
 
-def _rulesets(launch: Launch) -> list[int]:
-    return [] if launch.ruleset is None else [launch.ruleset]
+def _memory_file(content: bytes) -> int:
+    """A command line may be larger than any packet; a file in memory is taken whole and at once."""
+    descriptor = os.memfd_create("dendro-command", os.MFD_CLOEXEC)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+    return descriptor
 
 
 async def _insist(event: asyncio.Event) -> None:

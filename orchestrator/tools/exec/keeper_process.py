@@ -10,7 +10,7 @@ a subreaper, which kills them. If the keeper is killed, each minder hears of it 
 it minds. Only both deaths at once, which takes an unconfined command, would leave orphans.
 
 From the worker:
-    run, id, claim            with descriptors: channel, stdout, stderr, and a ruleset if there is one
+    run, id, claim            with `Descriptors`
     extend, claim, deadline
     kill, id
     kill_claim, claim
@@ -36,11 +36,11 @@ from contextlib import suppress
 
 from orchestrator.sandbox import kernel
 from orchestrator.tools.exec.descendants import descendants_of, kill_all
-from orchestrator.tools.exec.minder import KILL_PATIENCE_S, mind, shrug_off_signals
+from orchestrator.tools.exec.minder import KILL_PATIENCE_S, Descriptors, mind, shrug_off_signals
 from orchestrator.tools.exec.starting import KILL_SIGNAL
 
 _PACKET = 64 * 1024
-_MOST_DESCRIPTORS = 4
+_MOST_DESCRIPTORS = 5
 _ESCALATE_S = KILL_PATIENCE_S + 2.0
 
 
@@ -134,10 +134,7 @@ class _Keeper:
             assert self._worker is not None
             self._worker.close()  # else the worker could not see the keeper's death
             os.close(self._timer)
-            channel = socket.socket(fileno=descriptors[0])
-            stdout, stderr = descriptors[1:3]
-            ruleset = descriptors[3] if len(descriptors) > 3 else None
-            code = mind(keeper_pid, channel, stdout, stderr, ruleset)
+            code = mind(keeper_pid, Descriptors(*descriptors))
         except BaseException as broken:
             os.write(2, f"dendro keeper: minder failed: {broken!r}\n".encode())
         finally:

@@ -51,26 +51,37 @@ def shrug_off_signals() -> int:
     return reading
 
 
-def mind(keeper_pid: int, channel: socket.socket, stdout: int, stderr: int, ruleset: int | None) -> int:
+class Descriptors:
+    """What the worker sends along with a command."""
+
+    __slots__ = ("channel", "ruleset", "spec", "stderr", "stdout")
+
+    def __init__(self, spec: int, channel: int, stdout: int, stderr: int, ruleset: int | None = None) -> None:
+        self.spec = spec
+        self.channel = channel
+        self.stdout = stdout
+        self.stderr = stderr
+        self.ruleset = ruleset
+
+
+def mind(keeper_pid: int, given: Descriptors) -> int:
     """Runs one command to its end and to the end of all its descendants; returns the minder's exit code."""
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     kernel.prctl(kernel.PR_SET_PDEATHSIG, KILL_SIGNAL)
     wakeup = shrug_off_signals()
     if os.getppid() != keeper_pid:
         return 0  # the keeper died before the kernel was asked to tell of it
-    spec = _receive(channel)
-    if spec is None:
-        return 0  # the worker died before it said what to run
+    spec = _read_spec(given.spec)
     held = [hold_placeholder(path) for path in spec["placeholders"]]
     unheld = [path for path, descriptor in held if descriptor < 0]
     spec["confine"]["mounts"] = [mount for mount in spec["confine"]["mounts"] if mount[0] not in unheld]
     cgroup = make_cgroup(spec["cgroup"], spec["cgroup_processes"])
     try:
-        main, failure = start(spec, stdout, stderr, ruleset, cgroup)
-        for descriptor in (stdout, stderr, ruleset):
+        main, failure = start(spec, given.stdout, given.stderr, given.ruleset, cgroup)
+        for descriptor in (given.stdout, given.stderr, given.ruleset):
             if descriptor is not None:
                 os.close(descriptor)
-        watch = _Watch(main, channel, wakeup, spec["timeout_s"])
+        watch = _Watch(main, socket.socket(fileno=given.channel), wakeup, spec["timeout_s"])
         if failure:
             watch.say(failure)
         survivors = watch.run()
@@ -195,26 +206,15 @@ class _Watch:
         return refused if overdue else 0
 
 
-def _receive(channel: socket.socket) -> dict[str, Any] | None:
-    """The worker's description of the command: a length and a marshalled dict.
+def _read_spec(descriptor: int) -> dict[str, Any]:
+    """The worker's description of the command: a marshalled dict in a memory file.
 
     Both ends are the same interpreter, which is what marshal asks for; json would bring re
     and enum into every fork.
     """
-    head = _receive_exactly(channel, 4)
-    body = _receive_exactly(channel, int.from_bytes(head, "big")) if head else None
-    return None if body is None else marshal.loads(body)
-
-
-def _receive_exactly(channel: socket.socket, size: int) -> bytes | None:
-    channel.setblocking(True)
     data = bytearray()
-    while len(data) < size:
-        try:
-            part = channel.recv(size - len(data))
-        except ConnectionResetError:
-            part = b""
-        if not part:
-            return None
+    while part := os.pread(descriptor, 1 << 20, len(data)):
         data += part
-    return bytes(data)
+    os.close(descriptor)
+    spec: dict[str, Any] = marshal.loads(data)
+    return spec

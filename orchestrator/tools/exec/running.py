@@ -7,12 +7,9 @@ Knows nothing of claims.
 from __future__ import annotations
 
 import asyncio
-import marshal
 import os
 import socket
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from orchestrator.tools.exec.capture import Capture
 from orchestrator.tools.exec.command import OutputSink, Stream
@@ -69,18 +66,10 @@ class Running:
             raise
         ours.setblocking(False)
         self._channel = ours
+        self._loop.add_reader(ours, self._read_channel)
         for stream, descriptor in self._pipes.items():
             self._loop.add_reader(descriptor, self._read_pipe, stream, descriptor)
         return theirs.detach(), opened[0], opened[1]
-
-    async def describe(self, spec: dict[str, Any]) -> None:
-        """Tells the minder what to run; large command lines go out as it reads them."""
-        assert self._channel is not None
-        body = marshal.dumps(spec)
-        # If the minder is gone already, the end of the channel says so.
-        with suppress(BrokenPipeError, ConnectionResetError):
-            await self._loop.sock_sendall(self._channel, len(body).to_bytes(4, "big") + body)
-        self._loop.add_reader(self._channel, self._read_channel)
 
     async def drain(self, quiet_s: float, grace_s: float) -> None:
         """Until both pipes are closed, or nothing came for `quiet_s`, or `grace_s` have passed.

@@ -70,7 +70,8 @@ def _become_command(
         argv = spec["argv"]
         os.execve(_locate_launcher(argv, program, spec), argv, spec["env"])
     except BaseException as refused:
-        os.write(news, f"failed {stage} {getattr(refused, 'errno', None) or 0}".encode())
+        # What exec cannot even be asked, a NUL byte in a word, is a ValueError without an errno.
+        os.write(news, f"failed {stage} {getattr(refused, 'errno', None) or errno.EINVAL}".encode())
     finally:
         os._exit(127)
 

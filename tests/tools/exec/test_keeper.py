@@ -71,6 +71,16 @@ async def test_program_folder_or_right_that_is_missing_is_named(keeper: Keeper, 
     assert rightless.error == "the right to run this command has ended"
 
 
+@pytest.mark.parametrize("mechanism", ["none"], indirect=True)
+async def test_words_that_no_program_can_be_given_are_refused(keeper: Keeper, command: MakeCommand) -> None:
+    empty = await keeper.run(command(), ignore)
+    assert (empty.exit_code, empty.error) == (-1, "the command is empty")
+    for word in ("a\0b", "lone \ud800"):
+        finished = await keeper.run(command("echo", word), ignore)
+        assert finished.exit_code == -1
+        assert finished.error == "the command could not be started (program): Invalid argument"
+
+
 async def test_missing_working_folder_is_named(keeper: Keeper, command: MakeCommand, mechanism: str) -> None:
     finished = await keeper.run(command("true", cwd=Path("/no/such/folder")), ignore)
     assert finished.exit_code == -1
