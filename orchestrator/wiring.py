@@ -12,6 +12,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
+from importlib.metadata import version
 from pathlib import Path
 
 import orjson
@@ -23,9 +25,12 @@ from orchestrator.broker.embedded import EmbeddedConfig, EmbeddedRedis
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import BrokerConfig
 from orchestrator.broker.texts import Texts
+from orchestrator.core.birth import Birth
 from orchestrator.core.chain import ChainKey
-from orchestrator.core.settings import Rules
+from orchestrator.core.ids import new_session_id
+from orchestrator.core.settings import Rules, SessionFacts, TurnSettings
 from orchestrator.core.snapshot import CORE_VERSION
+from orchestrator.gateways.workspace import Workspace
 from orchestrator.model.provider import Provider, ProviderSecrets
 from orchestrator.runtime.calls import ToolCalls
 from orchestrator.runtime.ports import Ports
@@ -38,6 +43,8 @@ from orchestrator.sandbox.probe import probe
 from orchestrator.settings import ProviderSettings, Settings
 from orchestrator.tools.exec.keeper import Keeper, KeeperConfig
 from orchestrator.tools.toolbox import Toolbox, ToolConfig
+
+VERSION = version("dendro-orchestrator")
 
 QUARANTINED = (
     "this session was set aside: five workers in a row took it and could not go on; "
@@ -272,3 +279,58 @@ def _renewal(settings: Settings, url: str, keeper: Keeper, report: Report) -> Re
     worker = settings.worker
     times = LeaseTimes(worker.renew_s, worker.trust_s, worker.stall_s)
     return Renewal(lambda: open_broker(settings, url), times, keeper.extend, report)
+
+
+# ── sessions ──────────────────────────────────────────────────────────────────────────────────
+
+
+def new_birth(
+    settings: Settings, workspace: Workspace, now_ms: int, random_bytes: Callable[[int], bytes]
+) -> Birth:
+    """The birth of a root session with these settings; the shard is drawn by chance."""
+    defaults = settings.session_defaults
+    noise = int.from_bytes(random_bytes(12), "big")
+    session = new_session_id(now_ms, noise % settings.redis.shards, noise >> 16)
+    facts = SessionFacts(
+        session_id=session,
+        tree_id=session,
+        pool=session_pool(settings),
+        base_instructions=defaults.base_instructions or "",
+        rollout_path=str(rollout_path(settings.home, session, now_ms)),
+        on_user_input=defaults.on_user_input,
+        approval_timeout_ms=None
+        if defaults.approval_timeout_s is None
+        else int(defaults.approval_timeout_s * 1000),
+    )
+    instructions = [text for text in (defaults.user_instructions, workspace.instructions) if text]
+    return Birth(
+        facts,
+        turn_settings(settings),
+        version=VERSION,
+        at_ms=now_ms,
+        user_instructions="\n\n".join(instructions) or None,
+        git=workspace.git or None,
+    )
+
+
+def turn_settings(settings: Settings) -> TurnSettings:
+    """What the first turn runs under."""
+    defaults = settings.session_defaults
+    return TurnSettings(
+        cwd=str(defaults.cwd),
+        approval_policy=defaults.approval_policy,
+        sandbox_policy=defaults.sandbox.wire(),
+        model=defaults.model,
+        model_provider=defaults.model_provider,
+        effort=defaults.effort,
+        summary=defaults.summary,
+        verbosity=defaults.verbosity,
+        window=settings.model.context_window,
+    )
+
+
+def rollout_path(home: Path, session: str, at_ms: int) -> Path:
+    """`<home>/sessions/YYYY/MM/DD/rollout-<time>-<session id>.jsonl`, in local time as the peer has it."""
+    moment = datetime.fromtimestamp(at_ms / 1000)
+    day = home / "sessions" / f"{moment:%Y}" / f"{moment:%m}" / f"{moment:%d}"
+    return day / f"rollout-{moment:%Y-%m-%dT%H-%M-%S}-{session}.jsonl"
