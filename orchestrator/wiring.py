@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import orjson
 
@@ -187,7 +188,7 @@ def _provider(name: str, table: ProviderSettings) -> Provider:
     )
 
 
-def tool_config(settings: Settings) -> ToolConfig:
+def tool_config(settings: Settings, url: str) -> ToolConfig:
     """Tries the machine's confinement once; some 50 ms of blocking work."""
     rules = settings.sandbox.environment
     return ToolConfig(
@@ -197,16 +198,17 @@ def tool_config(settings: Settings) -> ToolConfig:
         environment=EnvironmentRules(
             rules.inherit, rules.ignore_default_excludes, rules.exclude, rules.set, rules.include_only
         ),
-        hidden=hidden_paths(settings),
+        hidden=hidden_paths(settings, url),
         timeout_s=settings.tools.timeout_s,
         max_processes=settings.sandbox.max_processes,
         max_deltas=settings.tools.max_deltas,
     )
 
 
-def hidden_paths(settings: Settings) -> tuple[Path, ...]:
-    """Dendro's own: a command that reaches the socket could approve itself."""
-    return (settings.home,)
+def hidden_paths(settings: Settings, url: str) -> tuple[Path, ...]:
+    """Dendro's own: a command that reaches Redis's socket could approve itself."""
+    parts = urlsplit(url)
+    return (settings.home, Path(unquote(parts.path)).parent) if parts.scheme == "unix" else (settings.home,)
 
 
 def chain_key(settings: Settings) -> ChainKey | None:
@@ -222,7 +224,7 @@ def worker_name() -> str:
 @asynccontextmanager
 async def running_worker(settings: Settings, url: str) -> AsyncIterator[Worker]:
     """A worker ready to `run`, with its keeper; everything is closed at the end."""
-    tools = tool_config(settings)
+    tools = tool_config(settings, url)
     keeper = await Keeper.start(KeeperConfig(tools.support, tools.prefer))
     models = ModelClients(providers(settings))
     try:
