@@ -37,7 +37,7 @@ class _Question:
 
 
 def _script(text: str) -> tuple[str, ...]:
-    return ("bash", "-lc", text)
+    return ("bash", "-c", text)
 
 
 _SIZE = _Question("Size", "**Measuring** how many files are tracked.", _script("git ls-files | wc -l"))
