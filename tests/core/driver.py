@@ -140,6 +140,8 @@ class Session:
     state: State = field(default_factory=State)
     lines: list[bytes] = field(default_factory=list)
     """The rollout, as stored."""
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    """Large values that stand beside it."""
     seen: list[Seen] = field(default_factory=list)
     timers: dict[str, Timer] = field(default_factory=dict)
     approvals: dict[str, OpenApproval] = field(default_factory=dict)
@@ -158,9 +160,13 @@ class Session:
     def record(self, *entries: Entry) -> None:
         """Appends entries as a commit does: numbered, stored, folded."""
         for entry in entries:
-            encoded = encode_entry(entry, self.now_ms, {})
+            encoded = encode_entry(entry, self.now_ms, self.blobs)
             self.lines.append(encoded.line)
             self.state = evolve(self.state, encoded.entry, self.seq)
+
+    def text_of(self, digest: str) -> str | None:
+        data = self.blobs.get(digest)
+        return None if data is None else data.decode()
 
     def replayed(self) -> State:
         """The state that a fold over the stored rollout gives."""

@@ -1,0 +1,126 @@
+"""What the core says is the protocol's: every event is a known one, every op gets an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from orchestrator.core.blobs import resolve
+from orchestrator.protocol.codec import encode_msg, event_msg, parse_rollout_line
+from orchestrator.protocol.events import UnknownEvent
+from orchestrator.protocol.ops import OPS
+from orchestrator.protocol.rollout import UnknownRolloutItem
+from tests.core.driver import Session, op, text
+from tests.core.lives import LIVES
+
+SERVED = {
+    "configure_session": {},
+    "interrupt": {},
+    "user_input": {"items": [text("hi")]},
+    "user_turn": {
+        "items": [text("hi")],
+        "cwd": "/work",
+        "approval_policy": "never",
+        "sandbox_policy": {"mode": "read-only"},
+        "model": "gpt-5",
+        "summary": "auto",
+    },
+    "override_turn_context": {},
+    "exec_approval": {"id": "c1", "decision": "approved"},
+    "patch_approval": {"id": "c1", "decision": "denied"},
+    "get_path": {},
+    "compact": {},
+    "shutdown": {},
+}
+NOT_YET: dict[str, dict[str, Any]] = {
+    "resolve_elicitation": {"server_name": "s", "request_id": "1", "decision": "accept"},
+    "user_input_answer": {"id": "u1", "response": {"answers": {}}},
+    "dynamic_tool_response": {"id": "d", "response": {"call_id": "c", "output": "", "success": True}},
+    "resolve_ask_user_question": {"id": "q", "response": {"type": "cancelled"}},
+    "plan": {"plan_request": {"goal": "g"}},
+    "resolve_plan_approval": {"id": "p", "response": {"type": "rejected"}},
+    "add_to_history": {"text": "t"},
+    "get_history_entry_request": {"offset": 0, "log_id": 0},
+    "list_mcp_tools": {},
+    "refresh_mcp_servers": {"config": {"mcp_servers": {}, "mcp_oauth_credentials_store_mode": "auto"}},
+    "list_custom_prompts": {},
+    "list_skills": {},
+    "list_models": {},
+    "set_thread_name": {"name": "n"},
+    "undo": {},
+    "thread_rollback": {"num_turns": 1},
+    "review": {"review_request": {"prompt": "p", "user_facing_hint": "h"}},
+    "run_user_shell_command": {"command": "ls"},
+}
+
+
+def test_every_op_of_the_protocol_is_listed_here_as_served_or_not_yet() -> None:
+    assert set(SERVED) | set(NOT_YET) == set(OPS)
+    assert not set(SERVED) & set(NOT_YET)
+
+
+@pytest.mark.parametrize("type", sorted(NOT_YET))
+def test_op_that_is_not_served_yet_is_answered_with_an_error_under_its_id(type: str) -> None:
+    session = Session()
+    seen = session.submit(op(type, **NOT_YET[type]), "o1")
+    assert [id for id, _ in seen.events] == ["o1"]
+    assert seen.one("error")["message"] == f"this version does not serve {type} yet"
+    assert session.status == "idle"
+
+
+@pytest.mark.parametrize("type", sorted(SERVED))
+def test_op_that_is_served_never_says_otherwise(type: str) -> None:
+    for busy in (False, True):
+        session = Session()
+        if busy:
+            session.say("go")
+        seen = session.submit(op(type, **SERVED[type]), "o1")
+        assert not any("does not serve" in message.get("message", "") for _, message in seen.events)
+
+
+@pytest.mark.parametrize("name", sorted(LIVES))
+def test_every_event_is_one_of_the_protocol_and_loses_nothing_in_its_model(name: str) -> None:
+    for _, message in LIVES[name]().events:
+        wire = orjson.loads(orjson.dumps(message, default=dict))
+        parsed = event_msg(wire)
+        assert not isinstance(parsed, UnknownEvent), wire
+        assert not parsed.model_extra, f"{wire['type']} has no field {sorted(parsed.model_extra or {})}"
+        assert orjson.loads(encode_msg(parsed)) == wire
+
+
+@pytest.mark.parametrize("name", sorted(LIVES))
+def test_every_line_is_a_rollout_line_that_the_protocol_can_read(name: str) -> None:
+    session = LIVES[name]()
+    for line in session.lines:
+        whole = orjson.dumps(resolve(orjson.loads(line), session.text_of))
+        assert not isinstance(parse_rollout_line(whole).item, UnknownRolloutItem)
+
+
+def test_lives_show_every_event_that_the_core_can_emit() -> None:
+    emitted = {kind for live in LIVES.values() for kind in live().types}
+    assert emitted == {
+        "agent_message",
+        "agent_reasoning",
+        "agent_reasoning_raw_content",
+        "apply_patch_approval_request",
+        "conversation_path",
+        "error",
+        "exec_approval_request",
+        "exec_command_begin",
+        "exec_command_end",
+        "patch_apply_begin",
+        "patch_apply_end",
+        "session_configured",
+        "shutdown_complete",
+        "stream_error",
+        "task_complete",
+        "task_started",
+        "token_count",
+        "turn_aborted",
+        "user_message",
+        "warning",
+        "web_search_begin",
+        "web_search_end",
+    }
