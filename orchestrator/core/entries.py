@@ -49,6 +49,11 @@ def event(id: str, type: str, /, **fields: Any) -> Entry:
     return Entry(EVENT_MSG, {"type": type, **fields}, id)
 
 
+def error(id: str, message: str, codex_error_info: Any = None) -> Entry:
+    """Something failed. The kind of error stands there also when it is null (September 2025)."""
+    return event(id, "error", message=message, codex_error_info=codex_error_info)
+
+
 def fact(kind: str, /, **fields: Any) -> Entry:
     return Entry(DENDRO, {"kind": kind, **fields})
 

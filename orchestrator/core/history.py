@@ -76,7 +76,7 @@ def for_model(history: Iterable[Item]) -> list[Item]:
     for item in history:
         kind = item.get("type")
         if kind in OUTPUT_KINDS:
-            place = waiting.pop(item["call_id"], None)
+            place = waiting.pop(item.get("call_id") or "", None)
             if place is not None:
                 shown[place] = item
             continue

@@ -26,10 +26,10 @@ def answer(draft: Draft, command: Submitted, op: ExecApproval | PatchApproval) -
     # Where several are open, the answer was meant for one of them, not for an earlier one.
     earlier = None if meant else _answered(draft.state.answers, op.id)
     if earlier is None:
-        draft.add(e.event(command.id, "error", message=_unknown(draft, op.id)))
+        draft.add(e.error(command.id, _unknown(draft, op.id)))
     elif earlier.decision != decision:
         text = f"{earlier.call_id} was already decided: {earlier.decision}, by {earlier.who or 'a client'}"
-        draft.add(e.event(command.id, "error", message=text))
+        draft.add(e.error(command.id, text))
 
 
 def _meant(draft: Draft, id: str, seen_seq: int) -> list[Call]:

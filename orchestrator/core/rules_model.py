@@ -177,7 +177,10 @@ def _retry(draft: Draft, command: ResponseBroken) -> None:
     if delay is None:
         delay = int(BASE_DELAY_MS * 2 ** (attempt - 1) * draft.moment.jitter)
     draft.event(
-        "stream_error", message=f"stream error: {command.message}; retrying {attempt}/{most} in {delay}ms…"
+        "stream_error",
+        message=f"stream error: {command.message}; retrying {attempt}/{most} in {delay}ms…",
+        codex_error_info=command.codex_error_info,
+        additional_details=None,
     )
     draft.add(e.request_ended(command.n, "retry", http_used=command.http_used, **_delayed(draft, delay)))
 

@@ -47,7 +47,7 @@ def submitted(draft: Draft, command: Submitted) -> None:
 
 
 def error(draft: Draft, id: str, message: str) -> None:
-    draft.add(e.event(id, "error", message=message))
+    draft.add(e.error(id, message))
 
 
 def _user_turn(draft: Draft, command: Submitted, op: Mapping[str, Any]) -> None:

@@ -160,8 +160,7 @@ def fail(draft: Draft, message: str, codex_error_info: Any = None) -> None:
     """`error`, then `task_complete` with a null message (protocol order of every version)."""
     for item in draft.task.steered:
         draft.add(e.item(item))
-    fields = {} if codex_error_info is None else {"codex_error_info": codex_error_info}
-    draft.event("error", message=message, **fields)
+    draft.add(e.error(draft.task.id, message, codex_error_info))
     complete(draft, None, outcome="failed")
 
 
