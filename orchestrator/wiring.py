@@ -208,7 +208,7 @@ def tool_config(settings: Settings, url: str) -> ToolConfig:
 def hidden_paths(settings: Settings, url: str) -> tuple[Path, ...]:
     """Dendro's own: a command that reaches Redis's socket could approve itself."""
     parts = urlsplit(url)
-    return (settings.home, Path(unquote(parts.path)).parent) if parts.scheme == "unix" else (settings.home,)
+    return (settings.home, Path(unquote(parts.path))) if parts.scheme == "unix" else (settings.home,)
 
 
 def chain_key(settings: Settings) -> ChainKey | None:
