@@ -1,0 +1,304 @@
+"""Random lives of a session: whatever happens in whatever order, these things hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from orchestrator.core import commands as c
+from orchestrator.core import entries as e
+from orchestrator.core.decide import IllegalCommand
+from orchestrator.core.evolve import fold
+from orchestrator.core.outstanding import (
+    AssessCall,
+    FollowRequest,
+    OweRequest,
+    RunCall,
+    StopAll,
+    Work,
+)
+from orchestrator.core.settings import Rules
+from orchestrator.core.snapshot import decode, digest, encode
+from orchestrator.core.state import State
+from orchestrator.core.stored import decode_entry
+from tests.core.auditor import LARGEST_COMMIT, Audit, check_calls, check_liveness
+from tests.core.driver import (
+    SETTINGS,
+    Session,
+    a_command,
+    a_patch,
+    assistant,
+    exec_end,
+    function_call,
+    op,
+    text,
+)
+
+CALL_IDS = st.sampled_from(["c1", "c2", "c3"])
+TASK_IDS = st.sampled_from(["u1", "u2", "u3"])
+POLICIES = st.sampled_from(["untrusted", "on-failure", "on-request", "never"])
+DECISIONS = st.sampled_from(["approved", "approved_for_session", "denied", "abort"])
+ITEMS = st.one_of(
+    st.just(assistant("words")),
+    st.just({"type": "hologram", "x": [1]}),
+    st.just({"type": "local_shell_call", "status": "completed", "action": {}}),
+    st.builds(function_call, CALL_IDS, st.sampled_from(["shell", "view_image", "apply_patch"])),
+)
+ASSESSMENTS = st.one_of(
+    st.builds(
+        lambda judged: a_command("make", **judged),
+        st.dictionaries(st.sampled_from(["safe", "dangerous", "escalated", "confinable"]), st.booleans()),
+    ),
+    st.sampled_from([a_patch(), a_patch("/other/x", outside=["/other/x"])]),
+    st.just(c.Immediate("done at once")),
+)
+USAGES = st.sampled_from([None, {"total_tokens": 10}, {"total_tokens": 900}])
+
+
+class Life(RuleBasedStateMachine):
+    """People, a model, tools, timers and dying workers at one session, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.session = Session()
+        self.audit = Audit()
+        self.read = 0
+        self.replayed = State()
+        self.said: set[str] = set()
+
+    @initialize(
+        policy=POLICIES,
+        steer=st.booleans(),
+        timeout=st.sampled_from([None, 1_000]),
+        retries=st.integers(0, 2),
+    )
+    def begins(self, policy: str, steer: bool, timeout: int | None, retries: int) -> None:
+        self.session = Session(
+            settings={"approval_policy": policy},
+            facts={"on_user_input": "steer" if steer else "replace", "approval_timeout_ms": timeout},
+            rules=Rules(stream_max_retries=retries, request_max_retries=1, auto_compact_limit=500),
+        )
+
+    def happens(self, command: c.Command) -> bool:
+        """Decides a command; one that the state refuses leaves everything as it was."""
+        before, lines = digest(self.session.state), self.session.seq
+        try:
+            seen = self.session.happens(command)
+        except IllegalCommand:
+            assert (digest(self.session.state), self.session.seq) == (before, lines)
+            return False
+        assert len(seen.decision.entries) <= LARGEST_COMMIT
+        return True
+
+    def submits(self, id: str, op: Any, seq: int | None = None) -> bool:
+        seen_seq = self.session.seq if seq is None else seq
+        accepted = self.happens(c.Submitted(id, op, client="a client", seq=seen_seq))
+        assert accepted, "an op is never illegal"
+        return "error" not in self.session.seen[-1].types
+
+    # --- people ----------------------------------------------------------------------
+
+    @rule(id=TASK_IDS, mark=st.none() | st.integers(0, 5))
+    def person_says_something(self, id: str, mark: int | None) -> None:
+        words = f"input {len(self.said)}"
+        fields: dict[str, Any] = {}
+        if mark is not None:
+            known = [name for name, _ in self.session.state.bookmarks]
+            fields["last_response_id"] = known[mark % len(known)] if known else "unknown"
+        if self.submits(id, op("user_input", items=[text(words)], **fields)):
+            self.said.add(words)
+
+    @rule(id=TASK_IDS, policy=POLICIES, cwd=st.sampled_from(["/work", "/new"]))
+    def person_takes_a_turn_with_settings(self, id: str, policy: str, cwd: str) -> None:
+        words = f"input {len(self.said)}"
+        turn = {
+            "items": [text(words)],
+            "cwd": cwd,
+            "approval_policy": policy,
+            "sandbox_policy": {"mode": "workspace-write"},
+            "model": "gpt-5",
+            "summary": "auto",
+        }
+        assert self.submits(id, op("user_turn", **turn))
+        self.said.add(words)
+
+    @rule(type=st.sampled_from(["interrupt", "compact", "get_path", "configure_session", "list_models"]))
+    def person_submits_an_op(self, type: str) -> None:
+        self.submits("o1", op(type))
+
+    @rule(cwd=st.sampled_from(["/work", "/new"]))
+    def person_overrides_the_settings(self, cwd: str) -> None:
+        self.submits("o2", op("override_turn_context", cwd=cwd))
+
+    @rule()
+    def person_shuts_the_session_down(self) -> None:
+        self.submits("bye", op("shutdown"))
+        assert self.session.state.closing or self.session.state.closed
+
+    @rule(under=CALL_IDS | TASK_IDS, decision=DECISIONS, age=st.integers(0, 40))
+    def person_answers_an_approval(self, under: str, decision: str, age: int) -> None:
+        seen_seq = max(0, self.session.seq - age)
+        before = self.session.state
+        self.submits("a1", op("exec_approval", id=under, decision=decision), seq=seen_seq)
+        started = _running(self.session.state) - _running(before)
+        assert len(started) <= 1
+        if before.task is not None and under == before.task.id and under not in started:
+            waited = {call.call_id: call.asked_seq for call in before.task.awaiting}
+            assert all(waited[call_id] <= seen_seq for call_id in started)
+
+    # --- the worker, doing what is owed ----------------------------------------------
+
+    @precondition(lambda self: self.session.owed)
+    @rule(data=st.data())
+    def worker_does_what_is_owed(self, data: st.DataObject) -> None:
+        work = data.draw(st.sampled_from(self.session.owed))
+        assert self.happens(data.draw(_reports(self.session, work))), f"{work} is owed and refused"
+
+    @precondition(lambda self: self.session.state.task is not None and self.session.state.task.request)
+    @rule(items=st.lists(ITEMS, min_size=1, max_size=3))
+    def model_sends_items(self, items: list[dict[str, Any]]) -> None:
+        n = self.session.request_n
+        for item in items:
+            assert self.happens(c.ItemCompleted(n, item))
+
+    @rule(judgement=st.sampled_from(["none", "all", "in_doubt"]))
+    def worker_is_lost(self, judgement: str) -> None:
+        self.session.epoch += 1
+        task = self.session.state.task
+        running = task.running if task is not None else ()
+        patches = {call.call_id: judgement for call in running if call.spec.get("kind") == "patch"}
+        assert self.happens(c.TookOver(patches))
+        task = self.session.state.task
+        assert task is None or not (task.running or task.request or task.stopping == "interrupted")
+
+    @precondition(lambda self: self.session.timers)
+    @rule(data=st.data())
+    def time_passes_to_a_timer(self, data: st.DataObject) -> None:
+        self.session.fires(data.draw(st.sampled_from(sorted(self.session.timers))))
+
+    # --- what should not come --------------------------------------------------------
+
+    @rule(
+        command=st.one_of(
+            st.just(c.BeginRequest()),
+            st.just(c.Stopped()),
+            st.builds(c.ItemCompleted, st.integers(0, 9), ITEMS),
+            st.builds(c.ResponseCompleted, st.integers(0, 9), st.just("late"), USAGES),
+            st.builds(c.ResponseBroken, st.integers(0, 9), st.just("stream"), st.just("late")),
+            st.builds(c.CallFinished, CALL_IDS, st.just("late")),
+            st.builds(c.TimerFired, st.sampled_from(["retry", "approval:c1"]), st.integers(0, 9)),
+        )
+    )
+    def anything_is_reported(self, command: c.Command) -> None:
+        self.happens(command)
+        if isinstance(command, c.TimerFired):
+            # The timer was really set, or the report was stale: both leave the driver's set right.
+            self.session.timers = {
+                id: timer
+                for id, timer in self.session.timers.items()
+                if (id, timer.generation) != (command.id, command.generation)
+            }
+
+    # --- what always holds -----------------------------------------------------------
+
+    @invariant()
+    def log_replays_to_the_live_state(self) -> None:
+        fresh = [decode_entry(line) for line in self.session.lines[self.read :]]
+        self.replayed = fold(self.replayed, fresh, self.read + 1)
+        for entry in fresh:
+            self.audit.read(entry)
+        self.read = self.session.seq
+        assert digest(self.replayed) == self.session.digest
+
+    @invariant()
+    def snapshot_is_the_state(self) -> None:
+        assert digest(decode(encode(self.session.state))) == self.session.digest
+
+    @invariant()
+    def something_can_always_happen(self) -> None:
+        check_liveness(self.session)
+
+    @invariant()
+    def every_call_of_an_ended_task_has_one_output(self) -> None:
+        check_calls(self.session)
+
+    @invariant()
+    def no_input_is_lost(self) -> None:
+        state = self.session.state
+        queued = [waiting.op for waiting in state.queue if waiting.op["type"] != "compact"]
+        kept = self.audit.inputs | {op["items"][0]["text"] for op in queued}
+        if state.task is not None:
+            kept |= {item["content"][0]["text"] for item in state.task.steered}
+        assert self.said <= kept
+
+    def teardown(self) -> None:
+        assert digest(self.session.replayed()) == self.session.digest
+
+
+def _running(state: State) -> set[str]:
+    return {call.call_id for call in state.task.running} if state.task is not None else set()
+
+
+def _reports(session: Session, work: Work) -> st.SearchStrategy[c.Command]:
+    """What a worker may report of one piece of owed work."""
+    match work:
+        case OweRequest():
+            return st.just(c.BeginRequest())
+        case FollowRequest(n):
+            return st.one_of(
+                st.builds(c.ItemCompleted, st.just(n), ITEMS),
+                st.builds(c.ResponseCompleted, st.just(n), st.just(f"resp-{n}"), USAGES),
+                st.builds(
+                    c.ResponseBroken,
+                    st.just(n),
+                    st.sampled_from(["fatal", "stream", "limited"]),
+                    st.just("broken"),
+                    st.sampled_from([None, 10, 60_000]),
+                    st.integers(0, 1),
+                ),
+            )
+        case AssessCall(call_id):
+            return st.builds(c.CallAssessed, st.just(call_id), ASSESSMENTS)
+        case RunCall(call_id):
+            events = (exec_end(call_id),)
+            return st.builds(c.CallFinished, st.just(call_id), st.just("ok"), st.just(events), st.booleans())
+        case StopAll():
+            return st.just(c.Stopped())
+
+
+Life.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+TestLife = Life.TestCase
+
+
+TASK = e.task_begun("u1", "user", {**SETTINGS})
+ABORTED = e.event("u1", "turn_aborted", reason="replaced")
+RUNNING = e.call_phase("c1", "running")
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        pytest.param([TASK, TASK], id="two tasks at once"),
+        pytest.param([TASK, e.task_ended("completed")], id="no final event"),
+        pytest.param(
+            [TASK, *[e.event("u1", "turn_aborted", reason="replaced")] * 2, e.task_ended("x")], id="two"
+        ),
+        pytest.param([TASK, e.event("u2", "agent_message", message="m")], id="event of another task"),
+        pytest.param([e.event("u1", "task_complete", last_agent_message=None)], id="end without a task"),
+        pytest.param([TASK, RUNNING, RUNNING], id="call started twice"),
+        pytest.param([TASK, e.stopping("interrupted", "u2"), RUNNING], id="call started while stopping"),
+        pytest.param([TASK, RUNNING, e.request_begun(1, "turn", 1)], id="request over a running call"),
+        pytest.param([TASK, e.event("u1", "hologram")], id="event that the protocol does not know"),
+    ],
+)
+def test_auditor_objects_to_a_log_that_no_session_may_write(log: list[e.Entry]) -> None:
+    audit = Audit()
+    with pytest.raises(AssertionError):
+        for entry in log:
+            audit.read(entry)
