@@ -1,4 +1,4 @@
-"""The state of a claimed session: cached, or snapshot and tail, or the whole log.
+"""The state of a session: cached, or snapshot and tail, or the whole log.
 
 The chain is checked over everything that is read. A broken one stops the session before
 it does anything: work built on an altered log would hide the alteration.
@@ -7,19 +7,25 @@ it does anything: work built on an altered log would hide the alteration.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
 
-from orchestrator.broker.records import Claimed, StoredEntry
+from orchestrator.broker.reader import Reader
+from orchestrator.broker.records import Claimed, SessionHead, StoredEntry
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 from orchestrator.core.evolve import evolve
 from orchestrator.core.ids import SessionId
 from orchestrator.core.snapshot import decode_snapshot
 from orchestrator.core.state import State
 from orchestrator.core.stored import decode_entry
+from orchestrator.runtime.archive import Archive
+from orchestrator.runtime.full_log import full_log
 from orchestrator.runtime.journal import Position
+from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import Ports
+from orchestrator.runtime.segments import BrokenArchive
 
-PAGE = 500
 FOLD_SLICE_S = 0.005
 """A fold gives the loop back after this long: other sessions' renewals and streams go on."""
 
@@ -48,50 +54,93 @@ class Cache:
         return position
 
 
+class Source(Protocol):
+    """What a fold reads from and how it shares its thread: the worker's ports, or upkeep's storage."""
+
+    @property
+    def broker(self) -> Reader: ...
+
+    @property
+    def archive(self) -> Archive | None: ...
+
+    @property
+    def monotonic(self) -> Callable[[], float]: ...
+
+    @property
+    def sleep(self) -> Callable[[float], Awaitable[None]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Where a session's log ends, as its hash in Redis says: what a fold has to arrive at."""
+
+    session: SessionId
+    seq: int
+    head: bytes
+    snapshot_seq: int
+
+
+BEGINNING = Position(State(), 0, GENESIS)
+
+
 async def load(ports: Ports, claimed: Claimed, cache: Cache, secret: bytes = b"") -> Position:
     """Where the claimed session stands; raises `BrokenLog` if its log cannot be trusted."""
-    session = claimed.claim.session
-    position = cache.current(claimed) or await _from_snapshot(ports, claimed)
-    if position.seq < claimed.seq:
-        entries = read_entries(ports, session, position.seq, claimed.seq)
-        position = await fold_entries(ports, position, entries, secret)
-    if (position.seq, position.head) != (claimed.seq, claimed.head):
+    position = cache.current(claimed)
+    if position is not None:
+        return position
+    end = LogEnd(claimed.claim.session, claimed.seq, claimed.head, claimed.snapshot_seq)
+    return await folded(ports, end, secret)
+
+
+def end_of(head: SessionHead) -> LogEnd:
+    return LogEnd(head.session, head.seq, head.head, head.snapshot_seq)
+
+
+async def folded(source: Source, end: LogEnd, secret: bytes = b"") -> Position:
+    """The state at the log's end, from the snapshot if it can be used; raises `BrokenLog`."""
+    snapshot = await _snapshot(source.broker, end.session) if end.snapshot_seq else None
+    if snapshot is not None and snapshot.seq <= end.seq:
+        try:
+            return await _folded_from(source, snapshot, end, secret)
+        except BrokenLog as error:
+            # A snapshot of a branch that Redis has forgotten fits no tail. The log itself decides.
+            log.warning("session %s: its snapshot is of no use: %s", end.session, error)
+    return await _folded_from(source, BEGINNING, end, secret)
+
+
+async def _snapshot(reader: Reader, session: SessionId) -> Position | None:
+    """The stored snapshot, if this version can read it: without it a load only takes longer."""
+    data = await reader.snapshot_of(session)
+    if not data:
+        return None
+    try:
+        found = decode_snapshot(data)
+    except (ValueError, KeyError, TypeError) as error:
+        log.warning("session %s: its snapshot cannot be read: %s", session, error)
+        return None
+    return Position(*found) if found is not None else None
+
+
+async def _folded_from(source: Source, start: Position, end: LogEnd, secret: bytes) -> Position:
+    entries = full_log(source.broker, source.archive, end.session, start.seq, end.seq)
+    try:
+        position = await fold_entries(source, start, entries, secret)
+    except BrokenArchive as error:
+        raise BrokenLog(f"the log of session {end.session} cannot be read in full: {error}") from error
+    if (position.seq, position.head) != (end.seq, end.head):
         raise BrokenLog(
-            f"the log of session {session} ends at {position.seq}, its claim says {claimed.seq}: "
+            f"the log of session {end.session} ends at {position.seq}, its hash says {end.seq}: "
             "entries are missing or were altered"
         )
     return position
 
 
-async def _from_snapshot(ports: Ports, claimed: Claimed) -> Position:
-    if claimed.snapshot_seq:
-        data = await ports.broker.snapshot_of(claimed.claim.session)
-        found = decode_snapshot(data) if data else None
-        if found is not None:
-            return Position(*found)
-    return Position(State(), 0, GENESIS)
-
-
-async def read_entries(
-    ports: Ports, session: SessionId, after: int, through: int
-) -> AsyncIterator[StoredEntry]:
-    """The entries after `after` up to `through`, page by page."""
-    while after < through:
-        page = await ports.broker.read_rollout(session, after, PAGE)
-        for entry in page:
-            if entry.seq <= through:
-                yield entry
-        if not page:
-            return
-        after = page[-1].seq
-
-
 async def fold_entries(
-    ports: Ports, position: Position, entries: AsyncIterator[StoredEntry], secret: bytes
+    source: Source, position: Position, entries: AsyncIterator[StoredEntry], secret: bytes
 ) -> Position:
     """Checks and folds; yields to the loop every few milliseconds."""
     state, seq, head = position.state, position.seq, position.head
-    slice_began = ports.monotonic()
+    slice_began = source.monotonic()
     async for stored in entries:
         digest = payload_digest(stored.salt, stored.payload)
         head = next_chain(head, seq + 1, stored.epoch, digest, secret)
@@ -99,7 +148,7 @@ async def fold_entries(
             raise BrokenLog(f"entry {seq + 1} does not follow from the one before it")
         seq = stored.seq
         state = evolve(state, decode_entry(stored.payload), seq)
-        if ports.monotonic() - slice_began > FOLD_SLICE_S:
-            await ports.sleep(0)
-            slice_began = ports.monotonic()
+        if source.monotonic() - slice_began > FOLD_SLICE_S:
+            await source.sleep(0)
+            slice_began = source.monotonic()
     return Position(state, seq, head)

@@ -21,6 +21,7 @@ from orchestrator.core.state import Call, State
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.events import ModelEvent
 from orchestrator.model.request import Item, Prompt
+from orchestrator.runtime.archive import Archive
 
 DeltaSink = Callable[[dict[str, Any]], None]
 """Takes an event message that goes to the EQ alone."""
@@ -99,6 +100,8 @@ class Ports:
     models: Models
     tools: Tools
     keeper: Keepers
+    archive: Archive | None = None
+    """Sealed parts of logs; read only when a snapshot cannot be used."""
     monotonic: Callable[[], float] = time.monotonic
     boottime: Callable[[], float] = _boottime
     """Counts while the machine sleeps: a lease does, too."""

@@ -1,0 +1,150 @@
+"""The archive: where logs are kept that Redis need not hold any more.
+
+    <tree>/<session>/<first>-<last>-<hash8>.jsonl.zst    a sealed stretch of a session's log
+    <tree>/blobs/<sha256>.zst                            large texts of the tree's ended sessions
+    condemned/<tree>                                     retention has begun to delete this tree
+
+Objects are written once and never changed. Which of them belong to a session is said by
+its manifest alone, which Redis keeps (`seal`): an object that no manifest names, left by a
+writer that died or was too late, is never read. Knows the broker's records, not the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+
+from orchestrator.broker.records import StoredEntry
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.runtime.objects import Objects
+from orchestrator.runtime.segments import (
+    BrokenArchive,
+    Manifest,
+    Segment,
+    decode_segment,
+    encode_entries,
+    pack,
+    segment_of,
+    unpack,
+)
+
+SEGMENT_ENTRIES = 16_384
+SEGMENT_BYTES = 16 << 20
+"""A segment is cut here: what a reader holds in memory at once."""
+_CONDEMNED = "condemned"
+
+
+class Archive:
+    """Segments and blobs below one directory URL; `secret` is the chain's key, if it has one."""
+
+    def __init__(self, objects: Objects, secret: bytes = b"") -> None:
+        self._objects = objects
+        self._secret = secret
+
+    @classmethod
+    def at(cls, url: str, secret: bytes = b"") -> Archive:
+        return cls(Objects(url), secret)
+
+    # ── segments ──────────────────────────────────────────────────────────────────────────────
+
+    async def write_segment(
+        self, tree: TreeId, session: SessionId, before: bytes, entries: Sequence[StoredEntry]
+    ) -> Segment:
+        """Stores consecutive entries that follow chain value `before`; durable when this returns.
+
+        Writing the same entries again is harmless. Raises `BrokenArchive`, and stores nothing,
+        if the entries do not follow from each other: what is wrong in Redis must stay visible there.
+        """
+        return await asyncio.to_thread(self._write_segment, f"{tree}/{session}", before, entries)
+
+    def _write_segment(self, folder: str, before: bytes, entries: Sequence[StoredEntry]) -> Segment:
+        plain = encode_entries(entries)
+        segment, packed = segment_of(folder, before, entries, plain), pack(plain)
+        # Read back before it is trusted: the original is trimmed on the strength of this copy.
+        if decode_segment(segment, packed, self._secret) != tuple(entries):
+            raise BrokenArchive(f"{segment.name} would not be read as it was written")
+        self._objects.put(segment.name, packed)
+        return segment
+
+    async def read_segment(self, segment: Segment) -> tuple[StoredEntry, ...]:
+        """The entries of one segment, checked against its hash and the chain."""
+        return await asyncio.to_thread(self._read_segment, segment)
+
+    def _read_segment(self, segment: Segment) -> tuple[StoredEntry, ...]:
+        packed = self._objects.get(segment.name)
+        if packed is None:
+            raise BrokenArchive(f"archive object {segment.name} is missing; restore it from a backup")
+        return decode_segment(segment, packed, self._secret)
+
+    async def read_entries(self, manifest: Manifest, after_seq: int = 0) -> AsyncIterator[StoredEntry]:
+        """The sealed entries after `after_seq`, in order."""
+        for segment in manifest.segments:
+            if segment.last <= after_seq:
+                continue
+            for entry in await self.read_segment(segment):
+                if entry.seq > after_seq:
+                    yield entry
+
+    # ── blobs ─────────────────────────────────────────────────────────────────────────────────
+
+    async def write_blob(self, tree: TreeId, digest: str, content: bytes) -> None:
+        """Stores content under its hash, once."""
+        await asyncio.to_thread(self._write_blob, _blob_name(tree, digest), content)
+
+    def _write_blob(self, name: str, content: bytes) -> None:
+        if not self._objects.exists(name):
+            self._objects.put(name, pack(content))
+
+    async def has_blob(self, tree: TreeId, digest: str) -> bool:
+        return await asyncio.to_thread(self._objects.exists, _blob_name(tree, digest))
+
+    async def read_blob(self, tree: TreeId, digest: str) -> bytes | None:
+        """The content, or None if it was never archived; raises `BrokenArchive` if it is not its hash."""
+        return await asyncio.to_thread(self._read_blob, _blob_name(tree, digest), digest)
+
+    def _read_blob(self, name: str, digest: str) -> bytes | None:
+        packed = self._objects.get(name)
+        if packed is None:
+            return None
+        content = unpack(name, packed)
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise BrokenArchive(f"archive object {name} has another hash than its name says")
+        return content
+
+    # ── retention ─────────────────────────────────────────────────────────────────────────────
+
+    async def condemn(self, tree: TreeId) -> None:
+        """Notes that a tree is being deleted, so that a death half-way leaves no orphans."""
+        await asyncio.to_thread(self._objects.put, f"{_CONDEMNED}/{tree}", b"")
+
+    async def condemned(self) -> tuple[TreeId, ...]:
+        """Trees whose deletion was begun and not finished."""
+        return tuple(TreeId(name) for name in await asyncio.to_thread(self._objects.names, _CONDEMNED))
+
+    async def spare(self, tree: TreeId) -> None:
+        """Takes the note back: the tree lives after all."""
+        await asyncio.to_thread(self._objects.remove, f"{_CONDEMNED}/{tree}")
+
+    async def delete_tree(self, tree: TreeId) -> None:
+        """Removes all objects of a tree, and then the note."""
+        await asyncio.to_thread(self._objects.remove, str(tree))
+        await self.spare(tree)
+
+
+def _blob_name(tree: TreeId, digest: str) -> str:
+    return f"{tree}/blobs/{digest}.zst"
+
+
+async def stretches(entries: AsyncIterator[StoredEntry]) -> AsyncIterator[list[StoredEntry]]:
+    """The entries in order, at most a segment's worth at a time."""
+    stretch: list[StoredEntry] = []
+    size = 0
+    async for entry in entries:
+        if stretch and (len(stretch) >= SEGMENT_ENTRIES or size + len(entry.payload) > SEGMENT_BYTES):
+            yield stretch
+            stretch, size = [], 0
+        stretch.append(entry)
+        size += len(entry.payload)
+    if stretch:
+        yield stretch

@@ -1,0 +1,75 @@
+"""Bringing an archived session back, when somebody submits to it or wants to read its state.
+
+Redis has only the session's hash; the archive has the log and the large texts. The log is
+folded again, so what comes back was proved by the chain, entry by entry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from orchestrator.broker.blobs import Blobs
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.records import Refused, StoredEntry
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.snapshot import encode_snapshot
+from orchestrator.runtime.archive import Archive
+from orchestrator.runtime.export import blob_hashes
+from orchestrator.runtime.full_log import full_log, head_of
+from orchestrator.runtime.loading import BrokenLog, end_of, folded
+
+_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Where sessions are kept: Redis and the archive. `secret` is the chain's key, if it has one."""
+
+    broker: Broker
+    blobs: Blobs
+    archive: Archive
+    secret: bytes = b""
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+
+async def restore_session(storage: Storage, session: SessionId) -> bool:
+    """Makes an archived session claimable again; False if it was not archived.
+
+    Call it when a submission is answered by `SessionArchived`, then submit again. Any number of
+    callers may do so at once. Raises `UnknownSession`, or `BrokenLog` if the archive cannot be trusted.
+    """
+    head = await head_of(storage.broker, session)
+    if not head.archived:
+        return False
+    position = await folded(storage, end_of(head), storage.secret)
+    await _restore_blobs(storage, head.tree, session)
+    snapshot = encode_snapshot(position.state, position.seq, position.head)
+    answer = await storage.broker.restore(session, position.seq, snapshot)
+    if isinstance(answer, Refused):
+        raise BrokenLog(f"session {session} was not restored: {answer.reason}")
+    return True
+
+
+async def _restore_blobs(storage: Storage, tree: TreeId, session: SessionId) -> None:
+    for digest in await referenced_blobs(storage, session):
+        if await storage.blobs.get(tree, digest) is None:
+            content = await storage.archive.read_blob(tree, digest)
+            if content is not None:
+                await storage.blobs.put(tree, content)
+
+
+async def referenced_blobs(storage: Storage, session: SessionId) -> set[str]:
+    """The hashes of all large texts that the session's log mentions."""
+    found: set[str] = set()
+    page: list[StoredEntry] = []
+    async for entry in full_log(storage.broker, storage.archive, session):
+        page.append(entry)
+        if len(page) == _PAGE:
+            found |= blob_hashes(page)
+            page = []
+            await storage.sleep(0)
+    return found | blob_hashes(page)
