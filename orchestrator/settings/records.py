@@ -163,10 +163,23 @@ class UpkeepSettings:
     """Where sealed segments of rollouts go: a folder (`file:///…`) or an object store (`s3://…`, with its
     fsspec plug-in). Every worker must be able to read it."""
 
+    seal_after: int = setting(1024, "upkeep.seal_after", at_least=1)
+    """Entries behind a snapshot that call for a new segment: what a living session's log keeps in Redis
+    for nothing. Longer logs are sealed in larger stretches, so that their segments stay few."""
+
+    archive_after_days: float = setting(7.0, "upkeep.archive_after_days", at_least=0)
+    """Days after its end for which a closed session stays in Redis. Later it is in the archive alone, and
+    comes back when somebody resumes it."""
+
     retention_days: float | None = setting(
         None, "upkeep.retention_days", at_least=0, shown_default="for ever"
     )
-    """Days after its end for which a closed session is kept."""
+    """Days after its end for which a closed session is kept: then its whole tree is deleted from Redis and
+    from the archive."""
+
+    verify_sessions: int = setting(20, "upkeep.verify_sessions", at_least=0)
+    """Sessions whose hash chain is checked from the first entry every ten minutes, in turn. A broken chain
+    is an error in the log of `dendro upkeep`."""
 
 
 @dataclass(frozen=True, slots=True)
