@@ -1,0 +1,178 @@
+"""What these tests act with: sessions whose logs are written as a worker writes them."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from orchestrator.broker.blobs import Blobs
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.connection import Wire
+from orchestrator.broker.records import (
+    BrokerConfig,
+    Claim,
+    CommitRequest,
+    Committed,
+    NewSession,
+    NewTree,
+    SessionHead,
+    Stored,
+    StoredEntry,
+    Submit,
+)
+from orchestrator.core import entries as e
+from orchestrator.core.chain import GENESIS
+from orchestrator.core.draft import Decision
+from orchestrator.core.entries import Entry
+from orchestrator.core.history import user_message
+from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id
+from orchestrator.core.snapshot import digest, encode_snapshot
+from orchestrator.core.state import State
+from orchestrator.runtime.archive import Archive
+from orchestrator.runtime.full_log import full_log
+from orchestrator.runtime.journal import Position, Step, Writer
+from orchestrator.runtime.loading import end_of, folded
+from orchestrator.runtime.restore import Storage
+from workers.upkeep_sealing import Mover
+
+NOON_MS = 1_758_362_400_000
+DAY_MS = 86_400_000
+_numbers = itertools.count(1)
+
+
+def storage_over(wire: Wire, archive: Path, **config: Any) -> Storage:
+    broker = Broker(wire, BrokerConfig(**{"lease_s": 60.0, **config}), time.monotonic)
+    return Storage(broker, Blobs(wire, broker.keys), Archive.at(archive.as_uri()))
+
+
+def mover_of(storage: Storage, seal_after: int = 10) -> Mover:
+    return Mover(storage, "upkeep", seal_after, archive_after_ms=DAY_MS)
+
+
+def session_id(shard: int = 3) -> SessionId:
+    return new_session_id(NOON_MS, shard, next(_numbers))
+
+
+def some_entries(count: int, words: str = "word") -> list[Entry]:
+    """Mostly events, and now and then something that the state remembers."""
+    return [
+        e.item(user_message(f"{words} {n}"))
+        if n % 100 == 0
+        else e.event("t1", "agent_message", message=f"{words} {n}")
+        for n in range(count)
+    ]
+
+
+class Author:
+    """A session and the worker that writes it."""
+
+    def __init__(self, storage: Storage, session: SessionId | None = None) -> None:
+        self.storage = storage
+        self.session = session or session_id()
+        self.position = Position(State(), 0, GENESIS)
+        self._claim: Claim | None = None
+
+    async def is_born(self, tree: TreeId | None = None) -> Author:
+        """In Redis, parked; as a child if the tree is another's."""
+        born = NewSession(self.session, tree or TreeId(self.session), "default", AgentId(0))
+        if tree is None:
+            await self.storage.broker.create(NewTree(born))
+        else:
+            author = Author(self.storage, SessionId(tree))
+            await author._take()
+            await author._commit([], children=(born,), release="park")
+        return self
+
+    async def writes(
+        self, entries: Iterable[Entry], *, status: str = "idle", ended_ms: int = NOON_MS
+    ) -> Author:
+        """Takes the session, commits entries, parks it again."""
+        await self._take()
+        pending = list(entries)
+        while len(pending) > 200:
+            await self._commit(pending[:200])
+            pending = pending[200:]
+        meta = orjson.dumps({"updated_ms": ended_ms})
+        await self._commit(pending, release="park", status=status, meta=meta)
+        return self
+
+    async def closes(self, ended_ms: int = NOON_MS) -> Author:
+        return await self.writes([e.closed()], status="closed", ended_ms=ended_ms)
+
+    async def snapshots(self) -> Author:
+        """Leaves a snapshot of where the session stands."""
+        claim = await self._take()
+        position = self.position
+        data = encode_snapshot(position.state, position.seq, position.head)
+        assert isinstance(await self.storage.broker.snapshot(claim, position.seq, data), Stored)
+        await self.storage.broker.release(claim, park=True)
+        self._claim = None
+        return self
+
+    async def _take(self) -> Claim:
+        if self._claim is None:
+            found = await self.storage.broker.claim_session(
+                self.session, "author", secrets.token_hex(8), parked=True
+            )
+            assert found is not None, "somebody else holds the session"
+            self._claim = found.claim
+            self._cursor = found.sq_tip
+            if found.seq != self.position.seq:
+                head = await self.storage.broker.head(self.session)
+                assert head is not None
+                self.position = await folded(self.storage, end_of(head))
+        return self._claim
+
+    async def _commit(self, entries: Sequence[Entry], **more: Any) -> None:
+        claim = await self._take()
+        step = Step(self.position, Writer(claim.epoch, secrets.token_bytes), NOON_MS)
+        step.take(Decision(tuple(entries)))
+        for content in step.blobs.values():
+            await self.storage.blobs.put(claim.tree, content)
+        request = CommitRequest(
+            claim,
+            secrets.token_hex(8),
+            self.position.seq,
+            self.position.head,
+            entries=tuple(step.entries),
+            events=tuple(step.events),
+            cursor=self._cursor,
+            **more,
+        )
+        answer = await self.storage.broker.commit(request)
+        assert isinstance(answer, Committed), answer
+        self.position = step.position
+        if more.get("release") == "park":
+            assert answer.released
+            self._claim = None
+
+
+async def head_of(storage: Storage, session: SessionId) -> SessionHead:
+    head = await storage.broker.head(session)
+    assert head is not None
+    return head
+
+
+async def log_of(storage: Storage, session: SessionId) -> list[StoredEntry]:
+    """The whole log, wherever it is."""
+    return [entry async for entry in full_log(storage.broker, storage.archive, session)]
+
+
+async def state_of(storage: Storage, session: SessionId) -> str:
+    """The digest of what a worker would load."""
+    return digest((await folded(storage, end_of(await head_of(storage, session)))).state)
+
+
+async def in_redis(storage: Storage, session: SessionId) -> list[int]:
+    """The numbers of the entries that Redis still holds."""
+    return [entry.seq for entry in await storage.broker.read_rollout(session, 0, 100_000)]
+
+
+async def is_told(storage: Storage, session: SessionId, submission: str = "s1") -> None:
+    await storage.broker.submit(Submit(session, "client", submission, b"op"))

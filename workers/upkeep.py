@@ -1,0 +1,256 @@
+"""The upkeep process: an arq worker for everything that keeps a deployment tidy.
+
+Cron jobs look, deferred jobs act, one per session; a job's id names what it is for, so that a
+second look does not queue it again. Jobs are idempotent and their arguments JSON. Whatever is
+lost with the queue or with this process is found again by the next look: turns need none of it.
+
+    every 10 s      due timers, as a backstop for workers
+    every minute    what should be sealed or archived is queued; what nobody attends to is logged
+    every 10 min    the chains of a few sessions are verified, in turn
+    every hour      trees past their retention are deleted
+
+arq cannot use a cluster, so its queue may have a server of its own (`upkeep.url`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import arq
+import orjson
+import uvloop
+from arq.connections import ArqRedis
+from redis import exceptions as foreign
+from redis.asyncio import ConnectionPool
+
+from orchestrator.broker.records import SessionHead
+from orchestrator.core.ids import SessionId
+from orchestrator.runtime.archive import Archive
+from orchestrator.runtime.restore import Storage
+from orchestrator.settings import Settings
+from orchestrator.wiring import chain_key, deployment, redis_url, worker_name
+from workers.upkeep_checks import Round, fire_timers, unattended, verify_some
+from workers.upkeep_retention import delete_tree, expired_trees, finish_deletions
+from workers.upkeep_sealing import Mover, archive_session, due_to_archive, due_to_seal, seal_session
+
+log = logging.getLogger("dendro.upkeep")
+
+DAY_MS = 86_400_000
+MAX_LISTED = 100_000
+MAX_JOBS = 4
+JOB_TIMEOUT_S = 300
+RECONNECT_S = 2.0
+
+Context = dict[str, Any]
+"""What arq hands to every job; `upkeep` in it is ours."""
+
+
+@dataclass(slots=True)
+class Upkeep:
+    """What the jobs of one process share."""
+
+    mover: Mover
+    retention_ms: int | None
+    verify_sessions: int
+    round: Round = field(default_factory=Round)
+
+    @property
+    def storage(self) -> Storage:
+        return self.mover.storage
+
+    async def heads(self) -> tuple[SessionHead, ...]:
+        heads = await self.storage.broker.sessions(MAX_LISTED)
+        if len(heads) == MAX_LISTED:
+            log.warning("more than %d sessions: those that changed longest ago are not looked at", MAX_LISTED)
+        return heads
+
+
+def upkeep_of(settings: Settings, storage: Storage) -> Upkeep:
+    rules = settings.upkeep
+    return Upkeep(
+        mover=Mover(
+            storage=storage,
+            name=f"upkeep-{worker_name()}",
+            seal_after=rules.seal_after,
+            archive_after_ms=int(rules.archive_after_days * DAY_MS),
+        ),
+        retention_ms=None if rules.retention_days is None else int(rules.retention_days * DAY_MS),
+        verify_sessions=rules.verify_sessions,
+    )
+
+
+# ── jobs ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def timers(ctx: Context) -> None:
+    """Fires due timers: the backstop for a time without workers, so that they find them as mail."""
+    fired = await fire_timers(_upkeep(ctx).storage.broker)
+    if fired:
+        log.info("%d timers fired", fired)
+
+
+async def look(ctx: Context) -> None:
+    """Queues a job for each session that has something to be moved; tells of work that nobody takes."""
+    upkeep, queue = _upkeep(ctx), ctx["redis"]
+    broker = upkeep.storage.broker
+    heads, now_ms = await upkeep.heads(), broker.now_ms()
+    for head in heads:
+        if due_to_archive(head, now_ms, upkeep.mover.archive_after_ms):
+            await _defer(queue, broker.config.prefix, archive.__name__, head.session)
+        elif due_to_seal(head, upkeep.mover.seal_after):
+            await _defer(queue, broker.config.prefix, seal.__name__, head.session)
+    for complaint in unattended(heads, await broker.workers(), now_ms):
+        log.warning("%s", complaint)
+
+
+async def _defer(queue: ArqRedis, prefix: str, job: str, session: SessionId) -> None:
+    # A server may be shared by deployments, and arq's own keys have no prefix.
+    await queue.enqueue_job(job, session, _job_id=f"{prefix}{job}:{session}")
+
+
+async def seal(ctx: Context, session: str) -> str:
+    """Seals one session's log behind its snapshot."""
+    return await seal_session(_upkeep(ctx).mover, SessionId(session))
+
+
+async def archive(ctx: Context, session: str) -> str:
+    """Archives one ended session."""
+    mover = _upkeep(ctx).mover
+    return await archive_session(mover, SessionId(session), mover.storage.broker.now_ms())
+
+
+async def verify(ctx: Context) -> int:
+    """Verifies the chains of the next few sessions."""
+    upkeep = _upkeep(ctx)
+    sessions = [head.session for head in await upkeep.heads()]
+    return await verify_some(upkeep.storage, upkeep.round.take(sessions, upkeep.verify_sessions))
+
+
+async def retain(ctx: Context) -> None:
+    """Deletes trees past their retention, after what a process that died has left half deleted."""
+    upkeep = _upkeep(ctx)
+    await finish_deletions(upkeep.storage)
+    if upkeep.retention_ms is None:
+        return
+    heads, now_ms = await upkeep.heads(), upkeep.storage.broker.now_ms()
+    for members in expired_trees(heads, now_ms, upkeep.retention_ms):
+        await delete_tree(upkeep.storage, members)
+
+
+def _upkeep(ctx: Context) -> Upkeep:
+    upkeep = ctx["upkeep"]
+    assert isinstance(upkeep, Upkeep)
+    return upkeep
+
+
+# ── arq ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def worker_settings(upkeep: Upkeep, queue: ArqRedis) -> dict[str, Any]:
+    """arq's `WorkerSettings`. The queue is opened by us, so that it takes every URL that the broker takes."""
+    prefix = upkeep.storage.broker.config.prefix
+
+    async def hear_the_time(ctx: Context) -> None:
+        # Ages are told by Redis's clock, which comes with replies.
+        await fire_timers(upkeep.storage.broker)
+
+    def cron(job: Any, **when: Any) -> Any:
+        # The name is in the job's id, and so in keys that deployments share.
+        return arq.cron(job, name=f"{prefix}{job.__name__}", keep_result=0, max_tries=2, **when)
+
+    return {
+        "functions": [arq.func(job, keep_result=0) for job in (seal, archive)],
+        "cron_jobs": [
+            cron(timers, second=set(range(0, 60, 10))),
+            cron(look, second=5, run_at_startup=True),
+            cron(verify, minute=set(range(3, 60, 10)), second=20),
+            cron(retain, minute=17, second=40, run_at_startup=True),
+        ],
+        "on_startup": hear_the_time,
+        "redis_pool": queue,
+        "queue_name": queue.default_queue_name,
+        "job_serializer": queue.job_serializer,
+        "job_deserializer": queue.job_deserializer,
+        "ctx": {"upkeep": upkeep},
+        "max_jobs": MAX_JOBS,
+        "job_timeout": JOB_TIMEOUT_S,
+        "handle_signals": False,
+        "log_results": True,
+    }
+
+
+def upkeep_queue(url: str, prefix: str) -> ArqRedis:
+    """The queue of one deployment. Its jobs are JSON: what is read from a queue must not be code."""
+    return ArqRedis(
+        pool_or_conn=ConnectionPool.from_url(url),
+        job_serializer=_serialize,
+        job_deserializer=orjson.loads,
+        default_queue_name=f"{prefix}upkeep",
+    )
+
+
+def _serialize(job: dict[str, Any]) -> bytes:
+    # A result may be the exception that ended the job.
+    return orjson.dumps(job, default=repr)
+
+
+async def serve(upkeep: Upkeep, url: str) -> None:
+    """Runs jobs until it is cancelled. A lost connection ends arq's worker, so it is made anew."""
+    while True:
+        queue = upkeep_queue(url, upkeep.storage.broker.config.prefix)
+        worker = arq.Worker(**worker_settings(upkeep, queue))
+        try:
+            await worker.async_run()
+        except (foreign.ConnectionError, foreign.TimeoutError, foreign.BusyLoadingError, OSError) as error:
+            log.warning("no upkeep without its queue, trying again: %s", error)
+        finally:
+            await _close(worker, queue)
+        await asyncio.sleep(RECONNECT_S)
+
+
+async def _close(worker: arq.Worker, queue: ArqRedis) -> None:
+    for job in worker.tasks.values():
+        job.cancel()
+    # Cancelled jobs go back to the queue; without Redis nothing can be noted, and nothing need be.
+    await asyncio.gather(*worker.tasks.values(), return_exceptions=True)
+    await queue.aclose()
+    with suppress(foreign.RedisError, OSError):
+        await queue.connection_pool.disconnect()
+
+
+# ── the process ───────────────────────────────────────────────────────────────────────────────
+
+
+def run_upkeep(settings: Settings, ready: Callable[[], None] | None = None) -> int:
+    """Runs upkeep until SIGTERM or SIGINT; answers the exit code. `ready` is called when it serves."""
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    # A cron job every ten seconds would drown what is worth reading.
+    logging.getLogger("arq").setLevel(logging.WARNING)
+    with redis_url(settings) as url:
+        uvloop.run(_run(settings, url, ready))
+    return 0
+
+
+async def _run(settings: Settings, url: str, ready: Callable[[], None] | None) -> None:
+    key = chain_key(settings)
+    secret = key.secret if key else b""
+    async with deployment(settings, url) as opened:
+        archived = Archive.at(settings.upkeep.archive_url, secret)
+        storage = Storage(opened.broker, opened.blobs, archived, secret)
+        serving = asyncio.ensure_future(serve(upkeep_of(settings, storage), settings.upkeep.url or url))
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, serving.cancel)
+        if ready is not None:
+            ready()
+        with suppress(asyncio.CancelledError):
+            await serving

@@ -1,0 +1,112 @@
+"""What upkeep looks at and does not change: chains of a few sessions in turn, work that nobody takes."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import orjson
+
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.records import SessionHead, WorkerState
+from orchestrator.core.chain import GENESIS, BrokenLink, first_broken
+from orchestrator.core.ids import SessionId
+from orchestrator.runtime.full_log import full_log, head_of
+from orchestrator.runtime.restore import Storage
+from orchestrator.runtime.segments import BrokenArchive, links_of
+
+log = logging.getLogger("dendro.upkeep")
+
+WORKER_SILENT_MS = 30_000
+"""Heartbeats come every 5 s."""
+
+
+# ── chains ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def verify_session(storage: Storage, session: SessionId) -> BrokenLink | None:
+    """Walks a log from its first entry, archive included; answers the first entry that does not fit."""
+    found = await _verify(storage, session)
+    # Between two reads Redis may have been put back to an earlier moment: accuse only who is found twice.
+    return await _verify(storage, session) if found is not None else None
+
+
+async def _verify(storage: Storage, session: SessionId) -> BrokenLink | None:
+    end = await head_of(storage.broker, session)
+    seq, chain = 0, GENESIS
+    try:
+        async for entry in full_log(storage.broker, storage.archive, session, 0, end.seq):
+            if entry.seq != seq + 1:
+                return BrokenLink(seq + 1, f"missing: the next entry present is {entry.seq}")
+            broken = first_broken(links_of((entry,)), chain, storage.secret)
+            if broken is not None:
+                return broken
+            seq, chain = entry.seq, entry.chain
+            if seq % 500 == 0:
+                await storage.sleep(0)
+    except BrokenArchive as error:
+        return BrokenLink(seq + 1, str(error))
+    if (seq, chain) != (end.seq, end.head):
+        return BrokenLink(seq + 1, f"the log ends here, the session's hash says {end.seq}")
+    return None
+
+
+class Round:
+    """Takes sessions in turn, so that every one is looked at before any is looked at again."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def take(self, sessions: Sequence[SessionId], count: int) -> list[SessionId]:
+        """The next `count` of them by id, after the one that was taken last."""
+        ordered = sorted(sessions)
+        later = [session for session in ordered if session > self._last]
+        taken = [*later, *ordered[: len(ordered) - len(later)]][:count]
+        self._last = taken[-1] if taken else ""
+        return taken
+
+
+async def verify_some(storage: Storage, sessions: Sequence[SessionId]) -> int:
+    """Verifies sessions and reports broken ones; answers how many are."""
+    broken = 0
+    for session in sessions:
+        try:
+            link = await verify_session(storage, session)
+        except UnknownSession:
+            continue
+        if link is not None:
+            broken += 1
+            log.error(
+                "session %s: its log was altered or is damaged at %d: %s", session, link.seq, link.reason
+            )
+    return broken
+
+
+# ── work that nobody takes ────────────────────────────────────────────────────────────────────
+
+
+async def fire_timers(broker: Broker) -> int:
+    """Fires what is due in every shard; workers do so too, every second, where one lives."""
+    return sum([len(await broker.fire(shard)) for shard in range(broker.config.shards)])
+
+
+def unattended(heads: Sequence[SessionHead], workers: Sequence[WorkerState], now_ms: int) -> Iterator[str]:
+    """What an operator should know: sessions that wait for a worker that is not there."""
+    living = [w for w in workers if now_ms - w.heard_ms < WORKER_SILENT_MS]
+    served = {pool for worker in living for pool in orjson.loads(worker.state or b"{}").get("pools", ())}
+    waiting = Counter(h.pool for h in heads if _waits(h) and h.pool not in served)
+    for pool, count in sorted(waiting.items()):
+        yield f"{count} sessions of pool {pool} wait, and no worker serves it: start one there"
+    silent = {worker.worker for worker in workers} - {worker.worker for worker in living}
+    lost = Counter(h.holder for h in heads if h.holder is not None and h.holder in silent)
+    for holder, count in sorted(lost.items()):
+        yield f"{count} sessions are held by {holder}, which is silent: another worker may take them"
+    quarantined = [h.session for h in heads if h.quarantined]
+    if quarantined:
+        yield f"{len(quarantined)} sessions are quarantined, the first is {quarantined[0]}"
+
+
+def _waits(head: SessionHead) -> bool:
+    return head.holder is None and head.sq_tip != head.cursor and not head.quarantined

@@ -1,0 +1,78 @@
+"""Retention: a tree is deleted as a whole, some days after its root was closed.
+
+Redis first, because only there can be said that nobody holds a session; then the archive.
+A note in the archive, made before the first deletion, leads the next process to what a dead
+one left behind. The note is obeyed only if Redis no longer knows the tree.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+
+from orchestrator.broker.errors import SessionHeld, UnknownSession
+from orchestrator.broker.records import SessionHead
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.runtime.restore import Storage
+from workers.upkeep_sealing import ended_ms
+
+log = logging.getLogger("dendro.upkeep")
+
+
+def expired_trees(
+    heads: Iterable[SessionHead], now_ms: int, retention_ms: int
+) -> Iterator[tuple[SessionHead, ...]]:
+    """The sessions of each tree whose root ended long enough ago; the root comes last."""
+    trees: dict[TreeId, list[SessionHead]] = {}
+    for head in heads:
+        trees.setdefault(head.tree, []).append(head)
+    for tree, members in trees.items():
+        root = next((head for head in members if str(head.session) == str(tree)), None)
+        if root is None or not all(_quiet(head) for head in members):
+            continue
+        ended = ended_ms(root)
+        if ended is not None and now_ms - ended >= retention_ms:
+            yield (*(head for head in members if head is not root), root)
+
+
+def _quiet(head: SessionHead) -> bool:
+    """Nobody holds it and nothing waits in its queue."""
+    return head.holder is None and head.sq_tip == head.cursor and head.status != "running"
+
+
+async def delete_tree(storage: Storage, members: Sequence[SessionHead]) -> bool:
+    """Deletes a tree, the root last; False if somebody took one of its sessions in the meantime."""
+    tree = members[-1].tree
+    await storage.archive.condemn(tree)
+    for head in members:
+        try:
+            await _delete_session(storage, head)
+        except SessionHeld:
+            await storage.archive.spare(tree)
+            log.info("tree %s: not deleted, session %s was taken again", tree, head.session)
+            return False
+    await storage.archive.delete_tree(tree)
+    log.info("tree %s: deleted, %d sessions", tree, len(members))
+    return True
+
+
+async def _delete_session(storage: Storage, seen: SessionHead) -> None:
+    head = await storage.broker.head(seen.session)
+    if head is None:
+        return
+    if (head.epoch, head.sq_tip) != (seen.epoch, seen.sq_tip):
+        raise SessionHeld(head.session, head.holder or "")
+    try:
+        await storage.broker.delete_session(head.session)
+    except UnknownSession:
+        log.info("session %s was deleted by somebody else", head.session)
+
+
+async def finish_deletions(storage: Storage) -> None:
+    """Completes what a process that died had begun; spares trees that live."""
+    for tree in await storage.archive.condemned():
+        if await storage.broker.head(SessionId(tree)) is None:
+            await storage.archive.delete_tree(tree)
+            log.info("tree %s: its deletion is finished", tree)
+        else:
+            await storage.archive.spare(tree)

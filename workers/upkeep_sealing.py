@@ -1,0 +1,190 @@
+"""Moving logs from Redis to the archive: sealing behind snapshots, archiving ended sessions.
+
+Everything slow happens without the session: entries behind a snapshot never change, so the
+segment is written first, and only then is the session claimed, for as long as four round trips
+take. The claim proves that nothing has happened since the look; if something has, nothing is
+done, and the next look finds what is left to do.
+
+What a death leaves, and what follows:
+
+    before the claim         an object that no manifest names: written again under the same name,
+                             or passed over when more was sealed at once
+    under the claim          the lease runs out, a worker takes the session and parks it
+    between seal and trim    cannot be: one script does both
+    before `archive`         a session sealed to its end, as usable as before; archived next time
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+
+import orjson
+
+from orchestrator.broker.errors import BrokerError
+from orchestrator.broker.records import Claimed, Fenced, Refused, SessionHead, Stored
+from orchestrator.core.ids import SessionId
+from orchestrator.core.snapshot import encode_snapshot
+from orchestrator.runtime.archive import SEGMENT_ENTRIES, stretches
+from orchestrator.runtime.full_log import full_log
+from orchestrator.runtime.loading import end_of, folded
+from orchestrator.runtime.restore import Storage, referenced_blobs
+from orchestrator.runtime.segments import BrokenArchive, Manifest
+
+log = logging.getLogger("dendro.upkeep")
+
+_GROWTH = 16
+"""A stretch is at least this share of what is sealed: a log of a million entries has some 80 segments."""
+
+
+class Moved(StrEnum):
+    """What became of one session's move."""
+
+    DONE = "done"
+    NOT_DUE = "not due"
+    BUSY = "busy"
+
+
+@dataclass(frozen=True, slots=True)
+class Mover:
+    """One upkeep process, as the broker knows it, and its rules."""
+
+    storage: Storage
+    name: str
+    seal_after: int
+    archive_after_ms: int
+
+
+# ── when ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def at_rest(head: SessionHead) -> bool:
+    """Whether the session is parked, as far as its hash tells: a worker's is better left alone."""
+    waits_for_worker = head.holder is not None or head.sq_tip != head.cursor or head.status == "running"
+    return not (waits_for_worker or head.quarantined or head.archived)
+
+
+def due_to_seal(head: SessionHead, seal_after: int) -> bool:
+    """Whether enough of the log lies behind the snapshot."""
+    stretch = max(seal_after, min(head.sealed_seq // _GROWTH, SEGMENT_ENTRIES))
+    return at_rest(head) and head.snapshot_seq - head.sealed_seq >= stretch
+
+
+def ended_ms(head: SessionHead) -> int | None:
+    """When a closed session came to rest for the last time; None if it is not closed."""
+    if head.status != "closed":
+        return None
+    meta = orjson.loads(head.meta) if head.meta else {}
+    return int(meta.get("updated_ms", head.created_ms))
+
+
+def due_to_archive(head: SessionHead, now_ms: int, after_ms: int) -> bool:
+    """Whether the session has been closed for long enough."""
+    ended = ended_ms(head)
+    return at_rest(head) and ended is not None and now_ms - ended >= after_ms
+
+
+# ── moving ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def seal_session(mover: Mover, session: SessionId) -> Moved:
+    """Moves what lies behind the snapshot into the archive, if it is worth a segment."""
+    head = await mover.storage.broker.head(session)
+    if head is None or not due_to_seal(head, mover.seal_after):
+        return Moved.NOT_DUE
+    manifest = await _sealed_through(mover.storage, head, head.snapshot_seq)
+    async with _claimed_untouched(mover, head) as claimed:
+        if claimed is None:
+            return Moved.BUSY
+        answer = await mover.storage.broker.seal(claimed.claim, manifest.last, manifest.encode())
+        return _moved(head, answer, f"sealed through {manifest.last}")
+
+
+async def archive_session(mover: Mover, session: SessionId, now_ms: int) -> Moved:
+    """Moves all of an ended session into the archive, its large texts too; leaves its hash."""
+    storage = mover.storage
+    head = await storage.broker.head(session)
+    if head is None or not due_to_archive(head, now_ms, mover.archive_after_ms):
+        return Moved.NOT_DUE
+    position = await folded(storage, end_of(head), storage.secret)
+    await _archive_blobs(storage, head)
+    manifest = await _sealed_through(storage, head, head.seq)
+    snapshot = encode_snapshot(position.state, position.seq, position.head)
+    async with _claimed_untouched(mover, head) as claimed:
+        if claimed is None:
+            return Moved.BUSY
+        claim, broker = claimed.claim, storage.broker
+        answer = await broker.snapshot(claim, head.seq, snapshot)
+        if isinstance(answer, Stored):
+            answer = await broker.seal(claim, manifest.last, manifest.encode())
+        if isinstance(answer, Stored):
+            answer = await broker.archive(claim)
+        return _moved(head, answer, "archived")
+
+
+def _moved(head: SessionHead, answer: Stored | Fenced | Refused, what: str) -> Moved:
+    if isinstance(answer, Stored):
+        log.info("session %s: %s", head.session, what)
+        return Moved.DONE
+    log.info("session %s: not %s: %s", head.session, what, answer.reason)
+    return Moved.BUSY
+
+
+async def _sealed_through(storage: Storage, head: SessionHead, through: int) -> Manifest:
+    """The manifest once the entries up to `through` are in the archive, which they are then."""
+    manifest = Manifest.decode(head.manifest)
+    if manifest.last != head.sealed_seq:
+        raise BrokenArchive(
+            f"session {head.session}: its manifest ends at {manifest.last}, not at {head.sealed_seq}"
+        )
+    entries = full_log(storage.broker, None, head.session, manifest.last, through)
+    async for stretch in stretches(entries):
+        segment = await storage.archive.write_segment(head.tree, head.session, manifest.head, stretch)
+        manifest = manifest.with_segment(segment)
+    if manifest.last != through:
+        raise BrokenArchive(f"session {head.session}: entry {manifest.last + 1} is missing in Redis")
+    return manifest
+
+
+async def _archive_blobs(storage: Storage, head: SessionHead) -> None:
+    for digest in sorted(await referenced_blobs(storage, head.session)):
+        if await storage.archive.has_blob(head.tree, digest):
+            continue
+        content = await storage.blobs.get(head.tree, digest)
+        if content is None:
+            log.warning("session %s: large text %s is in neither Redis nor the archive", head.session, digest)
+        else:
+            await storage.archive.write_blob(head.tree, digest, content)
+
+
+@asynccontextmanager
+async def _claimed_untouched(mover: Mover, head: SessionHead) -> AsyncIterator[Claimed | None]:
+    """Holds the session if it is still as `head` says and was parked, else None; gives it back after."""
+    broker = mover.storage.broker
+    claimed = await broker.claim_session(head.session, mover.name, secrets.token_hex(8), parked=True)
+    if claimed is None:
+        yield None
+        return
+    parked = _was_parked(head, claimed)
+    try:
+        yield claimed if parked and (claimed.seq, claimed.head) == (head.seq, head.head) else None
+    finally:
+        # What was due owes something and must not be parked; what was parked may have been given something,
+        # which the script looks at itself. After `archive` the claim is over: answered as fenced.
+        try:
+            await broker.release(claimed.claim, park=parked)
+        except BrokerError as error:
+            log.warning("session %s: not given back, its lease will run out: %s", head.session, error)
+
+
+def _was_parked(head: SessionHead, claimed: Claimed) -> bool:
+    """A claim of a due or abandoned session counts as an attempt, one of a parked session does not.
+
+    The epoch tells that nobody else has held it between the look and the claim.
+    """
+    attempts = claimed.claims_without_progress - head.claims_without_progress
+    return claimed.claim.epoch == head.epoch + 1 and attempts == 0
