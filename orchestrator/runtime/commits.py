@@ -7,7 +7,8 @@ commit behind it, whatever connection either travels on.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from orchestrator.broker.errors import OutOfMemory, Unavailable
 from orchestrator.broker.records import Claim, CommitRequest, Committed, Fenced, Refused, Release
@@ -15,6 +16,8 @@ from orchestrator.runtime.deltas import COALESCE_S, Deltas
 from orchestrator.runtime.journal import Position, Step
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import Ports
+
+T = TypeVar("T")
 
 RESEND_S = 0.05
 RESEND_MAX_S = 1.0
@@ -49,10 +52,10 @@ class Writing:
     ) -> Committed | Fenced | Refused | None:
         """Sends a step until it is answered; None if the claim was given up meanwhile."""
         if step.blobs:
-            await self._until_answered(lambda: self._ports.texts.store(self._claim.tree, step.blobs))
+            await self.insist(lambda: self._ports.texts.store(self._claim.tree, step.blobs))
         async with self._turn:
             request = self._request(step, cursor, release, meta)
-            answer: Committed | Fenced | Refused | None = await self._until_answered(
+            answer: Committed | Fenced | Refused | None = await self.insist(
                 lambda: self._ports.broker.commit(request)
             )
         if isinstance(answer, Committed):
@@ -78,8 +81,11 @@ class Writing:
             release=release,
         )
 
-    async def _until_answered(self, send: Any) -> Any:
-        """The same bytes again until somebody answers: whether the last ones arrived is unknown."""
+    async def insist(self, send: Callable[[], Awaitable[T]]) -> T | None:
+        """The same request again until it is answered; None if the claim was given up meanwhile.
+
+        Whether the last one arrived is unknown, and every script may be sent again.
+        """
         delay = RESEND_S
         while not self._given_up:
             try:

@@ -26,6 +26,7 @@ from orchestrator.broker.records import (
     Refused,
     Release,
     SqEntry,
+    Stored,
     StoredEntry,
 )
 from orchestrator.core import commands as c
@@ -181,7 +182,11 @@ class Runner:
 
     async def _read_sq(self) -> None:
         while self._unread and len(self._inbox) < SQ_PAGE:
-            page = await self._ports.broker.read_sq(self.claim.session, self._read_to, SQ_PAGE)
+            page = await self._writing.insist(
+                lambda: self._ports.broker.read_sq(self.claim.session, self._read_to, SQ_PAGE)
+            )
+            if page is None:
+                return
             self._unread = len(page) == SQ_PAGE
             await self._accept(page)
 
@@ -314,13 +319,17 @@ class Runner:
         return Ended.LOST
 
     async def _give_back(self, release: Release) -> bool:
-        answer = await self._ports.broker.release(self.claim, park=release == "park")
-        return not isinstance(answer, Fenced)
+        """Whether the claim is gone now; a release that was sent twice finds it gone already."""
+        answer = await self._writing.insist(
+            lambda: self._ports.broker.release(self.claim, park=release == "park")
+        )
+        return answer is not None
 
     async def _snapshot(self) -> None:
         data = encode_snapshot(self._state, self._position.seq, self._position.head)
-        stored = await self._ports.broker.snapshot(self.claim, self._position.seq, data)
-        if not isinstance(stored, Fenced | Refused):
+        seq = self._position.seq
+        stored = await self._writing.insist(lambda: self._ports.broker.snapshot(self.claim, seq, data))
+        if isinstance(stored, Stored):
             self._snapshot_seq = self._position.seq
 
     async def _export(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from orchestrator.broker.errors import BrokerError, Unavailable
+from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import Claimed
 from orchestrator.runtime.loading import BrokenLog, Cache
 from orchestrator.runtime.log import log
@@ -94,7 +94,7 @@ class Worker:
             self._look.clear()
             try:
                 await self._claim_all()
-            except Unavailable as error:
+            except BrokerError as error:
                 log.warning("cannot claim: %s", error)
                 await self._ports.sleep(UNAVAILABLE_S)
                 continue
