@@ -90,7 +90,7 @@ class Author:
         return self
 
     async def writes(
-        self, entries: Iterable[Entry], *, status: str = "idle", ended_ms: int = NOON_MS
+        self, entries: Iterable[Entry], *, status: str = "idle", ended_ms: int = NOON_MS, **more: Any
     ) -> Author:
         """Takes the session, commits entries, parks it again."""
         await self._take()
@@ -99,7 +99,7 @@ class Author:
             await self._commit(pending[:200])
             pending = pending[200:]
         meta = orjson.dumps({"updated_ms": ended_ms})
-        await self._commit(pending, release="park", status=status, meta=meta)
+        await self._commit(pending, release="park", status=status, meta=meta, **more)
         return self
 
     async def closes(self, ended_ms: int = NOON_MS) -> Author:

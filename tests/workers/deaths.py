@@ -1,0 +1,96 @@
+"""A process that dies at the n-th thing it does: from then on nothing of it has any effect."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestrator.broker.connection import Call, Wire
+from orchestrator.runtime.objects import Objects
+
+
+class Death(BaseException):
+    """Not an error that anybody could handle: the process is gone."""
+
+
+class Fate:
+    """Counts what a process does to the world; it dies at one of them, before or after the effect."""
+
+    def __init__(self, dies_at: int) -> None:
+        self._dies_at = dies_at
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def step(self) -> None:
+        with self._lock:
+            self._count += 1
+            if self._count >= self._dies_at:
+                raise Death
+
+
+class MortalWire(Wire):
+    """A connection of a process with a fate."""
+
+    def __init__(self, inner: Wire, fate: Fate) -> None:
+        self._inner = inner
+        self._fate = fate
+        self.clustered = inner.clustered
+
+    async def run(self, call: Call) -> list[Any]:
+        self._fate.step()
+        reply = await self._inner.run(call)
+        self._fate.step()
+        return reply
+
+    async def run_all(self, calls: Sequence[Call]) -> list[list[Any]]:
+        return [await self.run(call) for call in calls]
+
+    async def command(self, *args: Any) -> Any:
+        self._fate.step()
+        reply = await self._inner.command(*args)
+        self._fate.step()
+        return reply
+
+    async def commands(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
+        return [await self.command(*row) for row in rows]
+
+
+class MortalObjects(Objects):
+    """The archive as a process with a fate writes it."""
+
+    def __init__(self, url: str, fate: Fate) -> None:
+        super().__init__(url)
+        self._fate = fate
+
+    def put(self, name: str, content: bytes) -> None:
+        self._fate.step()
+        super().put(name, content)
+        self._fate.step()
+
+    def _put_file(self, path: Path, content: bytes) -> None:
+        # What a death in the middle of the write leaves.
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torn = path.with_name(f"{path.name}.{self._token(8)}.part")
+        torn.write_bytes(content[: len(content) // 2])
+        self._fate.step()
+        torn.unlink()
+        super()._put_file(path, content)
+
+    def get(self, name: str) -> bytes | None:
+        self._fate.step()
+        return super().get(name)
+
+    def exists(self, name: str) -> bool:
+        self._fate.step()
+        return super().exists(name)
+
+    def names(self, folder: str) -> list[str]:
+        self._fate.step()
+        return super().names(folder)
+
+    def remove(self, name: str) -> None:
+        self._fate.step()
+        super().remove(name)
+        self._fate.step()

@@ -1,0 +1,183 @@
+"""The archive's objects: byte-exact, proved on reading, whole or not there."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.broker.records import StoredEntry
+from orchestrator.core.chain import GENESIS, next_chain, payload_digest
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.runtime import archive as archives
+from orchestrator.runtime.archive import Archive, stretches
+from orchestrator.runtime.objects import Objects
+from orchestrator.runtime.segments import BrokenArchive, Manifest, Segment
+
+TREE, SESSION = TreeId("tree"), SessionId("session")
+KEY = b"a secret"
+
+
+def chained(payloads: list[bytes], secret: bytes = b"", after: int = 0) -> list[StoredEntry]:
+    head, found = GENESIS, []
+    for seq, payload in enumerate(payloads, after + 1):
+        salt = seq.to_bytes(16, "big")
+        head = next_chain(head, seq, 7, payload_digest(salt, payload), secret)
+        found.append(StoredEntry(seq, 7, payload, salt, head))
+    return found
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Archive:
+    return Archive.at(tmp_path.as_uri())
+
+
+async def _written(archive: Archive, entries: list[StoredEntry]) -> Manifest:
+    return Manifest((await archive.write_segment(TREE, SESSION, GENESIS, entries),))
+
+
+async def _read(archive: Archive, manifest: Manifest, after: int = 0) -> list[StoredEntry]:
+    return [entry async for entry in archive.read_entries(manifest, after)]
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.one_of(st.binary(max_size=40), st.text(max_size=40).map(str.encode)), min_size=1))
+async def test_any_payload_is_read_byte_for_byte(tmp_path: Path, payloads: list[bytes]) -> None:
+    archive = Archive.at(tmp_path.as_uri())
+    entries = chained(payloads)
+    manifest = Manifest.decode((await _written(archive, entries)).encode())
+    assert await _read(archive, manifest) == entries
+    assert await _read(archive, manifest, after=1) == entries[1:]
+
+
+async def test_segment_is_named_after_its_entries_and_the_chain(archive: Archive, tmp_path: Path) -> None:
+    entries = chained([b"{}"] * 3)
+    (segment,) = (await _written(archive, entries)).segments
+    assert segment.name == f"tree/session/1-3-{entries[-1].chain[:4].hex()}.jsonl.zst"
+    assert [path.name for path in (tmp_path / "tree" / "session").iterdir()] == [Path(segment.name).name]
+
+
+async def test_segment_of_a_forgotten_branch_does_not_replace_another(archive: Archive) -> None:
+    kept, other = chained([b"kept"] * 3), chained([b"other"] * 3)
+    manifest = await _written(archive, kept)
+    await _written(archive, other)
+    assert await _read(archive, manifest) == kept
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "emptied", "removed", "replaced"])
+async def test_damaged_segment_is_refused(archive: Archive, tmp_path: Path, damage: str) -> None:
+    manifest = await _written(archive, chained([b'{"n":1}'] * 50))
+    (segment,) = manifest.segments
+    file = tmp_path / segment.name
+    packed = bytearray(file.read_bytes())
+    match damage:
+        case "cut":
+            file.write_bytes(packed[:-5])
+        case "flipped":
+            packed[len(packed) // 2] ^= 1
+            file.write_bytes(packed)
+        case "emptied":
+            file.write_bytes(b"")
+        case "removed":
+            file.unlink()
+        case "replaced":
+            (other,) = (await _written(archive, chained([b'{"n":2}'] * 50))).segments
+            file.write_bytes((tmp_path / other.name).read_bytes())
+    with pytest.raises(BrokenArchive, match="tree/session/1-50"):
+        await _read(archive, manifest)
+
+
+async def test_segment_with_a_forged_manifest_fails_by_the_key(tmp_path: Path) -> None:
+    """Who can write the manifest and the objects, but has no key, cannot forge a log."""
+    forger, owner = Archive.at(tmp_path.as_uri()), Archive.at(tmp_path.as_uri(), KEY)
+    manifest = await _written(forger, chained([b"forged"] * 3))
+    with pytest.raises(BrokenArchive, match="entry 1"):
+        await _read(owner, manifest)
+    true = chained([b"true"] * 3, KEY)
+    assert await _read(owner, await _written(owner, true)) == true
+
+
+async def test_entries_that_do_not_follow_are_not_stored(archive: Archive, tmp_path: Path) -> None:
+    entries = chained([b"a", b"b", b"c"])
+    altered = [entries[0], replace(entries[1], payload=b"B"), entries[2]]
+    for wrong in (altered, [entries[0], entries[2]]):
+        with pytest.raises(BrokenArchive):
+            await _written(archive, wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_manifest_with_a_gap_is_refused(archive: Archive) -> None:
+    (first,) = (await _written(archive, chained([b"a"] * 3))).segments
+    gap = Manifest((first, replace(first, first=5, last=7)))
+    with pytest.raises(BrokenArchive, match="does not follow"):
+        Manifest.decode(gap.encode())
+    for text in (b"{", b"[]", b'{"version":1}', b'{"version":2,"segments":[]}'):
+        with pytest.raises(BrokenArchive):
+            Manifest.decode(text)
+    assert Manifest.decode(b"") == Manifest()
+
+
+async def test_blob_is_kept_once_and_proved(archive: Archive, tmp_path: Path) -> None:
+    content = b"line\n" * 1000
+    digest = hashlib.sha256(content).hexdigest()
+    assert await archive.read_blob(TREE, digest) is None
+    await archive.write_blob(TREE, digest, content)
+    await archive.write_blob(TREE, digest, content)
+    assert await archive.read_blob(TREE, digest) == content
+    await archive.write_blob(TREE, "0" * 64, content)
+    with pytest.raises(BrokenArchive, match="another hash"):
+        await archive.read_blob(TREE, "0" * 64)
+
+
+async def test_archive_may_be_any_store_that_fsspec_knows() -> None:
+    archive = Archive.at("memory://dendro-test")
+    entries = chained([b"{}"] * 3)
+    manifest = await _written(archive, entries)
+    assert await _read(archive, manifest) == entries
+    await archive.condemn(TREE)
+    assert await archive.condemned() == (TREE,)
+    await archive.delete_tree(TREE)
+    assert await archive.condemned() == ()
+    with pytest.raises(BrokenArchive, match="missing"):
+        await _read(archive, manifest)
+
+
+def test_object_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = Objects(tmp_path.as_uri())
+    objects.put("folder/name", b"first")
+
+    def full_disk(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("orchestrator.runtime.objects.os.fsync", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        objects.put("folder/name", b"second")
+    assert objects.get("folder/name") == b"first"
+    assert objects.names("folder") == ["name"]
+    assert len(list((tmp_path / "folder").iterdir())) == 1
+
+
+async def test_stretches_are_cut_by_entries_and_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "SEGMENT_ENTRIES", 3)
+    monkeypatch.setattr(archives, "SEGMENT_BYTES", 10)
+
+    async def sizes_of(*payloads: bytes) -> list[int]:
+        async def entries() -> object:
+            for entry in chained(list(payloads)):
+                yield entry
+
+        return [len(stretch) async for stretch in stretches(entries())]  # type: ignore[arg-type]
+
+    assert await sizes_of(*[b"x"] * 7) == [3, 3, 1]
+    assert await sizes_of(b"x" * 6, b"x" * 6, b"x" * 40, b"x") == [1, 1, 1, 1]
+    assert await sizes_of() == []
+
+
+def test_manifest_of_a_newer_version_may_say_more_of_a_segment() -> None:
+    segment = Segment("n", 1, 2, "00" * 32, "11" * 32, "sha", 5)
+    text = Manifest((segment,)).encode().replace(b'"bytes":5', b'"bytes":5,"packed":3')
+    assert Manifest.decode(text).segments == (segment,)

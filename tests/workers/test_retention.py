@@ -1,0 +1,74 @@
+"""Retention: a tree goes as a whole, when its time has come and nobody wants it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.broker.connection import Wire
+from orchestrator.core.ids import TreeId
+from orchestrator.runtime.restore import Storage
+from tests.workers.actors import DAY_MS, NOON_MS, Author, is_told, session_id, some_entries
+from workers.upkeep_retention import delete_tree, expired_trees, finish_deletions
+from workers.upkeep_sealing import Moved, Mover, archive_session
+
+pytestmark = pytest.mark.realredis
+
+LATER_MS = NOON_MS + DAY_MS
+
+
+async def _retain(storage: Storage, now_ms: int = LATER_MS) -> list[bool]:
+    heads = await storage.broker.sessions()
+    return [await delete_tree(storage, members) for members in expired_trees(heads, now_ms, DAY_MS)]
+
+
+async def test_ended_tree_leaves_nothing_in_redis_or_archive(
+    mover: Mover, storage: Storage, wire: Wire, tmp_path: Path
+) -> None:
+    empty = set(await wire.command("KEYS", "*"))
+    root = await Author(storage).is_born()
+    child = await Author(storage, session_id()).is_born(TreeId(root.session))
+    for author in (root, child):
+        await (await author.writes(some_entries(20))).closes()
+        assert await archive_session(mover, author.session, LATER_MS) is Moved.DONE
+    assert list((tmp_path / "archive" / root.session).iterdir())
+    assert await _retain(storage, LATER_MS - 1) == []
+    assert await _retain(storage) == [True]
+    left = set(await wire.command("KEYS", "*")) - empty
+    # The pool's clock and hints are the deployment's, not the tree's.
+    assert all(b":clock:" in key or b":ready:" in key for key in left)
+    assert not (tmp_path / "archive" / root.session).exists()
+
+
+async def test_open_session_is_kept_for_ever(storage: Storage) -> None:
+    root = await Author(storage).is_born()
+    await root.writes(some_entries(3))
+    assert await _retain(storage, LATER_MS * 2) == []
+
+
+async def test_tree_is_kept_while_one_of_its_sessions_has_something_to_do(storage: Storage) -> None:
+    root = await Author(storage).is_born()
+    child = await Author(storage, session_id()).is_born(TreeId(root.session))
+    await root.closes()
+    await is_told(storage, child.session)
+    assert await _retain(storage) == []
+
+
+async def test_tree_that_is_resumed_meanwhile_is_spared(storage: Storage) -> None:
+    root = await (await Author(storage).is_born()).closes()
+    (members,) = expired_trees(await storage.broker.sessions(), LATER_MS, DAY_MS)
+    await is_told(storage, root.session)
+    assert not await delete_tree(storage, members)
+    assert await storage.broker.head(root.session) is not None
+    assert await storage.archive.condemned() == ()
+
+
+async def test_note_of_a_deletion_is_not_obeyed_for_a_tree_that_lives(storage: Storage) -> None:
+    root = await (await Author(storage).is_born()).writes(some_entries(20))
+    tree = TreeId(root.session)
+    await storage.archive.write_blob(tree, "0" * 64, b"kept")
+    await storage.archive.condemn(tree)
+    await finish_deletions(storage)
+    assert await storage.archive.condemned() == ()
+    assert await storage.archive.has_blob(tree, "0" * 64)

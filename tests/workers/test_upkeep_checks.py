@@ -1,0 +1,104 @@
+"""What upkeep notices: altered logs, sessions that nobody serves, deadlines that have passed."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import orjson
+import pytest
+
+from orchestrator.broker.connection import Wire
+from orchestrator.broker.records import TimerSet, WorkerState
+from orchestrator.core.ids import SessionId
+from orchestrator.runtime.restore import Storage
+from tests.workers.actors import NOON_MS, Author, head_of, is_told, some_entries
+from workers.upkeep_checks import Round, fire_timers, unattended, verify_session, verify_some
+from workers.upkeep_sealing import Moved, Mover, seal_session
+
+pytestmark = pytest.mark.realredis
+
+
+async def _half_sealed(mover: Mover) -> Author:
+    author = await Author(mover.storage).is_born()
+    await (await author.writes(some_entries(40))).snapshots()
+    await author.writes(some_entries(20))
+    assert await seal_session(mover, author.session) is Moved.DONE
+    return author
+
+
+async def test_whole_log_is_verified_wherever_it_is(mover: Mover, storage: Storage) -> None:
+    author = await _half_sealed(mover)
+    assert await verify_session(storage, author.session) is None
+
+
+async def test_altered_log_is_reported(
+    mover: Mover, storage: Storage, wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    author, sound = await _half_sealed(mover), await _half_sealed(mover)
+    entries = await storage.broker.read_rollout(author.session, 0, 100)
+    key = storage.broker.keys.rollout(author.session)
+    await wire.command("DEL", key)
+    for entry in entries:
+        payload = b"altered" if entry.seq == 50 else entry.payload
+        fields = ("p", payload, "s", entry.salt, "e", entry.epoch, "h", entry.chain)
+        await wire.command("XADD", key, f"{entry.seq}-0", *fields)
+    with caplog.at_level(logging.ERROR, "dendro.upkeep"):
+        assert await verify_some(storage, [author.session, sound.session, SessionId(_unknown())]) == 1
+    (report,) = caplog.messages
+    assert f"session {author.session}" in report
+    assert "at 50" in report
+
+
+async def test_log_that_lost_its_end_is_reported(mover: Mover, storage: Storage, wire: Wire) -> None:
+    author = await _half_sealed(mover)
+    await wire.command("XDEL", storage.broker.keys.rollout(author.session), "60-0")
+    found = await verify_session(storage, author.session)
+    assert found is not None
+    assert found.seq == 60
+
+
+async def test_segment_that_is_gone_is_reported(
+    mover: Mover, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    author = await _half_sealed(mover)
+    monkeypatch.setattr(storage.archive._objects, "get", lambda name: None)
+    found = await verify_session(storage, author.session)
+    assert found is not None
+    assert (found.seq, "missing" in found.reason) == (1, True)
+
+
+def test_round_comes_to_every_session_before_it_comes_to_one_again() -> None:
+    sessions, seen, turn = [SessionId(name) for name in "dbaec"], [], Round()
+    for _ in range(3):
+        seen += turn.take(sessions, 2)
+    assert seen[:5] == sorted(sessions)
+    assert seen[5] == "a"
+    assert turn.take([], 2) == []
+
+
+async def test_timers_fire_without_any_worker(storage: Storage) -> None:
+    author = await Author(storage).is_born()
+    await author.writes(some_entries(1), timers_set=(TimerSet("t", 3, 1),))
+    assert await fire_timers(storage.broker) == 1
+    assert await fire_timers(storage.broker) == 0
+    (entry,) = await storage.broker.read_sq(author.session)
+    assert (entry.kind, entry.submission, entry.generation) == ("timer", "t", 3)
+
+
+async def test_operator_is_told_of_work_that_nobody_takes(storage: Storage) -> None:
+    author = await Author(storage).is_born()
+    await is_told(storage, author.session)
+    head = await head_of(storage, author.session)
+    alive = WorkerState("w1", orjson.dumps({"pools": ["default"]}), NOON_MS)
+    assert not list(unattended([head], [alive], NOON_MS))
+    (complaint,) = unattended([head], [replace(alive, state=b'{"pools":["gpu"]}')], NOON_MS)
+    assert "1 sessions of pool default wait" in complaint
+    (complaint,) = unattended([replace(head, holder="w1")], [alive], NOON_MS + 60_000)
+    assert "held by w1, which is silent" in complaint
+    (complaint,) = unattended([replace(head, quarantined=True)], [alive], NOON_MS)
+    assert "quarantined" in complaint
+
+
+def _unknown() -> str:
+    return "0198f000-0000-7003-8000-000000000000"
