@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from orchestrator.broker.errors import OutOfMemory, Unavailable
 from orchestrator.broker.records import Claim, CommitRequest, Committed, Fenced, Refused, Release
-from orchestrator.runtime.deltas import COALESCE_S, Deltas
+from orchestrator.runtime.deltas import COALESCE_S, Delta, Deltas
 from orchestrator.runtime.journal import Position, Step
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import Ports
@@ -96,9 +96,9 @@ class Writing:
                 delay = min(delay * 2, RESEND_MAX_S)
         return None
 
-    def delta(self, task_id: str, message: dict[str, Any], position: Position) -> None:
+    def delta(self, delta: Delta, position: Position) -> None:
         """Queues an event that belongs to no entry; it rides in the next commit, or goes by itself soon."""
-        self._deltas.add(task_id, message)
+        self._deltas.add(delta.task_id, delta.message)
         if self._flush is None or self._flush.done():
             self._flush = self._ports.spawn(self._flush_soon(position), f"{self._claim.session}:deltas")
 

@@ -7,6 +7,7 @@ after 20 ms or 4 KB, whichever is first.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -18,6 +19,18 @@ COALESCE_S = 0.020
 COALESCE_BYTES = 4096
 
 _JOINED = frozenset({"agent_message_delta", "agent_reasoning_delta", "agent_reasoning_raw_content_delta"})
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """One event message that belongs to no entry."""
+
+    task_id: str
+    message: Mapping[str, Any]
+
+    def event(self, seq: int, head: bytes) -> NewEvent:
+        """The event, as one that belongs to entry `seq`."""
+        return NewEvent(orjson.dumps({"id": self.task_id, "msg": self.message}), seq, head[:4].hex())
 
 
 class Deltas:

@@ -88,6 +88,11 @@ class Step:
         self.approvals_close += decision.approvals_close
         self.export = self.export or decision.export
 
+    def show(self, event: NewEvent) -> None:
+        """Adds an event that belongs to no entry, behind what was taken before it."""
+        self.events.append(event)
+        self.size += len(event.payload)
+
     def _append(self, line: bytes) -> None:
         salt = self.writer.random_bytes(SALT_BYTES)
         seq = self.position.seq + 1

@@ -46,6 +46,7 @@ from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import encode_snapshot
 from orchestrator.core.state import Call, State
 from orchestrator.runtime.commits import Writing
+from orchestrator.runtime.deltas import Delta
 from orchestrator.runtime.effects import EffectKey, Effects
 from orchestrator.runtime.export import RolloutFile
 from orchestrator.runtime.intake import command_of, drained_call, judged_running, refused_call, with_images
@@ -87,8 +88,8 @@ class RunnerConfig:
     """Under `effects = wait`: whether replicas have the last commit."""
 
 
-Arrival = tuple[c.Command | Decision, str | None]
-"""Something to decide (or decided already), and the SQ entry that it came from."""
+Arrival = tuple[c.Command | Decision | Delta, str | None]
+"""Something to decide (or decided already, or only to be shown), and the SQ entry that it came from."""
 
 
 class Runner:
@@ -113,6 +114,7 @@ class Runner:
         self._draining = False
         self._lost = False
         self._cut = False
+        self._stepping = True
         self._delay: asyncio.Task[None] | None = None
         self._unexported: list[StoredEntry] = []
         self._position: Position
@@ -146,9 +148,11 @@ class Runner:
         try:
             await self._begin()
             while True:
+                self._stepping = True
                 ended = await self._step()
                 if ended is not None:
                     return ended
+                self._stepping = False
                 await self._wake.wait()
                 self._wake.clear()
         finally:
@@ -211,7 +215,10 @@ class Runner:
             if sq_id is not None:
                 self._cursor = sq_id
 
-    def _decide(self, step: Step, command: c.Command | Decision) -> None:
+    def _decide(self, step: Step, command: c.Command | Decision | Delta) -> None:
+        if isinstance(command, Delta):
+            self._show(step, command)
+            return
         if isinstance(command, Decision):
             step.take(command)
             return
@@ -220,6 +227,15 @@ class Runner:
         except IllegalCommand as illegal:
             # What an effect still had to say of work that was stopped meanwhile.
             log.info("session %s: %s", self.claim.session, illegal)
+
+    def _show(self, step: Step, delta: Delta) -> None:
+        task = step.position.state.task
+        if task is None or task.id != delta.task_id:
+            return
+        if step.entries:
+            step.show(delta.event(step.position.seq, step.position.head))
+        else:
+            self._writing.delta(delta, step.base)
 
     def _moment(self, step: Step) -> c.Moment:
         return c.Moment(step.at_ms, self.claim.epoch, self._rules(step.position.state), self._ports.jitter())
@@ -390,8 +406,12 @@ class Runner:
         if self._config.keep_deltas:
             self._inbox.append((Decision((Entry(EVENT_MSG, message, task.id),)), None))
             self._wake.set()
+        elif self._inbox or self._stepping:
+            # What happened before it (an item was done) is not in the log yet, and its event comes first.
+            self._inbox.append((Delta(task.id, message), None))
+            self._wake.set()
         else:
-            self._writing.delta(task.id, message, self._position)
+            self._writing.delta(Delta(task.id, message), self._position)
 
     def _effect_failed(self, key: EffectKey, error: BaseException) -> None:
         log.error("session %s: %s %s failed", self.claim.session, *key, exc_info=error)
