@@ -9,7 +9,7 @@ from orchestrator.core import entries as e
 from orchestrator.core.commands import ItemCompleted, ResponseBroken, ResponseCompleted
 from orchestrator.core.compaction import COMPACTED_MESSAGE, COMPACTED_WARNING, compacted_history
 from orchestrator.core.draft import Draft
-from orchestrator.core.history import CALL_KINDS, message_text
+from orchestrator.core.history import CALL_KINDS, call_output, message_text
 from orchestrator.core.rules_task import (
     BY_FAILURE,
     RETRY_TIMER,
@@ -19,11 +19,15 @@ from orchestrator.core.rules_task import (
     settle,
     token_count,
 )
+from orchestrator.core.state import Phase
 from orchestrator.core.tokens import must_compact
 
 BASE_DELAY_MS = 200
 SUMMARY_BYTES = 60_000
 """A longer text would be stored beside its entry, where the fold that joins a summary cannot read it."""
+MOST_CALLS = 100
+"""Calls of one response that run: an interrupt closes them all in one commit, which holds 256 entries."""
+TOO_MANY_CALLS = f"not run: a response may ask for at most {MOST_CALLS} calls"
 HELD_DELAY_MS = 5_000
 """A longer delay is a timer, and nobody holds the session meanwhile (PROTOCOL: `Turn`)."""
 
@@ -63,8 +67,16 @@ def item_completed(draft: Draft, command: ItemCompleted) -> None:
     for event in _item_events(item, draft.moment.rules.show_raw_reasoning):
         draft.emit(event)
     if item.get("type") in CALL_KINDS:
-        item["call_id"] = _unique_call_id(draft, item.get("call_id") or f"call-{command.n}")
+        _call_proposed(draft, {**item, "call_id": item.get("call_id") or f"call-{command.n}"})
+    else:
+        draft.add(e.item(item))
+
+
+def _call_proposed(draft: Draft, item: dict[str, Any]) -> None:
+    item["call_id"] = _unique_call_id(draft, item["call_id"])
     draft.add(e.item(item))
+    if len(draft.task.calls) > MOST_CALLS:
+        draft.add(e.item(call_output(item, TOO_MANY_CALLS)), e.call_phase(item["call_id"], Phase.DONE))
 
 
 def _request(draft: Draft, n: int) -> Any:
@@ -123,6 +135,7 @@ def response_completed(draft: Draft, command: ResponseCompleted) -> None:
 
 
 def _compacted(draft: Draft) -> None:
+    token_count(draft)
     summary = draft.task.summary
     if not summary:
         fail(draft, "the model answered the compaction request with no text; the history stays as it was")
@@ -133,7 +146,6 @@ def _compacted(draft: Draft) -> None:
             e.COMPACTED, {"message": summary, "replacement_history": items, "kept_user_texts": list(kept)}
         )
     )
-    token_count(draft)
     draft.event("warning", message=COMPACTED_WARNING)
     if draft.task.kind == "compact":
         draft.event("agent_message", message=COMPACTED_MESSAGE)

@@ -23,6 +23,9 @@ from orchestrator.core.rules_task import (
 from orchestrator.core.state import Queued
 from orchestrator.protocol import ops
 
+MOST_STEERED = 100
+"""They join the history together, in one commit."""
+
 
 def submitted(draft: Draft, command: Submitted) -> None:
     """One submission, in the order of the SQ."""
@@ -57,6 +60,9 @@ def _user_turn(draft: Draft, command: Submitted, op: Mapping[str, Any]) -> None:
         return
     task = draft.state.task
     if task is not None and _steers(draft, op):
+        if len(task.steered) >= MOST_STEERED:
+            error(draft, command.id, f"not taken: {MOST_STEERED} inputs wait for the task's next request")
+            return
         draft.add(e.steered(command.id, input_message(op["items"])), user_message_event(task.id, op["items"]))
         return
     if task is None and not draft.state.queue:
