@@ -80,10 +80,11 @@ def _event_msg(state: State, payload: Payload, seq: int) -> State:
     if payload.get("response_id"):
         bookmark = (payload["response_id"], len(state.history))
         state = replace(state, bookmarks=state.bookmarks.append(bookmark))
-    info = payload.get("info")
-    if info and not state.native:
-        last, total = Usage.of(info["last_token_usage"]), Usage.of(info["total_token_usage"])
-        state = replace(state, tokens=TokenInfo(total, last))
+    if info := payload.get("info"):
+        told = TokenInfo(Usage.of(info["total_token_usage"]), Usage.of(info["last_token_usage"]))
+        state = replace(state, told=told, tokens=state.tokens if state.native else told)
+    if state.task is not None:
+        state = replace(state, task=replace(state.task, usage=None))
     if payload.get("rate_limits"):
         state = replace(state, rate_limits=payload["rate_limits"])
     return state
@@ -144,6 +145,7 @@ def _request_begun(state: State, payload: Payload, seq: int) -> State:
         request=request,
         response_complete=False,
         response_id="",
+        usage=None,
         calls=(),
         steered=(),
         summary=None,
@@ -160,6 +162,7 @@ def _request_ended(state: State, payload: Payload, seq: int) -> State:
 def _completed(state: State, payload: Payload) -> State:
     task = _task(state)
     turn = task.request is not None and task.request.purpose == "turn"
+    usage = Usage.of(payload["usage"]) if payload.get("usage") else None
     ended = replace(
         task,
         request=None,
@@ -167,11 +170,10 @@ def _completed(state: State, payload: Payload) -> State:
         response_id=payload.get("response_id") or "",
         stream_retries=0,
         http_used=0,
+        usage=usage,
     )
     state = replace(state, task=ended, compacted=state.compacted and not turn)
-    if not payload.get("usage"):
-        return state
-    return replace(state, tokens=counted(state.tokens, Usage.of(payload["usage"])))
+    return replace(state, tokens=counted(state.tokens, usage)) if usage else state
 
 
 def _retry(state: State, payload: Payload) -> State:

@@ -11,6 +11,7 @@ from orchestrator.core.context import TURN_ABORTED_MARKER, context_change, envir
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import call_output, user_message
 from orchestrator.core.state import Phase, Queued
+from orchestrator.core.tokens import counted
 
 BY_USER = "aborted by user"
 BY_FAILURE = "aborted because the model request failed"
@@ -126,10 +127,12 @@ def _joined(texts: list[Any]) -> Any:
 
 
 def token_count(draft: Draft, response_id: str = "") -> None:
-    """The accounts as they stand; with the bookmark of the turn that just ended."""
-    tokens, window = draft.state.tokens, draft.task.settings.context_window
+    """The accounts, with the turn that just ended and its bookmark."""
+    told, usage, window = draft.state.told, draft.task.usage, draft.task.settings.context_window
+    if usage is not None:
+        told = counted(told, usage)
     fields: dict[str, Any] = {
-        "info": tokens.wire(window) if tokens else None,
+        "info": told.wire(window) if told else None,
         "rate_limits": draft.state.rate_limits or NO_RATE_LIMITS,
     }
     if response_id:

@@ -74,6 +74,7 @@ def _state(wire: dict[str, Any]) -> State:
         task=_task(wire["task"]) if wire["task"] else None,
         queue=tuple(Queued(**waiting) for waiting in wire["queue"]),
         tokens=_tokens(wire["tokens"]) if wire["tokens"] else None,
+        told=_tokens(wire["told"]) if wire["told"] else None,
         bookmarks=Log(
             tuple(tuple(_mark(mark) for mark in chunk) for chunk in wire["bookmarks"]["chunks"]),
             tuple(_mark(mark) for mark in wire["bookmarks"]["tail"]),
@@ -93,6 +94,7 @@ _STATE_NESTED = frozenset(
         "task",
         "queue",
         "tokens",
+        "told",
         "bookmarks",
         "approved",
         "granted_roots",
@@ -119,9 +121,10 @@ def _tokens(wire: dict[str, Any]) -> TokenInfo:
 
 def _task(wire: dict[str, Any]) -> Task:
     return Task(
-        **_plain(wire, Task, skip=frozenset({"settings", "request", "calls", "steered"})),
+        **_plain(wire, Task, skip=frozenset({"settings", "request", "calls", "steered", "usage"})),
         settings=TurnSettings.of(wire["settings"]),
         request=Request(**wire["request"]) if wire["request"] else None,
+        usage=Usage(**wire["usage"]) if wire["usage"] else None,
         calls=tuple(_call(call) for call in wire["calls"]),
         steered=tuple(wire["steered"]),
     )

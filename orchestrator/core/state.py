@@ -26,7 +26,7 @@ from typing import Any
 
 from orchestrator.core.history import Item, Log
 from orchestrator.core.settings import SessionFacts, TurnSettings
-from orchestrator.core.tokens import TokenInfo
+from orchestrator.core.tokens import TokenInfo, Usage
 
 
 class Phase(StrEnum):
@@ -99,6 +99,8 @@ class Task:
     response_complete: bool = False
     """The last response ended as it should; when its calls are done, the turn is over."""
     response_id: str = ""
+    usage: Usage | None = None
+    """Of the last response, until the client has been told."""
     last_message: str | None = None
     summary: str | None = None
     failure: str = ""
@@ -168,6 +170,9 @@ class State:
     task: Task | None = None
     queue: tuple[Queued, ...] = ()
     tokens: TokenInfo | None = None
+    """What was used, aborted turns too: what a budget and the window go by."""
+    told: TokenInfo | None = None
+    """The accounts in the last `token_count`: only turns whose calls ended count there (as recorded)."""
     rate_limits: Mapping[str, Any] | None = None
     bookmarks: Log[tuple[str, int]] = field(default_factory=Log)
     """(response_id, length of the history after that turn), oldest first."""
