@@ -30,6 +30,7 @@ from arq.connections import ArqRedis
 from redis import exceptions as foreign
 from redis.asyncio import ConnectionPool
 
+from orchestrator.broker.errors import Unavailable
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import SessionId
 from orchestrator.runtime.archive import Archive
@@ -208,7 +209,7 @@ async def serve(upkeep: Upkeep, url: str) -> None:
         worker = arq.Worker(**worker_settings(upkeep, queue))
         try:
             await worker.async_run()
-        except (foreign.ConnectionError, foreign.TimeoutError, foreign.BusyLoadingError, OSError) as error:
+        except (Unavailable, foreign.ConnectionError, foreign.TimeoutError, OSError) as error:
             log.warning("no upkeep without its queue, trying again: %s", error)
         finally:
             await _close(worker, queue)
@@ -220,9 +221,8 @@ async def _close(worker: arq.Worker, queue: ArqRedis) -> None:
         job.cancel()
     # Cancelled jobs go back to the queue; without Redis nothing can be noted, and nothing need be.
     await asyncio.gather(*worker.tasks.values(), return_exceptions=True)
-    await queue.aclose()
     with suppress(foreign.RedisError, OSError):
-        await queue.connection_pool.disconnect()
+        await queue.aclose(close_connection_pool=True)
 
 
 # ── the process ───────────────────────────────────────────────────────────────────────────────

@@ -101,7 +101,7 @@ async def seal_session(mover: Mover, session: SessionId) -> Moved:
         if claimed is None:
             return Moved.BUSY
         answer = await mover.storage.broker.seal(claimed.claim, manifest.last, manifest.encode())
-        return _moved(head, answer, f"sealed through {manifest.last}")
+    return _moved(head, answer, f"sealed through {manifest.last}")
 
 
 async def archive_session(mover: Mover, session: SessionId, now_ms: int) -> Moved:
@@ -123,7 +123,7 @@ async def archive_session(mover: Mover, session: SessionId, now_ms: int) -> Move
             answer = await broker.seal(claim, manifest.last, manifest.encode())
         if isinstance(answer, Stored):
             answer = await broker.archive(claim)
-        return _moved(head, answer, "archived")
+    return _moved(head, answer, "archived")
 
 
 def _moved(head: SessionHead, answer: Stored | Fenced | Refused, what: str) -> Moved:
