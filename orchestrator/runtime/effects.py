@@ -3,6 +3,10 @@
 An effect never writes. It hands what happened to the runner as commands, and what is to be
 shown meanwhile as deltas. An effect that dies of an unexpected error tells the runner so;
 nothing is swallowed.
+
+An effect that has ended is not over: until its result is decided, the log still says that
+it runs, and whoever asks the log alone would start it again. So a key stays here from its
+start until it is settled.
 """
 
 from __future__ import annotations
@@ -21,41 +25,55 @@ class Effects:
     """What runs for one session right now, by key."""
 
     def __init__(
-        self, ports: Ports, session: str, failed: Callable[[EffectKey, BaseException], None]
+        self, ports: Ports, session: str, ended: Callable[[EffectKey, BaseException | None], None]
     ) -> None:
         self._ports = ports
         self._session = session
-        self._failed = failed
+        self._tell = ended
+        self._unsettled: set[EffectKey] = set()
         self._running: dict[EffectKey, tuple[asyncio.Task[None], float]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._running)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._running
+        """Whether it was started and its result is not decided yet."""
+        return key in self._unsettled
 
     def start(self, key: EffectKey, work: Coroutine[Any, Any, None]) -> None:
-        """Starts an effect once: a key that runs already is an error of the caller."""
-        assert key not in self._running
+        """Starts an effect once: a key that is not settled is an error of the caller."""
+        assert key not in self._unsettled
+        self._unsettled.add(key)
         task = self._ports.spawn(work, f"{self._session}:{key[0]}:{key[1]}")
         self._running[key] = (task, self._ports.monotonic())
         task.add_done_callback(lambda done: self._ended(key, done))
 
     def _ended(self, key: EffectKey, task: asyncio.Task[None]) -> None:
         self._running.pop(key, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._failed(key, error)
+        self._tell(key, None if task.cancelled() else task.exception())
+
+    def settle(self, key: EffectKey) -> None:
+        """Its result was decided: if the state asks for it now, that is a new decision."""
+        self._unsettled.discard(key)
+
+    def settle_all(self) -> None:
+        """Everything was stopped, and that was decided."""
+        self._unsettled.clear()
 
     def elapsed(self, kind: str) -> dict[str, float]:
         """Seconds that each running effect of a kind has run."""
         now = self._ports.monotonic()
         return {key[1]: now - began for key, (_, began) in self._running.items() if key[0] == kind}
 
+    def cancel(self) -> None:
+        """Tells everything to end, without waiting for the proof."""
+        for task, _ in self._running.values():
+            task.cancel()
+
     async def stop(self) -> None:
         """Cancels everything and returns when all of it has ended; commands are proved dead by then."""
         tasks = [task for task, _ in self._running.values()]
-        for task in tasks:
-            task.cancel()
+        self.cancel()
         await _ended_all(tasks)
 
 

@@ -103,7 +103,7 @@ class Runner:
         self._cache = cache
         self._writer = Writer(claimed.claim.epoch, ports.random_bytes, config.chain_key)
         self._writing = Writing(ports, claimed.claim)
-        self._effects = Effects(ports, claimed.claim.session, self._effect_failed)
+        self._effects = Effects(ports, claimed.claim.session, self._effect_ended)
         self._inbox: deque[Arrival] = deque()
         self._wake = asyncio.Event()
         self._cursor = claimed.cursor
@@ -227,6 +227,19 @@ class Runner:
         except IllegalCommand as illegal:
             # What an effect still had to say of work that was stopped meanwhile.
             log.info("session %s: %s", self.claim.session, illegal)
+        self._settle(command)
+
+    def _settle(self, command: c.Command) -> None:
+        """An effect's last word was decided, or found to be of no use any more."""
+        match command:
+            case c.CallFinished(call_id):
+                self._effects.settle(("call", call_id))
+            case c.ResponseCompleted(n) | c.ResponseBroken(n):
+                self._effects.settle(("request", str(n)))
+            case c.Stopped():
+                self._effects.settle_all()
+            case _:
+                pass
 
     def _show(self, step: Step, delta: Delta) -> None:
         task = step.position.state.task
@@ -413,7 +426,11 @@ class Runner:
         else:
             self._writing.delta(Delta(task.id, message), self._position)
 
-    def _effect_failed(self, key: EffectKey, error: BaseException) -> None:
+    def _effect_ended(self, key: EffectKey, error: BaseException | None) -> None:
+        # Its result may be in the log already: then it was all that kept the session from being given back.
+        self._wake.set()
+        if error is None:
+            return
         log.error("session %s: %s %s failed", self.claim.session, *key, exc_info=error)
         text = f"internal error: {type(error).__name__}: {error}"
         if key[0] == "request":

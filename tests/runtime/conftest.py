@@ -1,0 +1,25 @@
+"""One real server for all tests of the runtime, emptied for each."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+
+import pytest
+
+from tests.runtime.stage import Stage, opened
+from tests.servers import RedisServer, start_redis
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with start_redis(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+async def stage(redis_server: RedisServer) -> AsyncIterator[Stage]:
+    with closing(redis_server.client()) as client:
+        client.flushall()
+    async with opened(redis_server.url) as stage:
+        yield stage

@@ -1,0 +1,187 @@
+"""A model, tools and a keeper that do what a test says, and remember what was asked of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from orchestrator.core.commands import ApplyPatch, Assessment, CallFinished, Exec
+from orchestrator.core.state import Call, State
+from orchestrator.model.client import HttpBudget
+from orchestrator.model.events import Completed, ItemDone, ModelEvent, TextDelta
+from orchestrator.model.request import Item, Prompt
+from orchestrator.runtime.ports import CallSite
+from tests.runtime.wires import Gate
+
+Cue = ModelEvent | Gate | Exception
+USAGE = {
+    "input_tokens": 10,
+    "cached_input_tokens": 0,
+    "output_tokens": 2,
+    "reasoning_output_tokens": 0,
+    "total_tokens": 12,
+}
+
+
+def calls(call_id: str, name: str = "shell", **arguments: Any) -> ItemDone:
+    """The model asks for a call."""
+    text = orjson.dumps({"command": ["true"], **arguments}).decode()
+    return ItemDone({"type": "function_call", "name": name, "arguments": text, "call_id": call_id})
+
+
+def message(text: str) -> ItemDone:
+    """The model says something."""
+    return ItemDone(
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+    )
+
+
+def ends(response_id: str = "resp") -> Completed:
+    return Completed(response_id, USAGE, None)
+
+
+class ScriptedModels:
+    """Answers each request with the next turn; a request that no turn is left for gets a short goodbye."""
+
+    def __init__(self) -> None:
+        self.prompts: list[Prompt] = []
+        self.streaming = 0
+        self._turns: deque[tuple[Cue, ...]] = deque()
+
+    def will(self, *turns: Sequence[Cue]) -> None:
+        """Adds turns; one without an end of its own is completed."""
+        self._turns.extend(tuple(turn) for turn in turns)
+
+    def retries(self, provider: str) -> tuple[int, int]:
+        return 4, 5
+
+    async def stream(self, provider: str, prompt: Prompt, budget: HttpBudget) -> AsyncIterator[ModelEvent]:
+        self.prompts.append(prompt)
+        turn = self._turns.popleft() if self._turns else (TextDelta("Bye."), message("Bye."))
+        self.streaming += 1
+        try:
+            for cue in (*turn, *(() if any(isinstance(c, Completed) for c in turn) else (ends(),))):
+                match cue:
+                    case Gate():
+                        await cue.wait()
+                    case Exception():
+                        raise cue
+                    case _:
+                        yield cue
+        finally:
+            self.streaming -= 1
+
+    def outputs(self) -> dict[str, Any]:
+        """What the last request told the model of each call."""
+        return {
+            item["call_id"]: item["output"]
+            for item in self.prompts[-1].input
+            if item["type"].endswith("_output")
+        }
+
+
+class ScriptedTools:
+    """Runs calls that wait at gates; `started` counts executions, which is what must not happen twice."""
+
+    def __init__(self) -> None:
+        self.started: Counter[str] = Counter()
+        self.ended: list[str] = []
+        self.killed: list[str] = []
+        self.gates: dict[str, Gate] = {}
+        self.deaths: dict[str, Gate] = {}
+        """What a killed call waits for before it is proved dead."""
+        self.outputs: dict[str, str] = {}
+        self.deltas: dict[str, list[str]] = {}
+        self.verdicts: dict[str, str] = {}
+        self.fails: dict[str, Exception] = {}
+        self._began: dict[str, asyncio.Event] = {}
+
+    def began(self, call_id: str) -> asyncio.Event:
+        """Set once the call runs."""
+        return self._began.setdefault(call_id, asyncio.Event())
+
+    def specs(self, state: State) -> Sequence[Item]:
+        return ()
+
+    async def assess(self, call: Call, site: CallSite) -> Assessment:
+        arguments = orjson.loads(call.item["arguments"])
+        if call.name == "apply_patch":
+            return _patch(arguments)
+        return Exec(
+            tuple(arguments["command"]),
+            "/tmp",
+            ({"type": "unknown", "cmd": "true"},),
+            key=call.call_id,
+            safe=not arguments.get("ask"),
+        )
+
+    async def run(self, call: Call, site: CallSite) -> CallFinished:
+        self.started[call.call_id] += 1
+        self.began(call.call_id).set()
+        for chunk in self.deltas.get(call.call_id, ()):
+            site.deltas({"type": "exec_command_output_delta", "call_id": call.call_id, "chunk": chunk})
+        try:
+            if call.call_id in self.gates:
+                await self.gates[call.call_id].wait()
+        except asyncio.CancelledError:
+            if call.call_id in self.deaths:
+                await self.deaths[call.call_id].wait()
+            self.killed.append(call.call_id)
+            raise
+        if call.call_id in self.fails:
+            raise self.fails[call.call_id]
+        self.ended.append(call.call_id)
+        return _finished(call, self.outputs.get(call.call_id, f"output of {call.call_id}"))
+
+    async def judge(self, call: Call) -> str:
+        return self.verdicts.get(call.call_id, "in_doubt")
+
+
+def _patch(arguments: Mapping[str, Any]) -> ApplyPatch:
+    return ApplyPatch(
+        patch="*** Begin Patch\n*** End Patch",
+        cwd="/tmp",
+        changes={"/tmp/a": {"type": "add", "content": "a"}},
+        summary="Success. Updated the following files:\nA a\n",
+        record=[["/tmp/a", None, "hash"]],
+    )
+
+
+def _finished(call: Call, output: str) -> CallFinished:
+    if call.spec["kind"] == "patch":
+        end: dict[str, Any] = {
+            "type": "patch_apply_end",
+            "call_id": call.call_id,
+            "stdout": "",
+            "stderr": "",
+            "success": True,
+        }
+        return CallFinished(call.call_id, output, (end,), applied=True)
+    end = {
+        "type": "exec_command_end",
+        "call_id": call.call_id,
+        "stdout": output,
+        "stderr": "",
+        "aggregated_output": output,
+        "exit_code": 0,
+        "duration": {"secs": 0, "nanos": 0},
+        "formatted_output": output,
+    }
+    return CallFinished(call.call_id, output, (end,))
+
+
+class FakeKeeper:
+    """Remembers deadlines."""
+
+    def __init__(self) -> None:
+        self.deadlines: dict[str, float] = {}
+
+    def extend(self, claim: str, deadline_boottime: float) -> None:
+        self.deadlines[claim] = deadline_boottime
+
+    async def kill(self, claim: str) -> None:
+        self.deadlines.pop(claim, None)

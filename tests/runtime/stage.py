@@ -1,0 +1,195 @@
+"""A stage: a real server with the real scripts, scripted players, and a person at the door.
+
+Waiting is for events of the EQ or for gates, never for time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+from orchestrator.broker.blobs import Blobs
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.connection import WireConfig, connect
+from orchestrator.broker.follow import BEGINNING, EqCursor
+from orchestrator.broker.records import BrokerConfig, Claimed, StoredEntry
+from orchestrator.broker.texts import Texts
+from orchestrator.core.birth import Birth
+from orchestrator.core.ids import SessionId, TreeId, new_session_id
+from orchestrator.core.settings import SessionFacts, TurnSettings
+from orchestrator.core.snapshot import CORE_VERSION, digest
+from orchestrator.core.stored import decode_entry
+from orchestrator.gateways.client import Client, ClientPorts, Event
+from orchestrator.protocol import ops
+from orchestrator.protocol.submission import Submission
+from orchestrator.runtime.journal import Position
+from orchestrator.runtime.loading import BEGINNING as UNBORN
+from orchestrator.runtime.loading import Cache, fold_entries
+from orchestrator.runtime.ports import Ports
+from orchestrator.runtime.renewal import LeaseTimes, Renewal
+from orchestrator.runtime.runner import Ended, Runner, RunnerConfig
+from orchestrator.runtime.worker import Worker, WorkerConfig
+from tests.runtime.players import FakeKeeper, ScriptedModels, ScriptedTools
+from tests.runtime.wires import ScriptedWire
+
+POOL = "stage"
+SHARDS = 2
+_numbers = itertools.count(1)
+
+
+def broker_config(**changes: Any) -> BrokerConfig:
+    return replace(BrokerConfig(shards=SHARDS, core_version=CORE_VERSION, lease_s=60.0), **changes)
+
+
+@dataclass
+class Stage:
+    """One worker's ports, and a client beside it on a connection of its own."""
+
+    url: str
+    wire: ScriptedWire
+    ports: Ports
+    client: Client
+    broker: Broker
+    """The person's own connection: nothing that a test does to the worker's is felt here."""
+    models: ScriptedModels
+    tools: ScriptedTools
+    keeper: FakeKeeper
+    cache: Cache = field(default_factory=Cache)
+    cursors: dict[SessionId, EqCursor] = field(default_factory=dict)
+
+    async def session(self, policy: str = "never", path: Path | None = None, **facts: Any) -> SessionId:
+        """A new session of the stage's pool."""
+        session = new_session_id(int(time.time() * 1000), 1, secrets.randbits(62))
+        given = SessionFacts(session, session, 0, POOL, rollout_path=str(path or ""), **facts)
+        settings = TurnSettings("/tmp", policy, {"mode": "danger-full-access"}, "gpt-5")
+        return await self.client.create(Birth(given, settings, "0", int(time.time() * 1000)))
+
+    async def submit(self, session: SessionId, op: Any, id: str | None = None) -> str:
+        """Submits an op; answers its id."""
+        chosen = id or f"sub-{next(_numbers)}"
+        await self.client.submit(session, Submission(chosen, op))
+        return chosen
+
+    async def say(self, session: SessionId, text: str = "go", id: str | None = None) -> str:
+        return await self.submit(
+            session, ops.UserInput(items=cast(Any, ({"type": "text", "text": text},))), id
+        )
+
+    async def approve(self, session: SessionId, call_id: str, decision: str = "approved") -> str:
+        return await self.submit(session, ops.ExecApproval(id=call_id, decision=cast(Any, decision)))
+
+    async def claimed(self, session: SessionId, worker: str = "w1") -> Claimed:
+        found = await self.ports.broker.claim_session(session, worker, secrets.token_hex(4))
+        assert found is not None, "the session is not claimable"
+        return found
+
+    def runner(self, claimed: Claimed, **config: Any) -> Runner:
+        return Runner(self.ports, RunnerConfig(**config), claimed, self.cache)
+
+    async def run(self, session: SessionId, **config: Any) -> Ended:
+        """Claims the session and runs it to its end."""
+        return await self.runner(await self.claimed(session), **config).run()
+
+    def worker(
+        self,
+        name: str = "w1",
+        times: LeaseTimes | None = None,
+        connect_renewal: Callable[[], Broker] | None = None,
+        **config: Any,
+    ) -> Worker:
+        """A whole worker over the stage's ports."""
+        concurrency = config.pop("concurrency", 16)
+        return Worker(
+            self.ports,
+            WorkerConfig(name, (POOL,), concurrency, RunnerConfig(**config)),
+            lambda report: Renewal(
+                connect_renewal or (lambda: open_broker(self.url)),
+                times or LeaseTimes(),
+                self.keeper.extend,
+                report,
+            ),
+        )
+
+    async def until(self, session: SessionId, type: str, within_s: float = 30.0) -> list[Event]:
+        """The session's events after the last call, up to the first of this type."""
+        found: list[Event] = []
+        async with asyncio.timeout(within_s):
+            events = cast(Any, self.client.follow(session, self.cursors.get(session, BEGINNING)))
+            async with aclosing(events):
+                async for event in events:
+                    found.append(event)
+                    self.cursors[session] = event.cursor or self.cursors.get(session, BEGINNING)
+                    if event.type == type:
+                        return found
+        raise AssertionError(f"no {type} came")
+
+    async def log(self, session: SessionId) -> list[StoredEntry]:
+        return list(await self.broker.read_rollout(session, 0, 100_000))
+
+    async def facts(self, session: SessionId, kind: str) -> list[Any]:
+        """Payloads of the log's own facts of one kind."""
+        decoded = [decode_entry(entry.payload) for entry in await self.log(session)]
+        return [e.payload for e in decoded if e.type == "dendro" and e.payload["kind"] == kind]
+
+    async def logged_events(self, session: SessionId, type: str = "") -> list[Any]:
+        decoded = [decode_entry(entry.payload) for entry in await self.log(session)]
+        return [e.payload for e in decoded if e.type == "event_msg" and type in ("", e.payload["type"])]
+
+    async def replayed(self, session: SessionId) -> Position:
+        """The state by the whole log alone."""
+
+        async def entries() -> AsyncIterator[StoredEntry]:
+            for entry in await self.log(session):
+                yield entry
+
+        return await fold_entries(self.ports, UNBORN, entries(), b"")
+
+    async def digest(self, session: SessionId) -> str:
+        return digest((await self.replayed(session)).state)
+
+    async def tree_text(self, session: SessionId, sha: str) -> str | None:
+        await self.ports.texts.fetch(TreeId(session), [sha])
+        return self.ports.texts.get(sha)
+
+
+def open_broker(url: str, **config: Any) -> Broker:
+    return Broker(
+        connect(WireConfig(url, connect_timeout_s=1.0, reply_timeout_s=2.0)),
+        broker_config(**config),
+        time.monotonic,
+    )
+
+
+@asynccontextmanager
+async def opened(url: str, **config: Any) -> AsyncIterator[Stage]:
+    """A stage on an empty server."""
+    wire = ScriptedWire(connect(WireConfig(url, reply_timeout_s=5.0)))
+    broker = Broker(wire, broker_config(**config), time.monotonic)
+    await broker.open()
+    beside = open_broker(url, **config)
+    plain = connect(WireConfig(url))
+    models, tools, keeper = ScriptedModels(), ScriptedTools(), FakeKeeper()
+    ports = Ports(broker, Texts(Blobs(wire, broker.keys)), models, tools, keeper)
+    person = ClientPorts(beside, Texts(Blobs(plain, broker.keys)), secrets.token_bytes)
+    try:
+        yield Stage(
+            url,
+            wire,
+            ports,
+            Client(person, f"client-{next(_numbers)}", "ann"),
+            beside,
+            models,
+            tools,
+            keeper,
+        )
+    finally:
+        await broker.aclose()
+        await beside.aclose()
+        await plain.aclose()
