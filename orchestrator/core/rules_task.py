@@ -185,14 +185,17 @@ def abort(draft: Draft, reason: str, elapsed_s: Mapping[str, float] | None = Non
 
 
 def close_calls(draft: Draft, elapsed_s: Mapping[str, float] | None = None, why: str = BY_USER) -> None:
-    """Gives every open call the output of one that was stopped; their approvals are withdrawn."""
+    """Gives every open call the output of one that was stopped; their approvals are withdrawn.
+
+    The task ends in the same decision, and its calls with it: no entry tells their phase.
+    """
     for call in draft.task.open_calls:
         if call.phase is Phase.AWAITING_APPROVAL:
             draft.close_approval(call.call_id)
             draft.clear_timer(approval_timer(call.call_id))
         after = (elapsed_s or {}).get(call.call_id)
         text = why if after is None else f"{why} after {after:.1f}s"
-        draft.add(e.item(call_output(call.item, text)), e.call_phase(call.call_id, Phase.DONE))
+        draft.add(e.item(call_output(call.item, text)))
 
 
 RETRY_TIMER = "retry"
