@@ -74,6 +74,7 @@ class Audit:
         if phase == "running":
             assert before in {"proposed", "awaiting_approval"}, f"{call_id} runs twice for one decision"
             assert not self.stopping, f"{call_id} started in a task that is being stopped"
+        assert phase != "awaiting_approval" or not self.stopping, f"{call_id} asked while stopping"
         assert before != "done", f"{call_id} moved on after it was done"
         self.phases[call_id] = phase
 

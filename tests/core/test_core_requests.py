@@ -240,3 +240,26 @@ def test_request_begins_with_the_accounts_so_far() -> None:
         "info": None,
         "rate_limits": {"primary": None, "secondary": None},
     }
+
+
+def test_count_of_a_response_is_told_when_its_calls_have_ended() -> None:
+    session = requesting()
+    session.calls("c1")
+    assert session.ends().types == []
+    session.runs("c1")
+    info = session.finishes("c1").one("token_count")["info"]
+    assert info["last_token_usage"]["total_tokens"] == 120
+
+
+def test_usage_of_an_interrupted_turn_counts_for_the_window_but_is_not_told() -> None:
+    session = Session(rules=Rules(auto_compact_limit=100))
+    session.say("go")
+    session.begin()
+    session.calls("c1")
+    session.ends()
+    session.interrupt()
+    session.say("again")
+    n = session.begin()
+    assert session.seen[-1].one("token_count")["info"] is None
+    assert session.task.request is not None
+    assert (session.task.request.n, session.task.request.purpose) == (n, "compact")

@@ -145,11 +145,10 @@ def test_items_that_arrive_while_the_task_stops_are_not_lost() -> None:
     assert session.output_of("late") == "aborted by user"
 
 
-def test_response_that_completes_while_the_task_stops_counts_and_ends_nothing() -> None:
+def test_response_that_completes_while_the_task_stops_ends_nothing() -> None:
     session = streaming()
     session.interrupt()
     assert session.ends().types == []
-    assert session.state.tokens is not None
     assert session.stopped().types == ["turn_aborted"]
 
 
@@ -269,3 +268,40 @@ def test_configure_at_any_phase_stops_the_task_as_replaced(phase: Phase) -> None
     assert session.submit(op("configure_session", approval_policy="never")).types == ["session_configured"]
     assert session.stopped().one("turn_aborted")["reason"] == "replaced"
     assert session.state.settings.approval_policy == "never"
+
+
+def test_command_that_the_sandbox_stopped_is_not_asked_about_in_a_task_that_is_being_stopped() -> None:
+    session = Session(settings={"approval_policy": "on-failure"})
+    session.say("go")
+    session.asks_for("c1")
+    session.runs("c1")
+    session.interrupt()
+    assert session.finishes("c1", "denied", sandbox_denied=True).types == []
+    assert session.approvals == {}
+    assert session.output_of("c1") == "denied"
+
+
+def test_interrupt_of_a_task_with_very_many_calls_and_inputs_fits_into_a_commit() -> None:
+    session = Session(facts={"on_user_input": "steer"})
+    session.say("go")
+    session.begin()
+    session.calls(*(f"c{number}" for number in range(150)))
+    for number in range(100):
+        session.say(f"input {number}")
+    session.ends()
+    assert len(session.task.open_calls) == 100
+    assert len(session.interrupt().decision.entries) <= 256
+    assert session.status == "idle"
+    assert session.output_of("c99") == "aborted by user"
+    assert "at most 100 calls" in session.output_of("c100")
+    assert "input 99" in session.texts()
+
+
+def test_steered_input_beyond_measure_is_refused_clearly() -> None:
+    session = Session(facts={"on_user_input": "steer"})
+    session.say("go")
+    session.begin()
+    for number in range(100):
+        session.say(f"input {number}")
+    assert "100 inputs wait" in session.say("one more", "u101").one("error")["message"]
+    assert session.state.queue == ()
