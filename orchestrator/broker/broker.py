@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from orchestrator.broker import requests
+from orchestrator.broker.admission import Admission
 from orchestrator.broker.connection import Call
 from orchestrator.broker.errors import (
     BrokerError,
@@ -60,8 +61,8 @@ _CONTROL_KEPT_S = 600
 _WORKER_FORGOTTEN_MS = 86_400_000
 
 
-class Broker(Storage):
-    """Everything that changes a session, and all that `Storage` keeps and `Reader` reads."""
+class Broker(Storage, Admission):
+    """Everything that changes a session; all that `Storage` keeps, `Admission` counts and `Reader` reads."""
 
     async def open(self) -> None:
         """Fixes the shard count at the first start ever; raises `Misconfigured` if it differs."""

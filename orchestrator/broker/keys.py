@@ -27,6 +27,8 @@ a tree live in one slot and a script may touch them together.
     {s0}:workers            hash    heartbeat                    doctor            a day after the last beat
     {s0}:heard              zset    heartbeat                    as workers        as workers
     {s0}:control:<worker>   stream  poke                         that worker       10 min after the last poke
+    {s0}:provider:<name>    hash    admit settle                 admit settle      the deployment
+    {s0}:waiting:<name>     zset    admit                        admit             its members
 """
 
 from __future__ import annotations
@@ -120,6 +122,11 @@ class Keys:
 
     def control(self, worker: str) -> str:
         return self.of_shard(CONTROL_SHARD, f"control:{worker}")
+
+    def provider(self, name: str) -> tuple[str, str]:
+        """The hash of what may be spent, and the zset of who waits to spend it."""
+        counts, waiting = (self.of_shard(CONTROL_SHARD, f"{k}:{name}") for k in ("provider", "waiting"))
+        return counts, waiting
 
     def shard_of(self, session: SessionId | TreeId | str) -> int:
         return shard_of(session, self.shards)

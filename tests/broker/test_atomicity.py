@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.broker.admission import Limits
 from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Call, Wire
@@ -85,6 +86,9 @@ async def _life_of_a_tree(broker: Broker, wire: Wire) -> None:
     await broker.reserve(held.claim.tree, 1)
     await Blobs(wire, broker.keys).put(held.claim.tree, b"content")
     await broker.heartbeat("w1", b"state")
+    for ticket in ("first", "second"):
+        await broker.admit("openai", ticket, 10, Limits(1, 10))
+    await broker.settle("openai", 10, 5, Limits(1, 10))
     child = NewSession(
         session_id(),
         held.claim.tree,

@@ -1,0 +1,76 @@
+"""Which model request may go next: requests and tokens per minute of a provider, for the whole fleet.
+
+A provider is a name here, a ticket is whoever asks. Knows nothing of models or sessions. A
+request is admitted on an estimate of its tokens and settled when its usage is known. An
+answer that was lost costs at most the estimate, which refills: asking or settling again
+never lets more through than the limit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.broker.connection import Argument, Call
+from orchestrator.broker.reader import Reader
+from orchestrator.broker.replies import code_of, unexpected
+from orchestrator.broker.scripts import load
+
+PATIENCE_MS = 60_000
+"""Nobody is told to wait longer before asking again: what is settled meanwhile makes room."""
+GRACE_MS = 30_000
+"""How long a place is kept for a ticket that is late: its worker may be lost, or have no room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a provider allows in a minute; None is no limit."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The request may be sent now, and is counted."""
+
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Ask again after `wait_ms`; the ticket's place is kept until then and a little longer."""
+
+    wait_ms: int
+    now_ms: int
+
+
+class Admission(Reader):
+    """The part of the broker that counts what is sent to providers."""
+
+    async def admit(self, provider: str, ticket: str, tokens: int, limits: Limits) -> Admitted | Wait:
+        """Counts a request of about `tokens`, or says when to ask again under the same ticket."""
+        args: list[Argument] = [ticket, tokens, *_per_minute(limits), PATIENCE_MS, GRACE_MS]
+        reply = await self._wire.run(Call(load("admit"), list(self.keys.provider(provider)), args))
+        match code_of(reply, ticket):
+            case "OK":
+                return Admitted(self._clock.heard(reply[1]))
+            case "WAIT":
+                return Wait(reply[1], self._clock.heard(reply[2]))
+            case code:
+                raise unexpected("admit", code)
+
+    async def settle(self, provider: str, estimated: int, used: int, limits: Limits) -> None:
+        """Puts the account right once the usage of an admitted request is known."""
+        if limits.tokens_per_minute is None:
+            return
+        counts, _ = self.keys.provider(provider)
+        args = [estimated, used, limits.tokens_per_minute]
+        reply = await self._wire.run(Call(load("settle"), [counts], args))
+        if code_of(reply, provider) != "OK":
+            raise unexpected("settle", reply[0].decode())
+        self._clock.heard(reply[1])
+
+
+def _per_minute(limits: Limits) -> tuple[int, int]:
+    """As the script reads them: 0 is no limit."""
+    return limits.requests_per_minute or 0, limits.tokens_per_minute or 0

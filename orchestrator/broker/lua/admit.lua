@@ -1,0 +1,63 @@
+-- uses: base bucket
+-- admit(ticket, tokens, requests_per_minute, tokens_per_minute, patience_ms, grace_ms)
+--   -> OK now | WAIT ms now | CORRUPT key why
+--
+-- May this ticket's request be sent to the provider? By arrival: it goes when what is left covers it after
+-- everybody who came before and still waits, so nobody is delayed by somebody later, large or small.
+-- A request larger than a minute's worth goes when a whole minute is saved, and leaves a debt. Limit 0 is
+-- none. WAIT keeps the ticket's place until grace_ms after the time it is told, at most patience_ms away.
+--
+-- KEYS  1 provider:<name> hash (levels, arrivals, t:<ticket> = tokens and until when its place is kept)
+--       2 waiting:<name> zset (ticket -> number of its arrival)
+
+local ticket, tokens = take(), take_number()
+local requests_limit, tokens_limit = take_number(), take_number()
+local patience_ms, grace_ms = take_number(), take_number()
+all_taken()
+local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'zset')
+if bad then return bad end
+
+local now = now_ms()
+local requests_ahead, tokens_ahead, gone = 0, 0, {}
+for _, other in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
+  if other == ticket then break end
+  local place = redis.call('HGET', KEYS[1], 't:' .. other) or ''
+  local wanted, kept_until = string.match(place, '^(%d+) (%d+)$')
+  if wanted and num(kept_until) >= now then
+    requests_ahead, tokens_ahead = requests_ahead + 1, tokens_ahead + num(wanted)
+  else
+    gone[#gone + 1] = other
+  end
+end
+
+local function delay(name, limit, ahead, own)
+  if limit == 0 then return 0 end
+  local missing = ahead * MINUTE + math.min(own, limit) * MINUTE - level(KEYS[1], name, limit, now)
+  return math.max(0, math.ceil(missing / limit))
+end
+
+local wait = math.max(
+  delay('requests', requests_limit, requests_ahead, 1), delay('tokens', tokens_limit, tokens_ahead, tokens))
+wait = math.min(wait, patience_ms)
+
+local function spend(name, limit, amount)
+  if limit == 0 then return end
+  keep_level(KEYS[1], name, level(KEYS[1], name, limit, now) - amount * MINUTE, now)
+end
+
+redis.call('HSET', KEYS[1], 'asked_at', text(now))
+for _, other in ipairs(gone) do
+  redis.call('ZREM', KEYS[2], other)
+  redis.call('HDEL', KEYS[1], 't:' .. other)
+end
+if wait > 0 then
+  local arrival = redis.call('HINCRBY', KEYS[1], 'arrivals', 1)
+  redis.call('ZADD', KEYS[2], 'NX', arrival, ticket)
+  redis.call('HSET', KEYS[1], 't:' .. ticket, text(tokens) .. ' ' .. text(now + wait + grace_ms))
+  return {'WAIT', wait, now}
+end
+spend('requests', requests_limit, 1)
+spend('tokens', tokens_limit, tokens)
+redis.call('ZREM', KEYS[2], ticket)
+redis.call('HDEL', KEYS[1], 't:' .. ticket)
+return {'OK', now}
