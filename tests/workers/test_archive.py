@@ -146,7 +146,16 @@ async def test_archive_may_be_any_store_that_fsspec_knows() -> None:
         await _read(archive, manifest)
 
 
-def test_object_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_object_is_never_seen_half_written(tmp_path: Path) -> None:
+    objects = Objects(tmp_path.as_uri())
+    objects.put("name", b"first")
+    with (tmp_path / "name").open("rb") as reader:
+        objects.put("name", b"second")
+        assert reader.read() == b"first"
+    assert objects.get("name") == b"second"
+
+
+def test_object_that_cannot_be_synced_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     objects = Objects(tmp_path.as_uri())
     objects.put("folder/name", b"first")
 

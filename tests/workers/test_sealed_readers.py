@@ -1,0 +1,88 @@
+"""Whoever reads a log gets all of it, or is told what is missing: never a log with a silent hole."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any, cast
+
+import orjson
+import pytest
+
+from orchestrator.broker.connection import Wire
+from orchestrator.broker.texts import Texts
+from orchestrator.core.ids import TreeId
+from orchestrator.core.snapshot import digest
+from orchestrator.runtime.export import RolloutFile
+from orchestrator.runtime.loading import BrokenLog, Cache, load
+from orchestrator.runtime.ports import Ports
+from orchestrator.runtime.restore import Storage
+from tests.workers.actors import Author, some_entries
+from workers.upkeep_sealing import Moved, Mover, seal_session
+
+pytestmark = pytest.mark.realredis
+
+
+@pytest.fixture
+async def author(mover: Mover, storage: Storage) -> Author:
+    """A session whose first 40 of 60 entries are sealed."""
+    written = await Author(storage).is_born()
+    await (await written.writes(some_entries(40))).snapshots()
+    await written.writes(some_entries(20))
+    assert await seal_session(mover, written.session) is Moved.DONE
+    return written
+
+
+def _ports(storage: Storage, *, archived: bool) -> Ports:
+    """A worker's, with or without an archive to read; it runs nothing here."""
+    nobody = cast(Any, None)
+    return Ports(
+        broker=storage.broker,
+        texts=Texts(storage.blobs),
+        models=nobody,
+        tools=nobody,
+        keeper=nobody,
+        archive=storage.archive if archived else None,
+    )
+
+
+async def test_worker_without_a_usable_snapshot_loads_from_the_archive(
+    author: Author, storage: Storage, wire: Wire
+) -> None:
+    claimed = await storage.broker.claim_session(author.session, "w1", "c1", parked=True)
+    assert claimed is not None
+    without_archive, with_archive = (_ports(storage, archived=archived) for archived in (False, True))
+    position = await load(without_archive, claimed, Cache())
+    assert digest(position.state) == digest(author.position.state)
+    await wire.command("DEL", storage.broker.keys.snapshot(author.session))
+    assert digest((await load(with_archive, claimed, Cache())).state) == digest(author.position.state)
+    with pytest.raises(BrokenLog, match="given no archive"):
+        await load(without_archive, claimed, Cache())
+
+
+async def test_snapshot_of_a_forgotten_branch_does_not_stop_a_session(
+    author: Author, storage: Storage, wire: Wire
+) -> None:
+    """Redis was put back to before the snapshot, the snapshot's key was not."""
+    data = await storage.broker.snapshot_of(author.session)
+    assert data is not None
+    place, _, body = data.partition(b"\n")
+    forgotten = orjson.dumps({**orjson.loads(place), "head": "ab" * 32}) + b"\n" + body
+    await wire.command("SET", storage.broker.keys.snapshot(author.session), forgotten)
+    claimed = await storage.broker.claim_session(author.session, "w1", "c1", parked=True)
+    assert claimed is not None
+    position = await load(_ports(storage, archived=True), claimed, Cache())
+    assert digest(position.state) == digest(author.position.state)
+
+
+async def test_file_of_a_sealed_session_is_written_in_full_or_not_at_all(
+    author: Author, storage: Storage, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "sessions" / "rollout.jsonl"
+    file = RolloutFile(path, author.session, TreeId(author.session))
+    with caplog.at_level(logging.WARNING, "dendro.runtime"):
+        assert await file.bring_up_to(_ports(storage, archived=False), 60) == 0
+    assert path.read_bytes() == b""
+    assert "not brought up to date" in caplog.text
+    assert await file.bring_up_to(_ports(storage, archived=True), 60) == 60
+    assert [orjson.loads(line)["seq"] for line in path.read_bytes().splitlines()] == list(range(1, 61))
