@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from orchestrator.core.blobs import INLINE_TEXT_BYTES
 from orchestrator.core.context import CONTEXT_TAGS, is_context
 from orchestrator.core.history import Item, message_text, user_message
 from orchestrator.core.state import State
@@ -60,16 +61,18 @@ _BRIDGE_OPENING = "This conversation was compacted."
 def _bridge(kept: tuple[str, ...], summary: str) -> Item:
     """What stands for the turns before.
 
-    The opening is a part of its own: the next compaction knows the message by it, also when
-    the rest is so long that it is stored elsewhere.
+    The next compaction knows the message by its opening. A text so long that it would be
+    stored beside its entry keeps the opening in a part of its own, where a fold can read it.
     """
     messages = "\n\n".join(kept) or "(none)"
     body = (
         f" The user's messages so far, oldest first:\n\n{messages}\n\n"
         f"Summary of the work until now, written by the agent that did it:\n\n{summary}"
     )
-    parts = [{"type": "input_text", "text": text} for text in (_BRIDGE_OPENING, body)]
-    return {"type": "message", "role": "user", "content": parts}
+    whole = _BRIDGE_OPENING + body
+    parts = [whole] if len(whole.encode()) <= INLINE_TEXT_BYTES else [_BRIDGE_OPENING, body]
+    content = [{"type": "input_text", "text": part} for part in parts]
+    return {"type": "message", "role": "user", "content": content}
 
 
 def compaction_input(shown: list[Item]) -> list[Item]:
