@@ -1,0 +1,1 @@
+"""Whole conversations with the installed program, as a client of it sees them."""

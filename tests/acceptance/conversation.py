@@ -1,0 +1,254 @@
+"""Holds one conversation with `dendro proto` as a client would: a process, its pipes, a model over HTTP.
+
+Each submission is sent once every recorded event before it has come. What the program was told
+and what it did is handed back; judging it is the comparator's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from orchestrator.model.stub import Scenario, StubConfig, running
+from tests.acceptance.allowances import Message
+from tests.acceptance.comparator import has_come
+from tests.acceptance.placeholders import Bindings
+
+PROTO = (sys.executable, "-m", "orchestrator.cli.main", "proto")
+PATIENCE_S = 45.0
+"""How long an event may take on a loaded machine before the conversation counts as stuck."""
+
+_PIPE_BYTES = 64 * 1024 * 1024
+_RETRY_KEYS = ("request_max_retries", "stream_max_retries", "stream_idle_timeout_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The folders of one conversation."""
+
+    root: Path
+
+    @property
+    def workspace(self) -> Path:
+        return self.root / "workspace"
+
+    @property
+    def outside(self) -> Path:
+        return self.root / "outside"
+
+    @property
+    def home(self) -> Path:
+        return self.root / "home"
+
+    @property
+    def data(self) -> Path:
+        return self.home / "data"
+
+    def bindings(self) -> Bindings:
+        return Bindings({"WORKSPACE": str(self.workspace), "OUTSIDE": str(self.outside)})
+
+
+def set_stage(root: Path, config: str) -> Stage:
+    """A committed workspace, a folder beside it, and an empty home with the configuration."""
+    stage = Stage(root)
+    for folder in (stage.workspace, stage.outside, stage.data):
+        folder.mkdir(parents=True)
+    (stage.workspace / "README.md").write_text("hello\n")
+    (stage.workspace / "a.txt").write_text("one\ntwo\nthree\n")
+    (stage.data / "dendro.toml").write_text(config)
+    git = ["git", "-c", "user.name=A", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "start"]):
+        subprocess.run([*git, *words], cwd=stage.workspace, check=True, env=_environment(stage))
+    return stage
+
+
+def _environment(stage: Stage, base_url: str = "") -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(stage.home),
+        "LANG": "C.UTF-8",
+        "DENDRO_HOME": str(stage.data),
+        "OPENAI_API_KEY": "not-a-key",
+        "OPENAI_BASE_URL": base_url,
+    }
+
+
+@dataclass(slots=True)
+class Held:
+    """What came of a conversation."""
+
+    events: list[Message] = field(default_factory=list)
+    requests: list[Message] = field(default_factory=list)
+    rollout: list[Message] = field(default_factory=list)
+    exit_codes: list[int] = field(default_factory=list)
+    stderr: str = ""
+
+    def told(self) -> str:
+        """For the report of a failing test."""
+        lines = [json.dumps(event)[:1200] for event in self.events]
+        return "\n".join([*lines, f"exit codes {self.exit_codes}", self.stderr[-4000:]])
+
+
+class Stuck(AssertionError):
+    """An event that the next submission waits for did not come."""
+
+
+class Proto:
+    """One `dendro proto` process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, held: Held) -> None:
+        self._process = process
+        self._held = held
+        self._begin = len(held.events)
+        self._changed = asyncio.Event()
+        self._reading = asyncio.create_task(self._read())
+        self._complaining = asyncio.create_task(self._complain())
+
+    @property
+    def events(self) -> list[Message]:
+        """What this process has said so far."""
+        return self._held.events[self._begin :]
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            self._held.events.append(json.loads(line))
+            self._changed.set()
+        self._changed.set()
+
+    async def _complain(self) -> None:
+        assert self._process.stderr is not None
+        async for line in self._process.stderr:
+            self._held.stderr += line.decode(errors="replace")
+
+    async def say(self, line: bytes) -> None:
+        """Writes bytes as they are."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line)
+        await self._process.stdin.drain()
+
+    def hang_up(self) -> None:
+        """Ends the input."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    async def until(self, expected: Sequence[Message]) -> None:
+        """Waits until all these events have come; raises `Stuck` if they do not."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while not has_come(expected, self.events):
+                    if self._reading.done():
+                        raise Stuck(f"the program left before {expected[-1]}\n{self._held.told()}")
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise Stuck(f"never came: {expected[-1]}\n{self._held.told()}") from None
+
+    async def left(self) -> int:
+        """Waits for the process to end by itself, and answers its exit code."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await asyncio.gather(self._reading, self._complaining)
+                return await self._process.wait()
+        except TimeoutError:
+            raise Stuck(f"the program does not end\n{self._held.told()}") from None
+
+    async def close(self) -> None:
+        """Kills the process if it still runs: its worker follows, its pipe being closed."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+        for task in (self._reading, self._complaining):
+            task.cancel()
+        await asyncio.gather(self._reading, self._complaining, return_exceptions=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Where processes are started: the folders, and the model that answers them."""
+
+    stage: Stage
+    base_url: str
+    held: Held
+
+    @contextlib.asynccontextmanager
+    async def proto(self, *arguments: str) -> AsyncIterator[Proto]:
+        """A running `dendro proto` in the workspace."""
+        process = await asyncio.create_subprocess_exec(
+            *PROTO,
+            *arguments,
+            cwd=self.stage.workspace,
+            env=_environment(self.stage, self.base_url),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            limit=_PIPE_BYTES,
+        )
+        proto = Proto(process, self.held)
+        try:
+            yield proto
+        finally:
+            await proto.close()
+
+
+@contextlib.asynccontextmanager
+async def scene(root: Path, config: str, model: Sequence[Message]) -> AsyncIterator[Scene]:
+    """Sets the stage and serves the scripted model; requests and log are read at the end."""
+    stage = set_stage(root, _with_provider_table(config))
+    async with running(StubConfig(Scenario.parse(list(model)))) as stub:
+        found = Scene(stage, stub.base_url, Held())
+        yield found
+        found.held.requests += await _requests(stub.base_url)
+    found.held.rollout += list(_rollout(found.held))
+
+
+def _with_provider_table(config: str) -> str:
+    """`config.toml` holds a choice of lines: retry keys belong to the provider's table."""
+    lines = config.splitlines()
+    own = [line for line in lines if line.split("=")[0].strip() in _RETRY_KEYS]
+    rest = [line for line in lines if line not in own]
+    return "\n".join([*rest, "[model_providers.openai]", *own]) + "\n" if own else config
+
+
+async def _requests(base_url: str) -> list[Message]:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        exchanges = (await client.get(base_url.removesuffix("/v1") + "/requests")).json()
+    return [exchange["body"] for exchange in exchanges]
+
+
+def _rollout(held: Held) -> Iterator[Message]:
+    configured = [e["msg"] for e in held.events if e["msg"]["type"] == "session_configured"]
+    path = Path(configured[-1]["rollout_path"]) if configured else None
+    if path is not None and path.is_file():
+        yield from (json.loads(line) for line in path.read_text().splitlines())
+
+
+async def hold(proto: Proto, lines: Sequence[Message], bindings: Bindings) -> int:
+    """Plays one process's part: `sq` and `raw` lines are sent in their turn, `eof` ends the input."""
+    expected: list[Message] = []
+    for line in lines:
+        if "eq" in line:
+            expected.append(line["eq"])
+            continue
+        await proto.until(expected)
+        if "eof" in line:
+            proto.hang_up()
+        else:
+            await proto.say(_bytes(line, bindings))
+    await proto.until(expected)
+    return await proto.left()
+
+
+def _bytes(line: Message, bindings: Bindings) -> bytes:
+    text: Any = line["raw"] if "raw" in line else json.dumps(line["sq"])
+    return bindings.fill(text).encode() + b"\n"

@@ -1,0 +1,43 @@
+"""Every recorded conversation, held again with the program."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.allowances import Message, Recording, decided
+from tests.acceptance.comparator import compare_events, compare_requests, compare_rollout
+from tests.acceptance.conversation import hold, scene
+
+TRANSCRIPTS = Path(__file__).parents[1] / "transcripts"
+FOLDERS = sorted(folder for folder in TRANSCRIPTS.iterdir() if folder.is_dir())
+
+
+def read(folder: Path) -> Recording:
+    """A folder as recorded."""
+
+    def lines(name: str) -> tuple[Message, ...]:
+        return tuple(json.loads(line) for line in (folder / name).read_text().splitlines())
+
+    model = json.loads((folder / "model.json").read_text())
+    return Recording(
+        lines("sq_eq.ndjson"), lines("model_requests.ndjson"), lines("rollout.jsonl"), tuple(model)
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+async def test_a_recorded_client_is_served_as_the_peer_served_it(folder: Path, tmp_path: Path) -> None:
+    recorded = decided(read(folder))
+    async with scene(tmp_path, (folder / "config.toml").read_text(), recorded.model) as place:
+        bindings = place.stage.bindings()
+        async with place.proto() as proto:
+            exit_code = await hold(proto, recorded.lines, bindings)
+    held = place.held
+    found = compare_events(recorded.events(), held.events, bindings)
+    found += compare_requests(recorded.requests, held.requests, bindings)
+    found += compare_rollout(recorded.rollout, held.rollout, bindings)
+    assert not found, "\n".join([*map(str, found), held.told()])
+    assert exit_code == 0
