@@ -1,0 +1,150 @@
+"""How fast the broker is by itself, and how that compares with a bare loop of scripts on the same server.
+
+A claim is measured as a worker meets it: it waits for the hint, then takes the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from dataclasses import dataclass
+
+from bench.figures import Figure, at_most, spread
+from bench.lab import Lab
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.connection import Wire, WireConfig, connect
+from orchestrator.broker.follow import hash8_of
+from orchestrator.broker.records import (
+    BrokerConfig,
+    Claimed,
+    CommitRequest,
+    Committed,
+    NewEntry,
+    NewEvent,
+    NewSession,
+    NewTree,
+    Submit,
+)
+from orchestrator.core.chain import SALT_BYTES, next_chain, payload_digest
+from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id
+
+ENTRY = (
+    b'{"timestamp":"2026-01-01T00:00:00.000Z","type":"response_item","payload":{"text":"'
+    + b"x" * 300
+    + b'"}}'
+)
+POOL = "bench"
+BARE = """
+redis.call('HINCRBY', KEYS[1], 'n', 1)
+redis.call('XADD', KEYS[2], 'MAXLEN', '~', 100, '*', 'p', ARGV[1])
+return 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class BareLoop:
+    """One small script after the other from one Python process: what the client library leaves room for."""
+
+    per_second: float
+    cpu_ms: float
+
+    def figure(self) -> Figure:
+        note = f"{self.cpu_ms:.2f} ms of Python CPU each"
+        return Figure("bare loop of scripts", self.per_second, "ops/s", note=note)
+
+
+async def run(lab: Lab, quick: bool) -> list[Figure]:
+    """Commits, claims and the bare loop, one after the other on an idle server."""
+    commits, claims, bare = (400, 100, 1_500) if quick else (1_500, 300, 4_000)
+    wire = connect(WireConfig(lab.redis_url))
+    broker = Broker(wire, BrokerConfig(), time.monotonic)
+    try:
+        await broker.open()
+        return [
+            await _submit_to_claim(broker, claims),
+            *await _commits(broker, commits),
+            (await _bare_loop(wire, bare)).figure(),
+        ]
+    finally:
+        await broker.aclose()
+
+
+async def measured_bare_loop(lab: Lab, count: int) -> BareLoop:
+    """The yardstick by itself, for a bench that shows a ratio to it."""
+    wire = connect(WireConfig(lab.redis_url))
+    try:
+        return await _bare_loop(wire, count)
+    finally:
+        await wire.aclose()
+
+
+async def _bare_loop(wire: Wire, count: int) -> BareLoop:
+    sha = await wire.command("SCRIPT", "LOAD", BARE)
+    cpu, began = time.process_time(), time.perf_counter()
+    for _ in range(count):
+        await wire.command("EVALSHA", sha, 2, "bare:h", "bare:s", ENTRY)
+    per_second = count / (time.perf_counter() - began)
+    return BareLoop(per_second, (time.process_time() - cpu) / count * 1000)
+
+
+async def _session(broker: Broker) -> SessionId:
+    session = new_session_id(int(time.time() * 1000), secrets.randbelow(16), secrets.randbits(62))
+    await broker.create(NewTree(NewSession(session, TreeId(session), POOL, AgentId(0))))
+    return session
+
+
+async def _held(broker: Broker) -> Claimed:
+    session = await _session(broker)
+    await broker.submit(Submit(session, "bench", "s", b"{}"))
+    held = await broker.claim_session(session, "bench", secrets.token_hex(8))
+    assert held is not None
+    return held
+
+
+def _step(at: Claimed | Committed, held: Claimed, entries: int) -> CommitRequest:
+    head, found = at.head, []
+    for seq in range(at.seq + 1, at.seq + entries + 1):
+        salt = secrets.token_bytes(SALT_BYTES)
+        head = next_chain(head, seq, held.claim.epoch, payload_digest(salt, ENTRY))
+        found.append(NewEntry(ENTRY, salt, head))
+    events = tuple(NewEvent(ENTRY, at.seq + entries, hash8_of(head)) for _ in range(entries))
+    return CommitRequest(held.claim, secrets.token_hex(8), at.seq, at.head, tuple(found), events)
+
+
+async def _commits(broker: Broker, count: int) -> list[Figure]:
+    held = await _held(broker)
+    at: Claimed | Committed = held
+    times = []
+    cpu = time.process_time()
+    for _ in range(count):
+        request = _step(at, held, 8)
+        began = time.perf_counter()
+        done = await broker.commit(request)
+        times.append(time.perf_counter() - began)
+        assert isinstance(done, Committed)
+        at = done
+    cpu_ms = (time.process_time() - cpu) / count * 1000
+    note = f"{len(ENTRY)} bytes each, with 8 events; {cpu_ms:.2f} ms of Python CPU, building it included"
+    return [spread("commit of 8 entries", times, at_most(0.5), note)]
+
+
+async def _submit_to_claim(broker: Broker, count: int) -> Figure:
+    sessions = [await _session(broker) for _ in range(count)]
+    cursors = (await broker.wait_for_hints(POOL, "bench", {}, 1.0)).cursors
+    times = []
+    for session in sessions:
+        waiting = asyncio.ensure_future(broker.wait_for_hints(POOL, "bench", cursors, 5.0))
+        # The worker must be waiting before the client submits, or no hint would be measured.
+        await asyncio.sleep(0.001)
+        began = time.perf_counter()
+        await broker.submit(Submit(session, "bench", "s", b"{}"))
+        hints = await waiting
+        found = await broker.claim(POOL, "bench", secrets.token_hex(8), hints.shards[0])
+        times.append(time.perf_counter() - began)
+        assert found is not None
+        cursors = hints.cursors
+        await broker.commit(
+            CommitRequest(found.claim, "read", found.seq, found.head, cursor=found.sq_tip, release="park")
+        )
+    return spread("submit → claimed, idle", times, at_most(2, p99=20), "hint, then claim, from one process")

@@ -1,0 +1,78 @@
+"""The model stub as a process of its own, with a watch on it: `python -m bench.stub_process SCRIPT`.
+
+SCRIPT is a behaviour's name or a scenario file. `GET /marks` tells when each request of a session was
+seen and when its last byte was given to the kernel, on CLOCK_MONOTONIC, which all processes share.
+Ends with its standard input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import orjson
+import uvicorn
+import uvloop
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from orchestrator.model.stub import Scenario, Script, behaviour, build_app
+
+
+class Watched:
+    """The stub's application, with a note of each exchange's beginning and end."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._marks: dict[str, list[tuple[float, float]]] = defaultdict(list)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        seen = time.monotonic()
+        if scope["type"] != "http" or scope["path"] == "/marks":
+            await Response(orjson.dumps(self._marks))(scope, receive, send)
+            return
+        session = _session(scope)
+
+        async def noted(message: Message) -> None:
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                self._marks[session].append((seen, time.monotonic()))
+            await send(message)
+
+        await self._app(scope, receive, noted)
+
+
+def _session(scope: Scope) -> str:
+    return next((value.decode() for name, value in scope["headers"] if name == b"session_id"), "")
+
+
+def _script(name: str) -> Script:
+    return Scenario.read(Path(name)) if name.endswith(".json") else behaviour(name)
+
+
+async def _serve(script: Script) -> None:
+    config: Any = uvicorn.Config(
+        Watched(build_app(script)),
+        port=0,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+    )
+    server = uvicorn.Server(config)
+    serving = asyncio.ensure_future(server.serve())
+    while not server.started:  # noqa: ASYNC110  the server has no event for it
+        await asyncio.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    print(f"http://127.0.0.1:{port}/v1", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    server.should_exit = True
+    await serving
+
+
+if __name__ == "__main__":
+    uvloop.run(_serve(_script(sys.argv[1])))
