@@ -28,6 +28,10 @@ class Texts:
     async def store(self, tree: TreeId, contents: Mapping[str, bytes]) -> None:
         """Stores contents under their hashes; they are there when this returns."""
         await asyncio.gather(*(self._blobs.put(tree, content) for content in contents.values()))
+        self.remember(contents)
+
+    def remember(self, contents: Mapping[str, bytes]) -> None:
+        """Makes contents available to `get` that are still to be stored."""
         for digest, content in contents.items():
             self._remember(digest, content)
 

@@ -36,6 +36,11 @@ class Effects:
     def __bool__(self) -> bool:
         return bool(self._running)
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether a result is still to come; what is settled may be finishing its last breath."""
+        return bool(self._unsettled)
+
     def __contains__(self, key: object) -> bool:
         """Whether it was started and its result is not decided yet."""
         return key in self._unsettled

@@ -156,7 +156,9 @@ class Runner:
                 await self._wake.wait()
                 self._wake.clear()
         finally:
-            await self._effects.stop()
+            if self._lost or self._effects.unsettled:
+                await self._effects.stop()
+            # Else a response's connection may be reading its last bytes, to be used again.
             self._writing.close()
             if self._delay is not None:
                 self._delay.cancel()
@@ -272,6 +274,8 @@ class Runner:
                 match work:
                     case AssessCall(call_id):
                         call = _call(state, call_id)
+                        # Large arguments of this very step are not stored yet.
+                        self._ports.texts.remember(step.blobs)
                         assessment = await self._ports.tools.assess(call, self._site(state))
                         self._decide(step, c.CallAssessed(call_id, assessment))
                         progressed = True
@@ -288,7 +292,7 @@ class Runner:
 
     def _release(self, step: Step) -> Release:
         state = step.position.state
-        if self._effects or self._inbox or self._unread:
+        if self._effects.unsettled or self._inbox or self._unread:
             return "keep"
         owed = outstanding(state, self._rules(state))
         if not owed:

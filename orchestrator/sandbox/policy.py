@@ -65,7 +65,7 @@ def resolve(
     real_cwd = cwd.resolve()
     if mode == "danger-full-access":
         return Confinement(mode=mode, cwd=real_cwd, network=True)
-    concealed = _existing([*map(Path, _control_sockets()), *hidden])
+    concealed = _outermost(_existing([*map(Path, _control_sockets()), *hidden]))
     if mode == "read-only":
         return Confinement(mode=mode, cwd=real_cwd, hidden=concealed)
     guarded = _existing([real_cwd, *_declared_roots(policy, real_cwd)])
@@ -115,6 +115,13 @@ def _temporary_roots(policy: Mapping[str, Any], tmpdir: str | None) -> list[Path
 def _existing(paths: Iterable[Path]) -> tuple[Path, ...]:
     """The real paths of those that exist, each once, in order."""
     return tuple(dict.fromkeys(path.resolve() for path in paths if os.path.lexists(path)))
+
+
+def _outermost(paths: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Without those inside another: a hidden folder hides what is in it, and has no place to mount on."""
+    return tuple(
+        path for path in paths if not any(path != other and path.is_relative_to(other) for other in paths)
+    )
 
 
 def _lacks_git(root: Path) -> bool:
