@@ -33,6 +33,7 @@ from orchestrator.core.settings import Rules, SessionFacts, TurnSettings
 from orchestrator.core.snapshot import CORE_VERSION
 from orchestrator.gateways.workspace import Workspace
 from orchestrator.model.provider import Provider, ProviderSecrets
+from orchestrator.runtime.archive import Archive
 from orchestrator.runtime.calls import ToolCalls
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.providers import KnownProvider, ModelClients
@@ -216,6 +217,12 @@ def chain_key(settings: Settings) -> ChainKey | None:
     return ChainKey(chain.key_id, chain.key.encode()) if chain.key else None
 
 
+def archive(settings: Settings) -> Archive:
+    """Where the sealed parts of logs are."""
+    key = chain_key(settings)
+    return Archive.at(settings.upkeep.archive_url, key.secret if key else b"")
+
+
 def worker_name() -> str:
     """Unique among living workers: host, process, and when it began."""
     return f"{socket.gethostname()}-{os.getpid()}-{time.time_ns() % 10**9:x}"
@@ -235,6 +242,7 @@ async def running_worker(settings: Settings, url: str) -> AsyncIterator[Worker]:
                 models=models,
                 tools=ToolCalls(Toolbox(tools, keeper), opened.texts),
                 keeper=keeper,
+                archive=archive(settings),
             )
             yield Worker(
                 ports,

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.errors import BrokerError, Unavailable
+from orchestrator.broker.errors import BrokerError, SessionArchived, Unavailable
 from orchestrator.broker.follow import (
     BEGINNING,
     CaughtUp,
@@ -47,6 +47,7 @@ from orchestrator.protocol.submission import Submission
 
 RETRY_S = 0.1
 RETRY_MAX_S = 2.0
+RESTORES = 3
 
 GAP_TEXTS = {
     "trimmed": "events between were not kept: what follows is read from the log, without its deltas",
@@ -63,6 +64,8 @@ class ClientPorts:
     random_bytes: Callable[[int], bytes]
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     chain_key: ChainKey | None = None
+    restore: Callable[[SessionId], Awaitable[object]] | None = None
+    """Brings an archived session back; without it, submitting to one is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +125,16 @@ class Client:
         request = Submit(
             session, self.client_id, submission.id, encode_submission(submission), sender=self._who
         )
-        answer: Submitted = await self._insist(lambda: self._ports.broker.submit(request))
-        return answer
+        for _ in range(RESTORES):
+            try:
+                answer: Submitted = await self._insist(lambda: self._ports.broker.submit(request))
+                return answer
+            except SessionArchived:
+                if self._ports.restore is None:
+                    raise
+                # It may be archived again before the submission arrives, but hardly twice.
+                await self._ports.restore(session)
+        raise SessionArchived(session)
 
     async def _insist(self, send: Callable[[], Awaitable[Any]]) -> Any:
         """Sends the same request until it is answered: every one of them may be repeated."""
