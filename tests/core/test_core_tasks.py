@@ -510,3 +510,32 @@ def test_web_search_of_the_model_is_told_by_a_pair_of_events() -> None:
     )
     assert seen.types == ["web_search_begin", "web_search_end"]
     assert seen.one("web_search_end")["query"] == "redis"
+
+
+def test_command_that_the_policy_refuses_has_an_output_that_says_why() -> None:
+    session = Session(settings={"approval_policy": "never"})
+    session.say("go")
+    session.asks_for("c1")
+    session.assessed("c1", a_command("rm", dangerous=True))
+    assert "approval policy is never" in session.output_of("c1")
+    assert session.owed == (OweRequest(),)
+
+
+def test_input_that_is_no_text_is_named_to_the_model() -> None:
+    session = Session()
+    mention = {"type": "mention", "name": "notes", "path": "/work/notes.md"}
+    seen = session.submit(op("user_input", items=[text("see "), mention]))
+    assert seen.one("user_message")["message"] == "see "
+    assert session.texts() == ["see [mention: notes]"]
+
+
+def test_input_goes_on_where_it_is_when_its_earlier_turn_was_compacted_away_meanwhile() -> None:
+    session = Session()
+    session.say("one")
+    session.answers("first", "r1")
+    session.compact()
+    session.begin()
+    session.item(assistant("summary"))
+    session.say("from there", "u2", last_response_id="r1")
+    session.stopped()
+    assert session.texts() == ["one", "first", "from there"]

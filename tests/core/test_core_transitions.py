@@ -11,7 +11,12 @@ from orchestrator.core.evolve import evolve
 from orchestrator.core.state import Call, IllegalTransition, Phase
 from tests.core.driver import Session, function_call
 
-PROPOSED, AWAITING, RUNNING, DONE = Phase
+PROPOSED, AWAITING, RUNNING, DONE = KNOWN = (
+    Phase.PROPOSED,
+    Phase.AWAITING_APPROVAL,
+    Phase.RUNNING,
+    Phase.DONE,
+)
 LEGAL = {
     (PROPOSED, AWAITING),
     (PROPOSED, RUNNING),
@@ -24,7 +29,7 @@ LEGAL = {
 }
 
 
-@pytest.mark.parametrize(("before", "after"), [*product(Phase, Phase)])
+@pytest.mark.parametrize(("before", "after"), [*product(KNOWN, KNOWN)])
 def test_call_moves_by_the_table_only(before: Phase, after: Phase) -> None:
     call = Call("c1", "shell", function_call("c1"), before)
     if (before, after) in LEGAL:

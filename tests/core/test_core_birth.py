@@ -1,0 +1,51 @@
+"""The first entries of a session: what a replay, a client and the model are told first."""
+
+from __future__ import annotations
+
+from orchestrator.core.birth import Birth, first_entries
+from orchestrator.core.compaction import SUMMARY_PROMPT, compaction_input
+from orchestrator.core.entries import Entry
+from orchestrator.core.evolve import fold
+from orchestrator.core.history import for_model, message_text, user_message
+from orchestrator.core.settings import SessionFacts, TurnSettings
+from orchestrator.core.state import State
+from orchestrator.core.stored import encode_entry
+from orchestrator.protocol.codec import parse_rollout_line
+from orchestrator.protocol.rollout import UnknownRolloutItem
+from tests.core.driver import FACTS, NOON_MS, SETTINGS
+
+
+def born(**fields: object) -> tuple[Entry, ...]:
+    facts, settings = SessionFacts.of(FACTS), TurnSettings.of({**SETTINGS, "effort": "high"})
+    return first_entries(Birth(facts, settings, "1.2.3", NOON_MS, **fields))  # type: ignore[arg-type]
+
+
+def test_session_begins_with_its_meta_its_settings_and_its_first_event() -> None:
+    meta, configured, event, *context = born(git={"branch": "main"})
+    assert meta.payload["id"] == FACTS["session_id"]
+    assert meta.payload["git"] == {"branch": "main"}
+    assert configured.payload["kind"] == "configured"
+    assert (event.id, event.payload["type"]) == ("", "session_configured")
+    assert event.payload["reasoning_effort"] == "high"
+    assert [entry.type for entry in context] == ["response_item"]
+
+
+def test_folded_birth_is_an_idle_session_that_knows_itself() -> None:
+    state = fold(State(), born(user_instructions="be brief"), 1)
+    assert state.facts == SessionFacts.of(FACTS)
+    assert state.settings.effort == "high"
+    assert (state.status, state.native) == ("idle", True)
+    instructions, environment = map(message_text, for_model(state.history))
+    assert "be brief" in instructions
+    assert environment.startswith("<environment_context>")
+
+
+def test_first_lines_are_lines_of_the_protocol() -> None:
+    for entry in born(user_instructions="be brief", git={"commit_hash": "abc"}):
+        item = parse_rollout_line(encode_entry(entry, NOON_MS, {}).line).item
+        assert not isinstance(item, UnknownRolloutItem)
+
+
+def test_compaction_request_ends_with_the_prompt() -> None:
+    shown = [user_message("one")]
+    assert compaction_input(shown) == [*shown, user_message(SUMMARY_PROMPT)]
