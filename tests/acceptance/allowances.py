@@ -140,26 +140,40 @@ def joined_text_deltas(events: Iterable[Message]) -> list[Message]:
 
 def joined_output_deltas(events: Iterable[Message]) -> list[Message]:
     """A call's output deltas count as one for each stream, stdout first, where its first delta came."""
-    chunks: dict[tuple[str, str], bytes] = defaultdict(bytes)
+    chunks: dict[tuple[str, ...], bytes] = defaultdict(bytes)
     placed: list[Message] = []
+    ended: set[str] = set()
     for event in events:
         message = event["msg"]
-        if message["type"] != "exec_command_output_delta":
+        if message["type"] == "exec_command_end":
+            ended.add(message["call_id"])
+        if not _is_output(message) or message["call_id"] in ended:
             placed.append(event)
             continue
-        call = message["call_id"]
-        if not any((call, stream) in chunks for stream in ("stdout", "stderr")):
-            placed += [{**event, "msg": {**message, "stream": stream}} for stream in ("stdout", "stderr")]
-        chunks[call, message["stream"]] += base64.b64decode(message["chunk"])
-    return [whole for event in placed if (whole := _with_whole_chunk(event, chunks))]
+        both = [{**event, "msg": {**message, "stream": stream}} for stream in ("stdout", "stderr")]
+        if not any(_stream(one) in chunks for one in both):
+            placed += both
+        chunks[_stream(event)] += base64.b64decode(message["chunk"])
+    return [_with_whole_chunk(event, chunks) for event in placed if not _silent(event, chunks)]
 
 
-def _with_whole_chunk(event: Message, chunks: dict[tuple[str, str], bytes]) -> Message | None:
-    message = event["msg"]
-    if message["type"] != "exec_command_output_delta":
+def _is_output(message: Message) -> bool:
+    return bool(message["type"] == "exec_command_output_delta")
+
+
+def _stream(event: Message) -> tuple[str, ...]:
+    return event["id"], event["msg"]["call_id"], event["msg"]["stream"]
+
+
+def _silent(event: Message, chunks: dict[tuple[str, ...], bytes]) -> bool:
+    return _is_output(event["msg"]) and not chunks.get(_stream(event))
+
+
+def _with_whole_chunk(event: Message, chunks: dict[tuple[str, ...], bytes]) -> Message:
+    if not _is_output(event["msg"]):
         return event
-    chunk = chunks.get((message["call_id"], message["stream"]), b"").decode(errors="backslashreplace")
-    return {**event, "msg": {**message, "chunk": chunk}} if chunk else None
+    chunk = chunks[_stream(event)].decode(errors="backslashreplace")
+    return {**event, "msg": {**event["msg"], "chunk": chunk}}
 
 
 def last_of_each_task(events: Iterable[Message]) -> dict[tuple[str, str], Message]:
@@ -339,8 +353,10 @@ def event_kind(event: Message) -> tuple[str, str]:
 
 
 def is_marker(value: Message) -> bool:
+    """Whether a line or an item is the message that an interrupt leaves for the model."""
     content = value.get("payload", value).get("content")
-    return bool(content) and str(content[0].get("text", "")).startswith("<turn_aborted>")
+    texts = [part.get("text", "") for part in content] if isinstance(content, list) else []
+    return bool(texts) and str(texts[0]).startswith("<turn_aborted>")
 
 
 def _without(fields: Any, name: str) -> Any:

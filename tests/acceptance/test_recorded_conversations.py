@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.allowances import Message, Recording, decided
+from tests.acceptance.allowances import decided
 from tests.acceptance.comparator import compare_events, compare_requests, compare_rollout
 from tests.acceptance.conversation import hold, scene
-
-TRANSCRIPTS = Path(__file__).parents[1] / "transcripts"
-FOLDERS = sorted(folder for folder in TRANSCRIPTS.iterdir() if folder.is_dir())
-
-
-def read(folder: Path) -> Recording:
-    """A folder as recorded."""
-
-    def lines(name: str) -> tuple[Message, ...]:
-        return tuple(json.loads(line) for line in (folder / name).read_text().splitlines())
-
-    model = json.loads((folder / "model.json").read_text())
-    return Recording(
-        lines("sq_eq.ndjson"), lines("model_requests.ndjson"), lines("rollout.jsonl"), tuple(model)
-    )
+from tests.acceptance.recordings import FOLDERS, read
 
 
 @pytest.mark.slow
