@@ -1,0 +1,86 @@
+"""The worker that `run` and `proto` bring along: a child process that ends when they do.
+
+It is a worker like any other: what it leaves undone, another one takes on. It runs in a
+session of its own, so that a Ctrl-C at the terminal reaches only the process that knows
+what it means. The pipe tells it of our end, however we end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from orchestrator.cli.invocation import Invocation
+
+LEAVE_S = 15.0
+"""A worker that is told to leave gives running commands 10 s; then it is no use to wait for it."""
+
+
+@dataclass(slots=True)
+class Companion:
+    """A child worker. `dismiss` tells it to leave; leaving the context waits until it has."""
+
+    process: subprocess.Popen[bytes]
+    _pipe: int
+    abandoned: bool = False
+
+    def dismiss(self) -> None:
+        """The worker drains, and nobody waits for it."""
+        self.abandoned = True
+        self._close()
+
+    def _close(self) -> None:
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
+
+    async def ended(self) -> int:
+        """Returns the worker's exit code when it has ended."""
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+        watch = os.pidfd_open(self.process.pid)
+        loop.add_reader(watch, done.set)
+        try:
+            await done.wait()
+        finally:
+            loop.remove_reader(watch)
+            os.close(watch)
+        return self.process.wait()
+
+    def leave(self) -> None:
+        """Closes the pipe and waits for the end, unless it was abandoned."""
+        self._close()
+        if self.abandoned:
+            return
+        try:
+            self.process.wait(LEAVE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+@contextmanager
+def companion(invocation: Invocation, wanted: bool = True) -> Iterator[Companion | None]:
+    """A worker under the same settings beside this process, or none."""
+    if not wanted:
+        yield None
+        return
+    theirs, ours = os.pipe()
+    try:
+        process = subprocess.Popen(
+            invocation.command("worker", "--parent-pipe", str(theirs)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(theirs,),
+            start_new_session=True,
+        )
+    finally:
+        os.close(theirs)
+    worker = Companion(process, ours)
+    try:
+        yield worker
+    finally:
+        worker.leave()

@@ -1,0 +1,271 @@
+"""One task of one session, watched and answered from a terminal until it is over.
+
+Everything that can happen (an event, a typed line, Ctrl-C, the end of our worker) arrives in
+one queue and is handled one after the other, so no two handlers ever meet half-way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import uuid
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol, assert_never
+
+from orchestrator.broker.follow import EqCursor
+from orchestrator.cli.asking import ANSWERS, answer_op, put_question, read_answer
+from orchestrator.cli.companion import Companion
+from orchestrator.cli.faults import ExitCode, Fault
+from orchestrator.core.ids import SessionId
+from orchestrator.gateways.client import Client, Event
+from orchestrator.protocol import ops
+from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.submission import Submission
+
+ASKS = frozenset({"exec_approval_request", "apply_patch_approval_request"})
+BEGINS = frozenset({"exec_command_begin", "patch_apply_begin"})
+NEWS_OF_HOLDER = frozenset({"task_started", "exec_command_begin", "stream_error"})
+PATIENCE_S = 5.0
+"""After this long without a worker a person is told that none has come."""
+PARK_S = 10.0
+LOOK_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """A line from the terminal; None is the end of input."""
+
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CtrlC:
+    """The person wants it to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnded:
+    """The worker that we brought along is gone."""
+
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """Nothing has happened for a while."""
+
+
+Happening = Event | Typed | CtrlC | WorkerEnded | Silence
+
+
+class View(Protocol):
+    """What a person (or a program) gets to see."""
+
+    def event(self, event: Event) -> None:
+        """Shows an event."""
+
+    def ask(self, request: dict[str, Any]) -> None:
+        """Shows a request for approval."""
+
+    def note(self, text: str) -> None:
+        """Says something that is not the session's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Who talks to which session, and how."""
+
+    client: Client
+    session: SessionId
+    view: View
+    interactive: bool
+    """Whether somebody is there to be asked."""
+
+    @property
+    def how_to_go_on(self) -> str:
+        return f"go on with: dendro run --resume {self.session}"
+
+
+@dataclass(slots=True)
+class Conversation:
+    """A task from its submission to its end."""
+
+    seat: Seat
+    task_id: str | None
+    """None follows whatever task the session is at."""
+    open_requests: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _queue: asyncio.Queue[Happening] = field(default_factory=asyncio.Queue)
+    _running: set[asyncio.Task[None]] = field(default_factory=set)
+    _reader: asyncio.Task[None] | None = None
+    _interrupts: int = 0
+    _failed: bool = False
+    _holder: str = ""
+    _told_silence: bool = False
+
+    async def run(self, cursor: EqCursor, worker: Companion | None) -> ExitCode:
+        """Until the task is over, or the person leaves; raises `Fault` if our worker ends before it."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self._queue.put_nowait, CtrlC())
+        self._start(self._follow(cursor))
+        if worker is not None:
+            self._start(self._watch(worker))
+        try:
+            if self.open_requests:
+                code = await self._asked()
+                if code is not None:
+                    return code
+            while True:
+                code = await self._handle(await self._next())
+                if code is not None:
+                    return code
+        finally:
+            loop.remove_signal_handler(signal.SIGINT)
+            for task in self._running:
+                task.cancel()
+            await asyncio.gather(*self._running, return_exceptions=True)
+
+    # ── what happens ──────────────────────────────────────────────────────────────────────────
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+
+    async def _follow(self, cursor: EqCursor) -> None:
+        async for event in self.seat.client.follow(self.seat.session, cursor):
+            self._queue.put_nowait(event)
+
+    async def _watch(self, worker: Companion) -> None:
+        self._queue.put_nowait(WorkerEnded(await worker.ended()))
+
+    async def _read(self) -> None:
+        self._queue.put_nowait(Typed(await read_answer()))
+
+    async def _next(self) -> Happening:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if self._told_silence else PATIENCE_S):
+                return await self._queue.get()
+        return Silence()
+
+    async def _handle(self, happening: Happening) -> ExitCode | None:
+        match happening:
+            case Event():
+                return await self._event(happening)
+            case Typed(text):
+                return await self._typed(text)
+            case CtrlC():
+                return await self._interrupt()
+            case WorkerEnded(code):
+                raise Fault(f"the worker of this command ended with {code}; {self.seat.how_to_go_on}")
+            case Silence():
+                await self._silence()
+                return None
+            case _:
+                assert_never(happening)
+
+    # ── events ────────────────────────────────────────────────────────────────────────────────
+
+    async def _event(self, event: Event) -> ExitCode | None:
+        if event.type in NEWS_OF_HOLDER:
+            await self._tell_holder()
+        self.seat.view.event(event)
+        if event.type in ASKS:
+            self.open_requests[event.msg["call_id"]] = event.msg
+            return await self._asked() if len(self.open_requests) == 1 else None
+        if event.type in BEGINS and event.msg["call_id"] in self.open_requests:
+            # Somebody else has allowed it.
+            del self.open_requests[event.msg["call_id"]]
+            return await self._asked() if self.open_requests else None
+        mine = self.task_id in (None, event.id)
+        if event.type == "error" and mine:
+            self._failed = True
+        return self._over(event) if mine else None
+
+    def _over(self, event: Event) -> ExitCode | None:
+        if event.type == "task_complete":
+            return ExitCode.FAILED if self._failed else ExitCode.DONE
+        if event.type == "turn_aborted":
+            return ExitCode.INTERRUPTED if event.msg["reason"] == "interrupted" else ExitCode.FAILED
+        return None
+
+    async def _tell_holder(self) -> None:
+        head = await self.seat.client.head(self.seat.session)
+        holder = head.holder if head is not None else None
+        if holder and holder != self._holder:
+            self.seat.view.note(f"worker {holder}" + (" took over" if self._holder else ""))
+            self._holder = holder
+
+    async def _silence(self) -> None:
+        head = await self.seat.client.head(self.seat.session)
+        if head is not None and not head.holder and head.sq_tip != head.cursor:
+            self.seat.view.note(f"no worker has taken the session yet; it waits in pool {head.pool}")
+            self._told_silence = True
+
+    # ── approvals ─────────────────────────────────────────────────────────────────────────────
+
+    async def _asked(self) -> ExitCode | None:
+        """Puts the oldest open request to the person, or leaves it to whoever comes later."""
+        request = next(iter(self.open_requests.values()))
+        self.seat.view.ask(request)
+        if not self.seat.interactive:
+            await self._parked()
+            self.seat.view.note(f"waiting for an approval; {self.seat.how_to_go_on}")
+            return ExitCode.WAITING
+        self._put_question()
+        return None
+
+    def _put_question(self) -> None:
+        put_question()
+        if self._reader is None or self._reader.done():
+            self._reader = self._start(self._read())
+
+    async def _typed(self, text: str | None) -> ExitCode | None:
+        if text is None:
+            self.seat.view.note(f"left unanswered; {self.seat.how_to_go_on}")
+            return ExitCode.WAITING
+        if not self.open_requests:
+            # It was decided elsewhere while somebody was typing.
+            return None
+        decision = ANSWERS.get(text)
+        if decision is None:
+            self._put_question()
+            return None
+        call = next(iter(self.open_requests))
+        await self.submit(answer_op(self.open_requests.pop(call), decision))
+        return await self._asked() if self.open_requests else None
+
+    async def _parked(self) -> None:
+        """Returns when nobody holds the session any more: its worker may leave then."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PARK_S):
+                # A release is no event, so it has to be looked for.
+                while (head := await self.seat.client.head(self.seat.session)) and head.holder:  # noqa: ASYNC110
+                    await asyncio.sleep(LOOK_S)
+
+    # ── what we send ──────────────────────────────────────────────────────────────────────────
+
+    async def _interrupt(self) -> ExitCode | None:
+        self._interrupts += 1
+        if self._interrupts > 1:
+            self.seat.view.note(f"left; {self.seat.how_to_go_on}")
+            return ExitCode.INTERRUPTED
+        self.seat.view.note("interrupting the turn; Ctrl-C again leaves")
+        await self.submit(ops.Interrupt())
+        return None
+
+    async def submit(self, op: ops.Op) -> str:
+        """Sends an op under an id of its own, and answers the id."""
+        id = new_submission_id()
+        await self.seat.client.submit(self.seat.session, Submission(SubmissionId(id), op))
+        return id
+
+
+def new_submission_id() -> str:
+    """Unique in the session's log, where ids of many runs stand together."""
+    return f"run-{uuid.uuid4().hex[:12]}"

@@ -1,0 +1,31 @@
+"""`dendro demo` as a command; what happens in it is in `demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.invocation import Invocation
+
+
+def demo(
+    ctx: typer.Context,
+    repository: Annotated[
+        Path | None,
+        typer.Argument(metavar="FOLDER", exists=True, file_okay=False, help="A repository to survey."),
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the demo's folder.")] = False,
+) -> None:
+    """Shows a session that outlives its worker.
+
+    Needs no model key and no server, and touches nothing of yours.
+
+    \b
+    dendro demo
+    dendro demo ~/src/project --keep
+    """
+    from orchestrator.cli.demo import demo as play
+
+    raise typer.Exit(play(Invocation.of(ctx).settings(), repository, keep))

@@ -1,0 +1,255 @@
+"""Rollouts as files: what a full export looks like, and how any exported file is read again.
+
+    full      first a line `{"format": "dendro-rollout", "version": 1, …}`, then every entry
+    exported  the peer's line shapes with our own fields beside them; `omitted` stands for facts
+    foreign   the peer's own rollout: no place in any chain
+
+A line of the first two is the stored entry with its large texts put back, and its place
+(`seq`, `epoch`, `salt`, `chain`) beside it. Taking both away again by the rule that `core`
+stores by gives the stored bytes, which is what the chain covers. A redacted entry has lost
+payload and salt; its `digest` is left. Pure: lines in, values out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import orjson
+
+from orchestrator.broker.records import StoredEntry
+from orchestrator.core.blobs import INLINE_BYTES, externalise, is_reference
+from orchestrator.core.chain import BrokenLink, Link, first_broken, next_chain, payload_digest
+from orchestrator.core.entries import Entry
+
+FORMAT = "dendro-rollout"
+VERSION = 1
+PLACE = frozenset({"seq", "epoch", "salt", "chain", "digest", "omitted"})
+"""Fields beside an entry that are not part of it."""
+
+Kind = Literal["full", "exported", "foreign"]
+
+
+class BadLine(ValueError):
+    """A line that is not one of a rollout; the message names its number."""
+
+    def __init__(self, number: int, reason: str) -> None:
+        super().__init__(f"line {number}: {reason}")
+        self.number = number
+
+
+@dataclass(frozen=True, slots=True)
+class Omitted:
+    """A fact that an export leaves out: its place in the chain."""
+
+    seq: int
+    epoch: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an entry stands in its log, and what ties it to the one before."""
+
+    seq: int
+    epoch: int
+    digest: bytes
+    chain: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FileLine:
+    """One line: an entry (None once redacted), and its place if the file tells it."""
+
+    number: int
+    timestamp: str
+    entry: Entry | None
+    place: Place | None
+    omitted: tuple[Omitted, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first line of a full export."""
+
+    session_id: str
+    pool: str
+    seq: int
+    head: bytes
+    key_id: str = ""
+    """Names the key of the chain, if it has one."""
+    state_seq: int = 0
+    state_sha256: str = ""
+    """The live fold's digest, and the entry it was taken at; empty before the session's first rest."""
+
+    def encode(self) -> bytes:
+        return orjson.dumps(
+            {
+                "format": FORMAT,
+                "version": VERSION,
+                "session_id": self.session_id,
+                "pool": self.pool,
+                "seq": self.seq,
+                "head": self.head.hex(),
+                "key_id": self.key_id,
+                "state_seq": self.state_seq,
+                "state_sha256": self.state_sha256,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutText:
+    """A file that was opened: what it is, and its lines, read as they are asked for."""
+
+    kind: Kind
+    header: Header | None
+    lines: Iterator[FileLine]
+
+
+# ── writing ───────────────────────────────────────────────────────────────────────────────────
+
+
+def full_line(entry: StoredEntry, text_of: Callable[[str], str | None]) -> bytes:
+    """An entry of a full export. A text that is not stored any more stays a reference, and so verifies."""
+    place = {"seq": entry.seq, "epoch": entry.epoch, "salt": entry.salt.hex(), "chain": entry.chain.hex()}
+    value = orjson.loads(entry.payload)
+    if b'"$blob"' in entry.payload:
+        value["payload"] = _put_back(value["payload"], text_of)
+    return orjson.dumps({**value, **place}) + b"\n"
+
+
+def _put_back(value: Any, text_of: Callable[[str], str | None]) -> Any:
+    if is_reference(value):
+        text = text_of(value["$blob"])
+        return value if text is None else text
+    if isinstance(value, Mapping):
+        return {key: _put_back(inner, text_of) for key, inner in value.items()}
+    return [_put_back(inner, text_of) for inner in value] if isinstance(value, list) else value
+
+
+# ── reading ───────────────────────────────────────────────────────────────────────────────────
+
+
+def read_rollout(lines: Iterable[bytes], keep: dict[str, bytes] | None = None) -> RolloutText:
+    """Opens a file by its lines; raises `BadLine`, also while `lines` of the answer are read.
+
+    Large texts are taken out of the entries again, and go to `keep` under their hashes.
+    """
+    numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+    first = next(numbered, None)
+    if first is None:
+        raise BadLine(1, "the file is empty")
+    value = _object(*first)
+    blobs: dict[str, bytes] = keep if keep is not None else {}
+    if "format" in value and "payload" not in value:
+        return RolloutText("full", _header(first[0], value), _lines(numbered, blobs))
+    kind: Kind = "exported" if "chain" in value and "seq" in value else "foreign"
+    return RolloutText(kind, None, _lines(_again(first, numbered), blobs))
+
+
+def _again(first: tuple[int, bytes], rest: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    yield first
+    yield from rest
+
+
+def _object(number: int, line: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise BadLine(number, f"not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise BadLine(number, "not a JSON object")
+    return value
+
+
+def _header(number: int, value: Mapping[str, Any]) -> Header:
+    if value["format"] != FORMAT:
+        raise BadLine(number, f"unknown format {value['format']!r}")
+    if value.get("version") != VERSION:
+        raise BadLine(number, f"format version {value.get('version')}: a newer Dendro wrote it, use that one")
+    try:
+        return Header(
+            session_id=str(value["session_id"]),
+            pool=str(value["pool"]),
+            seq=int(value["seq"]),
+            head=bytes.fromhex(value["head"]),
+            key_id=str(value["key_id"]),
+            state_seq=int(value["state_seq"]),
+            state_sha256=str(value["state_sha256"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadLine(number, f"the format line is damaged ({error})") from None
+
+
+def _lines(numbered: Iterable[tuple[int, bytes]], blobs: dict[str, bytes]) -> Iterator[FileLine]:
+    for number, line in numbered:
+        value = _object(number, line)
+        try:
+            yield _file_line(number, value, blobs)
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadLine(number, f"a field is missing or damaged ({error})") from None
+
+
+def _file_line(number: int, value: dict[str, Any], blobs: dict[str, bytes]) -> FileLine:
+    omitted = tuple(
+        Omitted(int(seq), int(epoch), bytes.fromhex(digest))
+        for seq, epoch, digest in value.get("omitted", ())
+    )
+    own = {name: field for name, field in value.items() if name not in PLACE}
+    if "digest" in value and "payload" not in value:
+        return FileLine(number, str(own.get("timestamp", "")), None, _place(value, b""), omitted)
+    kind, timestamp, payload = own.get("type"), own.get("timestamp"), own.get("payload")
+    if not isinstance(kind, str) or not isinstance(timestamp, str) or not isinstance(payload, dict):
+        raise BadLine(number, "timestamp, type and a payload object are required")
+    stored = orjson.dumps(own)
+    if len(stored) > INLINE_BYTES:
+        own["payload"] = externalise(payload, blobs)
+        stored = orjson.dumps(own)
+    place = _place(value, stored) if "chain" in value and "seq" in value else None
+    return FileLine(number, timestamp, Entry(kind, own["payload"], own.get("id", "")), place, omitted)
+
+
+def _place(value: Mapping[str, Any], stored: bytes) -> Place:
+    if "digest" in value and "salt" not in value:
+        digest = bytes.fromhex(value["digest"])
+    else:
+        digest = payload_digest(bytes.fromhex(value["salt"]), stored)
+    return Place(int(value["seq"]), int(value["epoch"]), digest, bytes.fromhex(value["chain"]))
+
+
+# ── the chain ─────────────────────────────────────────────────────────────────────────────────
+
+
+class ChainWalk:
+    """Follows a hash chain piece by piece from its beginning, and remembers where it stands."""
+
+    def __init__(self, head: bytes, secret: bytes) -> None:
+        self.head = head
+        self.seq = 0
+        self._secret = secret
+
+    def take(self, links: Sequence[Link]) -> BrokenLink | None:
+        """The first of the next links that does not follow; None moves on to behind them."""
+        if not links:
+            return None
+        if links[0].seq != self.seq + 1:
+            return BrokenLink(self.seq + 1, f"missing: the next entry present is {links[0].seq}")
+        broken = first_broken(links, self.head, self._secret)
+        if broken is None:
+            self.head, self.seq = links[-1].chain, links[-1].seq
+        return broken
+
+    def take_line(self, line: FileLine) -> BrokenLink | None:
+        """The same for a line of a file and the facts that were left out before it."""
+        links: list[Link] = []
+        head = self.head
+        for fact in line.omitted:
+            # Nothing is left of a fact but its digest; that it is the true one shows in the next line.
+            head = next_chain(head, fact.seq, fact.epoch, fact.digest, self._secret)
+            links.append(Link(fact.seq, fact.epoch, fact.digest, head))
+        if line.place is None:
+            return BrokenLink(self.seq + 1, f"line {line.number} has no place in the chain")
+        place = line.place
+        return self.take([*links, Link(place.seq, place.epoch, place.digest, place.chain)])

@@ -1,0 +1,110 @@
+"""`dendro export`: a session's log as a file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import typer
+
+from orchestrator.cli.invocation import Invocation
+
+if TYPE_CHECKING:
+    from orchestrator.broker.records import SessionHead, StoredEntry
+    from orchestrator.cli.export_file import Header
+    from orchestrator.cli.opening import Opened
+
+
+def export(
+    ctx: typer.Context,
+    session: Annotated[str, typer.Argument(metavar="ID", help="A session id, or the beginning of one.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Where to; `-` is stdout.")] = "-",
+    full: Annotated[
+        bool, typer.Option("--full", help="Every entry, for `dendro import` and replay.")
+    ] = False,
+) -> None:
+    """Writes a session's log: in the peer's line shapes, or whole.
+
+    Large texts are put back in. Either kind verifies offline; only a full
+    one rebuilds the state.
+
+    \b
+    dendro export 0199a2b4 rollout.jsonl
+    dendro export 0199a2b4 --full | zstd > session.jsonl.zst
+    """
+    import asyncio
+
+    asyncio.run(_export(Invocation.of(ctx), session, file, full))
+
+
+async def _export(invocation: Invocation, session: str, file: str, full: bool) -> None:
+    from orchestrator.cli.opening import opened
+
+    async with opened(invocation.settings()) as found:
+        head = await found.find(session)
+        with _output(file) as out:
+            if full:
+                out.write(header_of(found, head).encode() + b"\n")
+            async for lines in exported(found, head, full):
+                out.write(lines)
+    if file != "-":
+        print(f"{head.session}: {head.seq} entries to {file}", file=sys.stderr)
+
+
+def header_of(found: Opened, head: SessionHead) -> Header:
+    """The first line of a full export."""
+    from orchestrator.cli.export_file import Header
+    from orchestrator.cli.folding import LiveFold
+
+    live, chain = LiveFold.of(head), found.settings.chain
+    return Header(
+        session_id=head.session,
+        pool=head.pool,
+        seq=head.seq,
+        head=head.head,
+        key_id=chain.key_id if chain.key else "",
+        state_seq=live.seq if live else 0,
+        state_sha256=live.sha256 if live else "",
+    )
+
+
+async def exported(found: Opened, head: SessionHead, full: bool) -> AsyncIterator[bytes]:
+    """The file's lines as they are read; raises `Fault` if the log is not all there."""
+    from orchestrator.cli.export_file import full_line
+    from orchestrator.cli.faults import Fault
+    from orchestrator.runtime.export import blob_hashes, export_lines, is_fact
+
+    carried: list[StoredEntry] = []
+    last = 0
+    async for entry in found.log(head.session, head.seq):
+        last = entry.seq
+        carried.append(entry)
+        if full or not is_fact(entry):
+            # One line at a time: the large texts of many would not fit into memory together.
+            texts = await found.large_texts(head.tree, blob_hashes(carried))
+            lines = (full_line(e, texts.get) for e in carried) if full else export_lines(carried, texts.get)
+            yield b"".join(lines)
+            carried = []
+    if last < head.seq:
+        raise Fault(f"entry {last + 1} of session {head.session} is missing; `dendro verify` tells more")
+
+
+@contextmanager
+def _output(file: str) -> Iterator[BinaryIO]:
+    """Stdout, or a file that appears under its name only when it is complete."""
+    if file == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    path = Path(file)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with unfinished.open("xb") as out:
+            yield out
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -1,0 +1,98 @@
+"""From an error to one line on stderr and an exit code.
+
+Fault          what a command itself found wrong; it carries its exit code
+SETUP          something is missing or set wrongly: 2, `dendro doctor` names it
+FAILURES       the wish was clear and could not be granted: 1
+anything else  a defect: 1, and how to see where
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What a caller's script can tell apart."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    WAITING = 3
+    """Left waiting for a person."""
+    INTERRUPTED = 130
+
+
+class Fault(Exception):
+    """A command cannot go on; the message is for a person and names the remedy."""
+
+    def __init__(self, message: str, code: ExitCode = ExitCode.FAILED) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def report(error: Exception) -> int:
+    """Tells a person what went wrong; answers the exit code."""
+    from orchestrator.settings import SettingsSources
+
+    if SettingsSources.of_process().environ.get("DENDRO_DEBUG"):
+        traceback.print_exception(error)
+    told = explain(error)
+    print(f"dendro: {told[0]}", file=sys.stderr)
+    return told[1]
+
+
+def explain(error: Exception) -> tuple[str, ExitCode]:
+    """One line, and the exit code that goes with it."""
+    if isinstance(error, Fault):
+        return _one_line(error), error.code
+    if isinstance(error, _failures()):
+        return _one_line(error), ExitCode.FAILED
+    if isinstance(error, _setup()):
+        return f"{_one_line(error)}{_doctor(error)}", ExitCode.USAGE
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename is not None else ""
+        return f"{place}{error.strerror or error}", ExitCode.FAILED
+    kind = type(error).__name__
+    where = "set DENDRO_DEBUG=1 to see where, and please report it"
+    return f"internal error: {kind}: {_one_line(error)} ({where})", ExitCode.FAILED
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _doctor(error: Exception) -> str:
+    from orchestrator.settings import SettingsError
+
+    return "" if isinstance(error, SettingsError) else " (`dendro doctor` says what is missing)"
+
+
+def _setup() -> tuple[type[Exception], ...]:
+    from orchestrator.broker.embedded import EmbeddedError
+    from orchestrator.broker.errors import BrokerError
+    from orchestrator.model.provider import InvalidProvider
+    from orchestrator.model.stub import NotLoopback, ScenarioError, UnknownBehaviour
+    from orchestrator.sandbox.probe import NoConfinement
+    from orchestrator.settings import SettingsError
+
+    stub = (NotLoopback, ScenarioError, UnknownBehaviour)
+    return (SettingsError, EmbeddedError, BrokerError, InvalidProvider, NoConfinement, *stub)
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """Errors about one session: the deployment itself is well."""
+    from orchestrator.broker.errors import (
+        Corrupt,
+        QueueFull,
+        SessionArchived,
+        SessionHeld,
+        SubmissionConflict,
+        UnknownSession,
+    )
+    from orchestrator.runtime.loading import BrokenLog
+    from orchestrator.runtime.segments import BrokenArchive
+
+    session = (Corrupt, QueueFull, SessionArchived, SessionHeld, SubmissionConflict, UnknownSession)
+    return (*session, BrokenLog, BrokenArchive)

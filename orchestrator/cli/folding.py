@@ -1,0 +1,160 @@
+"""Folding a log for a person: from the stream or from a file, with the chain checked on the way."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+
+from orchestrator.broker.records import SessionHead, StoredEntry
+from orchestrator.cli.export_file import BadLine, ChainWalk, Header, Kind, RolloutText, read_rollout
+from orchestrator.cli.faults import Fault
+from orchestrator.cli.opening import Opened
+from orchestrator.core.chain import GENESIS, BrokenLink
+from orchestrator.core.evolve import evolve
+from orchestrator.core.snapshot import digest
+from orchestrator.core.state import State
+from orchestrator.core.stored import decode_entry
+from orchestrator.runtime.segments import links_of
+
+PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFold:
+    """What the worker that last brought the session to rest had folded."""
+
+    seq: int
+    sha256: str
+
+    @classmethod
+    def of(cls, head: SessionHead) -> LiveFold | None:
+        meta = orjson.loads(head.meta) if head.meta else {}
+        return cls(meta["seq"], meta["state_sha256"]) if meta.get("state_sha256") else None
+
+    @classmethod
+    def told_by(cls, header: Header | None) -> LiveFold | None:
+        if header is None or not header.state_sha256:
+            return None
+        return cls(header.state_seq, header.state_sha256)
+
+
+@dataclass(slots=True)
+class Folded:
+    """A state and how it came about."""
+
+    kind: Kind | None
+    """What file it is from; None for a session's stream."""
+    state: State = field(default_factory=State)
+    seq: int = 0
+    head: bytes = GENESIS
+    broken: BrokenLink | None = None
+    lines: int = 0
+    omitted: int = 0
+    redacted: int = 0
+    live: LiveFold | None = None
+    sha256_then: str = ""
+    """The digest of this fold at the live fold's `seq`; empty if it was not passed."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every entry was there to be folded; only then can states be compared."""
+        return self.kind in (None, "full") and not self.redacted
+
+    @property
+    def matches(self) -> bool | None:
+        """Whether this fold is the live one's; None if there is nothing to compare."""
+        if self.live is None or not self.sha256_then or not self.complete:
+            return None
+        return self.sha256_then == self.live.sha256
+
+    def passed(self, seq: int) -> None:
+        """Notes that the state is the one after entry `seq`."""
+        self.seq = seq
+        if self.live is not None and seq == self.live.seq:
+            self.sha256_then = digest(self.state)
+
+
+async def pages(entries: AsyncIterator[StoredEntry]) -> AsyncIterator[list[StoredEntry]]:
+    """Entries by the page."""
+    page: list[StoredEntry] = []
+    async for entry in entries:
+        page.append(entry)
+        if len(page) == PAGE:
+            yield page
+            page = []
+    if page:
+        yield page
+
+
+async def fold_session(found: Opened, head: SessionHead, at: int | None) -> Folded:
+    """Folds a session's log up to `at` or its end; stops before the first entry that does not follow."""
+    through = head.seq if at is None else min(at, head.seq)
+    result = Folded(None, live=LiveFold.of(head))
+    walk = ChainWalk(GENESIS, found.secret)
+    async for page in pages(found.log(head.session, through)):
+        result.broken = walk.take(tuple(links_of(page)))
+        if result.broken is not None:
+            return result
+        for stored in page:
+            result.state = evolve(result.state, decode_entry(stored.payload), stored.seq)
+            result.lines += 1
+            result.passed(stored.seq)
+        result.head = walk.head
+    if result.seq < through:
+        result.broken = BrokenLink(result.seq + 1, f"missing: the log should go on to {through}")
+    return result
+
+
+def fold_file(path: Path, at: int | None, secret: bytes) -> Folded:
+    """Folds what a file holds. A foreign one has no chain; its lines are counted instead.
+
+    Raises `Fault` for a line that cannot be read or folded.
+    """
+    with path.open("rb") as file:
+        try:
+            text = read_rollout(file)
+            result = Folded(text.kind, live=LiveFold.told_by(text.header))
+            _fold_lines(text, result, at, secret)
+        except BadLine as error:
+            raise Fault(f"{path}: {error}") from None
+    return result
+
+
+def _fold_lines(text: RolloutText, result: Folded, at: int | None, secret: bytes) -> None:
+    walk = ChainWalk(GENESIS, secret)
+    for line in text.lines:
+        seq = line.place.seq if line.place else result.seq + 1
+        if at is not None and seq > at:
+            return
+        if text.kind != "foreign":
+            result.broken = walk.take_line(line)
+            if result.broken is not None:
+                return
+        result.lines += 1
+        result.omitted += len(line.omitted)
+        if line.entry is None:
+            result.redacted += 1
+        else:
+            try:
+                result.state = evolve(result.state, line.entry, seq)
+            except (KeyError, TypeError, ValueError) as error:
+                raise BadLine(line.number, f"it does not fit what came before ({error})") from None
+        result.passed(seq)
+        result.head = walk.head
+    if text.header is not None and at is None and result.seq < text.header.seq:
+        result.broken = BrokenLink(result.seq + 1, f"missing: the file should go on to {text.header.seq}")
+
+
+def existing_file(text: str) -> Path | None:
+    """The file that an argument names, if it names one rather than a session."""
+    path = Path(text).expanduser()
+    return path if path.is_file() else None
+
+
+def not_a_session(text: str) -> Iterator[str]:
+    """Why an argument that looks like a path is no session."""
+    if "/" in text or text.endswith(".jsonl"):
+        yield f"no file {text}"

@@ -1,0 +1,199 @@
+"""What an imported session will consist of: entries from a file, made over for a new session id.
+
+A full export keeps every entry; only what names the old session, and what its old claims
+were, changes. The peer's rollout is folded first; behind its lines come the settings that
+the fold ended with, and the session is idle. Pure: a file's lines in, a plan out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from orchestrator.cli.export_file import BadLine, ChainWalk, FileLine, RolloutText
+from orchestrator.cli.faults import Fault
+from orchestrator.core import entries as e
+from orchestrator.core.birth import ORIGINATOR, session_configured
+from orchestrator.core.blobs import resolve
+from orchestrator.core.chain import GENESIS
+from orchestrator.core.entries import Entry, timestamp
+from orchestrator.core.evolve import evolve
+from orchestrator.core.settings import SessionFacts, TurnSettings
+from orchestrator.core.state import State
+from orchestrator.protocol.codec import rollout_item
+
+NO_CLAIM = 0
+"""The epoch that no claim has: work of an earlier life is in doubt, never taken for one's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Newcomer:
+    """Whom the entries are made over for."""
+
+    facts: SessionFacts
+    fallback: TurnSettings
+    """Settings for what a peer's rollout does not tell."""
+    version: str
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A session to be created: its entries with the times they keep, and what they fold to."""
+
+    entries: tuple[tuple[Entry, int], ...]
+    state: State
+    facts: SessionFacts
+    notes: tuple[str, ...] = ()
+
+
+def plan_import(text: RolloutText, newcomer: Newcomer, blobs: Mapping[str, bytes], secret: bytes) -> Plan:
+    """Reads the whole file before anything is made of it; raises `BadLine` or `Fault`."""
+    if text.header is None:
+        return _plan_foreign(text, newcomer, blobs)
+    return _plan_full(text, newcomer, secret)
+
+
+def _plan_full(text: RolloutText, newcomer: Newcomer, secret: bytes) -> Plan:
+    assert text.header is not None
+    walk, notes = ChainWalk(GENESIS, secret), []
+    checked = not text.header.key_id or bool(secret)
+    entries: list[tuple[Entry, int]] = []
+    at_ms, last = newcomer.now_ms, 0
+    for line in text.lines:
+        broken = walk.take_line(line) if checked else None
+        if broken is not None:
+            raise Fault(f"its chain is broken at entry {broken.seq}: {broken.reason}")
+        if line.entry is None:
+            raise Fault(f"line {line.number} is redacted: what it did to the state is not known any more")
+        at_ms, last = _at_ms(line, at_ms), line.place.seq if line.place else last
+        entries.append((renamed(line.entry, newcomer.facts), at_ms))
+    if last < text.header.seq:
+        raise Fault(f"it ends at entry {last}, its first line says {text.header.seq}")
+    if not checked:
+        notes.append(f"its chain was not checked: the key {text.header.key_id!r} is not configured here")
+    state = _folded(entries, start_line=2)
+    facts = replace(state.facts, **{name: getattr(newcomer.facts, name) for name in OWN_FACTS})
+    return Plan(tuple(entries), state, facts, tuple(notes))
+
+
+OWN_FACTS = ("session_id", "tree_id", "agent_id", "pool", "rollout_path")
+"""What a session is told at its making, and an imported one is told anew."""
+
+
+def renamed(entry: Entry, facts: SessionFacts) -> Entry:
+    """The entry as the new session's: ids, paths and epochs are its own, nothing else changes."""
+    return replace(entry, payload=_renamed(entry, facts))
+
+
+def _renamed(entry: Entry, facts: SessionFacts) -> Mapping[str, Any]:
+    payload = entry.payload
+    match entry.type, payload.get("kind", payload.get("type")):
+        case e.SESSION_META, _:
+            return {**payload, "id": facts.session_id}
+        case e.DENDRO, "configured":
+            own = {name: getattr(facts, name) for name in OWN_FACTS}
+            return {**payload, "session": {**payload["session"], **own}}
+        case e.DENDRO, _ if "epoch" in payload:
+            return {**payload, "epoch": NO_CLAIM}
+        case e.EVENT_MSG, "session_configured":
+            return {**payload, "session_id": facts.session_id, "rollout_path": facts.rollout_path}
+        case e.EVENT_MSG, "conversation_path":
+            return {**payload, "conversation_id": facts.session_id, "path": facts.rollout_path}
+        case _:
+            return payload
+
+
+def _plan_foreign(text: RolloutText, newcomer: Newcomer, blobs: Mapping[str, bytes]) -> Plan:
+    entries: list[tuple[Entry, int]] = []
+    meta: Mapping[str, Any] = {}
+    at_ms = newcomer.now_ms
+    for line in text.lines:
+        at_ms = _at_ms(line, at_ms)
+        entry = _foreign_entry(line, blobs)
+        if entry.type != e.SESSION_META:
+            entries.append((renamed(entry, newcomer.facts), at_ms))
+        elif not meta:
+            # A copied fork history may hold a second one: the first names the session.
+            meta = entry.payload
+    if not entries:
+        raise Fault("it holds no conversation")
+    first = Entry(e.SESSION_META, _session_meta(meta, newcomer))
+    whole = [(first, newcomer.now_ms), *entries]
+    state = _folded(whole, start_line=1)
+    whole += [(entry, newcomer.now_ms) for entry in _settled(state, newcomer)]
+    return Plan(tuple(whole), _folded(whole, start_line=1), newcomer.facts)
+
+
+def _foreign_entry(line: FileLine, blobs: Mapping[str, bytes]) -> Entry:
+    entry = line.entry
+    if entry is None:
+        return Entry("redacted", {})
+    if entry.type == e.DENDRO:
+        raise BadLine(line.number, "a fact of Dendro's own, in a file that is no full export")
+    if entry.type == e.RESPONSE_ITEM:
+        # This is what a model will be given; a damaged item would fail every request to come.
+        try:
+            rollout_item(entry.type, resolve(entry.payload, lambda digest: _text(blobs, digest)))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(str(part) for part in first["loc"])
+            raise BadLine(line.number, f"response_item {place}: {first['msg']}") from None
+    return entry
+
+
+def _text(blobs: Mapping[str, bytes], digest: str) -> str | None:
+    content = blobs.get(digest)
+    return None if content is None else content.decode("utf-8", "surrogatepass")
+
+
+def _session_meta(meta: Mapping[str, Any], newcomer: Newcomer) -> dict[str, Any]:
+    missing = {
+        "timestamp": timestamp(newcomer.now_ms),
+        "cwd": newcomer.fallback.cwd,
+        "originator": ORIGINATOR,
+        "cli_version": newcomer.version,
+        "instructions": None,
+    }
+    return {**missing, **meta, "id": newcomer.facts.session_id}
+
+
+def _settled(state: State, newcomer: Newcomer) -> Iterator[Entry]:
+    """The settings that the conversation ended with, and the event that tells a client of them."""
+    fallback, told = newcomer.fallback, state.settings
+    settings = replace(
+        fallback,
+        cwd=told.cwd or str(state.meta.get("cwd") or fallback.cwd),
+        model=told.model or fallback.model,
+        model_provider=str(state.meta.get("model_provider") or fallback.model_provider),
+        effort=told.effort if told.model else fallback.effort,
+        summary=told.summary if told.model else fallback.summary,
+        approval_policy=told.approval_policy if told.model else fallback.approval_policy,
+        sandbox_policy=told.sandbox_policy if told.model else fallback.sandbox_policy,
+    )
+    yield e.configured(settings.wire(), newcomer.facts.wire())
+    yield session_configured("", newcomer.facts, settings)
+
+
+def _folded(entries: Sequence[tuple[Entry, int]], start_line: int) -> State:
+    state = State()
+    for seq, (entry, _) in enumerate(entries, 1):
+        try:
+            state = evolve(state, entry, seq)
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadLine(seq + start_line - 1, f"it does not fit what came before ({error})") from None
+    return state
+
+
+def _at_ms(line: FileLine, otherwise: int) -> int:
+    """The line's own time; one that cannot be read takes that of the line before."""
+    try:
+        moment = datetime.fromisoformat(line.timestamp)
+    except ValueError:
+        return otherwise
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return round(aware.timestamp() * 1000)

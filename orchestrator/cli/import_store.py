@@ -1,0 +1,190 @@
+"""Writing an imported session, so that it is there whole or not at all.
+
+What fits into one script is created by one. More is written under a claim, behind a bar:
+until the last commit the session demands a core version that nobody has, so that no worker
+takes a half of it, not even after this process was killed. A failure deletes it again.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.broker.records import (
+    Approval,
+    CommitRequest,
+    Committed,
+    NewEntry,
+    NewEvent,
+    NewSession,
+    NewTree,
+    TimerSet,
+)
+from orchestrator.cli.faults import Fault
+from orchestrator.cli.import_plan import Plan
+from orchestrator.cli.opening import Opened
+from orchestrator.core.chain import GENESIS, SALT_BYTES, next_chain, payload_digest
+from orchestrator.core.entries import EVENT_MSG, Entry
+from orchestrator.core.ids import AgentId, SessionId, TreeId
+from orchestrator.core.rules_task import approval_timer
+from orchestrator.core.snapshot import CORE_VERSION
+from orchestrator.core.state import Call
+from orchestrator.core.stored import encode_entry, encode_event
+from orchestrator.runtime.journal import Position, encode_request
+from orchestrator.runtime.summary import session_meta
+from orchestrator.wiring import worker_name
+
+PIECE_ENTRIES = 200
+PIECE_BYTES = 512 << 10
+"""Below what one commit may carry (256 entries, 1 MB): Redis serves nobody else meanwhile."""
+BAR = 1 << 30
+ASKS = ("exec_approval_request", "apply_patch_approval_request")
+
+Encoded = tuple[bytes, Entry]
+"""An entry as it is stored, and as it is folded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one script writes, and where the log stands behind it."""
+
+    entries: tuple[NewEntry, ...]
+    events: tuple[NewEvent, ...]
+    seq: int
+    head: bytes
+
+
+BEFORE = Piece((), (), 0, GENESIS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """What becomes visible when the session is whole."""
+
+    status: str
+    meta: bytes
+    approvals: tuple[Approval, ...]
+    timers: tuple[TimerSet, ...]
+
+
+async def store(found: Opened, plan: Plan, blobs: Mapping[str, bytes], now_ms: int) -> SessionId:
+    """Creates the session of a plan; raises the broker's errors, and leaves nothing behind then."""
+    contents = dict(blobs)
+    cuts = _cuts([_encoded(entry, at_ms, contents) for entry, at_ms in plan.entries])
+    ending = _ending(plan, contents, now_ms)
+    if contents:
+        await found.texts.store(TreeId(plan.facts.tree_id), contents)
+    whole = len(cuts) == 1 and not ending.approvals
+    first = _chained(cuts[0], BEFORE, 0, found.secret)
+    born = NewSession(
+        SessionId(plan.facts.session_id),
+        TreeId(plan.facts.tree_id),
+        plan.facts.pool,
+        AgentId(plan.facts.agent_id),
+        entries=first.entries,
+        events=first.events,
+        meta=ending.meta,
+        status=ending.status if whole else "importing",
+    )
+    await found.broker.create(NewTree(born))
+    if not whole:
+        try:
+            await _continue(found, born.session, first, cuts[1:], ending)
+        except BaseException:
+            await found.broker.revoke(born.session)
+            await found.broker.delete_session(born.session)
+            raise
+    return born.session
+
+
+async def _continue(
+    found: Opened, session: SessionId, first: Piece, cuts: Sequence[list[Encoded]], ending: _Ending
+) -> None:
+    """Writes the rest under a claim; the last commit lowers the bar and parks the session."""
+    claimed = await found.broker.claim_session(session, worker_name(), uuid.uuid4().hex, parked=True)
+    if claimed is None:
+        raise Fault(f"session {session} was taken by a worker while it was being imported")
+    claim = claimed.claim
+
+    async def commit(before: Piece, piece: Piece, **more: Any) -> None:
+        request = CommitRequest(
+            claim, uuid.uuid4().hex, before.seq, before.head, piece.entries, piece.events, **more
+        )
+        answer = await found.broker.commit(request)
+        if not isinstance(answer, Committed):
+            raise Fault(f"session {session} was not imported: {answer.reason}")
+
+    nothing = _chained([], first, claim.epoch, found.secret)
+    await commit(first, nothing, min_core=BAR)
+    before = first
+    for cut in cuts:
+        piece = _chained(cut, before, claim.epoch, found.secret)
+        await commit(before, piece)
+        before = piece
+    await commit(
+        before,
+        _chained([], before, claim.epoch, found.secret),
+        min_core=CORE_VERSION,
+        status=ending.status,
+        approvals_open=ending.approvals,
+        timers_set=ending.timers,
+        release="park",
+    )
+
+
+def _encoded(entry: Entry, at_ms: int, blobs: dict[str, bytes]) -> Encoded:
+    encoded = encode_entry(entry, at_ms, blobs)
+    return encoded.line, encoded.entry
+
+
+def _cuts(encoded: Sequence[Encoded]) -> list[list[Encoded]]:
+    cuts: list[list[Encoded]] = [[]]
+    size = 0
+    for line, entry in encoded:
+        if cuts[-1] and (len(cuts[-1]) >= PIECE_ENTRIES or size + len(line) > PIECE_BYTES):
+            cuts.append([])
+            size = 0
+        cuts[-1].append((line, entry))
+        size += len(line)
+    return cuts
+
+
+def _chained(cut: Sequence[Encoded], before: Piece, epoch: int, secret: bytes) -> Piece:
+    """The entries behind `before`, as written under `epoch`; old events are history, not news."""
+    entries, events = [], []
+    seq, head = before.seq, before.head
+    for line, entry in cut:
+        seq, salt = seq + 1, os.urandom(SALT_BYTES)
+        head = next_chain(head, seq, epoch, payload_digest(salt, line), secret)
+        entries.append(NewEntry(line, salt, head))
+        if entry.type == EVENT_MSG and entry.payload.get("type") == "session_configured":
+            events.append(NewEvent(encode_event(entry), seq, head[:4].hex()))
+    return Piece(tuple(entries), tuple(events), seq, head)
+
+
+def _ending(plan: Plan, blobs: dict[str, bytes], now_ms: int) -> _Ending:
+    state, task = plan.state, plan.state.task
+    meta = session_meta(Position(state, len(plan.entries), GENESIS), now_ms)
+    awaiting = task.awaiting if task else ()
+    timeout = plan.facts.approval_timeout_ms
+    timers = [
+        TimerSet(approval_timer(call.call_id), call.spec["timer"], now_ms + timeout)
+        for call in awaiting
+        if timeout is not None and call.spec.get("timer")
+    ]
+    approvals = [_approval(plan, task.id, call, blobs) for call in awaiting if task]
+    return _Ending(state.status, meta, tuple(approvals), tuple(timers))
+
+
+def _approval(plan: Plan, turn: str, call: Call, blobs: dict[str, bytes]) -> Approval:
+    """The fleet's queue shows it again, as it was asked."""
+    asked = next(
+        entry.payload
+        for entry, _ in reversed(plan.entries)
+        if entry.payload.get("type") in ASKS and entry.payload.get("call_id") == call.call_id
+    )
+    request = {"kind": call.spec["kind"], "turn": turn, "event": asked}
+    return Approval(call.call_id, encode_request(request, blobs))

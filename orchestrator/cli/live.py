@@ -1,0 +1,226 @@
+"""A session's events for a person's eyes, as they happen.
+
+On a terminal, text streams as the model writes it; anywhere else every line is printed when
+it is whole. Knows events and a console: neither where events come from, nor what to do next.
+"""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+
+from orchestrator.cli.text import plain, shown
+from orchestrator.core.tokens import TokenInfo, Usage, context_left
+from orchestrator.gateways.client import Event
+
+OUTPUT_LINES = 12
+"""Lines of a command's output that are shown; the model gets more, the log keeps all."""
+DIFF_LINES = 40
+STEP_MARKS = {"completed": "✓", "in_progress": "▸", "pending": "·"}
+CHANGE_MARKS = {"add": "A", "delete": "D", "update": "M"}
+
+
+@dataclass(slots=True)
+class _Output:
+    """What of one running command's output was shown."""
+
+    shown_lines: int = 0
+    hidden_lines: int = 0
+    partial: str = ""
+    decoders: dict[str, codecs.IncrementalDecoder] = field(default_factory=dict)
+
+    def feed(self, stream: str, data: bytes) -> Iterator[str]:
+        """The lines that are whole now and may still be shown."""
+        decoder = self.decoders.setdefault(stream, codecs.getincrementaldecoder("utf-8")("replace"))
+        *lines, self.partial = (self.partial + decoder.decode(data)).split("\n")
+        yield from self._allowed(lines)
+
+    def close(self) -> Iterator[str]:
+        """The last line, if no newline ended it."""
+        rest, self.partial = self.partial, ""
+        yield from self._allowed([rest] if rest else [])
+
+    def _allowed(self, lines: list[str]) -> Iterator[str]:
+        for line in lines:
+            if self.shown_lines < OUTPUT_LINES:
+                self.shown_lines += 1
+                yield line
+            else:
+                self.hidden_lines += 1
+
+
+class Live:
+    """Shows one session's events on a console."""
+
+    def __init__(self, console: Console, streaming: bool | None = None) -> None:
+        self._console = console
+        self._streaming = console.is_terminal if streaming is None else streaming
+        self._streamed = ""
+        """The kind of text that is on the open line: what its final event need not repeat."""
+        self._outputs: dict[str, _Output] = {}
+        self._tokens: Mapping[str, Any] | None = None
+
+    def show(self, event: Event) -> None:
+        """Prints what there is to see of an event."""
+        message = event.msg
+        match event.type:
+            case "agent_message_delta":
+                self._stream("message", message["delta"], "")
+            case "agent_message":
+                self._whole("message", message["message"], "")
+            case "agent_reasoning_delta":
+                self._stream("reasoning", message["delta"], "dim italic")
+            case "agent_reasoning":
+                self._whole("reasoning", message["text"], "dim italic")
+            case "agent_reasoning_section_break":
+                self._end_line()
+            case "exec_command_begin":
+                self._command(message)
+            case "exec_command_output_delta":
+                self._output(message)
+            case "exec_command_end":
+                self._command_ended(message)
+            case "patch_apply_begin":
+                self.changes(message["changes"])
+            case "patch_apply_end" if not message["success"]:
+                self.line(f"the patch failed: {message['stderr'] or message['stdout']}", "red")
+            case "plan_update":
+                self._plan(message)
+            case "token_count":
+                self._tokens = message.get("info") or self._tokens
+            case _:
+                self._remark(event.type, message)
+
+    def _remark(self, kind: str, message: Mapping[str, Any]) -> None:
+        """What is rare: trouble, and the end."""
+        match kind:
+            case "error":
+                self.line(f"error: {message['message']}", "bold red")
+            case "stream_error" | "warning":
+                self.line(f"{message['message']}", "yellow")
+            case "background_event":
+                self.line(message["message"], "dim")
+            case "view_image_tool_call":
+                self.line(f"looks at {message['path']}", "dim")
+            case "context_compacted":
+                self.line("the conversation was compacted", "dim")
+            case "turn_aborted":
+                self.line(f"the turn was {message['reason']}", "yellow")
+            case _:
+                self._end_line_of_task(kind)
+
+    def _end_line_of_task(self, kind: str) -> None:
+        if kind in ("task_complete", "shutdown_complete"):
+            self._end_line()
+
+    # ── lines ─────────────────────────────────────────────────────────────────────────────────
+
+    def line(self, text: str, style: str = "") -> None:
+        """A line of its own; whatever was streaming ends first."""
+        self._end_line()
+        self._console.print(shown(text, style), soft_wrap=True, highlight=False)
+
+    def _end_line(self) -> None:
+        if self._streamed:
+            self._console.print()
+            self._streamed = ""
+
+    def _stream(self, kind: str, delta: str, style: str) -> None:
+        if not self._streaming:
+            return
+        if self._streamed != kind:
+            self._end_line()
+            self._streamed = kind
+        self._console.print(shown(delta, style), end="", soft_wrap=True, highlight=False)
+
+    def _whole(self, kind: str, text: str, style: str) -> None:
+        if self._streamed == kind:
+            self._end_line()
+        else:
+            self.line(text, style)
+
+    # ── commands ──────────────────────────────────────────────────────────────────────────────
+
+    def _command(self, message: Mapping[str, Any]) -> None:
+        self._outputs[message["call_id"]] = _Output()
+        self.line(f"$ {command_text(message['command'])}", "bold cyan")
+
+    def _output(self, message: Mapping[str, Any]) -> None:
+        output = self._outputs.get(message["call_id"])
+        if output is not None and self._streaming:
+            for line in output.feed(message["stream"], base64.b64decode(message["chunk"])):
+                self.line(f"  {line}", "dim")
+
+    def _command_ended(self, message: Mapping[str, Any]) -> None:
+        output = self._outputs.pop(message["call_id"], None) or _Output()
+        if not output.shown_lines and not output.partial:
+            # Nothing streamed: elsewhere than on a terminal, or the deltas are gone.
+            text = message.get("aggregated_output") or message["stdout"] + message["stderr"]
+            for line in output.feed("whole", text.encode("utf-8", "replace")):
+                self.line(f"  {line}", "dim")
+        for line in output.close():
+            self.line(f"  {line}", "dim")
+        if output.hidden_lines:
+            self.line(f"  … {output.hidden_lines} more lines", "dim")
+        code, took = message["exit_code"], _seconds(message["duration"])
+        self.line(f"{'✓' if code == 0 else f'✗ exit {code}'} {took:.1f}s", "green" if code == 0 else "red")
+
+    # ── patches and plans ─────────────────────────────────────────────────────────────────────
+
+    def changes(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
+        """The files of a patch, each with its change."""
+        for path, change in changes.items():
+            moved = f" → {change['move_path']}" if change.get("move_path") else ""
+            self.line(f"{CHANGE_MARKS.get(change['type'], '?')} {path}{moved}", "bold magenta")
+            lines = list(_change_lines(change))
+            for line, style in lines[:DIFF_LINES]:
+                self.line(f"  {line}", style)
+            if len(lines) > DIFF_LINES:
+                self.line(f"  … {len(lines) - DIFF_LINES} more lines", "dim")
+
+    def _plan(self, message: Mapping[str, Any]) -> None:
+        if message.get("explanation"):
+            self.line(message["explanation"], "dim")
+        for step in message["plan"]:
+            done = step["status"] == "completed"
+            self.line(f"  {STEP_MARKS.get(step['status'], '·')} {step['step']}", "dim" if done else "")
+
+    # ── figures ───────────────────────────────────────────────────────────────────────────────
+
+    def figures(self) -> str:
+        """Tokens used and the share of the context left, as far as an event has told them."""
+        if self._tokens is None:
+            return ""
+        total, last = (Usage.of(self._tokens[f"{name}_token_usage"]) for name in ("total", "last"))
+        left = context_left(TokenInfo(total, last), self._tokens.get("model_context_window"))
+        share = f", {left:.0%} of the context left" if left is not None else ""
+        return f"{total.blended_total:,} tokens{share}"
+
+
+def command_text(command: list[str]) -> str:
+    """A command as a person would type it; `bash -lc SCRIPT` is its script."""
+    match command:
+        case ["bash" | "sh" | "/bin/bash" | "/bin/sh", "-c" | "-lc", script]:
+            return script
+        case _:
+            return shlex.join(command)
+
+
+def _change_lines(change: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if change["type"] == "update":
+        for line in change["unified_diff"].splitlines():
+            yield line, "green" if line.startswith("+") else "red" if line.startswith("-") else "dim"
+        return
+    mark, style = ("+", "green") if change["type"] == "add" else ("-", "red")
+    for line in plain(change.get("content", "")).splitlines():
+        yield f"{mark}{line}", style
+
+
+def _seconds(duration: Mapping[str, int]) -> float:
+    return duration["secs"] + duration["nanos"] / 1e9

@@ -1,0 +1,96 @@
+"""The `dendro` command: its options, its commands, and what a person is told when one fails.
+
+Only typer is imported here and at the top of each command's module; what a command needs is
+imported when it runs, so that `dendro --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.demonstration import demo
+from orchestrator.cli.diagnosing import doctor
+from orchestrator.cli.exporting import export
+from orchestrator.cli.importing import import_
+from orchestrator.cli.invocation import Invocation, hoisted
+from orchestrator.cli.model_stub import model_stub
+from orchestrator.cli.processes import upkeep, worker
+from orchestrator.cli.proto import proto
+from orchestrator.cli.replay import replay
+from orchestrator.cli.revoke import revoke
+from orchestrator.cli.run import run
+from orchestrator.cli.sessions import sessions
+from orchestrator.cli.verify import verify
+
+app = typer.Typer(
+    name="dendro",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="--config, -c and --home may also stand after the command. Exit codes: 0 done, 1 failed, "
+    "2 wrong usage or something missing (see `dendro doctor`), 3 waiting for a person, 130 interrupted.",
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"dendro {version('dendro-orchestrator')}")
+        raise typer.Exit
+
+
+@app.callback()
+def dendro(
+    ctx: typer.Context,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="Configuration file in force.")
+    ] = None,
+    override: Annotated[
+        list[str] | None,
+        typer.Option("-c", metavar="KEY=VALUE", help="Sets one key, as in the file; may be repeated."),
+    ] = None,
+    home: Annotated[
+        Path | None, typer.Option("--home", metavar="DIR", help="Data folder, instead of $DENDRO_HOME.")
+    ] = None,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Shows the version and exits."),
+    ] = False,
+) -> None:
+    """Runs coding agents whose sessions outlive their workers.
+
+    \b
+    dendro run "fix the failing test"    one task, watched in this terminal
+    dendro proto                         submissions and events as NDJSON
+    dendro sessions                      what there is, and who holds it
+    dendro replay 0199a2b4               fold a log again, and compare
+    dendro run -c model=gpt-5-mini "hi"  with another setting
+    """
+    ctx.obj = Invocation(config, tuple(override or ()), home)
+
+
+for command in (
+    demo, run, proto, sessions, replay, verify, export, revoke, worker, upkeep, doctor, model_stub,
+):  # fmt: skip
+    app.command()(command)
+app.command("import")(import_)
+
+
+def main() -> None:
+    """The console script."""
+    try:
+        app(args=hoisted(sys.argv[1:]), prog_name="dendro")
+    except Exception as error:
+        from orchestrator.cli.faults import report
+
+        sys.exit(report(error))
+
+
+if __name__ == "__main__":
+    main()

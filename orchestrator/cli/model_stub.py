@@ -1,0 +1,60 @@
+"""`dendro model-stub`: the Responses API without a model, on loopback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.faults import ExitCode, Fault
+
+
+def model_stub(
+    scenario: Annotated[
+        Path | None, typer.Option("--scenario", metavar="FILE", help="JSON file of steps to answer with.")
+    ] = None,
+    behaviour: Annotated[
+        str | None,
+        typer.Option("--behaviour", metavar="NAME", help="echo (default), survey, instant or shell:N."),
+    ] = None,
+    host: Annotated[str, typer.Option("--host", help="A loopback address.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="0 takes a free one.", min=0, max=65535)] = 0,
+    delta_delay_ms: Annotated[float, typer.Option(min=0, help="Pause before every delta.")] = 0,
+    think_ms: Annotated[float, typer.Option(min=0, help="Pause before every answer.")] = 0,
+) -> None:
+    """Serves the Responses API without a model, for tests and demos.
+
+    Answers come from a scenario file or a built-in behaviour, and name their
+    model `stub:…`. The first line that it prints is the base URL.
+
+    \b
+    dendro model-stub --behaviour survey --delta-delay-ms 15
+    dendro model-stub --scenario steps.json --port 6390
+    OPENAI_BASE_URL=http://127.0.0.1:6390/v1 dendro run "hello"
+    """
+    import asyncio
+
+    from orchestrator.model.stub import Pace, RunningStub, Scenario, StubConfig, serve
+    from orchestrator.model.stub import behaviour as built_in
+
+    if scenario is not None and behaviour is not None:
+        raise Fault("give a --scenario or a --behaviour, not both", ExitCode.USAGE)
+    script = Scenario.read(scenario) if scenario is not None else built_in(behaviour or "echo")
+    config = StubConfig(script, host, port, Pace(think_ms=think_ms, delta_delay_ms=delta_delay_ms))
+
+    async def until_stopped() -> None:
+        loop, serving = asyncio.get_running_loop(), asyncio.current_task()
+        assert serving is not None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, serving.cancel)
+        await serve(config, tell)
+
+    def tell(stub: RunningStub) -> None:
+        print(stub.base_url, flush=True)
+
+    import signal
+    from contextlib import suppress
+
+    with suppress(asyncio.CancelledError):
+        asyncio.run(until_stopped())

@@ -1,0 +1,71 @@
+"""`dendro proto`: submissions and events as NDJSON on stdio, a drop-in for the peer's `proto`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.faults import ExitCode
+from orchestrator.cli.invocation import Invocation
+
+if TYPE_CHECKING:
+    from orchestrator.settings import Settings
+
+
+def proto(
+    ctx: typer.Context,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="ID", help="Go on with this session.")
+    ] = None,
+    no_worker: Annotated[
+        bool, typer.Option("--no-worker", help="Start no worker: others serve the session's pool.")
+    ] = False,
+) -> None:
+    """Serves one session on stdio: submissions in, events out, as NDJSON.
+
+    The first line out is `session_configured`. The end of stdin ends it when
+    nothing runs any more; exit code 3 if the session waits for an answer then.
+
+    \b
+    echo '{"id":"1","op":{"type":"user_input","items":[{"type":"text","text":"hi"}]}}' | dendro proto
+    dendro proto --resume 0199a2b4 --no-worker
+    """
+    import uvloop
+
+    from orchestrator.cli.companion import companion
+
+    invocation = Invocation.of(ctx)
+    settings = invocation.settings()
+    with companion(invocation, wanted=not no_worker) as worker:
+        try:
+            code = uvloop.run(_serve(settings, resume))
+        except BrokenPipeError:
+            # The client has gone. What runs goes on with whoever serves the pool.
+            code = ExitCode.FAILED
+        if worker is not None and code != ExitCode.DONE:
+            worker.dismiss()
+    raise typer.Exit(code)
+
+
+async def _serve(settings: Settings, resume: str | None) -> ExitCode:
+    from orchestrator.broker.follow import BEGINNING
+    from orchestrator.cli.opening import opened
+    from orchestrator.cli.resuming import greeting, new_session
+    from orchestrator.cli.stdio import read_stdin, write_stdout
+    from orchestrator.gateways.ndjson import Ending, NdjsonConnection, Streams
+
+    async with opened(settings) as found:
+        client, cursor = found.client(), BEGINNING
+        if resume is None:
+            session = await new_session(settings, client)
+        else:
+            head = await found.find(resume)
+            session = head.session
+            told = await greeting(found, head)
+            cursor = told.cursor
+            await write_stdout(told.line)
+        streams = Streams(read_stdin, write_stdout)
+        connection = NdjsonConnection(client, session, streams, settings.wire.line_limit_bytes)
+        ending = await connection.serve(cursor)
+    return ExitCode.WAITING if ending is Ending.WAITING else ExitCode.DONE

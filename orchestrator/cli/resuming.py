@@ -1,0 +1,92 @@
+"""Where a front begins: with a session of its own, or with one that somebody left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from orchestrator.broker.follow import EqCursor
+from orchestrator.broker.records import SessionHead, StoredEvent
+from orchestrator.cli.folding import fold_session
+from orchestrator.cli.opening import Opened
+from orchestrator.core.birth import session_configured
+from orchestrator.core.blobs import references, resolve
+from orchestrator.core.entries import EVENT_MSG
+from orchestrator.core.ids import SessionId
+from orchestrator.core.stored import decode_entry
+from orchestrator.gateways.client import Client
+from orchestrator.gateways.workspace import look_at
+from orchestrator.settings import Settings
+from orchestrator.wiring import new_birth
+
+LOOK_BACK = 500
+"""Events behind the end among which the open requests of a parked session are looked for."""
+
+
+async def new_session(settings: Settings, client: Client) -> SessionId:
+    """A session with these settings, in their working folder."""
+    workspace = await asyncio.to_thread(look_at, settings.session_defaults.cwd)
+    birth = new_birth(settings, workspace, time.time_ns() // 1_000_000, os.urandom)
+    return await client.create(birth)
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """What a client that resumes is told first, and from where it follows."""
+
+    line: bytes
+    cursor: EqCursor
+
+
+async def greeting(found: Opened, head: SessionHead) -> Greeting:
+    """`session_configured` with the events so far; requests that are still open are told again."""
+    opened = await found.broker.approvals(head.session)
+    cursor = await cursor_before(found, head, {approval.key for approval in opened})
+    folded = await fold_session(found, head, None)
+    messages = await past_events(found, head)
+    event = session_configured("", folded.state.facts, folded.state.settings, initial_messages=messages)
+    return Greeting(orjson.dumps({"id": "", "msg": event.payload}) + b"\n", cursor)
+
+
+async def past_events(found: Opened, head: SessionHead) -> list[dict[str, Any]]:
+    """Every event of the session's log, large texts put back in; its own greetings are left out."""
+    messages = []
+    async for stored in found.log(head.session, head.seq):
+        entry = decode_entry(stored.payload)
+        if entry.type == EVENT_MSG and entry.payload["type"] != "session_configured":
+            texts = await found.large_texts(head.tree, references(entry.payload))
+            messages.append(resolve(dict(entry.payload), texts.get))
+    return messages
+
+
+async def cursor_before(found: Opened, head: SessionHead, calls: set[str]) -> EqCursor:
+    """The place before the first request for one of `calls`; the end where none of them is kept."""
+    end = EqCursor.at(head)
+    if not calls:
+        return end
+    events = await found.broker.read_eq(head.session, max(0, head.eq_n - LOOK_BACK), LOOK_BACK)
+    asked = next((at for at, event in enumerate(events) if at and _asks(event, calls)), None)
+    if asked is None:
+        return end
+    before = events[asked - 1]
+    return EqCursor(before.n, before.seq, before.hash8)
+
+
+def _asks(event: StoredEvent, calls: set[str]) -> bool:
+    message = orjson.loads(event.payload)["msg"]
+    return str(message["type"]).endswith("_approval_request") and message.get("call_id") in calls
+
+
+async def open_requests(found: Opened, head: SessionHead) -> dict[str, dict[str, Any]]:
+    """The session's requests that nobody has decided yet, by call, oldest first."""
+    requests = {}
+    for approval in await found.broker.approvals(head.session):
+        request = orjson.loads(approval.payload)
+        texts = await found.large_texts(head.tree, references(request))
+        requests[approval.key] = resolve(request["event"], texts.get)
+    return requests

@@ -1,0 +1,148 @@
+"""`dendro run`: one task, watched from this terminal."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.faults import ExitCode, Fault
+from orchestrator.cli.invocation import Invocation
+
+if TYPE_CHECKING:
+    from orchestrator.cli.companion import Companion
+    from orchestrator.cli.conversation import Conversation
+    from orchestrator.settings import Settings
+
+OPENAI = "https://api.openai.com/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the command line asks for."""
+
+    prompt: str | None
+    resume: str | None
+    images: tuple[Path, ...]
+    json: bool
+    model: str | None
+    cwd: Path | None
+
+
+def run(
+    ctx: typer.Context,
+    prompt: Annotated[
+        str | None, typer.Argument(metavar="PROMPT", help="What to do; `-` reads it from stdin.")
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="ID", help="Go on with this session.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Events as NDJSON on stdout.")] = False,
+    no_worker: Annotated[
+        bool, typer.Option("--no-worker", help="Start no worker: others serve the session's pool.")
+    ] = False,
+    cwd: Annotated[
+        Path | None,
+        typer.Option(
+            "--cwd", "-C", metavar="DIR", exists=True, file_okay=False, help="Where to work, instead of here."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", metavar="MODEL", help="Instead of the configured one.")
+    ] = None,
+    image: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--image",
+            "-i",
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="Shown to the model; may be repeated.",
+        ),
+    ] = None,
+) -> None:
+    """Runs one task and shows it as it happens: commands, text, patches, tokens.
+
+    Asks at the terminal before a command that needs approval. Ctrl-C
+    interrupts the turn, a second one leaves. Without a terminal a needed
+    approval leaves the session parked, with exit code 3.
+
+    \b
+    dendro run "fix the failing test" -m gpt-5
+    dendro run --resume 0199a2b4 "now write the changelog"
+    git diff | dendro run - --json > events.ndjson
+    """
+    import uvloop
+
+    from orchestrator.cli.companion import companion
+
+    invocation = Invocation.of(ctx)
+    settings = invocation.settings({"model": model, "cwd": str(cwd) if cwd else None})
+    text = sys.stdin.read() if prompt == "-" else prompt
+    folder = settings.session_defaults.cwd if cwd else None
+    wish = Wish(text, resume, tuple(image or ()), json, model, folder)
+    _check(wish, settings, own_worker=not no_worker)
+    with companion(invocation, wanted=not no_worker) as worker:
+        code = uvloop.run(_run(settings, wish, worker))
+        if worker is not None and code == ExitCode.INTERRUPTED:
+            worker.dismiss()
+    raise typer.Exit(code)
+
+
+def _check(wish: Wish, settings: Settings, own_worker: bool) -> None:
+    if wish.prompt is not None and not wish.prompt.strip():
+        raise Fault("the prompt is empty", ExitCode.USAGE)
+    if wish.prompt is None and wish.resume is None:
+        raise Fault("give a prompt, or --resume ID; `dendro run --help` has examples", ExitCode.USAGE)
+    provider = settings.model.providers[settings.model.provider]
+    keyless = provider.env_key is not None and provider.api_key is None
+    if own_worker and keyless and provider.base_url == OPENAI:
+        remedy = provider.env_key_instructions or f"export {provider.env_key}=…"
+        raise Fault(f"{provider.env_key} is not set: {remedy}, or run `dendro demo`", ExitCode.USAGE)
+
+
+async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> ExitCode:
+    from orchestrator.broker.follow import BEGINNING, EqCursor
+    from orchestrator.cli.asking import at_a_terminal
+    from orchestrator.cli.conversation import Conversation, Seat
+    from orchestrator.cli.opening import opened
+    from orchestrator.cli.resuming import new_session, open_requests
+    from orchestrator.cli.views import JsonView, LiveView
+
+    view = JsonView() if wish.json else LiveView()
+    async with opened(settings) as found:
+        client, cursor = found.client(), BEGINNING
+        if wish.resume is None:
+            session = await new_session(settings, client)
+        else:
+            head = await found.find(wish.resume)
+            session, cursor = head.session, EqCursor.at(head)
+        talk = Conversation(Seat(client, session, view, at_a_terminal() and not wish.json), None)
+        view.note(f"session {session}")
+        if wish.prompt is None:
+            talk.open_requests.update(await open_requests(found, head))
+            if head.status in ("idle", "closed") and head.sq_tip == head.cursor:
+                raise Fault(f"session {session} is {head.status}: give it a prompt", ExitCode.USAGE)
+        else:
+            await _speak(talk, wish)
+        code = await talk.run(cursor, worker)
+    view.end(session, code)
+    return code
+
+
+async def _speak(talk: Conversation, wish: Wish) -> None:
+    """Hands in what the command line says; the conversation follows the task that it becomes."""
+    from orchestrator.protocol import ops
+    from orchestrator.protocol.inputs import InputItem, LocalImageInput, TextInput
+
+    if wish.resume is not None and (wish.model or wish.cwd):
+        # A session that goes on keeps its settings, but for what the command line names.
+        folder = str(wish.cwd) if wish.cwd else None
+        await talk.submit(ops.OverrideTurnContext(model=wish.model, cwd=folder))
+    items: list[InputItem] = [TextInput(text=wish.prompt or "")]
+    items += [LocalImageInput(path=str(image.resolve())) for image in wish.images]
+    talk.task_id = await talk.submit(ops.UserInput(items=tuple(items)))

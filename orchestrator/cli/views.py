@@ -1,0 +1,63 @@
+"""The two ways in which `dendro run` shows a session: for a person, and for a program."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import orjson
+from rich.console import Console
+
+from orchestrator.cli.asking import show_request
+from orchestrator.cli.faults import ExitCode
+from orchestrator.cli.live import Live
+from orchestrator.cli.text import plain
+from orchestrator.core.ids import SessionId
+from orchestrator.gateways.client import Event
+
+
+class LiveView:
+    """On the console. Remarks of our own go to stderr unless a terminal shows both together."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False)
+        self._live = Live(self._console)
+        self._began = time.monotonic()
+
+    def event(self, event: Event) -> None:
+        self._live.show(event)
+
+    def ask(self, request: dict[str, Any]) -> None:
+        show_request(self._live, request)
+
+    def note(self, text: str) -> None:
+        if self._console.is_terminal:
+            self._live.line(text, "dim")
+        else:
+            print(plain(text), file=sys.stderr, flush=True)
+
+    def end(self, session: SessionId, code: ExitCode) -> None:
+        """The last line: what it cost."""
+        took = f"{time.monotonic() - self._began:.1f} s"
+        parts = [part for part in (self._live.figures(), took) if part]
+        if code == ExitCode.DONE:
+            parts.append(f"dendro run --resume {session}")
+        self.note(" · ".join(parts))
+
+
+class JsonView:
+    """Events as NDJSON on stdout, and nothing else there."""
+
+    def event(self, event: Event) -> None:
+        sys.stdout.buffer.write(orjson.dumps({"id": event.id, "msg": event.msg}) + b"\n")
+        sys.stdout.buffer.flush()
+
+    def ask(self, request: dict[str, Any]) -> None:
+        """The request is an event like any other; `event` is not called for it."""
+
+    def note(self, text: str) -> None:
+        print(plain(text), file=sys.stderr, flush=True)
+
+    def end(self, session: SessionId, code: ExitCode) -> None:
+        """The events have said it."""
