@@ -64,11 +64,12 @@ class ResponseBroken:
     """Request `n` ended without a completed response.
 
     `fatal` ends the task; `stream` counts against the stream retries; `limited` is a
-    provider that asked to come back after `delay_ms`.
+    provider that asked to come back after `delay_ms`, which counts as an HTTP attempt.
+    `unsent` never left: the fleet's own limit for the provider has room after `delay_ms`.
     """
 
     n: int
-    kind: Literal["fatal", "stream", "limited"]
+    kind: Literal["fatal", "stream", "limited", "unsent"]
     message: str
     delay_ms: int | None = None
     http_used: int = 0
@@ -160,6 +161,13 @@ class TookOver:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskRefused:
+    """The task cannot be worked on where it was claimed; `message` says why, and what to do about it."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class TimerFired:
     """A timer's time has come; a stale generation is ignored."""
 
@@ -177,5 +185,6 @@ Command = (
     | CallFinished
     | Stopped
     | TookOver
+    | TaskRefused
     | TimerFired
 )

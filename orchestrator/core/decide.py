@@ -14,7 +14,7 @@ from orchestrator.core.draft import Decision, Draft
 from orchestrator.core.rules_calls import assessed, finished
 from orchestrator.core.rules_model import begin_request, item_completed, response_broken, response_completed
 from orchestrator.core.rules_ops import submitted
-from orchestrator.core.rules_stop import stopped, took_over
+from orchestrator.core.rules_stop import refused, stopped, took_over
 from orchestrator.core.rules_timers import timer_fired
 from orchestrator.core.state import State
 
@@ -62,6 +62,8 @@ def _apply(draft: Draft, command: c.Command) -> None:
             stopped(draft, command)
         case c.TookOver():
             took_over(draft, command)
+        case c.TaskRefused():
+            refused(draft, command)
         case c.TimerFired():
             timer_fired(draft, command)
         case _:

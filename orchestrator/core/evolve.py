@@ -15,7 +15,7 @@ from orchestrator.core.compaction import compacted_history
 from orchestrator.core.entries import Entry
 from orchestrator.core.history import CALL_KINDS, Log, message_text
 from orchestrator.core.settings import SessionFacts, TurnSettings
-from orchestrator.core.state import ANSWERS_KEPT, Answer, Call, Phase, Queued, Request, State, Task
+from orchestrator.core.state import ANSWERS_KEPT, Answer, Call, Phase, Queued, Request, Response, State, Task
 from orchestrator.core.tokens import TokenInfo, Usage, counted
 
 Payload = Mapping[str, Any]
@@ -62,7 +62,14 @@ def _compacted(state: State, payload: Payload, seq: int) -> State:
         # The peer records the summary alone, and builds the new history from it again.
         kept, items = compacted_history(state, payload.get("message", ""))
     # Lengths of the old history mean nothing in the new one.
-    state = replace(state, history=Log.of(items), kept_user_texts=kept, bookmarks=Log(), compacted=True)
+    state = replace(
+        state,
+        history=Log.of(items),
+        kept_user_texts=kept,
+        bookmarks=Log(),
+        last_response=None,
+        compacted=True,
+    )
     if state.task is None:
         return state
     return replace(state, task=replace(state.task, response_complete=False, summary=None))
@@ -139,7 +146,7 @@ def _closed(state: State, payload: Payload, seq: int) -> State:
 
 
 def _request_begun(state: State, payload: Payload, seq: int) -> State:
-    request = Request(payload["n"], payload["purpose"], payload["epoch"])
+    request = Request(payload["n"], payload["purpose"], payload["epoch"], len(state.history))
     task = replace(
         _task(state),
         request=request,
@@ -173,7 +180,16 @@ def _completed(state: State, payload: Payload) -> State:
         usage=usage,
     )
     state = replace(state, task=ended, compacted=state.compacted and not turn)
+    if turn:
+        state = replace(state, last_response=_response(task, ended.response_id, len(state.history)))
     return replace(state, tokens=counted(state.tokens, usage)) if usage else state
+
+
+def _response(task: Task, response_id: str, length: int) -> Response | None:
+    if task.request is None or not response_id:
+        return None
+    settings = task.settings
+    return Response(response_id, settings.model_provider, settings.model, task.request.sent, length)
 
 
 def _retry(state: State, payload: Payload) -> State:
@@ -190,7 +206,7 @@ def _retry(state: State, payload: Payload) -> State:
 
 
 def _waiting(state: State, payload: Payload) -> State:
-    """The provider asked for patience: the attempt counts as an HTTP retry, not as a broken stream."""
+    """The provider or the fleet's own limit asked for patience: no stream broke."""
     task = _task(state)
     waiting = replace(
         task,
@@ -250,7 +266,8 @@ def _summary(state: State, payload: Payload, seq: int) -> State:
 def _rewound(state: State, payload: Payload, seq: int) -> State:
     length = payload["length"]
     kept = Log.of(mark for mark in state.bookmarks if mark[1] <= length)
-    return replace(state, history=state.history.prefix(length), bookmarks=kept)
+    # The provider's copy of the conversation goes on from the turn that was left.
+    return replace(state, history=state.history.prefix(length), bookmarks=kept, last_response=None)
 
 
 def _timer(state: State, payload: Payload, seq: int) -> State:

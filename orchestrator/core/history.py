@@ -22,6 +22,7 @@ CALL_KINDS = frozenset({"function_call", "custom_tool_call", "local_shell_call"}
 OUTPUT_KINDS = frozenset({"function_call_output", "custom_tool_call_output"})
 ABORTED = "aborted"
 """The output that heals a call left without one (the peer's word)."""
+_MODEL = "assistant"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,27 +72,39 @@ def for_model(history: Iterable[Item]) -> list[Item]:
     (the recorded peer's order); a call without an output gets one that says `aborted`;
     an output without a call is left out.
     """
-    shown: list[Item | None] = []
+    return [item for _, item in _arranged(history)]
+
+
+def since(history: Iterable[Item], sent: int, length: int) -> list[Item]:
+    """What a provider that keeps conversations has not seen, in the form of `for_model`.
+
+    It was sent the first `sent` items, and answered items among those up to `length`: of
+    these only the outputs of its calls, and what others said meanwhile, are new to it.
+    """
+    return [
+        item
+        for place, item in _arranged(history)
+        if place >= length
+        or (place >= sent and (item.get("type") in OUTPUT_KINDS or item.get("role", _MODEL) != _MODEL))
+    ]
+
+
+def _arranged(history: Iterable[Item]) -> list[tuple[int, Item]]:
+    """The items to show, each with its place in the history; a healed output has its call's."""
+    shown: list[tuple[int, Item]] = []
     waiting: dict[str, int] = {}
-    for item in history:
+    for place, item in enumerate(history):
         kind = item.get("type")
         if kind in OUTPUT_KINDS:
-            place = waiting.pop(item.get("call_id") or "", None)
-            if place is not None:
-                shown[place] = item
+            kept = waiting.pop(item.get("call_id") or "", None)
+            if kept is not None:
+                shown[kept] = (place, item)
             continue
-        shown.append(item)
+        shown.append((place, item))
         if kind in CALL_KINDS and item.get("call_id"):
             waiting[item["call_id"]] = len(shown)
-            shown.append(None)
-    # A call is always right before the place that was kept for its output.
-    return [item if item is not None else healed_output(shown[place - 1]) for place, item in enumerate(shown)]
-
-
-def healed_output(call: Item | None) -> Item:
-    """The synthetic output of a call that never got one."""
-    assert call is not None
-    return call_output(call, ABORTED)
+            shown.append((place, call_output(item, ABORTED)))
+    return shown
 
 
 def call_output(call: Item, output: Any) -> dict[str, Any]:

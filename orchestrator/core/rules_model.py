@@ -11,11 +11,10 @@ from orchestrator.core.compaction import COMPACTED_MESSAGE, COMPACTED_WARNING, c
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import CALL_KINDS, call_output, message_text
 from orchestrator.core.rules_task import (
-    BY_FAILURE,
     RETRY_TIMER,
-    close_calls,
     complete,
     fail,
+    give_up,
     settle,
     token_count,
 )
@@ -161,26 +160,23 @@ def response_broken(draft: Draft, command: ResponseBroken) -> None:
         draft.add(e.request_ended(command.n, "stopped"))
     elif command.kind == "fatal":
         draft.add(e.request_ended(command.n, "failed"))
-        _fail(draft, command)
+        give_up(draft, command.message, command.codex_error_info)
+    elif command.kind == "unsent":
+        # No attempt was made, so none is counted: a busy fleet must not use up a task's retries.
+        _wait(draft, command, task.http_used)
     elif command.kind == "limited" and command.http_used < rules.request_max_retries:
-        used = command.http_used + 1
-        draft.add(
-            e.request_ended(command.n, "waiting", http_used=used, **_delayed(draft, command.delay_ms or 0))
-        )
+        _wait(draft, command, command.http_used + 1)
     elif task.stream_retries >= rules.stream_max_retries:
         draft.add(e.request_ended(command.n, "failed"))
-        _fail(draft, command)
+        give_up(draft, command.message, command.codex_error_info)
     else:
         _retry(draft, command)
 
 
-def _fail(draft: Draft, command: ResponseBroken) -> None:
-    """The open calls of a broken response end with the task: nobody will read their outputs."""
-    if draft.task.running:
-        draft.add(e.failing(command.message, command.codex_error_info), e.stopping("failed", ""))
-        return
-    close_calls(draft, why=BY_FAILURE)
-    fail(draft, command.message, command.codex_error_info)
+def _wait(draft: Draft, command: ResponseBroken, http_used: int) -> None:
+    """The request is to be sent later, and nobody needs to be told."""
+    delay = _delayed(draft, command.delay_ms or 0)
+    draft.add(e.request_ended(command.n, "waiting", http_used=http_used, **delay))
 
 
 def _retry(draft: Draft, command: ResponseBroken) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.core import entries as e
-from orchestrator.core.commands import ResponseBroken, Stopped, TookOver
+from orchestrator.core.commands import ResponseBroken, Stopped, TaskRefused, TookOver
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import call_output
 from orchestrator.core.rules_approval import done_phase
 from orchestrator.core.rules_model import response_broken
-from orchestrator.core.rules_task import BY_FAILURE, abort, close_calls, fail, settle
+from orchestrator.core.rules_task import BY_FAILURE, abort, close_calls, fail, give_up, settle
 from orchestrator.core.state import Call, Phase
 
 IN_DOUBT = (
@@ -34,6 +34,13 @@ def _end(draft: Draft, reason: str, elapsed_s: Mapping[str, float]) -> None:
         return
     close_calls(draft, elapsed_s, BY_FAILURE)
     fail(draft, draft.task.failure, draft.task.failure_info)
+
+
+def refused(draft: Draft, command: TaskRefused) -> None:
+    """The task fails before anything more of it is begun."""
+    if draft.task.stopping or draft.task.request is not None:
+        raise ValueError("the task is being stopped, or a model request is in flight")
+    give_up(draft, command.message, why=f"not run: {command.message}")
 
 
 def took_over(draft: Draft, command: TookOver) -> None:

@@ -167,6 +167,15 @@ def fail(draft: Draft, message: str, codex_error_info: Any = None) -> None:
     complete(draft, None, outcome="failed")
 
 
+def give_up(draft: Draft, message: str, codex_error_info: Any = None, why: str = BY_FAILURE) -> None:
+    """Fails the task, when what runs of it is stopped; nobody will read what its open calls would say."""
+    if draft.task.running:
+        draft.add(e.failing(message, codex_error_info), e.stopping("failed", ""))
+        return
+    close_calls(draft, why=why)
+    fail(draft, message, codex_error_info)
+
+
 def abort(draft: Draft, reason: str, elapsed_s: Mapping[str, float] | None = None) -> None:
     """Ends a task of which nothing runs any more; every call gets an output that says so."""
     task = draft.task

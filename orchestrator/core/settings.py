@@ -9,7 +9,7 @@ gets them with each command, and everything that they led to is in the entries.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from orchestrator.core.tokens import context_window
@@ -64,6 +64,16 @@ class TurnSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkspaceMark:
+    """What tells a session's folder from another one at the same path: a random id in a file of its own."""
+
+    path: str
+    """The folder."""
+    file: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class SessionFacts:
     """What is fixed when a session is made."""
 
@@ -77,14 +87,21 @@ class SessionFacts:
     """What input does to a running task: end it and start anew, or join it."""
     approval_timeout_ms: int | None = None
     """None: approvals wait for ever."""
+    workspace: WorkspaceMark | None = None
+    """None: the folder could not be marked, or the pool is one host's and the path says enough."""
 
     @classmethod
     def of(cls, wire: Mapping[str, Any]) -> SessionFacts:
         known = {spec.name for spec in fields(cls)}
-        return cls(**{name: value for name, value in wire.items() if name in known})
+        given = {name: value for name, value in wire.items() if name in known}
+        if given.get("workspace"):
+            given["workspace"] = WorkspaceMark(**given["workspace"])
+        return cls(**given)
 
     def wire(self) -> dict[str, Any]:
-        return {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        plain = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        plain["workspace"] = asdict(self.workspace) if self.workspace else None
+        return plain
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import orjson
 
 from orchestrator.core.history import Log
 from orchestrator.core.settings import SessionFacts, TurnSettings
-from orchestrator.core.state import Answer, Call, Phase, Queued, Request, State, Task
+from orchestrator.core.state import Answer, Call, Phase, Queued, Request, Response, State, Task
 from orchestrator.core.tokens import TokenInfo, Usage
 
 CORE_VERSION = 1
@@ -75,6 +75,7 @@ def _state(wire: dict[str, Any]) -> State:
         queue=tuple(Queued(**waiting) for waiting in wire["queue"]),
         tokens=_tokens(wire["tokens"]) if wire["tokens"] else None,
         told=_tokens(wire["told"]) if wire["told"] else None,
+        last_response=Response(**wire["last_response"]) if wire["last_response"] else None,
         bookmarks=Log(
             tuple(tuple(_mark(mark) for mark in chunk) for chunk in wire["bookmarks"]["chunks"]),
             tuple(_mark(mark) for mark in wire["bookmarks"]["tail"]),
@@ -95,6 +96,7 @@ _STATE_NESTED = frozenset(
         "queue",
         "tokens",
         "told",
+        "last_response",
         "bookmarks",
         "approved",
         "granted_roots",

@@ -78,6 +78,23 @@ class Request:
     n: int
     purpose: str
     epoch: int
+    sent: int = 0
+    """Length of the history that it carries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A completed response that its provider may have kept, and what it covers of the history.
+
+    The first `sent` items went to the provider. Behind them, up to `length`, stand what it
+    answered and what was recorded meanwhile.
+    """
+
+    id: str
+    provider: str
+    model: str
+    sent: int
+    length: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +193,8 @@ class State:
     rate_limits: Mapping[str, Any] | None = None
     bookmarks: Log[tuple[str, int]] = field(default_factory=Log)
     """(response_id, length of the history after that turn), oldest first."""
+    last_response: Response | None = None
+    """The last completed one, unless the history was cut or rewritten since."""
     approved: frozenset[str] = frozenset()
     granted_roots: tuple[str, ...] = ()
     answers: tuple[Answer, ...] = ()

@@ -241,6 +241,10 @@ class Session:
     def answers(self, words: str, response_id: str = "") -> Seen:
         """A whole turn: the request goes out, a message comes back, nothing more is asked for."""
         self.begin()
+        return self.answers_now(words, response_id)
+
+    def answers_now(self, words: str, response_id: str = "") -> Seen:
+        """The request that is in flight is answered with a message, and nothing more is asked for."""
         self.item(assistant(words))
         return self.ends(response_id)
 

@@ -263,3 +263,31 @@ def test_usage_of_an_interrupted_turn_counts_for_the_window_but_is_not_told() ->
     assert session.seen[-1].one("token_count")["info"] is None
     assert session.task.request is not None
     assert (session.task.request.n, session.task.request.purpose) == (n, "compact")
+
+
+def test_request_that_the_fleet_held_back_counts_against_no_budget() -> None:
+    session = requesting(request_max_retries=1, stream_max_retries=0)
+    session.breaks("limited", http_used=0, delay_ms=1)
+    session.begin()
+    for _ in range(5):
+        assert session.breaks("unsent", delay_ms=60_000).types == []
+        assert (session.task.http_used, session.task.stream_retries) == (1, 0)
+        session.fires("retry")
+        session.begin()
+    assert session.answers_now("at last").types[-1] == "task_complete"
+
+
+def test_long_hold_of_the_fleet_parks_the_session_and_an_interrupt_ends_it() -> None:
+    session = requesting()
+    session.breaks("unsent", delay_ms=5_001)
+    assert (session.status, session.owed) == ("retrying", ())
+    assert session.interrupt().types == ["turn_aborted"]
+    assert session.timers == {}
+
+
+def test_task_that_is_being_stopped_does_not_wait_for_the_fleet() -> None:
+    session = requesting()
+    session.interrupt()
+    session.breaks("unsent", delay_ms=60_000)
+    assert session.timers == {}
+    assert session.stopped().types == ["turn_aborted"]

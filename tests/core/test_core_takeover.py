@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core.outstanding import AssessCall, OweRequest, RunCall
+from orchestrator.core.commands import TaskRefused
+from orchestrator.core.decide import IllegalCommand
+from orchestrator.core.outstanding import AssessCall, OweRequest, RunCall, StopAll
 from orchestrator.core.rules_stop import IN_DOUBT
 from orchestrator.core.settings import Rules
 from tests.core.driver import Session, a_command, a_patch, assistant
@@ -191,3 +193,38 @@ def test_wait_for_a_limit_outlives_its_worker() -> None:
     assert session.is_taken_over().decision.entries == ()
     session.fires("retry")
     assert session.owed == (OweRequest(),)
+
+
+def test_task_that_its_worker_cannot_do_fails_with_the_reason() -> None:
+    session = Session()
+    session.say("go", "u1")
+    seen = session.happens(TaskRefused("this folder is another one"))
+    assert seen.types == ["error", "task_complete"]
+    assert seen.one("error")["message"] == "this folder is another one"
+    assert (session.status, session.state.outcome) == ("idle", "failed")
+
+
+def test_refused_task_closes_calls_that_wait_and_nothing_of_it_goes_on() -> None:
+    session = Session()
+    session.say("go")
+    session.asks_for("c1", "c2")
+    session.assessed("c1", a_command(dangerous=True))
+    session.happens(TaskRefused("no"))
+    assert session.approvals == {}
+    assert [session.output_of(id) for id in ("c1", "c2")] == ["not run: no"] * 2
+    assert session.owed == ()
+
+
+def test_refusal_of_a_task_stops_what_runs_of_it_first() -> None:
+    session = running_command()
+    assert session.happens(TaskRefused("no")).types == []
+    assert session.owed == (StopAll("failed"),)
+    assert session.stopped().types == ["error", "task_complete"]
+
+
+def test_refusal_that_comes_while_a_request_is_in_flight_is_illegal() -> None:
+    session = Session()
+    session.say("go")
+    session.begin()
+    with pytest.raises(IllegalCommand, match="in flight"):
+        session.happens(TaskRefused("no"))
