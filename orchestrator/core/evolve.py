@@ -7,13 +7,13 @@ unknown type or kind leaves the state as it was, so that a newer peer's rollout 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from orchestrator.core import entries as e
 from orchestrator.core.compaction import compacted_history
 from orchestrator.core.entries import Entry
 from orchestrator.core.history import CALL_KINDS, Log, message_text
+from orchestrator.core.replacing import replace
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import ANSWERS_KEPT, Answer, Call, Phase, Queued, Request, Response, State, Task
 from orchestrator.core.tokens import TokenInfo, Usage, counted

@@ -9,9 +9,10 @@ gets them with each command, and everything that they led to is in the entries.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
+from orchestrator.core.replacing import replace
 from orchestrator.core.tokens import context_window
 
 

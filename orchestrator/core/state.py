@@ -20,11 +20,12 @@ state as it was: states are values.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from orchestrator.core.history import Item, Log
+from orchestrator.core.replacing import replace
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.tokens import TokenInfo, Usage
 

@@ -7,13 +7,14 @@ them in the stream, and are woven in only when a line is exported.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from orchestrator.core.blobs import INLINE_BYTES, externalise
 from orchestrator.core.entries import EVENT_MSG, Entry, timestamp
+from orchestrator.core.replacing import replace
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,48 @@
+"""A frozen record with some of its fields changed: what a fold does more than anything else.
+
+`dataclasses.replace` asks each field what it is, at every call, and then runs `__init__`. A record's shape
+never changes, so here its copy is written out once as straight code, one assignment a slot, the way
+`dataclasses` itself writes `__init__`; a loop over the slots takes half as long again. Knows nothing of
+what the records mean. Only for slotted dataclasses whose fields are stored as they were given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+R = TypeVar("R")
+_Copy = Callable[[Any, Mapping[str, Any]], Any]
+
+_COPIES: dict[type, _Copy] = {}
+
+
+def replace(record: R, /, **changes: Any) -> R:
+    """A copy of `record` with `changes`; raises `KeyError` for a field that it does not have."""
+    cls = type(record)
+    copy = _COPIES.get(cls) or _copy_of(cls)
+    changed: R = copy(record, changes)
+    return changed
+
+
+def _copy_of(cls: type) -> _Copy:
+    names = [spec.name for spec in fields(cls)]  # raises TypeError for others
+    if hasattr(cls, "__post_init__") or not all(name in vars(cls) for name in names):
+        raise TypeError(
+            f"{cls.__name__} is no slotted dataclass, or it makes more of its fields than it is given"
+        )
+    # The slots' own setters do not pass the frozen record's `__setattr__`.
+    setters = {name: vars(cls)[name].__set__ for name in names}
+    lines = [
+        "def copy(record, changes):",
+        " made = new(cls)",
+        *(f" set_{name}(made, record.{name})" for name in names),
+        " for name, value in changes.items():",
+        "  setters[name](made, value)",
+        " return made",
+    ]
+    scope: dict[str, Any] = {"new": object.__new__, "cls": cls, "setters": setters}
+    scope |= {f"set_{name}": setter for name, setter in setters.items()}
+    exec("\n".join(lines), scope)
+    return _COPIES.setdefault(cls, scope["copy"])
