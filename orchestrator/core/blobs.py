@@ -38,6 +38,9 @@ _LARGE_FIELDS = frozenset(
 )
 
 
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
 def externalise(value: Any, blobs: dict[str, bytes], field: str = "") -> Any:
     """`value` with its large strings replaced; their bytes are added to `blobs` under their hash."""
     if isinstance(value, str):
@@ -64,24 +67,40 @@ def is_reference(value: Any) -> bool:
 
 
 def references(value: Any) -> Iterator[str]:
-    """The hashes that a value refers to."""
-    if is_reference(value):
-        yield value[REFERENCE]
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from references(inner)
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from references(inner)
+    """The hashes that a value refers to, in no order.
+
+    Every model request asks this of the whole conversation: hence the stack in place of a recursion, and
+    the look at exact types first.
+    """
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        kind = type(found)
+        if kind in _SCALARS:
+            continue
+        if kind is dict or isinstance(found, Mapping):
+            if REFERENCE in found and is_reference(found):
+                yield found[REFERENCE]
+            else:
+                waiting.extend(found.values())
+        elif isinstance(found, (list, tuple)):
+            waiting.extend(found)
 
 
 def resolve(value: Any, text_of: Callable[[str], str | None]) -> Any:
-    """`value` with its references replaced by their texts; one that nobody has says so."""
+    """`value` with its references replaced by their texts; one that nobody has says so.
+
+    A value without any is given back as it is.
+    """
+    return value if next(references(value), None) is None else _resolved(value, text_of)
+
+
+def _resolved(value: Any, text_of: Callable[[str], str | None]) -> Any:
     if is_reference(value):
         text = text_of(value[REFERENCE])
         return text if text is not None else f"[{value['bytes']} bytes that are no longer stored]"
     if isinstance(value, Mapping):
-        return {key: resolve(inner, text_of) for key, inner in value.items()}
+        return {key: _resolved(inner, text_of) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [resolve(inner, text_of) for inner in value]
+        return [_resolved(inner, text_of) for inner in value]
     return value

@@ -25,7 +25,8 @@ def build_prompt(
     return Prompt(
         model=settings.model,
         instructions=state.facts.base_instructions or BASE_INSTRUCTIONS,
-        input=resolve(compaction_input(shown) if compact else shown, text_of),
+        # Item by item: only one that has a reference is copied.
+        input=[resolve(item, text_of) for item in (compaction_input(shown) if compact else shown)],
         tools=() if compact else tools,
         effort=settings.effort,
         summary=settings.summary,
