@@ -229,7 +229,7 @@ async def _both_alive(opened: Deployment, workers: list[subprocess.Popen[str]]) 
 
 
 async def _at_rest(client: Client, session: SessionId) -> None:
-    """The file and the digest are written when the session has come to rest, a moment after its last event."""
+    """File and digest are written when the session has come to rest, a moment after its last event."""
     async with asyncio.timeout(10):
         while True:
             head = await client.head(session)
