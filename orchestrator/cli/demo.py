@@ -145,7 +145,7 @@ def _environ(stage: _Stage, base_url: str) -> dict[str, str]:
 
 @contextmanager
 def _process(
-    words: list[str], environ: dict[str, str], stage: _Stage, **options: int
+    words: list[str], environ: dict[str, str], stage: _Stage, stdout: int = subprocess.DEVNULL
 ) -> Iterator[subprocess.Popen[str]]:
     log = (stage.folder / f"{words[0]}.log").open("a")
     process = subprocess.Popen(
@@ -155,7 +155,7 @@ def _process(
         stderr=log,
         text=True,
         start_new_session=True,
-        **options,
+        stdout=stdout,
     )
     try:
         yield process
@@ -183,7 +183,7 @@ def _stub(stage: _Stage) -> Iterator[str]:
 
 @contextmanager
 def _worker(environ: dict[str, str], stage: _Stage) -> Iterator[subprocess.Popen[str]]:
-    with _process(["worker"], environ, stage, stdout=subprocess.DEVNULL) as process:
+    with _process(["worker"], environ, stage) as process:
         yield process
 
 
