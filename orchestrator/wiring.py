@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 import orjson
 
+from orchestrator.broker.admission import Limits
 from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import WireConfig, connect
@@ -29,13 +30,13 @@ from orchestrator.broker.texts import Texts
 from orchestrator.core.birth import Birth
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.ids import new_session_id
-from orchestrator.core.settings import Rules, SessionFacts, TurnSettings
+from orchestrator.core.settings import Rules, SessionFacts, TurnSettings, WorkspaceMark
 from orchestrator.core.snapshot import CORE_VERSION
-from orchestrator.gateways.workspace import Workspace
+from orchestrator.gateways.workspace import Workspace, mark
 from orchestrator.model.provider import Provider, ProviderSecrets
 from orchestrator.runtime.archive import Archive
 from orchestrator.runtime.calls import ToolCalls
-from orchestrator.runtime.ports import Ports
+from orchestrator.runtime.ports import Ports, ProviderPolicy
 from orchestrator.runtime.providers import KnownProvider, ModelClients
 from orchestrator.runtime.renewal import LeaseTimes, Renewal, Report
 from orchestrator.runtime.runner import RunnerConfig
@@ -189,6 +190,23 @@ def _provider(name: str, table: ProviderSettings) -> Provider:
     )
 
 
+def provider_policies(settings: Settings) -> dict[str, ProviderPolicy]:
+    """How this worker treats each provider: the fleet's limits, and what is sent."""
+    return {
+        name: ProviderPolicy(
+            limits=_limits(table),
+            max_output_tokens=settings.model.max_output_tokens,
+            previous_response_id=table.previous_response_id,
+        )
+        for name, table in settings.model.providers.items()
+    }
+
+
+def _limits(table: ProviderSettings) -> Limits | None:
+    limits = Limits(table.requests_per_minute, table.tokens_per_minute)
+    return None if limits == Limits() else limits
+
+
 def tool_config(settings: Settings, url: str) -> ToolConfig:
     """Tries the machine's confinement once; some 50 ms of blocking work."""
     rules = settings.sandbox.environment
@@ -242,6 +260,7 @@ async def running_worker(settings: Settings, url: str) -> AsyncIterator[Worker]:
                 models=models,
                 tools=ToolCalls(Toolbox(tools, keeper), opened.texts),
                 keeper=keeper,
+                policies=provider_policies(settings),
                 archive=archive(settings),
             )
             yield Worker(
@@ -297,20 +316,24 @@ def _renewal(settings: Settings, url: str, keeper: Keeper, report: Report) -> Re
 def new_birth(
     settings: Settings, workspace: Workspace, now_ms: int, random_bytes: Callable[[int], bytes]
 ) -> Birth:
-    """The birth of a root session with these settings; the shard is drawn by chance."""
-    defaults = settings.session_defaults
+    """The birth of a root session with these settings; the shard is drawn by chance.
+
+    Marks the folder if machines beside this one may come to work in it.
+    """
+    defaults, pool = settings.session_defaults, session_pool(settings)
     noise = int.from_bytes(random_bytes(12), "big")
     session = new_session_id(now_ms, noise % settings.redis.shards, noise >> 16)
     facts = SessionFacts(
         session_id=session,
         tree_id=session,
-        pool=session_pool(settings),
+        pool=pool,
         base_instructions=defaults.base_instructions or "",
         rollout_path=str(rollout_path(settings.home, session, now_ms)),
         on_user_input=defaults.on_user_input,
         approval_timeout_ms=None
         if defaults.approval_timeout_s is None
         else int(defaults.approval_timeout_s * 1000),
+        workspace=_mark(defaults.cwd, pool, random_bytes),
     )
     instructions = [text for text in (defaults.user_instructions, workspace.instructions) if text]
     return Birth(
@@ -321,6 +344,10 @@ def new_birth(
         user_instructions="\n\n".join(instructions) or None,
         git=workspace.git or None,
     )
+
+
+def _mark(cwd: Path, pool: str, random_bytes: Callable[[int], bytes]) -> WorkspaceMark | None:
+    return None if pool.startswith("host:") else mark(cwd, random_bytes(16).hex())
 
 
 def turn_settings(settings: Settings) -> TurnSettings:

@@ -1,16 +1,27 @@
-"""What a new session is told of the folder that it works in: its git state, its instructions."""
+"""What a new session is told of the folder that it works in, and the mark by which it knows it again.
+
+The mark is a random id in a file of its own. Nothing else holds on every machine of a pool: device
+numbers are each host's own, inodes repeat on volumes made alike, and two clones of a repository have
+the same commits and remote. In a repository the file lies in the git folder, which no clone copies and
+no status shows; elsewhere in a folder that ignores itself.
+"""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.core.settings import WorkspaceMark
+
 INSTRUCTIONS_FILE = "AGENTS.md"
 INSTRUCTIONS_LIMIT = 32 * 1024
 """Bytes of instructions that are read in all; the rest is left out."""
 GIT_PATIENCE_S = 5.0
+MARK_IN_GIT = "dendro-workspace"
+MARK_FOLDER, MARK_FILE = ".dendro", "workspace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +36,43 @@ class Workspace:
 def look_at(cwd: Path) -> Workspace:
     """Reads what there is; blocking, a few milliseconds. A folder that is no repository has none of it."""
     return Workspace(git_info(cwd), project_instructions(cwd))
+
+
+def mark(cwd: Path, new_id: str) -> WorkspaceMark | None:
+    """The folder's mark, which is made with `new_id` if there is none yet; blocking.
+
+    None for a folder that can be neither read for a mark nor given one: where nothing can be
+    written, no work can be missing after a takeover.
+    """
+    git_folder = _git(cwd, "rev-parse", "--absolute-git-dir")
+    file = Path(git_folder, MARK_IN_GIT) if git_folder else cwd.absolute() / MARK_FOLDER / MARK_FILE
+    try:
+        if not git_folder:
+            _self_ignoring(file.parent)
+        if not file.exists():
+            _put(file, new_id)
+        found = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return WorkspaceMark(str(cwd.absolute()), str(file), found) if found else None
+
+
+def _put(file: Path, text: str) -> None:
+    """Whole or not at all, and never over another's: two sessions may be born here at once."""
+    draft = file.with_name(f"{file.name}.{text}")
+    draft.write_text(f"{text}\n", encoding="utf-8")
+    try:
+        os.link(draft, file)
+    except FileExistsError:
+        pass
+    finally:
+        draft.unlink()
+
+
+def _self_ignoring(folder: Path) -> None:
+    if not folder.exists():
+        folder.mkdir(exist_ok=True)
+        (folder / ".gitignore").write_text("*\n", encoding="utf-8")
 
 
 def git_info(cwd: Path) -> dict[str, str]:

@@ -1,8 +1,7 @@
 """The body and headers of `POST {base_url}/responses` (the September 2025 request form).
 
-Pure. The whole history travels with every request; nothing is stored at the provider, so
-that any worker can send the next one. `previous_response_id` is written only when the
-caller gives one.
+Pure. As a rule the whole history travels with every request and nothing is kept at the
+provider; `store` and `previous_response_id` are for a caller who knows that it keeps responses.
 """
 
 from __future__ import annotations
@@ -30,6 +29,8 @@ class Prompt:
     supports_reasoning: bool
     parallel_tool_calls: bool = False
     previous_response_id: str | None = None
+    store: bool = False
+    """Whether the provider is to keep the response, so that a later request can name it."""
     output_schema: Mapping[str, Any] | None = None
 
 
@@ -43,7 +44,7 @@ def request_body(prompt: Prompt) -> dict[str, Any]:
         "tool_choice": "auto",
         "parallel_tool_calls": prompt.parallel_tool_calls,
         "reasoning": _reasoning(prompt),
-        "store": False,
+        "store": prompt.store,
         "stream": True,
         "include": ["reasoning.encrypted_content"] if prompt.supports_reasoning else [],
         "prompt_cache_key": prompt.session_id,

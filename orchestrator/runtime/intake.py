@@ -16,6 +16,7 @@ from orchestrator.protocol.codec import parse_submission
 from orchestrator.protocol.inputs import ImageInput, LocalImageInput, TextInput
 from orchestrator.protocol.submission import MalformedSubmission
 from orchestrator.runtime.ports import Ports
+from orchestrator.runtime.workspace import Workspace
 from orchestrator.tools.images import data_url
 
 
@@ -52,11 +53,16 @@ def _loaded(item: Any) -> Any:
         return TextInput(text=f"[the image {item.path} could not be read: {error}]")
 
 
-async def judged_running(ports: Ports, state: State, claim: Claim) -> dict[str, str] | None:
+async def judged_running(
+    ports: Ports, state: State, claim: Claim, workspace: Workspace
+) -> dict[str, str] | None:
     """What each call of a lost worker left behind; None if nothing had been begun."""
     task = state.task
     if task is None or not (task.running or task.request or task.stopping):
         return None
+    if task.running and await workspace.fault(state):
+        # Another folder's files say nothing of a patch: what is not judged is in doubt.
+        return {}
     return {call.call_id: await ports.tools.judge(call) for call in task.running if call.epoch != claim.epoch}
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from orchestrator.broker.admission import Limits
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.texts import Texts
 from orchestrator.core.commands import Assessment, CallFinished
@@ -22,6 +23,7 @@ from orchestrator.model.client import HttpBudget
 from orchestrator.model.events import ModelEvent
 from orchestrator.model.request import Item, Prompt
 from orchestrator.runtime.archive import Archive
+from orchestrator.runtime.workspace import WorkspaceCheck, look
 
 DeltaSink = Callable[[dict[str, Any]], None]
 """Takes an event message that goes to the EQ alone."""
@@ -71,6 +73,18 @@ class Models(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ProviderPolicy:
+    """How requests to one provider are made, beside where it is."""
+
+    limits: Limits | None = None
+    """Of the whole fleet; None asks nobody."""
+    max_output_tokens: int = 16_000
+    """What an answer is thought to take before its usage is known."""
+    previous_response_id: bool = False
+    """Whether it keeps responses, and is sent only what is new since the last."""
+
+
 class Keepers(Protocol):
     """The right to run commands, as the keeper knows it."""
 
@@ -100,6 +114,9 @@ class Ports:
     models: Models
     tools: Tools
     keeper: Keepers
+    policies: Mapping[str, ProviderPolicy] = field(default_factory=dict)
+    """By provider; one without has the defaults."""
+    workspace: WorkspaceCheck = look
     archive: Archive | None = None
     """Sealed parts of logs; read only when a snapshot cannot be used."""
     monotonic: Callable[[], float] = time.monotonic

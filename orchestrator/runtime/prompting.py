@@ -1,4 +1,8 @@
-"""The model request that a state owes: instructions, input, tools."""
+"""The model request that a state owes: instructions, input, tools.
+
+As a rule it says everything. To a provider that keeps responses it may name the last one
+instead, and say only what is new since; whether it may is decided here, and by the state alone.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +10,58 @@ from collections.abc import Callable, Sequence
 
 from orchestrator.core.blobs import resolve
 from orchestrator.core.compaction import compaction_input
-from orchestrator.core.history import for_model
-from orchestrator.core.state import Request, State, Task
+from orchestrator.core.history import for_model, since
+from orchestrator.core.state import Request, Response, State, Task
 from orchestrator.model.request import Item, Prompt
 from orchestrator.runtime.instructions import BASE_INSTRUCTIONS
 
 _REASONING_MODELS = ("gpt-5", "o1", "o3", "o4", "codex-")
 
 
+def known_response(state: State, request: Request) -> Response | None:
+    """The response that this request can go on from, if its provider keeps responses.
+
+    Another model would read the conversation of the first anew, and a compaction is about all
+    of it. A retry says everything, too: what broke may be the provider's memory.
+    """
+    task, last = _task(state), state.last_response
+    settings = task.settings
+    if last is None or request.purpose == "compact" or task.stream_retries:
+        return None
+    same = (last.provider, last.model) == (settings.model_provider, settings.model)
+    return last if same else None
+
+
+def conversation(state: State, request: Request, known: Response | None = None) -> list[Item]:
+    """The input of a request; of what `known` covers, nothing. Large texts are references still."""
+    if known is not None:
+        return since(state.history, known.sent, known.length)
+    shown = for_model(state.history)
+    return compaction_input(shown) if request.purpose == "compact" else shown
+
+
 def build_prompt(
-    state: State, request: Request, tools: Sequence[Item], text_of: Callable[[str], str | None]
+    state: State,
+    request: Request,
+    tools: Sequence[Item],
+    text_of: Callable[[str], str | None],
+    known: Response | None = None,
 ) -> Prompt:
     """What request `request` says. `text_of` gives a stored text by its hash."""
-    task = _task(state)
-    shown = for_model(state.history)
     compact = request.purpose == "compact"
-    settings = task.settings
+    settings = _task(state).settings
     return Prompt(
         model=settings.model,
         instructions=state.facts.base_instructions or BASE_INSTRUCTIONS,
         # Item by item: only one that has a reference is copied.
-        input=[resolve(item, text_of) for item in (compaction_input(shown) if compact else shown)],
+        input=[resolve(item, text_of) for item in conversation(state, request, known)],
         tools=() if compact else tools,
         effort=settings.effort,
         summary=settings.summary,
         verbosity=settings.verbosity,
         session_id=state.facts.session_id,
         supports_reasoning=settings.model.startswith(_REASONING_MODELS),
+        previous_response_id=known.id if known else None,
     )
 
 

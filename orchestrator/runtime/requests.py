@@ -1,17 +1,18 @@
-"""Following one model request: its stream, turned into commands and deltas."""
+"""Following one model request: room for it, its stream, turned into commands and deltas."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from orchestrator.core import commands as c
 from orchestrator.core.blobs import references
 from orchestrator.core.ids import TreeId
-from orchestrator.core.state import State
+from orchestrator.core.state import Request, Response, State, Task
 from orchestrator.model.client import HttpBudget
-from orchestrator.model.errors import FatalModelError, RateLimited, RetryableModelError
+from orchestrator.model.errors import FatalKind, FatalModelError, RateLimited, RetryableModelError
 from orchestrator.model.events import (
     Completed,
     ItemDone,
@@ -22,44 +23,119 @@ from orchestrator.model.events import (
     ReasoningSummaryDelta,
     TextDelta,
 )
-from orchestrator.runtime.ports import DeltaSink, Ports
-from orchestrator.runtime.prompting import build_prompt
+from orchestrator.model.request import Prompt
+from orchestrator.runtime.admission import Asking, admitted, estimated_tokens, settle
+from orchestrator.runtime.log import log
+from orchestrator.runtime.ports import DeltaSink, Ports, ProviderPolicy
+from orchestrator.runtime.prompting import build_prompt, conversation, known_response
 
 Push = Callable[[c.Command], None]
 
+_FORGOTTEN = frozenset({FatalKind.BAD_REQUEST, FatalKind.NOT_FOUND})
+"""How providers refuse a response's id that they do not know any more, or never kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Following:
+    """One request that was begun, and where its news go."""
+
+    ports: Ports
+    state: State
+    push: Push
+    delta: DeltaSink
+    budget: HttpBudget
+
+    @property
+    def task(self) -> Task:
+        assert self.state.task is not None
+        return self.state.task
+
+    @property
+    def request(self) -> Request:
+        assert self.task.request is not None
+        return self.task.request
+
+    @property
+    def provider(self) -> str:
+        return self.task.settings.model_provider
+
+    @property
+    def policy(self) -> ProviderPolicy:
+        return self.ports.policies.get(self.provider, ProviderPolicy())
+
 
 async def follow_request(ports: Ports, state: State, push: Push, delta: DeltaSink) -> None:
-    """Sends the request that `state` has begun, and reports it to its end."""
-    task = state.task
-    assert task is not None
-    assert task.request is not None
-    request, provider = task.request, task.settings.model_provider
-    most = ports.models.retries(provider)[0]
-    budget = HttpBudget(max(0, most - task.http_used))
+    """Sends the request that `state` has begun once its provider has room, and reports it to its end."""
+    assert state.task is not None
+    most = ports.models.retries(state.task.settings.model_provider)[0]
+    following = _Following(ports, state, push, delta, HttpBudget(max(0, most - state.task.http_used)))
+    n = following.request.n
     try:
-        await ports.texts.fetch(TreeId(state.facts.tree_id), _needed(state))
-        prompt = build_prompt(state, request, ports.tools.specs(state), ports.texts.get)
-        shown = delta if request.purpose == "turn" else _unseen
-        limits = None
-        stream = cast(Any, ports.models.stream(provider, prompt, budget))
-        async with aclosing(stream) as events:
-            async for event in events:
-                if isinstance(event, RateLimits):
-                    limits = event.snapshot
-                elif isinstance(event, ItemDone):
-                    push(c.ItemCompleted(request.n, event.item))
-                elif isinstance(event, Completed):
-                    push(
-                        c.ResponseCompleted(request.n, event.response_id, event.usage, limits, event.end_turn)
-                    )
-                else:
-                    _show(event, shown)
+        known = known_response(state, following.request) if following.policy.previous_response_id else None
+        prompt = await _prompt(following, known)
+        asking = _asking(following, prompt)
+        wait_ms = await admitted(ports, asking) if asking else 0
+        if wait_ms:
+            push(c.ResponseBroken(n, "unsent", "the fleet's limit for the provider is used up", wait_ms))
+            return
+        usage = await _exchange(following, prompt)
     except (FatalModelError, RetryableModelError, RateLimited) as error:
-        push(_broken(request.n, error, most - budget.retries_left))
+        push(_broken(n, error, most - following.budget.retries_left))
+        return
+    if asking:
+        await settle(ports, asking, usage)
 
 
-def _needed(state: State) -> set[str]:
-    return {digest for item in state.history for digest in references(item)}
+async def _prompt(following: _Following, known: Response | None) -> Prompt:
+    ports, state, request = following.ports, following.state, following.request
+    said = conversation(state, request, known) if known else state.history
+    needed = {digest for item in said for digest in references(item)}
+    await ports.texts.fetch(TreeId(state.facts.tree_id), needed)
+    prompt = build_prompt(state, request, ports.tools.specs(state), ports.texts.get, known)
+    kept = following.policy.previous_response_id and request.purpose == "turn"
+    return replace(prompt, store=True) if kept else prompt
+
+
+def _asking(following: _Following, prompt: Prompt) -> Asking | None:
+    """What the fleet's limits have to know of the request; None if there are none."""
+    policy, state = following.policy, following.state
+    if policy.limits is None:
+        return None
+    remembered = state.tokens.last.total_tokens if prompt.previous_response_id and state.tokens else 0
+    tokens = estimated_tokens(prompt, remembered, policy.max_output_tokens)
+    return Asking(following.provider, policy.limits, state.facts.session_id, tokens)
+
+
+async def _exchange(following: _Following, prompt: Prompt) -> Mapping[str, int] | None:
+    """The request and its response; answers what was used, if the provider says."""
+    try:
+        return await _stream(following, prompt)
+    except FatalModelError as error:
+        if prompt.previous_response_id is None or error.kind not in _FORGOTTEN:
+            raise
+        log.info(
+            "provider %s: not going on from %s: %s", following.provider, prompt.previous_response_id, error
+        )
+        return await _stream(following, await _prompt(following, None))
+
+
+async def _stream(following: _Following, prompt: Prompt) -> Mapping[str, int] | None:
+    request, push = following.request, following.push
+    shown = following.delta if request.purpose == "turn" else _unseen
+    limits, usage = None, None
+    stream = cast(Any, following.ports.models.stream(following.provider, prompt, following.budget))
+    async with aclosing(stream) as events:
+        async for event in events:
+            if isinstance(event, RateLimits):
+                limits = event.snapshot
+            elif isinstance(event, ItemDone):
+                push(c.ItemCompleted(request.n, event.item))
+            elif isinstance(event, Completed):
+                usage = event.usage
+                push(c.ResponseCompleted(request.n, event.response_id, usage, limits, event.end_turn))
+            else:
+                _show(event, shown)
+    return usage
 
 
 def _unseen(message: dict[str, Any]) -> None:

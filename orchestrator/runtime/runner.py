@@ -56,6 +56,7 @@ from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import CallSite, Ports
 from orchestrator.runtime.requests import follow_request
 from orchestrator.runtime.summary import session_meta
+from orchestrator.runtime.workspace import Workspace
 
 MAX_STEP_ENTRIES = 128
 MAX_STEP_BYTES = 256 << 10
@@ -104,6 +105,7 @@ class Runner:
         self._writer = Writer(claimed.claim.epoch, ports.random_bytes, config.chain_key)
         self._writing = Writing(ports, claimed.claim)
         self._effects = Effects(ports, claimed.claim.session, self._effect_ended)
+        self._workspace = Workspace(ports.workspace)
         self._inbox: deque[Arrival] = deque()
         self._wake = asyncio.Event()
         self._cursor = claimed.cursor
@@ -168,7 +170,7 @@ class Runner:
         return self._position.state
 
     async def _begin(self) -> None:
-        judgements = await judged_running(self._ports, self._state, self.claim)
+        judgements = await judged_running(self._ports, self._state, self.claim, self._workspace)
         if judgements is not None:
             self._push(c.TookOver(judgements))
         await self._accept(self._claimed.first)
@@ -272,6 +274,9 @@ class Runner:
             state = step.position.state
             for work in outstanding(state, self._rules(state)):
                 match work:
+                    case AssessCall() | OweRequest() if fault := await self._workspace.fault(state):
+                        self._decide(step, c.TaskRefused(fault))
+                        return
                     case AssessCall(call_id):
                         call = _call(state, call_id)
                         # Large arguments of this very step are not stored yet.
@@ -406,6 +411,10 @@ class Runner:
             self._delay = self._ports.spawn(delay(), f"{self.claim.session}:delay")
 
     async def _run_call(self, call: Call, state: State) -> None:
+        if fault := await self._workspace.fault(state):
+            # An approval may have come to a machine that has not looked at the folder yet.
+            self._push(refused_call(call, f"not run: {fault}"))
+            return
         confirm = self._config.confirm_effects
         if confirm is not None and not await confirm():
             # A failover could forget that it was begun; then it would run twice.

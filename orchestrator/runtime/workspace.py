@@ -1,0 +1,76 @@
+"""Whether a worker's machine has the folder that a session works in: the same one, not one of its name.
+
+A pool of several machines promises that all of them see the session's folder. Where that is
+not true (a share that is not mounted, a second checkout under the same path), a takeover
+would go on in a folder without the work done so far. So whoever creates the session puts a
+random id into a file of the folder, and a worker compares it before anything runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from orchestrator.core.settings import SessionFacts, WorkspaceMark
+from orchestrator.core.state import State
+
+PATIENCE_S = 10.0
+"""A share whose server is gone blocks every look at it."""
+MARK_BYTES = 256
+
+WorkspaceCheck = Callable[[SessionFacts, str], Awaitable[str | None]]
+"""What is wrong with a session's folder and the task's working folder on this machine; None if nothing is."""
+
+
+class Workspace:
+    """What one claim knows of its session's folder: each is looked at once."""
+
+    def __init__(self, check: WorkspaceCheck) -> None:
+        self._check = check
+        self._found: dict[str, str | None] = {}
+
+    async def fault(self, state: State) -> str | None:
+        """Why nothing of the session may run here; None if it may."""
+        cwd = (state.task.settings if state.task else state.settings).cwd
+        if cwd not in self._found:
+            self._found[cwd] = await self._check(state.facts, cwd)
+        return self._found[cwd]
+
+
+async def look(facts: SessionFacts, cwd: str) -> str | None:
+    """The check of a real machine: that the folder exists, and that a marked one bears its mark."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            return await asyncio.to_thread(_fault, facts.workspace, cwd)
+    except TimeoutError:
+        return (
+            f"the folder {cwd} did not answer within {PATIENCE_S:g} s on this worker's machine; "
+            "check the mount, then send the input again"
+        )
+
+
+def _fault(mark: WorkspaceMark | None, cwd: str) -> str | None:
+    if mark is not None and (found := _mark_in(mark.file)) != f"it says {mark.id}":
+        return (
+            f"this worker's machine does not have the session's folder {mark.path}: {mark.file} should say "
+            f"{mark.id}, and {found}. Let only machines serve the session's pool that mount the same folder "
+            f"there, or create the session in the pool of its own host. If it is the folder and only lost "
+            f"its mark, write the id back into that file"
+        )
+    if not cwd or not Path(cwd).is_dir():
+        return (
+            f"the folder {cwd!r} is not on this worker's machine; create it, or name another one "
+            "with `override_turn_context`, and send the input again"
+        )
+    return None
+
+
+def _mark_in(file: str) -> str:
+    """What a person would find there."""
+    try:
+        with Path(file).open("rb") as opened:
+            said = opened.read(MARK_BYTES).decode("utf-8", "replace").strip()
+    except OSError as error:
+        return f"it cannot be read ({error.strerror})"
+    return f"it says {said or 'nothing'}"
