@@ -23,6 +23,16 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
+class PendingBelow:
+    """A request that an agent of the tree waits for an answer to."""
+
+    agent_id: int
+    session: str
+    call_id: str
+    turn: str
+
+
+@dataclass(frozen=True, slots=True)
 class Submitted:
     """An op from the SQ."""
 
@@ -33,6 +43,8 @@ class Submitted:
     """Who sent it, for the record of an answer."""
     seq: int = 0
     """The session's `seq` when it was submitted."""
+    below: tuple[PendingBelow, ...] = ()
+    """Of an answer: what was pending then in the tree below this session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +130,106 @@ class Immediate:
     events: tuple[Mapping[str, Any], ...] = ()
 
 
-Assessment = Exec | ApplyPatch | Immediate
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An agent as the registry told of it when the call was assessed."""
+
+    agent_id: int
+    session: str
+    path: str
+    status: str
+    record: Mapping[str, Any] = field(default_factory=dict)
+    pending: tuple[int, int] = (0, 0)
+
+    @property
+    def finished(self) -> bool:
+        return self.status not in {"queued", "running", ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """What a new agent is made of; its number and its session id were looked up and drawn."""
+
+    agent_id: int
+    session: str
+    rollout_path: str
+    version: str
+    role: str
+    """What an agent is told of its part in the tree."""
+    prompt: str = ""
+    label: str | None = None
+    model: str | None = None
+    sandbox_mode: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """An agent that begins with a blank conversation."""
+
+    making: Making
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """An agent that begins with this conversation."""
+
+    making: Making
+    seq: int
+    """Where the parent's log stood, and its chain's head there."""
+    head: str
+
+
+@dataclass(frozen=True, slots=True)
+class Helper:
+    """A read-only agent whose answer is the call's output (`spawn_subagent`, seed 001)."""
+
+    making: Making
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendMessage:
+    target: Target
+    prompt: str = ""
+    label: str | None = None
+    interrupt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    timeout_ms: int
+    agent_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SetWatchdog:
+    target: Target
+    interval_ms: int
+    message: str
+    cancel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAgent:
+    """`below` are the descendants of the target that are at work."""
+
+    target: Target
+    below: tuple[Target, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prune:
+    """Agents to take off the list; `echo` is the request, `unknown` what it named in vain."""
+
+    targets: tuple[Target, ...]
+    echo: Mapping[str, Any]
+    unknown: tuple[int, ...] = ()
+    completed_only: bool = True
+
+
+AgentAssessment = Spawn | Fork | Helper | SendMessage | Await | SetWatchdog | CancelAgent | Prune
+Assessment = Exec | ApplyPatch | Immediate | AgentAssessment
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +286,27 @@ class TimerFired:
     generation: int
 
 
+@dataclass(frozen=True, slots=True)
+class MailArrived:
+    """A letter from another session of the tree (or from this one)."""
+
+    kind: str
+    payload: Mapping[str, Any]
+    key: str
+    n: int
+    """Its number in the session's queue."""
+    interrupt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRefused:
+    """The commit of `command` alone may not be: what is done instead?"""
+
+    command: Command
+    reason: str
+    detail: str = ""
+
+
 Command = (
     Submitted
     | BeginRequest
@@ -187,4 +319,6 @@ Command = (
     | TookOver
     | TaskRefused
     | TimerFired
+    | MailArrived
+    | CommitRefused
 )

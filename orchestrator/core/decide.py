@@ -12,8 +12,10 @@ from typing import assert_never
 from orchestrator.core import commands as c
 from orchestrator.core.draft import Decision, Draft
 from orchestrator.core.rules_calls import assessed, finished
+from orchestrator.core.rules_mail import mail_arrived
 from orchestrator.core.rules_model import begin_request, item_completed, response_broken, response_completed
 from orchestrator.core.rules_ops import submitted
+from orchestrator.core.rules_refused import commit_refused
 from orchestrator.core.rules_stop import refused, stopped, took_over
 from orchestrator.core.rules_timers import timer_fired
 from orchestrator.core.state import State
@@ -66,5 +68,9 @@ def _apply(draft: Draft, command: c.Command) -> None:
             refused(draft, command)
         case c.TimerFired():
             timer_fired(draft, command)
+        case c.MailArrived():
+            mail_arrived(draft, command)
+        case c.CommitRefused():
+            commit_refused(draft, command)
         case _:
             assert_never(command)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.core import entries as e
 from orchestrator.core.commands import Moment
 from orchestrator.core.entries import Entry
 from orchestrator.core.evolve import evolve
+from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import State, Task
+
+SLOTS = "slots"
+SPAWNED = "spawned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,75 @@ class OpenApproval:
 
 
 @dataclass(frozen=True, slots=True)
+class Letter:
+    """What one session of a tree tells another, in the commit that makes it true."""
+
+    to: str
+    kind: str
+    """`message`, `completion`, `status`, `cancel` or `answer`."""
+    payload: Mapping[str, Any]
+    key: str
+    """The same letter has the same key, however often it is written."""
+    interrupt: bool = False
+
+    @property
+    def counted(self) -> bool:
+        """Whether it waits in the inbox for a model; the others are obeyed when they arrive."""
+        return self.kind in COUNTED
+
+
+COUNTED = frozenset({"message", "completion"})
+
+
+@dataclass(frozen=True, slots=True)
+class TreeEvent:
+    """An event for the tree log, and for the event queues of `targets`."""
+
+    id: str
+    message: Mapping[str, Any]
+    targets: tuple[str, ...]
+    inbox: str = ""
+    """The session whose inbox depths belong into the message: only the commit knows them."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """For the tree log alone: what its fold has to know beside the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewChild:
+    """A session to create with the commit."""
+
+    facts: SessionFacts
+    entries: tuple[Entry, ...]
+    first: Mapping[str, Any] | None
+    """The submission that it begins with, as `{"id", "op"}`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Takes from (or gives back to) a counter of the tree; refused beyond `limit`'s value."""
+
+    counter: str
+    amount: int
+    limit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TreePart:
+    """What a decision means for other sessions, and for the tree's accounts."""
+
+    letters: tuple[Letter, ...] = ()
+    children: tuple[NewChild, ...] = ()
+    events: tuple[TreeEvent, ...] = ()
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the registry's projection; mappings become JSON."""
+    draws: tuple[Draw, ...] = ()
+    guarded: bool = False
+    """Refused if this agent, or one above it, was cancelled."""
+    taken: tuple[int, int] = (0, 0)
+    """Regular and interrupting letters that left the inbox."""
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """What one commit makes visible at once. Each `event_msg` entry is an event on the EQ too."""
 
@@ -41,6 +114,8 @@ class Decision:
     approvals_close: tuple[str, ...] = ()
     export: bool = False
     """The rollout's file is to be brought up to date before this becomes visible."""
+    tree: TreePart | None = None
+    """None where the decision is nobody else's business: the usual case."""
 
 
 class Draft:
@@ -50,12 +125,13 @@ class Draft:
     reads a number that its own decision produced.
     """
 
-    __slots__ = ("_clear", "_close", "_entries", "_open", "_set", "export", "moment", "state")
+    __slots__ = ("_clear", "_close", "_entries", "_open", "_set", "export", "moment", "state", "tree")
 
     def __init__(self, state: State, moment: Moment) -> None:
         self.state = state
         self.moment = moment
         self.export = False
+        self.tree = TreeDraft()
         self._entries: list[Entry] = []
         self._set: list[Timer] = []
         self._clear: list[str] = []
@@ -68,6 +144,11 @@ class Draft:
         if self.state.task is None:
             raise ValueError("no task holds the session")
         return self.state.task
+
+    @property
+    def task_id(self) -> str:
+        """The id that events of this moment carry; empty between tasks."""
+        return self.state.task.id if self.state.task is not None else ""
 
     def add(self, *entries: Entry) -> None:
         for entry in entries:
@@ -92,6 +173,10 @@ class Draft:
         self._set.append(Timer(id, generation, at_ms))
         return generation
 
+    def set_timer_of(self, id: str, generation: int, at_ms: int) -> None:
+        """A timer whose generation was taken, and recorded, before."""
+        self._set.append(Timer(id, generation, at_ms))
+
     def clear_timer(self, id: str) -> None:
         self._clear.append(id)
 
@@ -101,6 +186,11 @@ class Draft:
     def close_approval(self, call_id: str) -> None:
         self._close.append(call_id)
 
+    def guard(self) -> None:
+        """This decision starts something: a cancelled agent may not."""
+        if not self.state.facts.is_root:
+            self.tree.guarded = True
+
     def decision(self) -> Decision:
         return Decision(
             tuple(self._entries),
@@ -109,4 +199,38 @@ class Draft:
             tuple(self._open),
             tuple(self._close),
             self.export,
+            self.tree.part(),
+        )
+
+
+class TreeDraft:
+    """The part of a draft that concerns other sessions."""
+
+    __slots__ = ("_taken", "children", "draws", "events", "guarded", "letters", "summary")
+
+    def __init__(self) -> None:
+        self.letters: list[Letter] = []
+        self.children: list[NewChild] = []
+        self.events: list[TreeEvent] = []
+        self.summary: dict[str, Any] = {}
+        self.draws: list[Draw] = []
+        self.guarded = False
+        self._taken = [0, 0]
+
+    def take(self, interrupt: bool) -> None:
+        """A counted letter leaves the inbox."""
+        self._taken[interrupt] += 1
+
+    def part(self) -> TreePart | None:
+        counted = self.guarded or self._taken != [0, 0]
+        if not (counted or self.letters or self.children or self.events or self.summary or self.draws):
+            return None
+        return TreePart(
+            tuple(self.letters),
+            tuple(self.children),
+            tuple(self.events),
+            dict(self.summary),
+            tuple(self.draws),
+            self.guarded,
+            (self._taken[0], self._taken[1]),
         )

@@ -158,3 +158,46 @@ def summary_received(text: str) -> Entry:
 def rewound(response_id: str, length: int) -> Entry:
     """The conversation goes on from the end of an earlier turn."""
     return fact("rewound", response_id=response_id, length=length)
+
+
+def agent_changed(**changes: Any) -> Entry:
+    """The session's own standing in its tree: `status`, `slot`, `turns`, `label` and the like."""
+    return fact("agent", changes=changes)
+
+
+def child_made(child: Json) -> Entry:
+    """An agent was made by this session; `child` is what is known of it."""
+    return fact("child", child=child)
+
+
+def child_changed(agent_id: int, **changes: Any) -> Entry:
+    """What a child's letter, or an act of this session, says of it now."""
+    return fact("child_changed", agent_id=agent_id, changes=changes)
+
+
+def child_gone(agent_id: int) -> Entry:
+    """The child was pruned: it is not listed any more."""
+    return fact("child_gone", agent_id=agent_id)
+
+
+def mail_received(mail: Json) -> Entry:
+    """A letter that waits until the model can be given it."""
+    return fact("mail", mail=mail)
+
+
+def mail_taken(keys: list[str]) -> Entry:
+    """These letters are in the conversation now, or will never be."""
+    return fact("mail_taken", keys=keys)
+
+
+def watchdog_set(watchdog: Json) -> Entry:
+    return fact("watchdog", watchdog=watchdog)
+
+
+def watchdog_ended(agent_id: int) -> Entry:
+    return fact("watchdog_ended", agent_id=agent_id)
+
+
+def forked(parent: Json, content: Any) -> Entry:
+    """The conversation that a fork begins with, as JSON text; `parent` names session, seq and chain head."""
+    return fact("forked", parent=parent, content=content)

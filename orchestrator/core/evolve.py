@@ -12,11 +12,12 @@ from typing import Any
 from orchestrator.core import entries as e
 from orchestrator.core.compaction import compacted_history
 from orchestrator.core.entries import Entry
-from orchestrator.core.history import CALL_KINDS, Log, message_text
+from orchestrator.core.history import CALL_KINDS, INHERITED, Log, message_text
 from orchestrator.core.replacing import replace
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import ANSWERS_KEPT, Answer, Call, Phase, Queued, Request, Response, State, Task
 from orchestrator.core.tokens import TokenInfo, Usage, counted
+from orchestrator.core.tree import TREE_STEPS
 
 Payload = Mapping[str, Any]
 Step = Callable[[State, Payload, int], State]
@@ -98,7 +99,10 @@ def _event_msg(state: State, payload: Payload, seq: int) -> State:
 
 
 def _dendro(state: State, payload: Payload, seq: int) -> State:
-    step = _BY_KIND.get(payload.get("kind", ""))
+    kind = payload.get("kind", "")
+    if kind in TREE_STEPS:
+        return replace(state, tree=TREE_STEPS[kind](state.tree, payload))
+    step = _BY_KIND.get(kind)
     return state if step is None else step(state, payload, seq)
 
 
@@ -270,6 +274,12 @@ def _rewound(state: State, payload: Payload, seq: int) -> State:
     return replace(state, history=state.history.prefix(length), bookmarks=kept, last_response=None)
 
 
+def _forked(state: State, payload: Payload, seq: int) -> State:
+    """The parent's conversation, whole and unread: only whoever shows it to a model opens it."""
+    inherited = {"type": INHERITED, "content": payload["content"]}
+    return replace(state, history=state.history.append(inherited), native=True)
+
+
 def _timer(state: State, payload: Payload, seq: int) -> State:
     return replace(state, timers=max(state.timers, payload["generation"]))
 
@@ -319,6 +329,7 @@ _BY_KIND: Mapping[str, Step] = {
     "approved_for_session": _approved_for_session,
     "summary": _summary,
     "rewound": _rewound,
+    "forked": _forked,
     "timer": _timer,
     "retry_due": _retry_due,
     "rate_limits": _rate_limits,

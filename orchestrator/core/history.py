@@ -20,6 +20,8 @@ _CHUNK = 64
 
 CALL_KINDS = frozenset({"function_call", "custom_tool_call", "local_shell_call"})
 OUTPUT_KINDS = frozenset({"function_call_output", "custom_tool_call_output"})
+INHERITED = "inherited"
+"""The kind of the item that stands for a whole conversation, which a fork began with."""
 ABORTED = "aborted"
 """The output that heals a call left without one (the peer's word)."""
 _MODEL = "assistant"

@@ -6,8 +6,8 @@ from typing import Any
 
 from orchestrator.core import entries as e
 from orchestrator.core.approval import full_access, unconfined_key
-from orchestrator.core.commands import Submitted
-from orchestrator.core.draft import Draft
+from orchestrator.core.commands import MailArrived, PendingBelow, Submitted
+from orchestrator.core.draft import Draft, Letter
 from orchestrator.core.history import call_output
 from orchestrator.core.rules_task import approval_timer, settle, stop
 from orchestrator.core.state import Answer, Call, Phase
@@ -19,17 +19,52 @@ REJECTED = {"exec": "exec command rejected by user", "patch": "patch rejected by
 def answer(draft: Draft, command: Submitted, op: ExecApproval | PatchApproval) -> None:
     """An answer under a call id, or under the turn's id if exactly one request was open then."""
     decision = op.decision if isinstance(op.decision, str) else "approved_for_session"
+    if op.agent_id not in (None, draft.state.facts.agent_id):
+        _route(draft, command, op, decision)
+        return
     meant = _meant(draft, op.id, command.seq)
     if len(meant) == 1:
         resolve(draft, meant[0], decision, command.who or command.client)
         return
     # Where several are open, the answer was meant for one of them, not for an earlier one.
     earlier = None if meant else _answered(draft.state.answers, op.id)
-    if earlier is None:
+    if not meant and _below(command, op):
+        _route(draft, command, op, decision)
+    elif earlier is None:
         draft.add(e.error(command.id, _unknown(draft, op.id)))
     elif earlier.decision != decision:
         text = f"{earlier.call_id} was already decided: {earlier.decision}, by {earlier.who or 'a client'}"
         draft.add(e.error(command.id, text))
+
+
+def _below(command: Submitted, op: ExecApproval | PatchApproval) -> list[PendingBelow]:
+    """The requests of the tree that an answer can mean: under the call's id, else under the turn's."""
+    asked = [p for p in command.below if op.agent_id in (None, p.agent_id)]
+    return [p for p in asked if p.call_id == op.id] or [p for p in asked if p.turn == op.id]
+
+
+def _route(draft: Draft, command: Submitted, op: ExecApproval | PatchApproval, decision: str) -> None:
+    """Sends an answer on to the one agent that waits for it."""
+    meant = _below(command, op)
+    if len(meant) != 1:
+        who = ", ".join(f"{p.call_id} of agent {p.agent_id}" for p in meant or command.below)
+        text = f"no single approval is pending under {op.id!r} in the tree; pending: {who or 'none'}"
+        draft.add(e.error(command.id, f"{text}; name the agent by agent_id" if meant else text))
+        return
+    asked, by = meant[0], command.who or command.client
+    payload = {"call_id": asked.call_id, "turn": asked.turn, "decision": decision, "who": by}
+    key = f"answer:{command.client}:{command.id}"
+    draft.tree.letters.append(Letter(asked.session, "answer", payload, key))
+    draft.add(e.answered(asked.call_id, asked.turn, decision, by, draft.moment.at_ms))
+
+
+def routed_answer(draft: Draft, command: MailArrived) -> None:
+    """An answer that was given at the root; one that was decided here meanwhile stays decided."""
+    answer = command.payload
+    for call in _pending(draft):
+        if call.call_id == answer["call_id"]:
+            resolve(draft, call, answer["decision"], answer["who"])
+            return
 
 
 def _meant(draft: Draft, id: str, seen_seq: int) -> list[Call]:
@@ -93,6 +128,7 @@ def reject(draft: Draft, call: Call, text: str) -> None:
 
 def run(draft: Draft, call: Call, spec: dict[str, Any], auto_approved: bool = False) -> None:
     """The decision to start the call, with the event that tells of it; whoever commits it starts it once."""
+    draft.guard()
     if spec["kind"] == "exec":
         draft.event(
             "exec_command_begin",

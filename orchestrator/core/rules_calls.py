@@ -20,6 +20,8 @@ from orchestrator.core.commands import ApplyPatch, CallAssessed, CallFinished, E
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import call_output
 from orchestrator.core.rules_approval import done_phase, reject, run
+from orchestrator.core.rules_standing import surface
+from orchestrator.core.rules_subagents import agent_call
 from orchestrator.core.rules_task import approval_timer, settle
 from orchestrator.core.state import Call, Phase
 
@@ -38,8 +40,8 @@ def assessed(draft: Draft, command: CallAssessed) -> None:
         case ApplyPatch() as patch:
             verdict = judge_patch(patch, draft.task.settings, draft.state.approved)
             _carry_out(draft, call, _patch_spec(patch), verdict)
-        case _:
-            assert_never(command.assessment)
+        case asked:
+            agent_call(draft, call, asked)
 
 
 def _call(draft: Draft, call_id: str, phase: Phase) -> Call:
@@ -102,6 +104,7 @@ def ask(draft: Draft, call: Call, spec: dict[str, Any], reason: str | None) -> N
         spec["timer"] = draft.set_timer(approval_timer(call.call_id), draft.moment.at_ms + timeout)
     draft.add(e.call_phase(call.call_id, Phase.AWAITING_APPROVAL, spec=spec))
     draft.open_approval(call.call_id, {"kind": spec["kind"], "turn": draft.task.id, "event": request})
+    surface(draft, request)
 
 
 def _request_event(call: Call, spec: dict[str, Any], reason: str | None) -> dict[str, Any]:

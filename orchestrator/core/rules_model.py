@@ -10,6 +10,8 @@ from orchestrator.core.commands import ItemCompleted, ResponseBroken, ResponseCo
 from orchestrator.core.compaction import COMPACTED_MESSAGE, COMPACTED_WARNING, compacted_history
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import CALL_KINDS, call_output, message_text
+from orchestrator.core.mail_delivery import deliver
+from orchestrator.core.rules_standing import heading
 from orchestrator.core.rules_task import (
     RETRY_TIMER,
     complete,
@@ -36,6 +38,8 @@ def begin_request(draft: Draft) -> None:
     task = draft.task
     if task.request is not None or task.open_calls or task.stopping or task.wait:
         raise ValueError("no model request is owed")
+    draft.guard()
+    deliver(draft)
     for item in task.steered:
         draft.add(e.item(item))
     draft.add(
@@ -65,6 +69,7 @@ def item_completed(draft: Draft, command: ItemCompleted) -> None:
         return
     for event in _item_events(item, draft.moment.rules.show_raw_reasoning):
         draft.emit(event)
+    heading(draft, item)
     if item.get("type") in CALL_KINDS:
         _call_proposed(draft, {**item, "call_id": item.get("call_id") or f"call-{command.n}"})
     else:

@@ -10,6 +10,7 @@ from orchestrator.core.birth import session_configured
 from orchestrator.core.commands import Submitted
 from orchestrator.core.draft import Draft
 from orchestrator.core.rules_approval import answer
+from orchestrator.core.rules_standing import cancel_children
 from orchestrator.core.rules_task import (
     begin_task,
     bookmarked,
@@ -54,6 +55,9 @@ def error(draft: Draft, id: str, message: str) -> None:
 
 
 def _user_turn(draft: Draft, command: Submitted, op: Mapping[str, Any]) -> None:
+    if draft.state.tree.canceling:
+        error(draft, command.id, "this agent was cancelled: it takes no more input")
+        return
     bookmark = op.get("last_response_id")
     if bookmark and bookmarked(draft, bookmark) is None:
         error(draft, command.id, f"no turn of this session ended with response {bookmark}")
@@ -111,8 +115,9 @@ def _get_path(draft: Draft, command: Submitted) -> None:
 
 
 def _shutdown(draft: Draft, command: Submitted) -> None:
-    if draft.state.task is None:
+    if draft.state.task is None and not draft.state.tree.active_children:
         close(draft, command.id)
         return
     draft.add(e.closing(command.id))
+    cancel_children(draft, "the session above was closed")
     stop(draft, "interrupted", command.id)

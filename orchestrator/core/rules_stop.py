@@ -48,6 +48,9 @@ def took_over(draft: Draft, command: TookOver) -> None:
     task = draft.state.task
     if task is None:
         return
+    if task.running and not draft.state.facts.is_root:
+        # Its keeper has killed what ran, by its own clock; nobody saw it.
+        draft.add(e.agent_changed(evidence="presumed"))
     for call in task.running:
         if call.epoch != draft.moment.epoch:
             _judge(draft, call, command.judgements.get(call.call_id, "in_doubt"))

@@ -10,7 +10,8 @@ from orchestrator.core import entries as e
 from orchestrator.core.context import TURN_ABORTED_MARKER, context_change, environment_context, is_context
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import call_output, user_message
-from orchestrator.core.state import Phase, Queued
+from orchestrator.core.rules_standing import came_to_rest, end_watchdogs, took_task
+from orchestrator.core.state import Phase, Queued, State
 from orchestrator.core.tokens import counted
 
 BY_USER = "aborted by user"
@@ -20,16 +21,36 @@ NO_RATE_LIMITS: Mapping[str, Any] = {"primary": None, "secondary": None}
 
 def start_next(draft: Draft) -> None:
     """Gives the free session to what waits for it: a shutdown first, then queued input in order."""
-    if draft.state.task is not None:
+    state = draft.state
+    if state.task is not None or state.tree.canceling:
         return
-    if draft.state.closing:
-        close(draft, draft.state.closing)
-    elif draft.state.queue:
-        begin_task(draft, draft.state.queue[0])
+    if state.closing:
+        # A tree is closed from below: its end is told when nothing of it is left.
+        if not state.tree.active_children:
+            close(draft, state.closing)
+    elif state.queue:
+        begin_task(draft, state.queue[0])
+    elif _interrupted_by_mail(state) or (state.outcome == "completed" and wants_turn(state)):
+        begin_mail_task(draft)
+
+
+def _interrupted_by_mail(state: State) -> bool:
+    return any(mail.interrupt for mail in state.tree.inbox)
+
+
+def wants_turn(state: State) -> bool:
+    """Whether the inbox of an idle session begins a task: an order does, a result if that is wanted.
+
+    After an interrupt or an error a result waits for the next input; so does all mail of a root.
+    """
+    results = state.facts.tree_rules.autosubmit and state.outcome == "completed"
+    orders = results if state.facts.is_root else True
+    return any(orders if mail.kind == "message" else results for mail in state.tree.inbox)
 
 
 def close(draft: Draft, by: str) -> None:
     """The session is over until somebody resumes it."""
+    end_watchdogs(draft)
     draft.export = True
     draft.add(e.closed(), e.event(by, "shutdown_complete"))
 
@@ -42,16 +63,7 @@ def begin_task(draft: Draft, waiting: Queued) -> None:
     if op["type"] == "user_turn":
         change_settings(draft, _turn_changes(op))
     kind = "compact" if op["type"] == "compact" else "user"
-    settings = draft.state.settings
-    draft.add(
-        e.task_begun(waiting.id, kind, settings.wire()),
-        e.event(
-            waiting.id,
-            "task_started",
-            model_context_window=settings.context_window,
-            collaboration_mode_kind="code",
-        ),
-    )
+    _task_begins(draft, waiting.id, kind)
     if kind == "user":
         draft.add(e.item(input_message(op["items"])), user_message_event(waiting.id, op["items"]))
     if draft.state.queue:
@@ -59,6 +71,27 @@ def begin_task(draft: Draft, waiting: Queued) -> None:
         # new input aborts the task that it meets. Its message stays in the history. One
         # task a decision: a long queue begun at once would not fit into a commit.
         draft.add(e.stopping("replaced", draft.state.queue[0].id))
+
+
+def _task_begins(draft: Draft, id: str, kind: str) -> None:
+    settings = draft.state.settings
+    draft.add(
+        e.task_begun(id, kind, settings.wire()),
+        e.event(
+            id,
+            "task_started",
+            model_context_window=settings.context_window,
+            collaboration_mode_kind="code",
+        ),
+    )
+    took_task(draft)
+
+
+def begin_mail_task(draft: Draft) -> None:
+    """A task that no submission started: its first request carries the mail."""
+    number = draft.state.tree.autos + 1
+    draft.add(e.agent_changed(autos=number))
+    _task_begins(draft, f"auto-{number}", "user")
 
 
 def _rewind(draft: Draft, response_id: str) -> None:
@@ -146,17 +179,21 @@ def settle(draft: Draft) -> None:
     if task is None or task.stopping or not task.response_complete or task.open_calls:
         return
     token_count(draft, task.response_id)
-    if not task.calls and not task.steered:
+    if not task.calls and not task.steered and not _joins(draft.state):
         complete(draft, task.last_message)
 
 
-def complete(draft: Draft, last_message: str | None, outcome: str = "completed") -> None:
-    fields: dict[str, Any] = {"last_agent_message": last_message}
-    if draft.task.response_id:
-        fields["response_id"] = draft.task.response_id
-    draft.event("task_complete", **fields)
-    draft.add(e.task_ended(outcome))
+def _joins(state: State) -> bool:
+    """Whether mail is there that the running task goes on with instead of ending."""
+    results = state.facts.tree_rules.autosubmit
+    return any(mail.kind == "message" or results for mail in state.tree.inbox)
+
+
+def complete(draft: Draft, last_message: str | None) -> None:
+    draft.event("task_complete", last_agent_message=last_message, **_bookmark(draft))
+    draft.add(e.task_ended("completed"))
     start_next(draft)
+    came_to_rest(draft, "completed", last_message)
 
 
 def fail(draft: Draft, message: str, codex_error_info: Any = None) -> None:
@@ -164,7 +201,14 @@ def fail(draft: Draft, message: str, codex_error_info: Any = None) -> None:
     for item in draft.task.steered:
         draft.add(e.item(item))
     draft.add(e.error(draft.task.id, message, codex_error_info))
-    complete(draft, None, outcome="failed")
+    draft.event("task_complete", last_agent_message=None, **_bookmark(draft))
+    draft.add(e.task_ended("failed"))
+    start_next(draft)
+    came_to_rest(draft, "failed", message)
+
+
+def _bookmark(draft: Draft) -> dict[str, Any]:
+    return {"response_id": draft.task.response_id} if draft.task.response_id else {}
 
 
 def give_up(draft: Draft, message: str, codex_error_info: Any = None, why: str = BY_FAILURE) -> None:
@@ -188,9 +232,10 @@ def abort(draft: Draft, reason: str, elapsed_s: Mapping[str, float] | None = Non
         draft.clear_timer(RETRY_TIMER)
     if reason == "interrupted":
         draft.add(e.item(user_message(TURN_ABORTED_MARKER)))
-    draft.event("turn_aborted", reason=reason)
+    draft.event("turn_aborted", reason="interrupted" if reason == "canceled" else reason)
     draft.add(e.task_ended(reason))
     start_next(draft)
+    came_to_rest(draft, reason, None)
 
 
 def close_calls(draft: Draft, elapsed_s: Mapping[str, float] | None = None, why: str = BY_USER) -> None:
@@ -202,6 +247,8 @@ def close_calls(draft: Draft, elapsed_s: Mapping[str, float] | None = None, why:
         if call.phase is Phase.AWAITING_APPROVAL:
             draft.close_approval(call.call_id)
             draft.clear_timer(approval_timer(call.call_id))
+        elif call.phase is Phase.WAITING:
+            draft.clear_timer(wait_timer(call.call_id))
         after = (elapsed_s or {}).get(call.call_id)
         text = why if after is None else f"{why} after {after:.1f}s"
         draft.add(e.item(call_output(call.item, text)))
@@ -212,6 +259,10 @@ RETRY_TIMER = "retry"
 
 def approval_timer(call_id: str) -> str:
     return f"approval:{call_id}"
+
+
+def wait_timer(call_id: str) -> str:
+    return f"wait:{call_id}"
 
 
 def stop(draft: Draft, reason: str, by: str) -> None:

@@ -6,13 +6,25 @@ from orchestrator.core import entries as e
 from orchestrator.core.commands import TimerFired
 from orchestrator.core.draft import Draft
 from orchestrator.core.rules_approval import resolve
-from orchestrator.core.rules_task import RETRY_TIMER, approval_timer
+from orchestrator.core.rules_await import timed_out
+from orchestrator.core.rules_standing import watchdog_timer
+from orchestrator.core.rules_subagents import watchdog_fired
+from orchestrator.core.rules_task import RETRY_TIMER, approval_timer, wait_timer
 
 
 def timer_fired(draft: Draft, command: TimerFired) -> None:
-    """A retry's delay is over, or nobody answered an approval in time."""
+    """A retry's delay is over, nobody answered an approval in time, a wait ends, a watchdog barks."""
+    for watchdog in draft.state.tree.watchdogs.values():
+        if command.id == watchdog_timer(watchdog.agent_id) and command.generation == watchdog.generation:
+            watchdog_fired(draft, watchdog)
+            return
     task = draft.state.task
     if task is None:
+        return
+    waiting = task.waiting
+    if waiting is not None and command.id == wait_timer(waiting.call_id):
+        if waiting.spec.get("timer") == command.generation and not task.stopping:
+            timed_out(draft, waiting)
         return
     if command.id == RETRY_TIMER:
         if task.wait == command.generation:

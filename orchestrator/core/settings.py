@@ -65,6 +65,33 @@ class TurnSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class TreeRules:
+    """What holds for every agent of a tree, as settled when its root was made.
+
+    The limits of slots and of spawns are counters of the tree beside it, so that they can
+    be raised and are checked by the commit that draws from them.
+    """
+
+    depth: int = 4
+    """Generations below the root."""
+    autosubmit: bool = True
+    """Whether a child's result wakes an idle parent."""
+    await_floor_s: float = 300.0
+    await_cap_s: float = 1800.0
+    watchdog_floor_s: float = 30.0
+    watchdogs: int = 16
+    """Watchdogs that one agent may keep."""
+
+    @classmethod
+    def of(cls, wire: Mapping[str, Any]) -> TreeRules:
+        known = {spec.name for spec in fields(cls)}
+        return cls(**{name: value for name, value in wire.items() if name in known})
+
+    def wire(self) -> dict[str, Any]:
+        return {spec.name: getattr(self, spec.name) for spec in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
 class WorkspaceMark:
     """What tells a session's folder from another one at the same path: a random id in a file of its own."""
 
@@ -90,11 +117,24 @@ class SessionFacts:
     """None: approvals wait for ever."""
     workspace: WorkspaceMark | None = None
     """None: the folder could not be marked, or the pool is one host's and the path says enough."""
+    agent_path: str = "0"
+    """The agent ids from the root down to this session, joined by `/`."""
+    parent_session: str = ""
+    """Empty for a root."""
+    origin: str = ""
+    """How an agent came to be: `spawn` or `fork`."""
+    born_in: str = ""
+    """The parent's task that made it: the id of the events that tell of it."""
+    helper_call: str = ""
+    """The `spawn_subagent` call that waits for it; such an agent makes no agents itself."""
+    tree_rules: TreeRules = field(default_factory=TreeRules)
 
     @classmethod
     def of(cls, wire: Mapping[str, Any]) -> SessionFacts:
         known = {spec.name for spec in fields(cls)}
         given = {name: value for name, value in wire.items() if name in known}
+        if "tree_rules" in given:
+            given["tree_rules"] = TreeRules.of(given["tree_rules"])
         if given.get("workspace"):
             given["workspace"] = WorkspaceMark(**given["workspace"])
         return cls(**given)
@@ -102,7 +142,21 @@ class SessionFacts:
     def wire(self) -> dict[str, Any]:
         plain = {spec.name: getattr(self, spec.name) for spec in fields(self)}
         plain["workspace"] = asdict(self.workspace) if self.workspace else None
-        return plain
+        return {**plain, "tree_rules": self.tree_rules.wire()}
+
+    @property
+    def is_root(self) -> bool:
+        return self.agent_id == 0
+
+    @property
+    def ancestors(self) -> tuple[int, ...]:
+        """The agent ids above it, the root's first."""
+        return tuple(int(part) for part in self.agent_path.split("/")[:-1])
+
+    @property
+    def depth(self) -> int:
+        """Generations below the root."""
+        return len(self.ancestors)
 
 
 @dataclass(frozen=True, slots=True)

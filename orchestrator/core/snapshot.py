@@ -17,8 +17,9 @@ from orchestrator.core.history import Log
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import Answer, Call, Phase, Queued, Request, Response, State, Task
 from orchestrator.core.tokens import TokenInfo, Usage
+from orchestrator.core.tree import decode_tree
 
-CORE_VERSION = 1
+CORE_VERSION = 2
 """Grows when a snapshot of before would not be what a fold of today gives."""
 
 
@@ -83,6 +84,7 @@ def _state(wire: dict[str, Any]) -> State:
         approved=frozenset(wire["approved"]),
         granted_roots=tuple(wire["granted_roots"]),
         answers=tuple(Answer(**answer) for answer in wire["answers"]),
+        tree=decode_tree(wire["tree"]),
     )
 
 
@@ -101,6 +103,7 @@ _STATE_NESTED = frozenset(
         "approved",
         "granted_roots",
         "answers",
+        "tree",
     }
 )
 

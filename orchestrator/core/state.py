@@ -11,7 +11,8 @@ the call, so that any worker can.
     PROPOSED ──► AWAITING_APPROVAL ──► RUNNING(epoch) ──► DONE
         │  ▲             │                 │               ▲
         │  └─── no trace left by a lost worker             │
-        └──────────────── refused, denied, stopped ────────┘
+        ├──────────────── refused, denied, stopped ────────┤
+        └──► WAITING (for agents, holding nothing) ────────┘
 
 A transition that is not in `TRANSITIONS` raises `IllegalTransition` and leaves the
 state as it was: states are values.
@@ -28,6 +29,7 @@ from orchestrator.core.history import Item, Log
 from orchestrator.core.replacing import replace
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.tokens import TokenInfo, Usage
+from orchestrator.core.tree import TreeView
 
 
 class Phase(StrEnum):
@@ -35,13 +37,15 @@ class Phase(StrEnum):
 
     PROPOSED = "proposed"
     AWAITING_APPROVAL = "awaiting_approval"
+    WAITING = "waiting"
     RUNNING = "running"
     DONE = "done"
 
 
 TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
-    Phase.PROPOSED: frozenset({Phase.AWAITING_APPROVAL, Phase.RUNNING, Phase.DONE}),
+    Phase.PROPOSED: frozenset({Phase.AWAITING_APPROVAL, Phase.WAITING, Phase.RUNNING, Phase.DONE}),
     Phase.AWAITING_APPROVAL: frozenset({Phase.RUNNING, Phase.DONE}),
+    Phase.WAITING: frozenset({Phase.DONE}),
     Phase.RUNNING: frozenset({Phase.AWAITING_APPROVAL, Phase.PROPOSED, Phase.DONE}),
     Phase.DONE: frozenset(),
 }
@@ -136,6 +140,11 @@ class Task:
         return tuple(call for call in self.calls if call.phase is Phase.AWAITING_APPROVAL)
 
     @property
+    def waiting(self) -> Call | None:
+        """The call that waits for agents: calls are in order, so there is one at most."""
+        return next((call for call in self.calls if call.phase is Phase.WAITING), None)
+
+    @property
     def running(self) -> tuple[Call, ...]:
         return tuple(call for call in self.calls if call.phase is Phase.RUNNING)
 
@@ -205,14 +214,19 @@ class State:
     closed: bool = False
     outcome: str = ""
     """How the last task ended."""
+    tree: TreeView = field(default_factory=TreeView)
 
     @property
     def status(self) -> str:
-        """`idle`, `running`, `awaiting_approval`, `retrying` or `closed`."""
+        """`idle`, `running`, `awaiting_approval`, `waiting`, `retrying`, `paused` or `closed`."""
         if self.task is None:
             return "closed" if self.closed else "idle"
+        if self.tree.paused and not self.task.running and self.task.request is None:
+            return "paused"
         if self.task.awaiting and not self.task.running and self.task.request is None:
             return "awaiting_approval"
+        if self.task.waiting is not None:
+            return "waiting"
         return "retrying" if self.task.wait else "running"
 
 

@@ -1,0 +1,111 @@
+"""Agents as tools and events describe them: the one place that knows these shapes.
+
+Field names are those of the November 2025 protocol (`SubagentSummary`, the results of the
+`subagent_*` tools). Depths of inboxes are not here: only a commit knows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator.core.settings import SessionFacts
+from orchestrator.core.state import State
+from orchestrator.core.tree import Child, Mail, TreeView
+
+SUMMARY_CHARS = 80
+LABEL_CHARS = 64
+
+Json = dict[str, Any]
+
+
+def record_of(facts: SessionFacts, tree: TreeView) -> Json:
+    """The agent as the registry keeps it: a SubagentSummary without depths, and what its fold needs."""
+    return {
+        "agent_id": facts.agent_id,
+        "parent_agent_id": facts.ancestors[-1] if facts.ancestors else None,
+        "session_id": facts.session_id,
+        "parent_session_id": facts.parent_session or None,
+        "origin": facts.origin,
+        "status": tree.status,
+        "label": tree.label,
+        "summary": tree.summary,
+        "reasoning_header": tree.header,
+        "started_at_ms": tree.started_ms,
+        "agent_path": facts.agent_path,
+        "turn": tree.turns,
+    }
+
+
+def summary_of(record: Mapping[str, Any], pending: Sequence[int] = (0, 0)) -> Json:
+    """The SubagentSummary of a registry's record."""
+    shown = {name: value for name, value in record.items() if name not in {"turn", "marked"}}
+    return {**shown, "pending_messages": pending[0], "pending_interrupts": pending[1]}
+
+
+def card_of(state: State) -> Json:
+    """Who writes a letter, for whoever reads it."""
+    record = record_of(state.facts, state.tree)
+    return {name: value for name, value in record.items() if name not in {"status", "turn"}}
+
+
+def agent_of(facts: SessionFacts, child: Child) -> Json:
+    """What a tool's result says of a child (AGENT) of the session with these facts."""
+    return {
+        "session_id": child.session,
+        "agent_id": child.agent_id,
+        "parent_agent_id": facts.agent_id,
+        "origin": child.origin,
+        "status": child.status,
+        "label": child.label,
+        "summary": child.summary,
+        "parent_session_id": facts.session_id,
+        "started_at_ms": child.started_ms,
+        "initial_message_count": child.initial_messages,
+    }
+
+
+def message_of(mail: Mail, recipient: int) -> Json:
+    """One letter of an await's result (MSG)."""
+    return {
+        "sender_agent_id": mail.agent_id,
+        "recipient_agent_id": recipient,
+        "interrupt": mail.interrupt,
+        "prompt": mail.content.get("prompt"),
+        "timestamp_ms": mail.at_ms,
+    }
+
+
+def awaited(state: State, mails: Sequence[Mail]) -> Json:
+    """What the letters of one sender, with one completion at most, tell whoever awaited it (AWAIT)."""
+    first = mails[0]
+    child = state.tree.children.get(first.agent_id)
+    done = next((mail for mail in mails if mail.kind == "completion"), None)
+    metadata = agent_of(state.facts, child) if child is not None else _stranger(first)
+    metadata["reasoning_header"] = child.header if child is not None else None
+    status = done.content["status"] if done is not None else metadata["status"]
+    return {
+        "session_id": metadata["session_id"],
+        "completion_status": done.content["completion_status"] if done is not None else None,
+        "lifecycle_status": status,
+        "started_at_ms": metadata.pop("started_at_ms"),
+        "messages": [message_of(mail, state.facts.agent_id) for mail in mails if mail.kind == "message"],
+        "completion": done.content["completion"] if done is not None else None,
+        "metadata": metadata,
+    }
+
+
+def _stranger(mail: Mail) -> Json:
+    """The sender of a letter who is no child: as its card says, its status unknown here."""
+    card = mail.sender
+    names = ("session_id", "agent_id", "parent_agent_id", "origin", "label", "summary", "parent_session_id")
+    known = {name: card.get(name) for name in names}
+    return {**known, "status": None, "started_at_ms": card.get("started_at_ms")}
+
+
+def one_line(text: str | None, most: int) -> str | None:
+    """Whitespace collapsed and cut to `most` characters; blank is None."""
+    folded = " ".join((text or "").split())
+    if not folded:
+        return None
+    return folded if len(folded) <= most else folded[: most - 1] + "…"

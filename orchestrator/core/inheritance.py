@@ -1,0 +1,55 @@
+"""What a fork inherits: its parent's conversation as one text, opened only for a model.
+
+The text is the same for every fork from one place of one conversation, so a hundred forks
+share one stored copy. A log that begins with it needs nothing else of the parent's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import orjson
+
+from orchestrator.core.blobs import is_reference, references, resolve
+from orchestrator.core.history import CALL_KINDS, INHERITED, OUTPUT_KINDS, Item, for_model
+
+TextOf = Callable[[str], str | None]
+
+
+def bequest(history: Iterable[Item], without: frozenset[str]) -> str:
+    """The conversation as a child inherits it, but for the calls (and their outputs) named in `without`."""
+    kept = [item for item in history if not _is_of(item, without)]
+    return orjson.dumps(for_model(kept), default=dict).decode()
+
+
+def _is_of(item: Item, calls: frozenset[str]) -> bool:
+    return item.get("type") in CALL_KINDS | OUTPUT_KINDS and item.get("call_id") in calls
+
+
+def opened(history: Iterable[Item], text_of: TextOf) -> Iterator[Item]:
+    """The conversation with inherited ones in their place, at any depth, and large texts put back."""
+    for item in history:
+        if item.get("type") != INHERITED:
+            yield resolve(item, text_of)
+            continue
+        items = _content(item, text_of)
+        if items is not None:
+            yield from opened(items, text_of)
+
+
+def needed(history: Iterable[Item], text_of: TextOf) -> set[str]:
+    """The texts to fetch next. What an inherited conversation needs is known only when it is there."""
+    found: set[str] = set()
+    for item in history:
+        found.update(digest for digest in references(item) if text_of(digest) is None)
+        if item.get("type") == INHERITED:
+            found |= needed(_content(item, text_of) or (), text_of)
+    return found
+
+
+def _content(item: Item, text_of: TextOf) -> list[Item] | None:
+    content: Any = item["content"]
+    if is_reference(content):
+        content = text_of(content["$blob"])
+    return orjson.loads(content) if content is not None else None

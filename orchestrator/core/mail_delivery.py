@@ -1,0 +1,150 @@
+"""How mail reaches a model: at the boundary of a turn, or as the result of an await.
+
+A letter of an ancestor is a `user` message: it instructs. Everything else (a child's
+result, a sibling's word, a watchdog) is a synthetic `subagent_await` call with its output,
+both in one commit. Its call id carries the agent's number and the number of the sender's
+first letter in the session's queue: neither is ever used again, not even in a fork's copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import orjson
+
+from orchestrator.core import entries as e
+from orchestrator.core.agent_views import awaited
+from orchestrator.core.draft import Draft, TreeEvent
+from orchestrator.core.history import call_output, user_message
+from orchestrator.core.settings import SessionFacts
+from orchestrator.core.state import State
+from orchestrator.core.tree import Mail
+
+MOST_BYTES = 64 << 10
+"""Of one await's result: what does not fit stays in the inbox, and the next await returns at once."""
+
+
+def is_instruction(facts: SessionFacts, mail: Mail) -> bool:
+    """Whether a letter comes from above, and not from a timer of somebody there."""
+    above = mail.kind == "message" and mail.agent_id in facts.ancestors
+    return above and not mail.content.get("watchdog")
+
+
+def in_order(inbox: Iterable[Mail]) -> list[Mail]:
+    """Interrupts first; within a lane in order of arrival."""
+    return sorted(inbox, key=lambda mail: not mail.interrupt)
+
+
+def by_sender(mails: Sequence[Mail]) -> list[list[Mail]]:
+    """The letters in groups that one AWAIT describes: of one sender, with one completion at most."""
+    groups: dict[tuple[int, int], list[Mail]] = {}
+    completions: dict[int, int] = {}
+    for mail in mails:
+        groups.setdefault((mail.agent_id, completions.get(mail.agent_id, 0)), []).append(mail)
+        if mail.kind == "completion":
+            completions[mail.agent_id] = completions.get(mail.agent_id, 0) + 1
+    return list(groups.values())
+
+
+def deliver(draft: Draft) -> None:
+    """Puts all mail into the conversation, before the request that shows it."""
+    mails = in_order(draft.state.tree.inbox)
+    if not mails:
+        return
+    facts = draft.state.facts
+    for mail in mails:
+        if is_instruction(facts, mail):
+            text = mail.content["prompt"]
+            draft.add(e.item(user_message(text)))
+            draft.event("user_message", message=text, kind="plain")
+    reported = [mail for mail in mails if not is_instruction(facts, mail)]
+    for group in by_sender(reported):
+        draft.add(*_synthetic(draft.state, group))
+    take(draft, mails)
+
+
+def _synthetic(state: State, group: Sequence[Mail]) -> tuple[e.Entry, e.Entry]:
+    call = {
+        "type": "function_call",
+        "name": "subagent_await",
+        "arguments": '{"timeout_s":0}',
+        "call_id": f"await-{state.facts.agent_id}-{group[0].n}",
+    }
+    result = await_result(state, [awaited(state, group)], injected=True)
+    return e.item(call), e.item(call_output(call, result))
+
+
+def await_result(
+    state: State, ready: Sequence[dict[str, Any]], *, injected: bool, timed_out: bool = False
+) -> str:
+    """The output of an await, asked for or not."""
+    waiting = [child.agent_id for child in state.tree.active_children]
+    result = {"timed_out": timed_out, "injected": injected, "ready": list(ready), "waiting": waiting}
+    return orjson.dumps(result, default=dict).decode()
+
+
+def collect(draft: Draft, mails: Sequence[Mail]) -> list[dict[str, Any]]:
+    """Takes letters for an await's result, as many as fit; at least one group."""
+    ready: list[dict[str, Any]] = []
+    taken: list[Mail] = []
+    size = 0
+    for group in by_sender(mails):
+        entry = awaited(draft.state, group)
+        size += len(orjson.dumps(entry, default=dict))
+        if ready and size > MOST_BYTES:
+            break
+        ready.append(entry)
+        taken += group
+    take(draft, taken)
+    return ready
+
+
+def take(draft: Draft, mails: Sequence[Mail]) -> None:
+    """These letters leave the inbox; results that were among them count as read."""
+    if not mails:
+        return
+    draft.add(e.mail_taken([mail.key for mail in mails]))
+    for mail in mails:
+        draft.tree.take(mail.interrupt)
+        if mail.kind == "completion":
+            _read(draft, mail)
+    tell_inbox(draft, draft.state.facts)
+
+
+def _read(draft: Draft, mail: Mail) -> None:
+    """A result that was read makes a ready child idle, unless it works again by now."""
+    child = draft.state.tree.children.get(mail.agent_id)
+    turn = mail.content["turn"]
+    if child is None or child.status != "ready" or child.turn != turn or not mail.content["completion"]:
+        return
+    draft.add(e.child_changed(child.agent_id, status="idle"))
+    message = {
+        "type": "subagent_lifecycle",
+        "event": "status",
+        "agent_id": child.agent_id,
+        "session_id": child.session,
+        "status": "idle",
+    }
+    facts = draft.state.facts
+    targets = tuple(dict.fromkeys((facts.session_id, facts.tree_id)))
+    draft.tree.events.append(
+        TreeEvent(mail.content["born_in"], message, targets, about={"read": turn, "agent_id": child.agent_id})
+    )
+    # A field of its own: the child may be writing its record at this very moment.
+    draft.tree.summary[f"d:{child.agent_id}"] = str(turn)
+
+
+def tell_inbox(draft: Draft, facts: SessionFacts) -> None:
+    """An `agent_inbox` event about this session; the commit fills in the depths."""
+    draft.tree.events.append(inbox_event(facts.born_in, facts.agent_id, facts.session_id, watchers(facts)))
+
+
+def inbox_event(id: str, agent_id: int, session: str, targets: tuple[str, ...]) -> TreeEvent:
+    message = {"type": "agent_inbox", "agent_id": agent_id, "session_id": session}
+    return TreeEvent(id, message, targets, inbox=session)
+
+
+def watchers(facts: SessionFacts) -> tuple[str, ...]:
+    """Whose event queues tell of an agent: its parent's and the root's (one event if they are the same)."""
+    return tuple(dict.fromkeys((facts.parent_session or facts.session_id, facts.tree_id)))

@@ -1,0 +1,62 @@
+"""What a child may run under: what its parent's turn has, or less.
+
+The turn counts, not what the session was started with: a turn that was narrowed to
+read-only makes read-only children.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.core.settings import TurnSettings
+
+_RANK = {"read-only": 1, "workspace-write": 2, "danger-full-access": 3}
+_WORDS = {
+    "read": "read-only",
+    "readonly": "read-only",
+    "workspace": "workspace-write",
+    "workspacewrite": "workspace-write",
+    "danger": "danger-full-access",
+    "fullaccess": "danger-full-access",
+    "dangerfullaccess": "danger-full-access",
+}
+
+
+class Widening(ValueError):
+    """A child was to get more than its parent's turn has, or something that nobody knows."""
+
+
+def sandbox_mode(text: str) -> str:
+    """The mode that a model's word means; case, `_`, `-` and spaces do not matter."""
+    folded = "".join(letter for letter in text.lower() if letter not in "_- ")
+    mode = _WORDS.get(folded)
+    if mode is None:
+        raise Widening(f"unknown sandbox_mode {text!r}: read-only, workspace-write or danger-full-access")
+    return mode
+
+
+def narrowed(parent: TurnSettings, mode: str | None, model: str | None) -> TurnSettings:
+    """The child's settings; raises `Widening` with what was asked for and what the parent has."""
+    settings = parent if model is None else parent.changed({"model": model})
+    if mode is None:
+        return settings
+    wanted, has = sandbox_mode(mode), parent.sandbox_policy["mode"]
+    if _RANK[wanted] > _RANK[has]:
+        raise Widening(
+            f"an agent may not get more than its parent: {wanted} was asked for, {has} is in force"
+        )
+    return replace(settings, sandbox_policy=_policy(parent.sandbox_policy, wanted))
+
+
+def _policy(parent: Mapping[str, Any], mode: str) -> Mapping[str, Any]:
+    if mode == parent["mode"]:
+        return parent
+    return {"mode": mode}
+
+
+def helper_settings(parent: TurnSettings, model: str | None) -> TurnSettings:
+    """Read-only, and nobody is asked for more."""
+    settings = narrowed(parent, "read-only", model)
+    return replace(settings, approval_policy="never")

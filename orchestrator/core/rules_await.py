@@ -1,0 +1,85 @@
+"""Waiting for agents: a phase of a call, decided from the session's own log.
+
+Nobody is held while it lasts. What may end it arrives in the session's queue: a letter, or
+the deadline's timer.
+"""
+
+from __future__ import annotations
+
+from orchestrator.core import entries as e
+from orchestrator.core.commands import Await
+from orchestrator.core.draft import Draft
+from orchestrator.core.history import call_output
+from orchestrator.core.mail_delivery import await_result, collect, in_order, is_instruction
+from orchestrator.core.rules_task import settle, wait_timer
+from orchestrator.core.state import Call, Phase, State
+from orchestrator.core.tree import Mail
+
+
+def await_agents(draft: Draft, call: Call, asked: Await) -> None:
+    """Returns at once with what is there, or when nothing can come; else waits."""
+    children = draft.state.tree.children
+    if not children:
+        finish(draft, call, "there is no agent to wait for; spawn or fork one first")
+        return
+    unknown = [id for id in asked.agent_ids if id not in children]
+    if unknown:
+        finish(draft, call, f"not a child of yours: {unknown}; refresh with subagent_list")
+        return
+    deadline = draft.moment.at_ms + asked.timeout_ms
+    generation = draft.next_generation()
+    spec = {"kind": "await", "agent_ids": list(asked.agent_ids), "timer": generation, "until_ms": deadline}
+    draft.add(e.call_phase(call.call_id, Phase.WAITING, spec=spec))
+    if not woken(draft):
+        draft.set_timer_of(wait_timer(call.call_id), generation, deadline)
+
+
+def woken(draft: Draft) -> bool:
+    """Ends the task's wait if there is a reason to; True if it did."""
+    task = draft.state.task
+    call = task.waiting if task is not None and not task.stopping else None
+    if call is None:
+        return False
+    if call.spec["kind"] == "helper":
+        return False
+    mails = _matching(draft.state, call)
+    if not mails and not _instructed(draft.state) and _something_to_come(draft.state, call):
+        return False
+    _end(draft, call, mails, timed_out=False)
+    return True
+
+
+def timed_out(draft: Draft, call: Call) -> None:
+    """The deadline passed first."""
+    _end(draft, call, _matching(draft.state, call), timed_out=True)
+
+
+def _end(draft: Draft, call: Call, mails: list[Mail], *, timed_out: bool) -> None:
+    ready = collect(draft, mails) if mails else []
+    draft.clear_timer(wait_timer(call.call_id))
+    finish(draft, call, await_result(draft.state, ready, injected=False, timed_out=timed_out and not ready))
+
+
+def _matching(state: State, call: Call) -> list[Mail]:
+    """The letters that this await returns. Those of agents that it does not name stay where they are."""
+    named = call.spec["agent_ids"]
+    mails = [mail for mail in in_order(state.tree.inbox) if not is_instruction(state.facts, mail)]
+    if not named:
+        return mails
+    return [mail for mail in mails if mail.agent_id in named or mail.agent_id not in state.tree.children]
+
+
+def _instructed(state: State) -> bool:
+    """A letter from above: the next request carries it, so the wait is over."""
+    return any(is_instruction(state.facts, mail) for mail in state.tree.inbox)
+
+
+def _something_to_come(state: State, call: Call) -> bool:
+    named = call.spec["agent_ids"]
+    return any(not named or child.agent_id in named for child in state.tree.active_children)
+
+
+def finish(draft: Draft, call: Call, output: str) -> None:
+    """The call is over with this output."""
+    draft.add(e.item(call_output(call.item, output)), e.call_phase(call.call_id, Phase.DONE))
+    settle(draft)

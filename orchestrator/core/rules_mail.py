@@ -1,0 +1,146 @@
+"""What a letter of another session leads to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.core import entries as e
+from orchestrator.core.agent_views import one_line
+from orchestrator.core.commands import MailArrived
+from orchestrator.core.draft import SLOTS, Draft, Draw
+from orchestrator.core.mail_delivery import tell_inbox
+from orchestrator.core.rules_approval import routed_answer
+from orchestrator.core.rules_await import woken
+from orchestrator.core.rules_helper import helper_done
+from orchestrator.core.rules_standing import begin_canceling, came_to_rest, cancel_child, change
+from orchestrator.core.rules_task import begin_mail_task, start_next, stop, wants_turn
+
+
+def mail_arrived(draft: Draft, command: MailArrived) -> None:
+    """One letter, in the order of the queue."""
+    match command.kind:
+        case "message":
+            _message(draft, command)
+        case "completion":
+            _completion(draft, command)
+        case "status":
+            _child_status(draft, command.payload)
+        case "cancel":
+            cancel(draft, str(command.payload.get("reason") or ""))
+        case "answer":
+            routed_answer(draft, command)
+        case _:
+            # A newer peer's letter: nothing here depends on it.
+            pass
+
+
+def _message(draft: Draft, command: MailArrived) -> None:
+    content, tree = command.payload, draft.state.tree
+    over = bool(tree.canceling) or tree.status == "canceled" or bool(draft.state.closing)
+    over = over or (draft.state.closed and draft.state.facts.is_root)
+    if content.get("slot"):
+        _take_slot(draft, refused=over)
+    if content.get("label") and not over:
+        _rename(draft, content)
+    prompt = content.get("prompt")
+    if over or not prompt:
+        draft.tree.take(command.interrupt)
+        tell_inbox(draft, draft.state.facts)
+        if command.interrupt and not over:
+            stop(draft, "interrupted", command.key)
+        return
+    draft.add(e.mail_received(_mail(command)))
+    if command.interrupt and draft.state.task is not None:
+        # What runs is stopped; the letter begins the task that follows.
+        stop(draft, "interrupted", command.key)
+        return
+    attend(draft)
+
+
+def _take_slot(draft: Draft, refused: bool) -> None:
+    """The sender paid for a slot, in case the letter starts this agent."""
+    if refused or draft.state.tree.slot:
+        draft.tree.draws.append(Draw(SLOTS, -1))
+    else:
+        draft.add(e.agent_changed(slot=True))
+
+
+def _rename(draft: Draft, content: Mapping[str, Any]) -> None:
+    label = content["label"]
+    changes = {"label": label}
+    if content.get("prompt"):
+        changes["summary"] = one_line(content["prompt"], 80)
+    if draft.state.facts.is_root:
+        draft.add(e.agent_changed(**changes))
+    else:
+        change(draft, "updated", {}, **changes)
+
+
+def _mail(command: MailArrived) -> dict[str, Any]:
+    sender = dict(command.payload["from"])
+    content = {name: value for name, value in command.payload.items() if name not in {"from", "at_ms"}}
+    return {
+        "key": command.key,
+        "kind": command.kind,
+        "n": command.n,
+        "interrupt": command.interrupt,
+        "at_ms": command.payload["at_ms"],
+        "sender": sender,
+        "content": content,
+    }
+
+
+def _completion(draft: Draft, command: MailArrived) -> None:
+    """A child came to rest: its result waits until somebody reads it."""
+    content = command.payload
+    id, tree = content["from"]["agent_id"], draft.state.tree
+    draft.add(
+        e.child_changed(id, status=content["status"], turn=content["turn"], header=content.get("header"))
+    )
+    if content.get("evidence") == "presumed" and tree.canceling:
+        draft.add(e.agent_changed(evidence="presumed"))
+    child = draft.state.tree.children.get(id)
+    if child is None or tree.canceling or draft.state.closing or draft.state.closed:
+        draft.tree.take(command.interrupt)
+        tell_inbox(draft, draft.state.facts)
+        _one_less(draft)
+    elif child.helper:
+        draft.tree.take(command.interrupt)
+        helper_done(draft, child, content)
+    else:
+        draft.add(e.mail_received(_mail(command)))
+        attend(draft)
+
+
+def _one_less(draft: Draft) -> None:
+    """A child of an agent that is being cancelled (or closed) has ended."""
+    came_to_rest(draft, "canceled", None)
+    start_next(draft)
+
+
+def _child_status(draft: Draft, content: Mapping[str, Any]) -> None:
+    id, tree = content["from"]["agent_id"], draft.state.tree
+    child = tree.children.get(id)
+    if child is None:
+        return
+    draft.add(e.child_changed(id, status=content["status"]))
+    if tree.canceling or draft.state.closing:
+        # It began again while the cancel was on its way.
+        cancel_child(draft, draft.state.tree.children[id], tree.canceling)
+
+
+def attend(draft: Draft) -> None:
+    """Something came that a model may want to know: it ends a wait, or begins a task of its own."""
+    if draft.state.task is not None:
+        woken(draft)
+    elif not draft.state.closing and wants_turn(draft.state):
+        begin_mail_task(draft)
+
+
+def cancel(draft: Draft, reason: str) -> None:
+    """This agent is to end, and everything below it."""
+    if draft.state.facts.is_root or not begin_canceling(draft, reason):
+        return
+    stop(draft, "canceled", "")
+    came_to_rest(draft, "canceled", None)

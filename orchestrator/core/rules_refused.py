@@ -1,0 +1,70 @@
+"""What is done instead of a command whose commit was refused: nothing of it was written.
+
+A refusal comes from what only the tree knows at that moment: a slot, a budget, a mark, a
+target. A call's refusal is its output, which the model reads; a mark ends the agent.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.core import commands as c
+from orchestrator.core import entries as e
+from orchestrator.core.draft import SLOTS, SPAWNED, Draft
+from orchestrator.core.rules_approval import reject
+from orchestrator.core.rules_mail import cancel
+from orchestrator.core.rules_standing import watchdog_timer
+from orchestrator.core.rules_task import fail
+from orchestrator.core.state import Phase
+
+ENDED = "this agent was cancelled: it takes no more input"
+
+_WHY = {
+    SLOTS: "no slot is free: {detail} agents of this tree are at work; wait for one to finish, or cancel one",
+    SPAWNED: "this tree may make {detail} agents in all, and it has; go on with those that there are",
+    "unknown_target": "no such agent; refresh with subagent_list",
+    "archived_target": "that agent is archived: nothing can be sent to it",
+    "queue_full": "that agent's queue is full; try again later",
+}
+
+
+def commit_refused(draft: Draft, command: c.CommitRefused) -> None:
+    """Decides anew, in the state that the refused command met."""
+    refused = command.command
+    if command.reason == "marked":
+        _ended(draft, refused)
+        return
+    match refused:
+        case c.CallAssessed(call_id):
+            _call_refused(draft, call_id, _why(command))
+        case c.TimerFired(id):
+            _watchdog_refused(draft, id)
+        case c.BeginRequest():
+            fail(draft, _why(command))
+        case _:
+            raise ValueError(f"{type(refused).__name__} was refused: {_why(command)}")
+
+
+def _why(command: c.CommitRefused) -> str:
+    text = _WHY.get(command.reason)
+    return text.format(detail=command.detail) if text else f"refused: {command.reason} {command.detail}"
+
+
+def _ended(draft: Draft, refused: Any) -> None:
+    cancel(draft, "cancelled from above")
+    if isinstance(refused, c.Submitted):
+        draft.add(e.error(refused.id, ENDED))
+
+
+def _call_refused(draft: Draft, call_id: str, text: str) -> None:
+    call = draft.task.call(call_id)
+    if call is None or call.phase is not Phase.PROPOSED:
+        raise ValueError(f"call {call_id} cannot be refused now")
+    reject(draft, call, text)
+
+
+def _watchdog_refused(draft: Draft, timer: str) -> None:
+    """Its target is gone, so it is of no use any more."""
+    for agent_id in draft.state.tree.watchdogs:
+        if timer == watchdog_timer(agent_id):
+            draft.add(e.watchdog_ended(agent_id))

@@ -1,0 +1,188 @@
+"""An agent's own standing in its tree: how it begins, rests, and is cancelled.
+
+Roots have no standing. Each change is an entry of the agent's own log, an event of the
+tree log for its parent and the root, and a field of the registry, all in one commit. A
+slot is given back by the very commit that ends the work.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.core import entries as e
+from orchestrator.core.agent_views import card_of, record_of, summary_of
+from orchestrator.core.draft import SLOTS, Draft, Draw, Letter, TreeEvent
+from orchestrator.core.history import Item
+from orchestrator.core.mail_delivery import take, watchers
+from orchestrator.core.tree import Child
+
+_STATUS_AFTER = {"completed": "ready", "failed": "failed", "canceled": "canceled"}
+"""What an agent is after a task; after any other end (an interrupt) it is ready, with nothing to read."""
+_HEADING = re.compile(r"\*\*(.+?)\*\*", re.DOTALL)
+HEADER_CHARS = 120
+
+
+def change(draft: Draft, kind: str, message: Mapping[str, Any], **changes: Any) -> None:
+    """Records changes of the agent's standing and tells those who watch it."""
+    draft.add(e.agent_changed(**changes))
+    facts, tree = draft.state.facts, draft.state.tree
+    record = record_of(facts, tree)
+    event = {
+        "type": "subagent_lifecycle",
+        "event": kind,
+        "agent_id": facts.agent_id,
+        "session_id": facts.session_id,
+        **message,
+        "subagent": summary_of(record),
+    }
+    draft.tree.events.append(
+        TreeEvent(facts.born_in, event, watchers(facts), inbox=facts.session_id, about={"record": record})
+    )
+    draft.tree.summary[f"a:{facts.agent_id}"] = record
+
+
+def took_task(draft: Draft) -> None:
+    """A task holds the agent from here; a restart that nobody paid for takes a slot beyond any limit."""
+    facts, tree = draft.state.facts, draft.state.tree
+    if facts.is_root:
+        return
+    draft.guard()
+    if tree.evidence != "proved":
+        draft.add(e.agent_changed(evidence="proved"))
+    if not tree.slot:
+        draft.tree.draws.append(Draw(SLOTS, 1))
+    if tree.status == "running":
+        draft.add(e.agent_changed(slot=True))
+        return
+    if tree.status != "queued" and not _asked_by_parent(draft):
+        # The parent's await has to know that there is something to wait for again.
+        _tell_parent(draft, "status", {"status": "running"}, f"status:{tree.turns}:{draft.task.id}")
+    change(draft, "status", {"status": "running"}, status="running", slot=True)
+
+
+def _asked_by_parent(draft: Draft) -> bool:
+    parent = draft.state.facts.parent_session
+    return any(mail.sender["session_id"] == parent for mail in draft.state.tree.inbox)
+
+
+def came_to_rest(draft: Draft, outcome: str, message: str | None) -> None:
+    """The last task ended and none follows: the result goes to the parent, the slot back to the tree."""
+    facts, tree = draft.state.facts, draft.state.tree
+    if facts.is_root or draft.state.task is not None or tree.status in {"", "canceled"}:
+        return
+    if tree.canceling and tree.active_children:
+        # Its end is told when everything below it has ended: a cancel that is done is done for all.
+        return
+    outcome = "canceled" if tree.canceling else outcome
+    status, turn = _STATUS_AFTER.get(outcome, "ready"), tree.turns + 1
+    if tree.slot:
+        draft.tree.draws.append(Draw(SLOTS, -1))
+    told: dict[str, Any] = {"status": status}
+    if status == "canceled":
+        told["cancel"] = tree.evidence
+    change(draft, "status", told, status=status, slot=False, turns=turn)
+    result = {
+        "status": status,
+        "turn": turn,
+        "born_in": facts.born_in,
+        "header": tree.header,
+        "evidence": tree.evidence,
+        **_completion(outcome, message or tree.canceling or None),
+    }
+    _tell_parent(draft, "completion", result, f"done:{facts.session_id}:{turn}")
+
+
+def _completion(outcome: str, text: str | None) -> dict[str, Any]:
+    match outcome:
+        case "completed":
+            return {"completion_status": "completed", "completion": {"Completed": {"last_message": text}}}
+        case "failed":
+            return {"completion_status": "failed", "completion": {"Failed": {"message": text or "failed"}}}
+        case "canceled":
+            return {"completion_status": "canceled", "completion": {"Canceled": {"reason": text}}}
+        case _:
+            return {"completion_status": None, "completion": None}
+
+
+def _tell_parent(draft: Draft, kind: str, payload: dict[str, Any], key: str) -> None:
+    parent = draft.state.facts.parent_session
+    content = {"from": card_of(draft.state), "at_ms": draft.moment.at_ms, **payload}
+    draft.tree.letters.append(Letter(parent, kind, content, key))
+
+
+def heading(draft: Draft, item: Item) -> None:
+    """The first bold words of an agent's reasoning are its header, for good."""
+    tree = draft.state.tree
+    if draft.state.facts.is_root or tree.header is not None or item.get("type") != "reasoning":
+        return
+    for part in item.get("summary") or ():
+        found = _HEADING.search(str(part.get("text", "")))
+        if found:
+            header = " ".join(found[1].split())[:HEADER_CHARS]
+            change(draft, "reasoning_header", {"reasoning_header": header}, header=header)
+            return
+
+
+def surface(draft: Draft, request: Mapping[str, Any]) -> None:
+    """What an agent asks people is asked at the root as well, where somebody looks."""
+    facts = draft.state.facts
+    if facts.is_root:
+        return
+    who = {"agent_id": facts.agent_id, "session_id": facts.session_id, "agent_path": facts.agent_path}
+    draft.tree.events.append(TreeEvent(draft.task.id, {**request, **who}, (facts.tree_id,)))
+
+
+# ── cancelling ────────────────────────────────────────────────────────────────────────────────
+
+
+def begin_canceling(draft: Draft, reason: str) -> bool:
+    """From here on nothing starts in this agent; False if it was cancelled before.
+
+    The caller stops what runs. Mail that nobody will read any more leaves the inbox.
+    """
+    tree = draft.state.tree
+    if tree.canceling or tree.status == "canceled":
+        return False
+    draft.add(e.agent_changed(canceling=reason or "canceled"))
+    take(draft, tree.inbox)
+    end_watchdogs(draft)
+    cancel_children(draft, reason)
+    return True
+
+
+def cancel_children(draft: Draft, reason: str) -> None:
+    """Each child that is at work is marked and told; it does the same to its own."""
+    for child in draft.state.tree.active_children:
+        cancel_child(draft, child, reason)
+
+
+def cancel_child(draft: Draft, child: Child, reason: str) -> None:
+    draft.tree.letters.append(cancel_letter(draft, child.session, child.agent_id, reason))
+    draft.tree.summary[mark_of(child.agent_id)] = "1"
+
+
+def cancel_letter(draft: Draft, session: str, agent_id: int, reason: str) -> Letter:
+    payload = {"from": card_of(draft.state), "at_ms": draft.moment.at_ms, "reason": reason}
+    return Letter(session, "cancel", payload, f"cancel:{draft.state.facts.agent_id}:{agent_id}", True)
+
+
+def mark_of(agent_id: int) -> str:
+    """The registry's field that stands from an agent's cancellation on."""
+    return f"cancel:{agent_id}"
+
+
+def marks_above(ancestors: tuple[int, ...], agent_id: int) -> tuple[str, ...]:
+    """The fields that must not stand where an agent starts anything; a root is never marked."""
+    return tuple(mark_of(id) for id in (*ancestors, agent_id) if id)
+
+
+def end_watchdogs(draft: Draft) -> None:
+    for agent_id in draft.state.tree.watchdogs:
+        draft.clear_timer(watchdog_timer(agent_id))
+        draft.add(e.watchdog_ended(agent_id))
+
+
+def watchdog_timer(agent_id: int) -> str:
+    return f"watchdog:{agent_id}"

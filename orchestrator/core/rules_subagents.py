@@ -1,0 +1,219 @@
+"""What the calls of the `subagent_*` tools lead to; lookups were done by whoever assessed them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, assert_never
+
+import orjson
+
+from orchestrator.core import commands as c
+from orchestrator.core import entries as e
+from orchestrator.core.agent_views import SUMMARY_CHARS, agent_of, card_of, one_line
+from orchestrator.core.draft import SLOTS, Draft, Draw, Letter, TreeEvent
+from orchestrator.core.mail_delivery import inbox_event, take
+from orchestrator.core.narrowing import Widening
+from orchestrator.core.rules_await import await_agents, finish
+from orchestrator.core.rules_making import make
+from orchestrator.core.rules_standing import cancel_letter, mark_of, watchdog_timer
+from orchestrator.core.state import Call
+from orchestrator.core.tree import ROOT, Watchdog
+
+
+def agent_call(draft: Draft, call: Call, asked: c.AgentAssessment) -> None:
+    """Carries out one call; a refusal that the state itself gives is the call's output."""
+    try:
+        _carry_out(draft, call, asked)
+    except Widening as error:
+        finish(draft, call, str(error))
+
+
+def _carry_out(draft: Draft, call: Call, asked: c.AgentAssessment) -> None:
+    match asked:
+        case c.Spawn() | c.Fork() | c.Helper():
+            make(draft, call, asked)
+        case c.SendMessage():
+            _send(draft, call, asked)
+        case c.Await():
+            await_agents(draft, call, asked)
+        case c.SetWatchdog():
+            _watchdog(draft, call, asked)
+        case c.CancelAgent():
+            _cancel(draft, call, asked)
+        case c.Prune():
+            _prune(draft, call, asked)
+        case _:
+            assert_never(asked)
+
+
+# ── messages ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _send(draft: Draft, call: Call, asked: c.SendMessage) -> None:
+    target, prompt = asked.target, asked.prompt if asked.prompt.strip() else ""
+    draft.guard()
+    _follow_up(draft, asked, prompt)
+    if prompt or asked.interrupt or asked.label:
+        payload: dict[str, Any] = {"prompt": prompt or None}
+        if asked.label:
+            payload["label"] = asked.label
+        if prompt and target.finished and target.agent_id != ROOT:
+            # The message will start it: the slot is paid for here, where it can be refused.
+            draft.tree.draws.append(Draw(SLOTS, 1, f"limit:{SLOTS}"))
+            payload["slot"] = True
+        key = f"message:{draft.state.facts.agent_id}:{draft.state.requests}:{call.call_id}"
+        post(draft, target, payload, key, interrupt=asked.interrupt)
+    finish(draft, call, _dumps(_described(draft, target)))
+
+
+def post(draft: Draft, target: c.Target, payload: dict[str, Any], key: str, interrupt: bool = False) -> None:
+    """A message to another agent, and the event that tells of its inbox."""
+    content = {"from": card_of(draft.state), "at_ms": draft.moment.at_ms, **payload}
+    draft.tree.letters.append(Letter(target.session, "message", content, key, interrupt))
+    parent = target.record.get("parent_session_id") or target.session
+    targets = tuple(dict.fromkeys((parent, draft.state.facts.tree_id)))
+    draft.tree.events.append(inbox_event(draft.task_id, target.agent_id, target.session, targets))
+
+
+def _follow_up(draft: Draft, asked: c.SendMessage, prompt: str) -> None:
+    """New work for a child: a result that was not read is void, or it would answer for the new work."""
+    child = draft.state.tree.children.get(asked.target.agent_id)
+    if child is None:
+        return
+    changes: dict[str, Any] = {"label": asked.label} if asked.label else {}
+    if prompt:
+        stale = [m for m in draft.state.tree.inbox if m.kind == "completion" and m.agent_id == child.agent_id]
+        take(draft, stale)
+        changes |= {"status": "running", "summary": one_line(prompt, SUMMARY_CHARS)}
+    if changes:
+        draft.add(e.child_changed(child.agent_id, **changes))
+
+
+def _described(draft: Draft, target: c.Target) -> dict[str, Any]:
+    if target.agent_id == ROOT:
+        named = ("label", "summary")
+        known = {name: target.record.get(name) for name in named}
+        return {"session_id": target.session, "agent_id": ROOT, **known}
+    child = draft.state.tree.children.get(target.agent_id)
+    if child is not None:
+        shown = agent_of(draft.state.facts, child)
+    else:
+        hidden = {"turn", "agent_path", "reasoning_header"}
+        shown = {name: value for name, value in target.record.items() if name not in hidden}
+    regular, interrupts = target.pending
+    return {**shown, "pending_messages": regular, "pending_interrupts": interrupts}
+
+
+# ── watchdogs ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _watchdog(draft: Draft, call: Call, asked: c.SetWatchdog) -> None:
+    id = asked.target.agent_id
+    had = id in draft.state.tree.watchdogs
+    if asked.cancel:
+        if had:
+            draft.clear_timer(watchdog_timer(id))
+            draft.add(e.watchdog_ended(id))
+        action = "canceled" if had else "not_found"
+    elif not had and len(draft.state.tree.watchdogs) >= draft.state.facts.tree_rules.watchdogs:
+        most = draft.state.facts.tree_rules.watchdogs
+        finish(draft, call, f"an agent keeps at most {most} watchdogs; cancel one first")
+        return
+    else:
+        _arm(draft, Watchdog(id, asked.target.session, asked.interval_ms, asked.message, 0))
+        action = "replaced" if had else "started"
+    result = {
+        "agent_id": id,
+        "interval_s": asked.interval_ms / 1000,
+        "message": asked.message,
+        "action": action,
+    }
+    finish(draft, call, _dumps(result))
+
+
+def _arm(draft: Draft, watchdog: Watchdog) -> None:
+    due = draft.moment.at_ms + watchdog.interval_ms
+    generation = draft.set_timer(watchdog_timer(watchdog.agent_id), due)
+    draft.add(e.watchdog_set({**asdict(watchdog), "generation": generation}))
+
+
+def watchdog_fired(draft: Draft, watchdog: Watchdog) -> None:
+    """Its message goes out, and its next time is set, in one."""
+    target = c.Target(watchdog.agent_id, watchdog.session, "", "")
+    payload = {"prompt": watchdog.message, "watchdog": True}
+    post(draft, target, payload, f"watchdog:{draft.state.facts.agent_id}:{watchdog.generation}")
+    _arm(draft, watchdog)
+
+
+# ── cancel and prune ──────────────────────────────────────────────────────────────────────────
+
+
+def _cancel(draft: Draft, call: Call, asked: c.CancelAgent) -> None:
+    """Marks and tells the agent and all below it; each reports when what it ran is dead."""
+    active = [target for target in (asked.target, *asked.below) if not target.finished]
+    reason = one_line(asked.reason, 200) or "canceled"
+    for target in active:
+        draft.tree.letters.append(cancel_letter(draft, target.session, target.agent_id, reason))
+        draft.tree.summary[mark_of(target.agent_id)] = "1"
+    described = _described(draft, asked.target)
+    names = (
+        "session_id",
+        "origin",
+        "status",
+        "label",
+        "summary",
+        "parent_session_id",
+        "started_at_ms",
+        "initial_message_count",
+    )
+    result: dict[str, Any] = {name: described.get(name) for name in names}
+    result["canceling"] = [target.agent_id for target in active]
+    finish(draft, call, _dumps(result))
+
+
+def _prune(draft: Draft, call: Call, asked: c.Prune) -> None:
+    gone = [target for target in asked.targets if target.finished or not asked.completed_only]
+    skipped = [target for target in asked.targets if target not in gone]
+    for target in gone:
+        _take_off(draft, target)
+    result = {
+        "request": dict(asked.echo),
+        "pruned": [target.session for target in gone],
+        "skipped_active": [target.session for target in skipped],
+        "unknown": list(asked.unknown),
+        "errors": [],
+        "counts": {
+            "pruned": len(gone),
+            "skipped_active": len(skipped),
+            "unknown": len(asked.unknown),
+            "errors": 0,
+        },
+    }
+    finish(draft, call, _dumps(result))
+
+
+def _take_off(draft: Draft, target: c.Target) -> None:
+    """Off the list, for good: the mark keeps a late letter from starting it again."""
+    if not target.finished:
+        draft.tree.letters.append(cancel_letter(draft, target.session, target.agent_id, "pruned"))
+    draft.tree.summary |= {mark_of(target.agent_id): "1", f"x:{target.agent_id}": "1"}
+    stale = [mail for mail in draft.state.tree.inbox if mail.agent_id == target.agent_id]
+    take(draft, [mail for mail in stale if mail.kind == "completion"])
+    if target.agent_id in draft.state.tree.watchdogs:
+        draft.clear_timer(watchdog_timer(target.agent_id))
+        draft.add(e.watchdog_ended(target.agent_id))
+    if target.agent_id in draft.state.tree.children:
+        draft.add(e.child_gone(target.agent_id))
+    message = {
+        "type": "subagent_lifecycle",
+        "event": "deleted",
+        "agent_id": target.agent_id,
+        "session_id": target.session,
+    }
+    parent = target.record.get("parent_session_id") or draft.state.facts.session_id
+    targets = tuple(dict.fromkeys((parent, draft.state.facts.tree_id)))
+    draft.tree.events.append(TreeEvent(draft.task_id, message, targets))
+
+
+def _dumps(value: Any) -> str:
+    return orjson.dumps(value, default=dict).decode()
