@@ -53,7 +53,8 @@ What fails, and what follows
 - A script meets a key that is not what the catalogue says: it answers CORRUPT before its first write.
   Scripts check first and write last, with commands that cannot fail once the types are known.
 - Redis is out of memory: it refuses a script's first growing write and no later one. Every script's
-  first write is a growing one (`delete` has none), so nothing is half done. Renewals are refused as well; nobody can claim either.
+  first write is a growing one (`delete` has none), so nothing is half done. Renewals are refused as
+  well; nobody can claim either.
 - Redis restarts without its last second, or is restored: every holder is held to seq and head; a
   follower whose cursor (n, seq, hash8) does not match any more is served from the log.
 - `LOADING`, `BUSY`, `READONLY`, `MISCONF`, a lost connection: `Unavailable`; send the same again.

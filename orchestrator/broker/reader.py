@@ -19,7 +19,6 @@ from orchestrator.broker.records import (
     SqEntry,
     StoredEntry,
     StoredEvent,
-    TreeEntry,
     WorkerState,
 )
 from orchestrator.broker.replies import (
@@ -30,6 +29,7 @@ from orchestrator.broker.replies import (
     stored_event,
     tree_entry,
 )
+from orchestrator.broker.tree_records import TreeEntry
 from orchestrator.core.ids import SessionId, TreeId
 
 _PLACES_KEPT = 100_000

@@ -11,6 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from orchestrator.broker.tree_records import (
+    Account,
+    BudgetWait,
+    Draw,
+    InboxDepth,
+    Reservation,
+    Settlement,
+    TreeEvent,
+)
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 
 Release = Literal["keep", "park", "yield"]
@@ -124,6 +133,8 @@ class Mail:
     payload: bytes
     interrupt: bool
     key: str
+    counted: bool = True
+    """Whether it waits in the inbox for a model; others are obeyed when they arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,18 +215,6 @@ class OpenApproval:
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
-    """Takes `amount` from a counter of the tree, refused if it would pass the limit's field.
-
-    A negative amount gives back and is never refused. An empty limit only counts.
-    """
-
-    counter: str
-    amount: int
-    limit: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class CommitRequest:
     """Everything that one step of a session does. Equal requests are equal commits: see `commit_id`."""
 
@@ -230,7 +229,7 @@ class CommitRequest:
     timers_clear: tuple[str, ...] = ()
     mail: tuple[Mail, ...] = ()
     children: tuple[NewSession, ...] = ()
-    tree_entries: tuple[bytes, ...] = ()
+    tree_events: tuple[TreeEvent, ...] = ()
     approvals_open: tuple[Approval, ...] = ()
     approvals_close: tuple[str, ...] = ()
     status: str | None = None
@@ -242,7 +241,13 @@ class CommitRequest:
     unless_marked: tuple[str, ...] = ()
     """Fields of `agents:<tree>` (cancel marks) that must not exist."""
     taken: tuple[int, int] = (0, 0)
-    """Regular and interrupting messages given to the model by this step."""
+    """Regular and interrupting messages that left the inbox by this step."""
+    within_budget: bool = False
+    """Refused `budget_spent` if a budget of the tree is used up."""
+    settlements: tuple[Settlement, ...] = ()
+    """Counted before `reservation` and `budget_wait` are looked at."""
+    reservation: Reservation | None = None
+    budget_wait: BudgetWait | None = None
     release: Release = "keep"
 
 
@@ -256,7 +261,12 @@ class Committed:
     eq_n: int
     released: bool
     tree_seq: int
+    """The last entry of the tree log, whoever wrote it."""
     now_ms: int
+    depths: tuple[InboxDepth, ...] = ()
+    """Of every inbox that this commit put something into or took something from."""
+    budget: tuple[Account, ...] = ()
+    """After it, if it concerned the budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +283,8 @@ class Refused:
 
     reason: str
     detail: str
+    budget: tuple[Account, ...] = ()
+    """What a budget's refusal was decided on; `detail` is the kind then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,28 +348,8 @@ class StoredEvent:
     payload: bytes
     seq: int
     hash8: str
-
-
-@dataclass(frozen=True, slots=True)
-class InboxDepth:
-    """Messages enqueued and not yet given to the model."""
-
-    session: SessionId
-    regular: int
-    interrupts: int
-
-
-@dataclass(frozen=True, slots=True)
-class TreeEntry:
-    """An entry of the tree log, with what only Redis knew when it was written."""
-
-    tree_seq: int
-    payload: bytes
-    session: SessionId
-    seq: int
-    head: bytes
-    depths: tuple[InboxDepth, ...]
-    at_ms: int
+    tree_seq: int = 0
+    """Of an event of the tree log, its place there; 0 for the session's own."""
 
 
 @dataclass(frozen=True, slots=True)

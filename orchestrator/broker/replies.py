@@ -11,14 +11,13 @@ from orchestrator.broker.records import (
     Claimed,
     Committed,
     Fenced,
-    InboxDepth,
     Refused,
     SessionHead,
     SqEntry,
     StoredEntry,
     StoredEvent,
-    TreeEntry,
 )
+from orchestrator.broker.tree_records import InboxDepth, TreeEntry
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 
 HEAD_FIELDS = (

@@ -199,7 +199,8 @@ def _payloads(request: CommitRequest) -> Iterable[bytes]:
     yield from (entry.payload for entry in request.entries)
     yield from (event.payload for event in request.events)
     yield from (mail.payload for mail in request.mail)
-    yield from request.tree_entries
+    for event in request.tree_events:
+        yield from (*event.parts, event.about)
     yield from (timer.payload for timer in request.timers_set)
     yield from (approval.payload for approval in request.approvals_open)
     yield from request.summary.values()
@@ -264,7 +265,7 @@ def _commit_args(config: BrokerConfig, request: CommitRequest, shape: CommitShap
         *rows((pool,) for pool in shape.pools),
         *_mail_args(request, shape),
         *_children_args(request, shape),
-        *rows((payload,) for payload in request.tree_entries),
+        *rows((b"0".join(event.parts),) for event in request.tree_events),
         *rows((approval.key, approval.payload) for approval in request.approvals_open),
         *rows((key,) for key in request.approvals_close),
         *rows(request.summary.items()),

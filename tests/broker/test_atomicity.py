@@ -24,7 +24,6 @@ from orchestrator.broker.records import (
     Approval,
     BrokerConfig,
     Committed,
-    Draw,
     Mail,
     NewEvent,
     NewSession,
@@ -32,6 +31,7 @@ from orchestrator.broker.records import (
     NewTree,
     TimerSet,
 )
+from orchestrator.broker.tree_records import Draw, TreeEvent
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.ids import AgentId
 from tests.broker.actors import (
@@ -107,7 +107,7 @@ async def _life_of_a_tree(broker: Broker, wire: Wire) -> None:
         mail=(Mail(session, b"to myself", False, "m"),),
         timers_set=(TimerSet("t", 1, 1_000),),
         timers_clear=("never",),
-        tree_entries=(b"spawned",),
+        tree_events=(TreeEvent((b"spawned",)),),
         approvals_open=(Approval("a", b"x"),),
         approvals_close=("b",),
         summary={"1:status": b"queued"},

@@ -11,13 +11,13 @@ from orchestrator.broker.records import (
     Claimed,
     CommitRequest,
     Committed,
-    Draw,
     Fenced,
     Mail,
     NewSession,
     NewSubmission,
     Refused,
 )
+from orchestrator.broker.tree_records import Draw, TreeEvent
 from orchestrator.core.chain import GENESIS, Link, first_broken, payload_digest
 from orchestrator.core.ids import AgentId
 from tests.broker.actors import (
@@ -124,7 +124,9 @@ async def test_mail_wakes_a_parked_session_and_is_counted_until_taken(broker: Br
     done = await broker.head(held.claim.session)
     assert done is not None
     letters = (Mail(child.session, b"now", True, "m1"), Mail(child.session, b"later", False, "m2"))
-    request = CommitRequest(held.claim, "k", done.seq, done.head, mail=letters, tree_entries=(b"sent",))
+    request = CommitRequest(
+        held.claim, "k", done.seq, done.head, mail=letters, tree_events=(TreeEvent((b"sent",)),)
+    )
     await committed(broker, request)
     head = await broker.head(child.session)
     assert head is not None
@@ -241,7 +243,15 @@ async def test_approvals_are_listed_until_closed(broker: Broker) -> None:
 async def test_status_meta_and_tree_log_are_part_of_the_step(broker: Broker) -> None:
     held = await working(broker)
     await committed(
-        broker, step(held, held.claim, "k1", status="running", meta=b"m", tree_entries=(b"t1", b"t2"))
+        broker,
+        step(
+            held,
+            held.claim,
+            "k1",
+            status="running",
+            meta=b"m",
+            tree_events=(TreeEvent((b"t1",)), TreeEvent((b"t2",))),
+        ),
     )
     head = await broker.head(held.claim.session)
     assert head is not None

@@ -1,0 +1,202 @@
+"""What concerns several sessions of a tree: its log, its registry, its budgets. Plain frozen values.
+
+The broker counts and orders these and never reads their payloads. `agents:<tree>`, the
+registry's projection, is one hash of flat fields:
+
+    a:<id>           what the caller says of the agent (a SubagentSummary), by `summary`
+    s:<id>           its session; written at its birth
+    m:<id>  i:<id>   messages and interrupts in its inbox, as of the last commit that changed them
+    u:<id>           what its requests used: tokens, cost, requests
+    cancel:<id>      a mark: commits that name it in `unless_marked` are refused
+    limit:<name>     how far the counter <name> may go; absent: as far as it likes
+    <name>           a counter, changed by `Draw`: slots, spawned
+    spent:<kind> held:<kind> guessed:<kind>   a budget: used, reserved, and used by estimate alone
+    r:<session>:<request>                     a reservation: tokens, cost, requests
+    wait:reserved wait:spent                  who waits for room, and by which timer
+    said:<what>      an event with `once` was written
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from orchestrator.core.ids import AgentId, SessionId, TreeId
+
+BudgetKind = Literal["tokens", "cost", "requests", "wall"]
+BUDGET_KINDS: tuple[BudgetKind, ...] = ("tokens", "cost", "requests", "wall")
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Takes `amount` from a counter of the tree, refused if it would pass the limit's field.
+
+    A negative amount gives back and is never refused. An empty limit only counts.
+    """
+
+    counter: str
+    amount: int
+    limit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeEvent:
+    """An entry of the tree log, which its targets' event queues get as well, all under one order."""
+
+    parts: tuple[bytes, ...]
+    """The payload: one part, or several. Between parts the commit writes depths of `inbox`, in turn
+    the messages and the interrupts, as they are when the commit is visible: only it knows them."""
+    targets: tuple[SessionId, ...] = ()
+    """Sessions of the tree; the committing one may be among them. One that is gone is left out."""
+    inbox: SessionId | None = None
+    about: bytes = b""
+    """For the tree log alone."""
+    after: int = 0
+    """How many of the commit's own events stand before it where the committing session is a target."""
+    once: str = ""
+    """With a name, the event is dropped if one of that name was written before (`said:<name>`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spend:
+    """What model requests cost: tokens, millionths of the currency, and how many they were."""
+
+    tokens: int = 0
+    cost: int = 0
+    requests: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What a request of this session may use at most, by estimate; held until it is settled.
+
+    Refused `budget_spent` if a budget is used up, `budget_reserved` if only what others hold is in
+    the way. With nothing held it is admitted though it may pass the limit: the overshoot is what is
+    in flight. Reserving a request again replaces its reservation.
+    """
+
+    request: str
+    amount: Spend
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """The request ended. Usage is counted though nothing was reserved for it.
+
+    None counts what was reserved, as an estimate: of a request whose end nobody saw.
+    """
+
+    request: str
+    used: Spend | None
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetWait:
+    """The session waits until `amount` may fit: `timer`, which it has or sets, is made due then.
+
+    Refused `budget_free` if it fits by now: what was in the way went between two commits.
+    """
+
+    amount: Spend
+    timer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One budget of a tree. `wall` is in milliseconds, and only passes."""
+
+    kind: BudgetKind
+    spent: int
+    held: int
+    limit: int | None
+    guessed: int = 0
+    """How much of `spent` is estimates."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitChange:
+    """More (or less) of some limits of a tree, once per `change` id; missing limits stay missing."""
+
+    change: str
+    add: Mapping[str, int]
+    """By name: slots, spawned, or a budget's kind."""
+    event: TreeEvent | None = None
+    """Its only possible target is the root."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsRaised:
+    """The limits as they are now; False if this change was made before."""
+
+    limits: Mapping[str, int]
+    fresh: bool
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class InboxDepth:
+    """Messages enqueued and not yet given to the model."""
+
+    session: SessionId
+    regular: int
+    interrupts: int
+
+
+@dataclass(frozen=True, slots=True)
+class TreeEntry:
+    """An entry of the tree log, with what only Redis knew when it was written."""
+
+    tree_seq: int
+    payload: bytes
+    session: SessionId
+    seq: int
+    head: bytes
+    depths: tuple[InboxDepth, ...]
+    at_ms: int
+    about: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredAgent:
+    """One agent of the projection."""
+
+    agent_id: AgentId
+    session: SessionId
+    summary: bytes
+    """As the last commit about it said; empty for a root of which nothing was said."""
+    pending_messages: int
+    pending_interrupts: int
+    used: Spend
+    canceled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """The projection of a tree at one moment, as of `tree_seq`."""
+
+    tree: TreeId
+    tree_seq: int
+    agents: Mapping[AgentId, RegisteredAgent]
+    counters: Mapping[str, int]
+    """`slots`, `spawned` and whatever else was drawn from."""
+    limits: Mapping[str, int]
+    budget: Mapping[BudgetKind, Account]
+    reserved: Mapping[str, Spend]
+    """By `<session>:<request>`."""
+    waiting: Mapping[SessionId, str]
+    """Who waits for a budget: because it is `spent`, or `reserved` by others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a session of a tree stood when its claim was to be taken.
+
+    `free`: nobody held it. `held`: its holder was heard from too lately, and goes on. `revoked`: the
+    claim is over, and the session is due.
+    """
+
+    session: SessionId
+    state: Literal["free", "held", "revoked"]
+    epoch: int
+    worker: str | None
