@@ -62,6 +62,7 @@ class Worker:
             self._ports.spawn(chore, f"worker:{name}")
             for name, chore in (
                 ("tick", self._tick()),
+                ("look", self._look_regularly()),
                 ("timers", self._timers()),
                 ("heartbeat", self._heartbeat()),
                 *((f"hints:{pool}", self._listen(pool)) for pool in self._config.pools),
@@ -98,17 +99,15 @@ class Worker:
                 log.warning("cannot claim: %s", error)
                 await self._ports.sleep(UNAVAILABLE_S)
                 continue
-            await self._look_again()
+            await self._look.wait()
 
-    async def _look_again(self) -> None:
-        timer = self._ports.spawn(self._wake_later(), "worker:look")
-        await self._look.wait()
-        timer.cancel()
-
-    async def _wake_later(self) -> None:
-        await self._ports.sleep(LOOK_S)
-        self._hint_everything()
-        self._look.set()
+    async def _look_regularly(self) -> None:
+        """Whatever else happens: a busy worker that looked only where it is hinted would leave
+        the sessions of a dead one lying, for nobody hints at a lease that runs out."""
+        while True:
+            await self._ports.sleep(LOOK_S)
+            self._hint_everything()
+            self._look.set()
 
     def _hint_everything(self) -> None:
         shards = range(self._ports.broker.config.shards)
@@ -122,8 +121,10 @@ class Worker:
                 self._backlog = True
                 return
             pool, shard = next(iter(self._hinted))
-            if not await self._claim_one(pool, shard):
-                self._hinted.pop((pool, shard), None)
+            # Taken off first: a hint that arrives meanwhile is about something that the look may have missed.
+            del self._hinted[pool, shard]
+            if await self._claim_one(pool, shard):
+                self._hinted[pool, shard] = None
 
     def _room(self) -> bool:
         return len(self._runners) < self._config.concurrency
@@ -141,6 +142,9 @@ class Worker:
         runner = Runner(self._ports, self._runner_config, claimed, self._cache)
         self._renewal.hold(claimed.claim, sent_at)
         self._runners[claimed.claim.claim_id] = runner
+        if self._draining.is_set():
+            # The claim was on its way when the worker was told to leave.
+            runner.drain()
         task = self._ports.spawn(self._run(runner), f"runner:{claimed.claim.session}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,105 @@
+"""The rollout's file: brought up to date from what the caller still has, else from the log itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import orjson
+
+from orchestrator.broker.records import StoredEntry
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.runtime.export import RolloutFile
+from orchestrator.runtime.ports import Ports
+
+SESSION = SessionId("01a1f821-7090-700a-b0b5-81d1b4589218")
+
+
+class Log:
+    """A session's log, as far as an export reads it; counts how often it is asked."""
+
+    archive = None
+
+    def __init__(self, kinds: str) -> None:
+        """`e` is an event, `f` a fact that the file has no line for."""
+        self.entries = [_entry(seq, kind) for seq, kind in enumerate(kinds, 1)]
+        self.reads = 0
+        self.texts = self
+        self.broker = self
+        self.held_back = asyncio.Event()
+        self.held_back.set()
+
+    async def read_rollout(self, session: SessionId, after: int, count: int) -> Sequence[StoredEntry]:
+        self.reads += 1
+        await self.held_back.wait()
+        return self.entries[after : after + count]
+
+    async def fetch(self, tree: TreeId, digests: set[str]) -> None:
+        assert not digests
+
+    def get(self, digest: str) -> str | None:
+        raise AssertionError(digest)
+
+    async def exported(self, path: Path, through: int, fresh_from: int | None = None) -> int:
+        """Brings the file up to `through`; the caller still has the entries from `fresh_from` on."""
+        fresh = [] if fresh_from is None else self.entries[fresh_from - 1 :]
+        file = RolloutFile(path, SESSION, TreeId(SESSION))
+        return await file.bring_up_to(cast(Ports, self), through, fresh)
+
+
+def _entry(seq: int, kind: str) -> StoredEntry:
+    value: dict[str, Any] = {
+        "timestamp": "t",
+        "type": "dendro" if kind == "f" else "event_msg",
+        "payload": {},
+    }
+    return StoredEntry(seq, 1, orjson.dumps(value), b"salt", b"chain")
+
+
+def _seqs(path: Path) -> list[int]:
+    return [orjson.loads(line)["seq"] for line in path.read_bytes().splitlines()]
+
+
+async def test_file_is_written_from_the_log_when_nothing_is_at_hand(tmp_path: Path) -> None:
+    log, path = Log("efe"), tmp_path / "2026" / "r.jsonl"
+    assert await log.exported(path, 3) == 3
+    assert _seqs(path) == [1, 3]
+
+
+async def test_caller_that_kept_what_follows_the_last_line_reads_nothing(tmp_path: Path) -> None:
+    log, path = Log("eeffefe"), tmp_path / "r.jsonl"
+    assert await log.exported(path, 4) == 2
+    asked = log.reads
+    assert await log.exported(path, 7, fresh_from=3) == 7
+    assert log.reads == asked
+    assert _seqs(path) == [1, 2, 5, 7]
+
+
+async def test_caller_that_lacks_facts_behind_the_last_line_has_them_read(tmp_path: Path) -> None:
+    log, path = Log("eeffefe"), tmp_path / "r.jsonl"
+    await log.exported(path, 4)
+    assert await log.exported(path, 7, fresh_from=5) == 7
+    last = orjson.loads(path.read_bytes().splitlines()[2])
+    assert [seq for seq, *_ in last["omitted"]] == [3, 4]
+
+
+async def test_nothing_is_written_twice(tmp_path: Path) -> None:
+    log, path = Log("eefe"), tmp_path / "r.jsonl"
+    await log.exported(path, 4)
+    assert await log.exported(path, 4) == 4
+    assert await log.exported(path, 4, fresh_from=1) == 4
+    assert _seqs(path) == [1, 2, 4]
+
+
+async def test_two_runners_of_one_process_do_not_wait_for_each_other_for_ever(tmp_path: Path) -> None:
+    log, path = Log("eefe"), tmp_path / "r.jsonl"
+    log.held_back.clear()
+    first = asyncio.create_task(log.exported(path, 4))
+    while not log.reads:
+        await asyncio.sleep(0)
+    assert await log.exported(path, 4, fresh_from=1) == 4
+    log.held_back.set()
+    assert await first == 4
+    assert _seqs(path) == [1, 2, 4]

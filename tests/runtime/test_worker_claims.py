@@ -1,0 +1,63 @@
+"""What a worker takes, when it looks, and what it does with it when it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from orchestrator.runtime.worker import Worker
+from tests.runtime.players import calls
+from tests.runtime.stage import Stage, open_broker
+from tests.runtime.wires import Gate
+
+
+@asynccontextmanager
+async def at_work(worker: Worker) -> AsyncIterator[Worker]:
+    """The worker runs inside and is drained at the end."""
+    running = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.drain()
+        await asyncio.wait_for(running, 30)
+
+
+async def test_a_busy_worker_takes_over_what_a_dead_one_held(stage: Stage) -> None:
+    busy, orphan = await stage.session(), await stage.session()
+    hasty = open_broker(stage.url, lease_s=0.0)
+    await stage.say(orphan)
+    assert await hasty.claim_session(orphan, "dead", "claim") is not None
+    await hasty.aclose()
+    over = asyncio.Event()
+
+    async def keep_busy() -> None:
+        while not over.is_set():
+            await stage.say(busy)
+            await stage.until(busy, "task_complete")
+
+    async with at_work(stage.worker()):
+        talk = asyncio.create_task(keep_busy())
+        await stage.until(orphan, "task_complete")
+        over.set()
+        await talk
+
+
+async def test_a_draining_worker_does_not_run_what_it_was_just_about_to_claim(stage: Stage) -> None:
+    session, claiming = await stage.session(), Gate()
+    stage.tools.gates["c1"] = Gate()
+    stage.models.will([calls("c1")])
+    stage.wire.after["claim"] = claiming.wait
+    await stage.say(session)
+    worker = stage.worker()
+    async with asyncio.timeout(20):
+        running = asyncio.create_task(worker.run())
+        await claiming.reached.wait()
+        worker.drain()
+        claiming.open()
+        await running
+    assert not stage.tools.started
+    head = await stage.broker.head(session)
+    assert head is not None
+    assert head.holder is None
+    assert len(await stage.facts(session, "task")) <= 1
