@@ -41,25 +41,47 @@ class RolloutFile:
 
         Answers the `seq` of the last line: facts behind it are owed to the line after them.
         """
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a+b") as file:
+        entries = [entry for entry in fresh if entry.seq <= seq]
+        while True:
+            await ports.texts.fetch(self._tree, blob_hashes(entries))
+            through, whole = self._append(entries, seq, ports.texts.get)
+            if whole:
+                return through
+            try:
+                entries = await self._read(ports, through, seq)
+            except BrokenArchive as error:
+                # A file with a hole would verify as altered; the session itself goes on without one.
+                log.warning("session %s: its file was not brought up to date: %s", self._session, error)
+                return through
+
+    def _append(
+        self, entries: Sequence[StoredEntry], seq: int, text_of: Callable[[str], str | None]
+    ) -> tuple[int, bool]:
+        """The file's last `seq`, and whether `entries` were enough to bring it up to date.
+
+        Awaits nothing: under the file's lock the event loop would wait for itself, when this very
+        process has claimed the session again and comes here for it.
+        """
+        with _opened(self._path) as file:
             # The session may be claimed elsewhere by now: its next holder waits here.
             fcntl.flock(file, fcntl.LOCK_EX)
             through = last_exported(file)
-            entries = [entry for entry in fresh if through < entry.seq <= seq]
-            if not entries or entries[0].seq != through + 1:
-                try:
-                    entries = await self._read(ports, through, seq)
-                except BrokenArchive as error:
-                    # A file with a hole would verify as altered; the session itself goes on without one.
-                    log.warning("session %s: its file was not brought up to date: %s", self._session, error)
-                    return through
-            await ports.texts.fetch(self._tree, blob_hashes(entries))
-            file.write(b"".join(export_lines(entries, ports.texts.get)))
-            return max((e.seq for e in entries if not is_fact(e)), default=through)
+            lacking = [entry for entry in entries if entry.seq > through]
+            if through < seq and (not lacking or lacking[0].seq != through + 1):
+                return through, False
+            file.write(b"".join(export_lines(lacking, text_of)))
+            return max((e.seq for e in lacking if not is_fact(e)), default=through), True
 
     async def _read(self, ports: Ports, after: int, through: int) -> list[StoredEntry]:
         return list(await read_all(ports.broker, ports.archive, self._session, after, through))
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return path.open("a+b")
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("a+b")
 
 
 def is_fact(entry: StoredEntry) -> bool:

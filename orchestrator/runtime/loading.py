@@ -34,24 +34,33 @@ class BrokenLog(Exception):
     """The log does not follow from itself; `dendro verify` names the entry."""
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a runner begins with."""
+
+    position: Position
+    unexported: tuple[StoredEntry, ...] = ()
+    """The log's last entries, as far as they are known not to be in the rollout's file."""
+
+
 class Cache:
-    """The last positions of sessions that this worker held; used only if the claim finds them current."""
+    """How this worker left its sessions; used only if the claim finds them so."""
 
     def __init__(self, size: int = 256) -> None:
         self._size = size
-        self._positions: OrderedDict[SessionId, Position] = OrderedDict()
+        self._left: OrderedDict[SessionId, Loaded] = OrderedDict()
 
-    def keep(self, session: SessionId, position: Position) -> None:
-        self._positions[session] = position
-        self._positions.move_to_end(session)
-        if len(self._positions) > self._size:
-            self._positions.popitem(last=False)
+    def keep(self, session: SessionId, left: Loaded) -> None:
+        self._left[session] = left
+        self._left.move_to_end(session)
+        if len(self._left) > self._size:
+            self._left.popitem(last=False)
 
-    def current(self, claimed: Claimed) -> Position | None:
-        position = self._positions.pop(claimed.claim.session, None)
-        if position is None or (position.seq, position.head) != (claimed.seq, claimed.head):
+    def current(self, claimed: Claimed) -> Loaded | None:
+        left = self._left.pop(claimed.claim.session, None)
+        if left is None or (left.position.seq, left.position.head) != (claimed.seq, claimed.head):
             return None
-        return position
+        return left
 
 
 class Source(Protocol):
@@ -83,13 +92,13 @@ class LogEnd:
 BEGINNING = Position(State(), 0, GENESIS)
 
 
-async def load(ports: Ports, claimed: Claimed, cache: Cache, secret: bytes = b"") -> Position:
+async def load(ports: Ports, claimed: Claimed, cache: Cache, secret: bytes = b"") -> Loaded:
     """Where the claimed session stands; raises `BrokenLog` if its log cannot be trusted."""
-    position = cache.current(claimed)
-    if position is not None:
-        return position
+    left = cache.current(claimed)
+    if left is not None:
+        return left
     end = LogEnd(claimed.claim.session, claimed.seq, claimed.head, claimed.snapshot_seq)
-    return await folded(ports, end, secret)
+    return Loaded(await folded(ports, end, secret))
 
 
 def end_of(head: SessionHead) -> LogEnd:

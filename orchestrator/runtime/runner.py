@@ -51,7 +51,7 @@ from orchestrator.runtime.effects import EffectKey, Effects
 from orchestrator.runtime.export import RolloutFile
 from orchestrator.runtime.intake import command_of, drained_call, judged_running, refused_call, with_images
 from orchestrator.runtime.journal import Position, Step, Writer
-from orchestrator.runtime.loading import Cache, load
+from orchestrator.runtime.loading import Cache, Loaded, load
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import CallSite, Ports
 from orchestrator.runtime.requests import follow_request
@@ -146,7 +146,8 @@ class Runner:
 
     async def run(self) -> Ended:
         """Runs the session until it can be given back or is lost."""
-        self._position = await load(self._ports, self._claimed, self._cache, self._writer.secret)
+        loaded = await load(self._ports, self._claimed, self._cache, self._writer.secret)
+        self._position, self._unexported = loaded.position, list(loaded.unexported)
         try:
             await self._begin()
             while True:
@@ -325,8 +326,8 @@ class Runner:
         if not released and release != "keep" and not self._unread:
             released = await self._give_back(release)
         if released:
-            self._cache.keep(self.claim.session, self._position)
             await self._export()
+            self._cache.keep(self.claim.session, Loaded(self._position, tuple(self._unexported)))
             return Ended.PARKED if release == "park" else Ended.YIELDED
         await self._start_owed()
         return None
