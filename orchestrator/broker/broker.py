@@ -55,6 +55,7 @@ from orchestrator.broker.requests import holder_args
 from orchestrator.broker.scripts import load
 from orchestrator.broker.storage import Storage
 from orchestrator.core.ids import AgentId, SessionId, TreeId
+from orchestrator.core.replacing import replace
 
 _CANDIDATES = 8
 _CONTROL_KEPT_S = 600
@@ -146,10 +147,11 @@ class Broker(Storage, Admission):
         while True:
             now, expired, due = await self._wire.run(Call(load("peek"), keys, [offset, _CANDIDATES]))
             self._clock.heard(now)
-            for member in [*expired, *due]:
+            members = [*expired, *due]
+            for member in members:
                 found = await self._try_claim(SessionId(member.decode()), (pool, worker, claim_id))
                 if found is not None:
-                    return found
+                    return replace(found, others=len(members) > 1)
             if max(len(expired), len(due)) < _CANDIDATES:
                 return None
             # A page of sessions that need a newer worker must not hide those behind it.

@@ -95,6 +95,8 @@ class Claimed:
     claims_without_progress: int
     eq_n: int
     first: tuple[SqEntry, ...]
+    others: bool = False
+    """Whether more of the shard could be claimed when this session was chosen."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -374,6 +374,7 @@ class Runner:
     async def _export(self) -> None:
         path = self._state.facts.rollout_path
         if not path or not self._state.native:
+            self._unexported.clear()
             return
         file = RolloutFile(Path(path), self.claim.session, self.claim.tree)
         through = await file.bring_up_to(self._ports, self._position.seq, self._unexported)

@@ -130,13 +130,14 @@ class Worker:
         return len(self._runners) < self._config.concurrency
 
     async def _claim_one(self, pool: str, shard: int) -> bool:
+        """Takes a session of the shard, if it can; whether it is worth asking for another one."""
         sent_at = self._ports.boottime()
         claim_id = self._ports.random_bytes(8).hex()
         claimed = await self._ports.broker.claim(pool, self._config.name, claim_id, shard)
         if claimed is None:
             return False
         self._take(claimed, sent_at)
-        return True
+        return claimed.others
 
     def _take(self, claimed: Claimed, sent_at: float) -> None:
         runner = Runner(self._ports, self._runner_config, claimed, self._cache)
