@@ -1,0 +1,1 @@
+"""Real workers, really killed: what is left must be one consistent history."""

@@ -1,0 +1,155 @@
+"""A worker's ports, each of them able to be the last thing that it touched."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import replace
+from typing import Any, cast
+from unittest import mock
+
+from orchestrator import wiring
+from orchestrator.broker.connection import Call as ScriptCall
+from orchestrator.broker.connection import Wire
+from orchestrator.core.commands import Assessment, CallFinished
+from orchestrator.core.state import Call, State
+from orchestrator.model.client import HttpBudget
+from orchestrator.model.events import ModelEvent
+from orchestrator.model.request import Item, Prompt
+from orchestrator.runtime import export
+from orchestrator.runtime.ports import CallSite, Models, Ports, Tools
+from orchestrator.tools.patch import apply
+from tests.crash.points import Doom
+
+SENT_S = 0.002
+"""Enough for the bytes to leave; whether the answer came back in that time is part of the game."""
+
+
+class DeadlyWire(Wire):
+    """Dies around scripts and commands."""
+
+    def __init__(self, inner: Wire, doom: Doom) -> None:
+        self._inner = inner
+        self._doom = doom
+        self.clustered = inner.clustered
+
+    async def _around(self, name: str, send: Callable[[], Awaitable[Any]]) -> Any:
+        self._doom.at(f"before:{name}")
+        if self._doom.near(f"sent:{name}"):
+            await asyncio.wait({asyncio.ensure_future(send())}, timeout=SENT_S)
+            self._doom.strike()
+        reply = await send()
+        self._doom.at(f"after:{name}")
+        return reply
+
+    async def run(self, call: ScriptCall) -> list[Any]:
+        reply: list[Any] = await self._around(call.script.name, lambda: self._inner.run(call))
+        return reply
+
+    async def run_all(self, calls: Sequence[ScriptCall]) -> list[list[Any]]:
+        name = calls[0].script.name
+        replies: list[list[Any]] = await self._around(name, lambda: self._inner.run_all(calls))
+        return replies
+
+    async def command(self, *args: Any) -> Any:
+        return await self._around(str(args[0]), lambda: self._inner.command(*args))
+
+    async def commands(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
+        return await self._inner.commands(rows)
+
+    async def wait(self, *args: Any) -> Any:
+        return await self._inner.wait(*args)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class DeadlyTools:
+    """Dies around calls: before, while their output comes, between their effect and its record."""
+
+    def __init__(self, inner: Tools, doom: Doom) -> None:
+        self._inner = inner
+        self._doom = doom
+
+    def specs(self, state: State) -> Sequence[Item]:
+        return self._inner.specs(state)
+
+    async def assess(self, call: Call, site: CallSite) -> Assessment:
+        return await self._inner.assess(call, site)
+
+    async def run(self, call: Call, site: CallSite) -> CallFinished:
+        kind = "patch" if call.spec["kind"] == "patch" else "command"
+        self._doom.at(f"before:{kind}")
+
+        def shown(message: dict[str, Any]) -> None:
+            self._doom.at("during:command")
+            site.deltas(message)
+
+        finished = await self._inner.run(call, replace(site, deltas=shown))
+        self._doom.at(f"after:{kind}")
+        return finished
+
+    async def judge(self, call: Call) -> str:
+        verdict = await self._inner.judge(call)
+        self._doom.at("after:judge")
+        return verdict
+
+
+class DeadlyModels:
+    """Dies around and within streams."""
+
+    def __init__(self, inner: Models, doom: Doom) -> None:
+        self._inner = inner
+        self._doom = doom
+
+    def retries(self, provider: str) -> tuple[int, int]:
+        return self._inner.retries(provider)
+
+    async def stream(self, provider: str, prompt: Prompt, budget: HttpBudget) -> AsyncIterator[ModelEvent]:
+        self._doom.at("before:stream")
+        async with aclosing(cast(Any, self._inner.stream(provider, prompt, budget))) as events:
+            async for event in events:
+                yield event
+                self._doom.at("during:stream")
+        self._doom.at("after:stream")
+
+
+class DeadlyFile(export.RolloutFile):
+    """Dies around the export, or in the middle of a line of it."""
+
+    doom: Doom
+
+    async def bring_up_to(self, ports: Ports, seq: int, fresh: Sequence[Any] = ()) -> int:
+        self.doom.at("before:export")
+        if self.doom.near("torn:export"):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("ab") as file:
+                file.write(b'{"timestamp":"2026-')
+            self.doom.strike()
+        through = await super().bring_up_to(ports, seq, fresh)
+        self.doom.at("after:export")
+        return through
+
+
+@contextmanager
+def deadly_parts(doom: Doom) -> Iterator[None]:
+    """Inside, the worker that is composed from settings gets these ports."""
+    connect, ports, switch = wiring.connect, wiring.Ports, apply._switch
+
+    def deadly_ports(**parts: Any) -> Ports:
+        tools, models = DeadlyTools(parts.pop("tools"), doom), DeadlyModels(parts.pop("models"), doom)
+        return ports(**parts, tools=tools, models=models)
+
+    def deadly_switch(step: Any) -> None:
+        switch(step)
+        doom.at("during:patch")
+
+    DeadlyFile.doom = doom
+    with (
+        mock.patch.object(wiring, "connect", lambda config: DeadlyWire(connect(config), doom)),
+        mock.patch.object(wiring, "Ports", deadly_ports),
+        mock.patch.object(apply, "_switch", deadly_switch),
+        mock.patch("orchestrator.runtime.runner.RolloutFile", DeadlyFile),
+    ):
+        yield

@@ -1,0 +1,143 @@
+"""People at the door of the sessions: they give errands, answer approvals, interrupt, and keep count.
+
+Everything that was acknowledged is written down, and every event that they were shown:
+that is what the audit holds the log against.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, cast
+
+from orchestrator.core.ids import SessionId
+from orchestrator.gateways.client import Client, Event
+from orchestrator.protocol import ops
+from orchestrator.protocol.submission import Submission
+from tests.crash.workload import errand
+
+DELTAS = frozenset(
+    {
+        "agent_message_delta",
+        "agent_reasoning_delta",
+        "exec_command_output_delta",
+        "agent_reasoning_section_break",
+    }
+)
+OVER = frozenset({"task_complete", "turn_aborted"})
+
+
+@dataclass(frozen=True, slots=True)
+class Character:
+    """How one session is used."""
+
+    name: str
+    policy: str = "never"
+    mode: str = "danger-full-access"
+    interrupts: float = 0.0
+    """How likely a command's begin makes the person interrupt; half of the time by new input."""
+
+
+CAST = (
+    Character("plain"),
+    Character("sandboxed", mode="workspace-write"),
+    Character("asked", policy="untrusted"),
+    Character("impatient", interrupts=0.25),
+    Character("asked and sandboxed", policy="untrusted", mode="workspace-write", interrupts=0.1),
+    Character("plain"),
+)
+
+
+@dataclass
+class Person:
+    """One session's user."""
+
+    client: Client
+    session: SessionId
+    character: Character
+    random: Random
+    acknowledged: dict[str, str] = field(default_factory=dict)
+    """Submission id → the type of its op."""
+    decided: dict[str, list[str]] = field(default_factory=dict)
+    """Call id → the decisions that were given, one for each time that it was asked."""
+    events: list[Event] = field(default_factory=list)
+    _open: set[str] = field(default_factory=set)
+    _settled: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _number: int = 0
+    _gap: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def live(self, enough: asyncio.Event) -> None:
+        """Gives one errand after the other until it is enough."""
+        while not enough.is_set():
+            await self.errand()
+        # The last one goes undisturbed: whatever was in doubt has been told to the model by its end.
+        self.character = Character("calm", self.character.policy, self.character.mode)
+        await self.errand()
+
+    async def errand(self) -> None:
+        """One task, to its end, with everything that came of it."""
+        self._number += 1
+        await self._say(errand(self.random, self._number))
+        async with self._settled:
+            await self._settled.wait_for(lambda: not self._open)
+
+    async def _say(self, text: str) -> None:
+        id = f"in-{self._number}-{len(self.acknowledged)}"
+        self._open.add(id)
+        op = ops.UserInput(items=cast(Any, ({"type": "text", "text": text},)))
+        await self._submit(id, op)
+
+    async def _submit(self, id: str, op: Any) -> None:
+        submission = Submission(id, op)
+        first = await self.client.submit(self.session, submission)
+        self.acknowledged[id] = op.type
+        if self.random.random() < 0.3:
+            again = await self.client.submit(self.session, submission)
+            assert again.duplicate
+            assert again.sq_id == first.sq_id, f"{id} was queued twice"
+
+    async def watch(self) -> None:
+        """Follows the session's events, and reacts, for ever."""
+        async for event in self.client.follow(self.session):
+            if event.type not in DELTAS:
+                self.events.append(event)
+            await self._react(event)
+
+    async def _react(self, event: Event) -> None:
+        match event.type:
+            case "exec_approval_request":
+                await self._decide(event.msg["call_id"], ops.ExecApproval)
+            case "apply_patch_approval_request":
+                await self._decide(event.msg["call_id"], ops.PatchApproval)
+            case "exec_command_begin" if self.random.random() < self.character.interrupts:
+                await self._disturb()
+            case kind if kind in OVER:
+                async with self._settled:
+                    self._open.discard(event.id)
+                    self._settled.notify_all()
+
+    async def _decide(self, call_id: str, op: Any) -> None:
+        decision = "denied" if self.random.random() < 0.2 else "approved"
+        self.decided.setdefault(call_id, []).append(decision)
+        await self._submit(f"answer-{len(self.acknowledged)}", op(id=call_id, decision=decision))
+
+    async def _disturb(self) -> None:
+        if self.random.random() < 0.5:
+            await self._submit(f"stop-{len(self.acknowledged)}", ops.Interrupt())
+        else:
+            self._number += 1
+            await self._say(errand(self.random, self._number))
+
+
+@contextlib.asynccontextmanager
+async def watching(people: list[Person]) -> Any:
+    """The people follow their sessions inside; what ends a follower ends the block."""
+    tasks = [asyncio.create_task(person.watch(), name=f"watch {person.session}") for person in people]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,43 @@
+"""A slice of `make crash`, small enough for every run of the tests."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from random import Random
+
+import pytest
+
+from tests.crash.driver import Options, crash
+from tests.crash.points import ANY, WEIGHTS, Doom, Point, choose
+
+SEED = int(os.environ.get("CRASH_SEED", "7"))
+
+
+@pytest.mark.realredis
+@pytest.mark.slow
+async def test_thirty_killed_workers_lose_nothing_and_double_nothing() -> None:
+    account = await crash(Options(kills=30, seed=SEED))
+    assert not account.violations, f"CRASH_SEED={SEED}: {account.violations}"
+    assert account.kills == 30
+    assert account.takeovers_s, "some of the dead held a session"
+    assert account.in_doubt, "some of them died in the middle of a command"
+
+
+def test_a_seed_chooses_the_same_deaths_again_and_all_kinds_of_them() -> None:
+    first, again = Random(3), Random(3)
+    chosen = [choose(first) for _ in range(1000)]
+    assert chosen == [choose(again) for _ in range(1000)]
+    assert set(Counter(point.name for point in chosen)) == set(WEIGHTS)
+
+
+def test_a_doomed_worker_dies_at_its_crossing_and_nowhere_else() -> None:
+    deaths: list[str] = []
+    doom = Doom(Point("after:commit", 2), lambda: deaths.append("commit"))
+    for name in ("after:commit", "before:commit", "sent:commit", "after:commit", "after:commit"):
+        doom.at(name)
+    assert deaths == ["commit"]
+    anywhere = Doom(Point(ANY, 3), lambda: deaths.append("any"))
+    for name in ("after:commit", "before:commit", "sent:commit", "after:commit"):
+        anywhere.at(name)
+    assert deaths == ["commit", "any"]
