@@ -167,6 +167,19 @@ async def test_ticket_that_nobody_asks_for_again_loses_its_place(fleet: Fleet) -
     assert await fleet.asks("next", 40_000, limits) == 0
 
 
+async def test_long_queue_is_served_in_order_to_its_end(fleet: Fleet) -> None:
+    limits = Limits(requests_per_minute=300)
+    for n in range(550):
+        await fleet.asks(f"s{n}", 1, limits)
+    assert await fleet.asks("s549", 1, limits) == 250 * 200
+    for n in range(300, 550):
+        fleet.after(199)
+        assert await fleet.asks(f"s{n}", 1, limits) == 1
+        fleet.after(1)
+        assert await fleet.asks(f"s{n}", 1, limits) == 0
+    assert await fleet.broker.command("ZCARD", fleet.broker.keys.provider("openai")[1]) == 0
+
+
 async def test_settling_never_saves_more_than_a_minute(fleet: Fleet) -> None:
     limits = Limits(tokens_per_minute=1_000)
     await fleet.asks("a", 1_000, limits)
@@ -177,10 +190,11 @@ async def test_settling_never_saves_more_than_a_minute(fleet: Fleet) -> None:
 
 
 async def test_clock_that_went_back_gives_nothing_and_takes_nothing(fleet: Fleet) -> None:
-    limits = Limits(requests_per_minute=1)
+    limits = Limits(requests_per_minute=2)
     await fleet.asks("a", 1, limits)
     fleet.after(-3_600_000)
-    assert await fleet.asks("b", 1, limits) == 60_000
+    assert await fleet.asks("b", 1, limits) == 0
+    assert await fleet.asks("c", 1, limits) == 30_000
 
 
 async def test_provider_without_a_token_limit_is_not_settled(fleet: Fleet) -> None:

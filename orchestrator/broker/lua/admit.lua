@@ -17,17 +17,23 @@ all_taken()
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'zset')
 if bad then return bad end
 
+local PAGE = 100
 local now = now_ms()
 local requests_ahead, tokens_ahead, gone = 0, 0, {}
-for _, other in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
-  if other == ticket then break end
-  local place = redis.call('HGET', KEYS[1], 't:' .. other) or ''
-  local wanted, kept_until = string.match(place, '^(%d+) (%d+)$')
-  if wanted and num(kept_until) >= now then
-    requests_ahead, tokens_ahead = requests_ahead + 1, tokens_ahead + num(wanted)
-  else
-    gone[#gone + 1] = other
+
+-- Counts those of a page who wait; true if the ticket itself was met.
+local function count(page)
+  for _, other in ipairs(page) do
+    if other == ticket then return true end
+    local place = redis.call('HGET', KEYS[1], 't:' .. other) or ''
+    local wanted, kept_until = string.match(place, '^(%d+) (%d+)$')
+    if wanted and num(kept_until) >= now then
+      requests_ahead, tokens_ahead = requests_ahead + 1, tokens_ahead + num(wanted)
+    else
+      gone[#gone + 1] = other
+    end
   end
+  return #page < PAGE
 end
 
 local function delay(name, limit, ahead, own)
@@ -36,8 +42,15 @@ local function delay(name, limit, ahead, own)
   return math.max(0, math.ceil(missing / limit))
 end
 
-local wait = math.max(
-  delay('requests', requests_limit, requests_ahead, 1), delay('tokens', tokens_limit, tokens_ahead, tokens))
+-- Who waits for the longest time anyway need not know how many more came before: however long the
+-- queue, no more of it is read than a limit lets through in that time.
+local wait, offset = 0, 0
+repeat
+  local counted = count(redis.call('ZRANGE', KEYS[2], offset, offset + PAGE - 1))
+  wait = math.max(
+    delay('requests', requests_limit, requests_ahead, 1), delay('tokens', tokens_limit, tokens_ahead, tokens))
+  offset = offset + PAGE
+until counted or wait >= patience_ms
 wait = math.min(wait, patience_ms)
 
 local function spend(name, limit, amount)

@@ -2,7 +2,7 @@
 -- settle(estimated, used, tokens_per_minute) -> OK now | CORRUPT key why
 --
 -- A request was admitted with an estimate, and used something else: the level is put right. It may fall
--- below 0; it never rises above a minute's worth.
+-- below 0; what it rises above a minute's worth is cut when it is read.
 --
 -- KEYS  1 provider:<name> hash
 
@@ -12,5 +12,5 @@ local bad = misfit(KEYS[1], 'hash')
 if bad then return bad end
 local now = now_ms()
 local settled = level(KEYS[1], 'tokens', limit, now) + (estimated - used) * MINUTE
-keep_level(KEYS[1], 'tokens', math.min(limit * MINUTE, settled), now)
+keep_level(KEYS[1], 'tokens', settled, now)
 return {'OK', now}

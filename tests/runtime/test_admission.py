@@ -1,0 +1,202 @@
+"""Requests that wait for room at their provider: slept through, parked, settled, or never asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.broker.admission import Admitted, Limits, Wait
+from orchestrator.core.ids import SessionId
+from orchestrator.model.request import Prompt
+from orchestrator.protocol import ops
+from orchestrator.runtime.admission import IMAGE_BYTES, estimated_tokens
+from orchestrator.runtime.ports import ProviderPolicy
+from orchestrator.runtime.runner import Ended
+from tests.runtime.players import USAGE, ends, message
+from tests.runtime.stage import Stage
+from tests.runtime.wires import lost
+
+MINUTE = 100_000
+LIMITS = Limits(tokens_per_minute=MINUTE)
+
+
+def limited(
+    stage: Stage, limits: Limits = LIMITS, sleep: Callable[[float], Awaitable[None]] | None = None
+) -> None:
+    """The worker's table limits the provider; an answer is thought to take 1,000 tokens."""
+    policies = {"openai": ProviderPolicy(limits, max_output_tokens=1_000)}
+    stage.ports = replace(stage.ports, policies=policies, sleep=sleep or stage.ports.sleep)
+
+
+async def spent(stage: Stage, tokens: int) -> None:
+    """Somebody else of the fleet uses this much."""
+    assert isinstance(await stage.broker.admit("openai", "another", tokens, LIMITS), Admitted)
+
+
+async def spent_too_much(stage: Stage, tokens: int) -> None:
+    """Somebody's request used more than it was thought to."""
+    await stage.broker.settle("openai", 0, tokens, LIMITS)
+
+
+async def given_back(stage: Stage, tokens: int) -> None:
+    await stage.broker.settle("openai", tokens, 0, LIMITS)
+
+
+async def timer_comes(stage: Stage, session: SessionId) -> None:
+    """The session's retry timer is due now, whatever it was set to."""
+    shard = stage.broker.keys.shard_of(session)
+    await stage.broker.command("ZADD", stage.broker.keys.timers(shard), "XX", 0, f"{session}:retry")
+    assert len(await stage.broker.fire(shard)) == 1
+
+
+async def test_provider_without_limits_is_never_asked_about(stage: Stage) -> None:
+    session = await stage.session()
+    await stage.say(session)
+    await stage.run(session)
+    assert (stage.wire.sent["admit"], stage.wire.sent["settle"]) == (0, 0)
+
+
+async def test_request_with_room_is_sent_at_once_and_settled_by_its_usage(stage: Stage) -> None:
+    limited(stage)
+    session = await stage.session()
+    await stage.say(session)
+    await stage.run(session)
+    assert len(stage.models.prompts) == 1
+    asked = next(args for name, args in stage.wire.calls if name == "admit")
+    settled = next(args for name, args in stage.wire.calls if name == "settle")
+    assert list(settled) == [asked[1], USAGE["total_tokens"], MINUTE]
+
+
+async def test_short_wait_is_slept_through_with_the_session_held(stage: Stage) -> None:
+    naps: list[float] = []
+
+    async def nap(seconds: float) -> None:
+        if seconds > 0.1:
+            naps.append(seconds)
+            await given_back(stage, MINUTE)
+
+    limited(stage, sleep=nap)
+    await spent(stage, 99_500)
+    session = await stage.session()
+    await stage.say(session)
+    assert await stage.run(session) is Ended.PARKED
+    assert len(naps) == 1
+    assert 0 < naps[0] <= 5
+    assert await stage.facts(session, "request_ended") == [
+        {"kind": "request_ended", "n": 1, "outcome": "completed", "response_id": "resp", "usage": USAGE}
+    ]
+
+
+async def test_long_wait_parks_the_session_until_its_timer_and_is_told_to_nobody(stage: Stage) -> None:
+    limited(stage)
+    await spent(stage, MINUTE)
+    await spent_too_much(stage, 20_000)
+    session = await stage.session()
+    await stage.say(session)
+    assert await stage.run(session) is Ended.PARKED
+    assert stage.models.prompts == []
+    head = await stage.broker.head(session)
+    assert head is not None
+    assert (head.status, head.holder) == ("retrying", None)
+
+    await given_back(stage, MINUTE)
+    await timer_comes(stage, session)
+    assert await stage.run(session) is Ended.PARKED
+    assert len(stage.models.prompts) == 1
+    assert await stage.logged_events(session, "stream_error") == []
+    ended = await stage.facts(session, "request_ended")
+    assert [(fact["outcome"], fact.get("http_used")) for fact in ended] == [
+        ("waiting", 0),
+        ("completed", None),
+    ]
+
+
+async def test_parked_session_keeps_its_place_before_those_who_came_later(stage: Stage) -> None:
+    limited(stage)
+    await spent(stage, MINUTE)
+    await spent_too_much(stage, 20_000)
+    session = await stage.session()
+    await stage.say(session)
+    await stage.run(session)
+    await given_back(stage, 20_500)
+    later = await stage.broker.admit("openai", "later", 400, LIMITS)
+    assert isinstance(later, Wait)
+
+
+async def test_session_that_waits_for_room_can_be_interrupted(stage: Stage) -> None:
+    limited(stage)
+    await spent(stage, MINUTE)
+    await spent_too_much(stage, 20_000)
+    session = await stage.session()
+    await stage.say(session)
+    await stage.run(session)
+    await stage.submit(session, ops.Interrupt())
+    await stage.run(session)
+    assert len(await stage.logged_events(session, "turn_aborted")) == 1
+    assert stage.models.prompts == []
+
+
+async def test_lost_answers_about_room_are_asked_for_again(stage: Stage) -> None:
+    async def nap(seconds: float) -> None:
+        pass
+
+    limited(stage, sleep=nap)
+    stage.wire.before["admit"] = lost(2)
+    session = await stage.session()
+    await stage.say(session)
+    await stage.run(session)
+    assert (stage.wire.sent["admit"], len(stage.models.prompts)) == (3, 1)
+
+
+async def test_account_that_cannot_be_settled_spoils_no_response(stage: Stage) -> None:
+    limited(stage)
+    stage.wire.before["settle"] = lost(1)
+    session = await stage.session()
+    await stage.say(session)
+    assert await stage.run(session) is Ended.PARKED
+    assert [event["last_agent_message"] for event in await stage.logged_events(session, "task_complete")] == [
+        "Bye."
+    ]
+
+
+async def test_usage_that_the_provider_does_not_tell_leaves_the_estimate(stage: Stage) -> None:
+    limited(stage)
+    stage.models.will([message("Hi."), replace(ends(), usage=None)])
+    session = await stage.session()
+    await stage.say(session)
+    await stage.run(session)
+    assert stage.wire.sent["settle"] == 0
+
+
+def prompt(**changes: Any) -> Prompt:
+    fields: dict[str, Any] = {
+        "model": "gpt-5",
+        "instructions": "x" * 400,
+        "input": [],
+        "tools": [],
+        "effort": None,
+        "summary": None,
+        "verbosity": None,
+        "session_id": "s",
+        "supports_reasoning": False,
+    }
+    return Prompt(**fields | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "remembered", "tokens"),
+    [
+        ({}, 0, 100),
+        ({}, 7_000, 7_100),
+        ({"input": [{"t": "é" * 200}]}, 0, 200),
+        ({"input": [{"": "data:image/png;base64," + "A" * 1_000_000}]}, 0, 100 + IMAGE_BYTES // 4),
+        ({"tools": [{"strict": True}]}, 0, 101),
+    ],
+)
+def test_estimate_counts_what_is_said_what_is_remembered_and_the_longest_answer(
+    changes: dict[str, Any], remembered: int, tokens: int
+) -> None:
+    assert estimated_tokens(prompt(**changes), remembered, 1_000) == tokens + 1_000

@@ -1,0 +1,127 @@
+"""A worker looks at the session's folder before anything runs there, and says what it misses."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.core.ids import SessionId
+from orchestrator.core.settings import SessionFacts, WorkspaceMark
+from orchestrator.runtime.runner import Ended
+from orchestrator.runtime.workspace import look
+from tests.runtime.players import calls, ends
+from tests.runtime.stage import Stage
+from tests.runtime.wires import Gate
+
+
+def marked(folder: Path, said: str | None, expected: str = "0123") -> SessionFacts:
+    """A session whose folder should say `expected`, and says something else (or nothing)."""
+    file = folder / "mark"
+    if said is not None:
+        file.write_text(f"{said}\n")
+    return SessionFacts(workspace=WorkspaceMark(str(folder), str(file), expected))
+
+
+async def test_folder_with_its_mark_fits(tmp_path: Path) -> None:
+    assert await look(marked(tmp_path, "0123"), str(tmp_path)) is None
+
+
+async def test_another_folder_at_the_same_path_is_told_by_both_ids_and_the_remedy(tmp_path: Path) -> None:
+    fault = await look(marked(tmp_path, "4567"), str(tmp_path))
+    assert fault is not None
+    assert "should say 0123, and it says 4567" in fault
+    assert "mount the same folder" in fault
+    assert "write the id back" in fault
+
+
+async def test_folder_without_a_mark_is_another_one(tmp_path: Path) -> None:
+    fault = await look(marked(tmp_path, None), str(tmp_path))
+    assert fault is not None
+    assert "it cannot be read (No such file or directory)" in fault
+
+
+async def test_unmarked_folder_only_has_to_exist(tmp_path: Path) -> None:
+    assert await look(SessionFacts(), str(tmp_path)) is None
+    fault = await look(SessionFacts(), str(tmp_path / "gone"))
+    assert fault is not None
+    assert "is not on this worker's machine" in fault
+    assert await look(SessionFacts(), "") is not None
+
+
+async def test_task_in_the_wrong_folder_fails_and_nothing_runs(stage: Stage, tmp_path: Path) -> None:
+    session = await stage.session(workspace=marked(tmp_path, "4567").workspace)
+    await stage.say(session)
+    assert await stage.run(session) is Ended.PARKED
+    assert stage.models.prompts == []
+    (error,) = await stage.logged_events(session, "error")
+    assert "should say 0123" in error["message"]
+    (complete,) = await stage.logged_events(session, "task_complete")
+    assert complete["last_agent_message"] is None
+
+
+async def test_session_goes_on_when_its_folder_is_there_again(stage: Stage, tmp_path: Path) -> None:
+    session = await stage.session(workspace=marked(tmp_path, None).workspace)
+    await stage.say(session)
+    await stage.run(session)
+    (tmp_path / "mark").write_text("0123\n")
+    await stage.say(session)
+    await stage.run(session)
+    assert len(stage.models.prompts) == 1
+
+
+async def test_folder_is_looked_at_once_for_a_claim(stage: Stage) -> None:
+    looks: list[str] = []
+
+    async def counted(facts: SessionFacts, cwd: str) -> str | None:
+        looks.append(cwd)
+        return None
+
+    stage.ports = replace(stage.ports, workspace=counted)
+    stage.models.will([calls("c1"), ends()], [calls("c2"), calls("c3"), ends()])
+    session = await stage.session()
+    await stage.say(session)
+    await stage.run(session)
+    assert stage.tools.started == {"c1": 1, "c2": 1, "c3": 1}
+    assert looks == ["/tmp"]
+
+
+async def test_command_approved_on_a_machine_without_the_folder_does_not_run(
+    stage: Stage, tmp_path: Path
+) -> None:
+    stage.models.will([calls("c1", ask=True), ends()])
+    session = await stage.session("untrusted", workspace=marked(tmp_path, "0123").workspace)
+    await stage.say(session)
+    await stage.run(session)
+    (tmp_path / "mark").write_text("4567\n")
+    await stage.approve(session, "c1")
+    assert await stage.run(session) is Ended.PARKED
+    assert stage.tools.started == {}
+    assert len(stage.models.prompts) == 1
+    (end,) = await stage.logged_events(session, "exec_command_end")
+    assert end["stderr"].startswith("not run: ")
+    assert len(await stage.logged_events(session, "error")) == 1
+
+
+async def test_patch_of_a_lost_worker_is_not_judged_by_another_folder(stage: Stage, tmp_path: Path) -> None:
+    session = await stage.session(workspace=marked(tmp_path, "0123").workspace)
+    stage.models.will([calls("p1", name="apply_patch"), ends()])
+    stage.tools.verdicts["p1"] = "all"
+    await stage.say(session)
+    await half_done(stage, session, "p1")
+    (tmp_path / "mark").write_text("4567\n")
+    await stage.run(session)
+    (end,) = await stage.logged_events(session, "patch_apply_end")
+    assert not end["success"]
+    assert "in doubt" in end["stderr"]
+
+
+async def half_done(stage: Stage, session: SessionId, call_id: str) -> None:
+    """A worker dies while the call runs."""
+    stage.tools.gates[call_id] = Gate()
+    runner = stage.runner(await stage.claimed(session))
+    running = asyncio.create_task(runner.run())
+    await stage.tools.began(call_id).wait()
+    runner.lose()
+    assert await running is Ended.LOST
+    await stage.broker.revoke(session)

@@ -1,0 +1,48 @@
+"""What settings become: births, and how a worker treats its providers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from orchestrator.broker.admission import Limits
+from orchestrator.core.birth import Birth
+from orchestrator.gateways.workspace import Workspace
+from orchestrator.runtime.ports import ProviderPolicy
+from orchestrator.settings import Settings, SettingsSources, load_settings
+from orchestrator.wiring import new_birth, provider_policies
+
+
+def settings(folder: Path, *overrides: str) -> Settings:
+    return load_settings(SettingsSources(folder, {"HOME": str(folder / "home")}, overrides=overrides))
+
+
+def birth(folder: Path, *overrides: str) -> Birth:
+    return new_birth(settings(folder, *overrides), Workspace(), 1_700_000_000_000, os.urandom)
+
+
+def test_session_of_a_shared_pool_marks_its_folder(tmp_path: Path) -> None:
+    mark = birth(tmp_path, "pool=default").facts.workspace
+    assert mark is not None
+    assert mark.path == str(tmp_path)
+    assert Path(mark.file).read_text().strip() == mark.id
+
+
+def test_session_of_one_host_leaves_its_folder_alone(tmp_path: Path) -> None:
+    assert birth(tmp_path).facts.workspace is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_limits_and_memory_of_a_provider_reach_its_requests(tmp_path: Path) -> None:
+    table = "model_providers.azure"
+    policies = provider_policies(
+        settings(
+            tmp_path,
+            f'{table}.base_url="https://example.org/v1"',
+            f"{table}.tokens_per_minute=1000",
+            f"{table}.previous_response_id=true",
+            "model_max_output_tokens=500",
+        )
+    )
+    assert policies["azure"] == ProviderPolicy(Limits(None, 1_000), 500, True)
+    assert policies["openai"].limits is None
