@@ -187,6 +187,7 @@ class Runner:
             done = await self._finish(step, release)
             if done is not None or not (self._inbox or self._unread or self._cut):
                 return done
+        log.warning("session %s: its claim is over", self.claim.session)
         return Ended.LOST
 
     async def _read_sq(self) -> None:

@@ -225,7 +225,7 @@ class Worker:
             if runner is None:
                 continue
             if verdict.tip is None:
-                log.warning("session %s: its claim is over", verdict.claim.session)
+                # Not news by itself: the answer may be about a claim that was given back meanwhile.
                 runner.lose()
             else:
                 runner.poke(verdict.tip)
