@@ -7,12 +7,13 @@ note is the package's docstring.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from orchestrator.broker import requests
 from orchestrator.broker.admission import Admission
+from orchestrator.broker.commit_requests import check_bounds, commit_call, others_of, shape_of
 from orchestrator.broker.connection import Call
 from orchestrator.broker.errors import (
     BrokerError,
@@ -20,7 +21,6 @@ from orchestrator.broker.errors import (
     QueueFull,
     SessionArchived,
     SubmissionConflict,
-    Unavailable,
     UnknownSession,
 )
 from orchestrator.broker.hints import wait_for_hints
@@ -31,7 +31,6 @@ from orchestrator.broker.records import (
     Committed,
     Emitted,
     Fenced,
-    Fired,
     Hints,
     NewEvent,
     NewTree,
@@ -54,16 +53,16 @@ from orchestrator.broker.replies import (
 from orchestrator.broker.requests import holder_args
 from orchestrator.broker.scripts import load
 from orchestrator.broker.storage import Storage
-from orchestrator.core.ids import AgentId, SessionId, TreeId
+from orchestrator.broker.trees import Trees
+from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.replacing import replace
 
 _CANDIDATES = 8
-_CONTROL_KEPT_S = 600
 _WORKER_FORGOTTEN_MS = 86_400_000
 
 
-class Broker(Storage, Admission):
-    """Everything that changes a session; all that `Storage` keeps, `Admission` counts and `Reader` reads."""
+class Broker(Trees, Storage, Admission):
+    """Everything that changes a session; all that its bases keep, count, fire and read."""
 
     async def open(self) -> None:
         """Fixes the shard count at the first start ever; raises `Misconfigured` if it differs."""
@@ -116,25 +115,6 @@ class Broker(Storage, Admission):
         if done.holder and not done.duplicate:
             await self.poke([(submit.session, done.holder)])
         return done
-
-    async def poke(self, held: Sequence[tuple[SessionId, str]]) -> None:
-        """Tells workers that a session of theirs was given something. Free to be lost."""
-        rows: list[Sequence[str | bytes | int]] = []
-        for session, worker in held:
-            key = self.keys.control(worker)
-            rows.append(("XADD", key, "MAXLEN", "~", 256, "*", "s", session))
-            rows.append(("EXPIRE", key, _CONTROL_KEPT_S))
-        # What the poke is about is already in the queue, and the next renewal answers its tip.
-        with suppress(Unavailable):
-            await self._wire.commands(rows)
-
-    async def _placed(self, session: SessionId, build: Callable[[Place], Call]) -> list[Any]:
-        """Runs a call whose keys depend on the session's place, once more if it had moved."""
-        reply = await self._wire.run(build(await self.place(session)))
-        if reply[0] != b"MOVED":
-            return reply
-        self._keep(Place(session, TreeId(reply[1].decode()), reply[2].decode()))
-        return await self._wire.run(build(await self.place(session)))
 
     # ── holding ───────────────────────────────────────────────────────────────────────────────
 
@@ -242,20 +222,6 @@ class Broker(Storage, Admission):
             case code:
                 raise unexpected("release", code)
 
-    async def revoke(self, session: SessionId) -> int:
-        """Takes the claim from its holder and readmits a quarantined session; answers the new epoch."""
-
-        def build(place: Place) -> Call:
-            pool = self.keys.pool(self.keys.shard_of(session), place.pool)
-            keys = [self.keys.session(session), self.keys.agents(place.tree), *pool]
-            return Call(load("revoke"), keys, [session, place.pool, place.tree])
-
-        reply = await self._placed(session, build)
-        if code_of(reply, session) != "OK":
-            raise unexpected("revoke", reply[0].decode())
-        self._clock.heard(reply[2])
-        return int(reply[1])
-
     def _pool_keys(self, claim: Claim) -> tuple[str, str, str, str]:
         return self.keys.pool(self.keys.shard_of(claim.session), claim.pool)
 
@@ -266,14 +232,16 @@ class Broker(Storage, Admission):
 
         After `Unavailable` send the same request again until it is answered, and start nothing meanwhile.
         """
-        requests.check_bounds(request)
+        check_bounds(request)
+        written, told = others_of(request)
         for attempt in range(2):
             try:
-                places = {m.to: await self.place(m.to) for m in request.mail}
+                places = {session: await self.place(session) for session in written}
             except UnknownSession as error:
                 return Refused("unknown_target", error.session)
-            shape = requests.shape_of(request, places)
-            reply = await self._wire.run(requests.commit_call(self.keys, self.config, request, shape))
+            places.update(await self._places_of(told))
+            shape = shape_of(request, places)
+            reply = await self._wire.run(commit_call(self.keys, self.config, request, shape))
             code = code_of(reply, request.claim.session)
             if code != "MOVED" or attempt:
                 break
@@ -292,6 +260,8 @@ class Broker(Storage, Admission):
                 held = [(SessionId(s), w) for s, w in zip(pokes[::2], pokes[1::2], strict=True)]
                 if held:
                     await self.poke(held)
+                if reply[9]:
+                    await self.fire_soon(self.keys.shard_of(request.claim.session))
                 return committed(reply)
             case "FENCED":
                 return fenced(reply)
@@ -299,6 +269,14 @@ class Broker(Storage, Admission):
                 return refused(reply)
             case _:
                 raise unexpected("commit", code)
+
+    async def _places_of(self, sessions: Sequence[SessionId]) -> dict[SessionId, Place]:
+        """Places of those that still exist."""
+        found = {}
+        for session in sessions:
+            with suppress(UnknownSession):
+                found[session] = await self.place(session)
+        return found
 
     async def emit(self, claim: Claim, events: Sequence[NewEvent]) -> Emitted | Fenced:
         """Appends events that belong to no commit of their own: deltas."""
@@ -316,60 +294,7 @@ class Broker(Storage, Admission):
             case code:
                 raise unexpected("emit", code)
 
-    async def reserve(self, tree: TreeId, count: int) -> range:
-        """Agent ids of the tree that nobody else will get."""
-        reply = await self._wire.run(Call(load("reserve"), [self.keys.agents(tree)], [count]))
-        if code_of(reply, tree) != "OK":
-            raise unexpected("reserve", reply[0].decode())
-        self._clock.heard(reply[2])
-        return range(AgentId(reply[1]), reply[1] + count)
-
-    # ── time and workers ──────────────────────────────────────────────────────────────────────
-
-    async def fire(self, shard: int, count: int = 100) -> tuple[Fired, ...]:
-        """Turns the shard's due timers into queue entries."""
-        call = Call(load("timers_due"), [self.keys.timers(shard)], [count])
-        now, members = await self._wire.run(call)
-        self._clock.heard(now)
-        found = []
-        for member in members:
-            session, _, timer = member.decode().partition(":")
-            fired = await self._fire(SessionId(session), timer)
-            if fired is not None:
-                found.append(fired)
-        return tuple(found)
-
-    async def _fire(self, session: SessionId, timer: str) -> Fired | None:
-        shard = self.keys.shard_of(session)
-
-        def build(place: Place) -> Call:
-            keys = [
-                self.keys.timers(shard),
-                self.keys.timer(session),
-                self.keys.session(session),
-                self.keys.sq(session),
-                self.keys.agents(place.tree),
-                *self.keys.pool(shard, place.pool),
-            ]
-            return Call(load("fire"), keys, [session, place.pool, place.tree, timer])
-
-        try:
-            reply = await self._placed(session, build)
-        except UnknownSession:
-            # Its session was deleted between the two looks; the timer has nobody to wake.
-            await self._wire.command("ZREM", self.keys.timers(shard), f"{session}:{timer}")
-            return None
-        match code_of(reply, session):
-            case "OK":
-                _, n, generation, holder, now = reply
-                self._clock.heard(now)
-                if holder:
-                    await self.poke([(session, holder.decode())])
-                return Fired(session, timer, generation, queue_id(n))
-            case "NONE":
-                return None
-            case code:
-                raise unexpected("fire", code)
+    # ── workers ───────────────────────────────────────────────────────────────────────────────
 
     async def heartbeat(self, worker: str, state: bytes) -> None:
         """Says that the worker lives, and how it is."""

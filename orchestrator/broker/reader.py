@@ -5,9 +5,9 @@ Reads are plain commands and may be repeated at will. Knows no claims and no pay
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
-from orchestrator.broker.connection import Argument, Wire
+from orchestrator.broker.connection import Argument, Call, Wire
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import (
@@ -21,15 +21,18 @@ from orchestrator.broker.records import (
     StoredEvent,
     WorkerState,
 )
+from orchestrator.broker.registry import registry_of
 from orchestrator.broker.replies import (
     HEAD_FIELDS,
+    pairs,
     session_head,
     sq_entry,
     stored_entry,
     stored_event,
     tree_entry,
 )
-from orchestrator.broker.tree_records import TreeEntry
+from orchestrator.broker.scripts import load
+from orchestrator.broker.tree_records import Registry, TreeEntry
 from orchestrator.core.ids import SessionId, TreeId
 
 _PLACES_KEPT = 100_000
@@ -133,21 +136,44 @@ class Reader:
         )
         return found
 
+    async def wait_tree(self, tree: TreeId, after: int, timeout_s: float) -> tuple[TreeEntry, ...]:
+        """Tree log entries after a `tree_seq`, waiting for the first of them if there is none yet."""
+        found = await self._wait(self.keys.tree(tree), f"{after}-0", timeout_s)
+        return tuple(tree_entry(entry_id, fields) for entry_id, fields in found)
+
+    async def follow_tree(
+        self, tree: TreeId, after: int = 0, *, idle_s: float = 5.0
+    ) -> AsyncIterator[TreeEntry]:
+        """Yields what the tree log gets after a `tree_seq`, as it comes.
+
+        Ends when the log does not reach that far any more: Redis was put back, or the tree is gone.
+        Begin again from the registry then.
+        """
+        while True:
+            known = await self._wire.command("HGET", self.keys.agents(tree), "tree_seq")
+            if int(known or 0) < after:
+                return
+            for entry in await self.wait_tree(tree, after, idle_s):
+                after = entry.tree_seq
+                yield entry
+
+    async def registry(self, tree: TreeId) -> Registry:
+        """The projection of a tree, all at one moment; raises `UnknownSession` if there is no such tree."""
+        now, flat = await self._wire.run(Call(load("registry"), [self.keys.agents(tree)], []))
+        found = {name.decode(): value for name, value in pairs(flat).items()}
+        if "root" not in found:
+            raise UnknownSession(tree)
+        return registry_of(tree, found, self._clock.heard(now))
+
     async def wait_eq(self, session: SessionId, after_n: int, timeout_s: float) -> tuple[StoredEvent, ...]:
         """Events after `after_n`, waiting for the first of them if there is none yet."""
-        reply = await self._wire.wait(
-            "XREAD",
-            "COUNT",
-            500,
-            "BLOCK",
-            int(timeout_s * 1000),
-            "STREAMS",
-            self.keys.eq(session),
-            f"{after_n}-0",
-        )
-        if not reply:
-            return ()
-        return tuple(stored_event(entry_id, fields) for entry_id, fields in reply[0][1])
+        found = await self._wait(self.keys.eq(session), f"{after_n}-0", timeout_s)
+        return tuple(stored_event(entry_id, fields) for entry_id, fields in found)
+
+    async def _wait(self, key: str, after: str, timeout_s: float) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        block_ms = max(1, int(timeout_s * 1000))
+        reply = await self._wire.wait("XREAD", "COUNT", 500, "BLOCK", block_ms, "STREAMS", key, after)
+        return list(reply[0][1]) if reply else []
 
     async def snapshot_of(self, session: SessionId) -> bytes | None:
         """The folded state last stored, as its writer gave it."""

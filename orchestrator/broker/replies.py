@@ -17,7 +17,7 @@ from orchestrator.broker.records import (
     StoredEntry,
     StoredEvent,
 )
-from orchestrator.broker.tree_records import InboxDepth, TreeEntry
+from orchestrator.broker.tree_records import Account, InboxDepth, TreeEntry
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 
 HEAD_FIELDS = (
@@ -75,7 +75,7 @@ def fenced(reply: Sequence[Any]) -> Fenced:
 
 def refused(reply: Sequence[Any]) -> Refused:
     detail = reply[2].decode() if len(reply) > 2 else ""
-    return Refused(reply[1].decode(), detail)
+    return Refused(reply[1].decode(), detail, accounts(reply[3]) if len(reply) > 3 else ())
 
 
 def claimed(reply: Sequence[Any], claim: Claim) -> Claimed:
@@ -96,8 +96,24 @@ def claimed(reply: Sequence[Any], claim: Claim) -> Claimed:
 
 
 def committed(reply: Sequence[Any]) -> Committed:
-    _, seq, head, tip, eq_n, released, tree_seq, now, _ = reply
-    return Committed(seq, head, queue_id(tip), eq_n, released == 1, tree_seq, now)
+    _, seq, head, tip, eq_n, released, tree_seq, now, _, _, stamp, budget = reply
+    return Committed(
+        seq, head, queue_id(tip), eq_n, released == 1, tree_seq, now, depths(stamp), accounts(budget)
+    )
+
+
+def depths(stamp: bytes) -> tuple[InboxDepth, ...]:
+    """`<session>:<messages>:<interrupts>`, one after the other."""
+    found = (part.rsplit(":", 2) for part in stamp.decode().split())
+    return tuple(InboxDepth(SessionId(s), int(r), int(i)) for s, r, i in found)
+
+
+def accounts(listed: Sequence[Sequence[Any]]) -> tuple[Account, ...]:
+    """The budgets as the scripts tell them."""
+    return tuple(
+        Account(kind.decode(), spent, held, None if limit == b"" else int(limit), guessed)
+        for kind, spent, held, limit, guessed in listed
+    )
 
 
 def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
@@ -129,19 +145,20 @@ def stored_entry(entry_id: bytes, fields: dict[bytes, bytes]) -> StoredEntry:
 
 
 def stored_event(entry_id: bytes, fields: dict[bytes, bytes]) -> StoredEvent:
-    return StoredEvent(number_of(entry_id), fields[b"p"], int(fields[b"s"]), fields[b"h"].decode())
+    tree_seq = int(fields.get(b"x", 0))
+    return StoredEvent(number_of(entry_id), fields[b"p"], int(fields[b"s"]), fields[b"h"].decode(), tree_seq)
 
 
 def tree_entry(entry_id: bytes, fields: dict[bytes, bytes]) -> TreeEntry:
-    depths = (part.rsplit(":", 2) for part in fields[b"d"].decode().split())
     return TreeEntry(
         tree_seq=number_of(entry_id),
         payload=fields[b"p"],
         session=SessionId(fields[b"s"].decode()),
         seq=int(fields[b"q"]),
         head=fields[b"h"],
-        depths=tuple(InboxDepth(SessionId(s), int(r), int(i)) for s, r, i in depths),
+        depths=depths(fields[b"d"]),
         at_ms=int(fields[b"t"]),
+        about=fields[b"a"],
     )
 
 

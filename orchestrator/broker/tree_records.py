@@ -131,6 +131,8 @@ class LimitsRaised:
 
     limits: Mapping[str, int]
     fresh: bool
+    woken: int
+    """How many agents waited for room in a budget and look again."""
     now_ms: int
 
 
@@ -193,10 +195,10 @@ class Standing:
     """Where a session of a tree stood when its claim was to be taken.
 
     `free`: nobody held it. `held`: its holder was heard from too lately, and goes on. `revoked`: the
-    claim is over, and the session is due.
+    claim is over, and the session is due. `gone`: there is no such session.
     """
 
     session: SessionId
-    state: Literal["free", "held", "revoked"]
+    state: Literal["free", "held", "revoked", "gone"]
     epoch: int
     worker: str | None

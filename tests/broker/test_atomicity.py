@@ -31,7 +31,15 @@ from orchestrator.broker.records import (
     NewTree,
     TimerSet,
 )
-from orchestrator.broker.tree_records import Draw, TreeEvent
+from orchestrator.broker.tree_records import (
+    BudgetWait,
+    Draw,
+    LimitChange,
+    Reservation,
+    Settlement,
+    Spend,
+    TreeEvent,
+)
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.ids import AgentId
 from tests.broker.actors import (
@@ -47,7 +55,7 @@ from tests.broker.actors import (
     submitted,
 )
 
-READ_ONLY = {"peek", "timers_due"}
+READ_ONLY = {"peek", "timers_due", "registry"}
 SHRINKING = {"delete"}
 """Scripts that only free memory: they run whole although the server is full."""
 
@@ -76,7 +84,7 @@ async def _life_of_a_tree(broker: Broker, wire: Wire) -> None:
         events=(NewEvent(b"hello", 1, "00000000"),),
         submissions=(NewSubmission("client", "s0", b"op"),),
     )
-    await broker.create(NewTree(root, (b"created",), {"limit:slots": b"4"}))
+    await broker.create(NewTree(root, (b"created",), {"limit:slots": b"4", "limit:tokens": b"50"}))
     session = root.session
     await submitted(broker, session)
     held = await broker.claim("default", "w1", "c1", SHARD)
@@ -110,8 +118,9 @@ async def _life_of_a_tree(broker: Broker, wire: Wire) -> None:
         tree_events=(TreeEvent((b"spawned",)),),
         approvals_open=(Approval("a", b"x"),),
         approvals_close=("b",),
-        summary={"1:status": b"queued"},
+        summary={"a:1": b"queued"},
         draws=(Draw("slots", 1, "limit:slots"),),
+        reservation=Reservation("1", Spend(10, 5, 1)),
         status="running",
         meta=b"meta",
         release="yield",
@@ -119,8 +128,22 @@ async def _life_of_a_tree(broker: Broker, wire: Wire) -> None:
     done = await broker.commit(request)
     assert isinstance(done, Committed)
     again = await claimed(broker, session, "w1", "c2")
-    letter = (Mail(child.session, b"to the child", True, "m2"),)
-    assert isinstance(await broker.commit(step(done, again.claim, "k2", mail=letter)), Committed)
+    request = step(
+        done,
+        again.claim,
+        "k2",
+        mail=(Mail(child.session, b"to the child", True, "m2"),),
+        tree_events=(
+            TreeEvent((b"<", b"/", b">"), (session, child.session), child.session, about=b"x", once="first"),
+        ),
+        settlements=(Settlement("1", Spend(100, 5, 1)),),
+        timers_set=(TimerSet("budget", 2, 1 << 45),),
+        budget_wait=BudgetWait(Spend(1, 1, 1), "budget"),
+    )
+    assert isinstance(await broker.commit(request), Committed)
+    told = TreeEvent((b"raised",), (session,))
+    assert (await broker.raise_limits(held.claim.tree, LimitChange("r1", {"tokens": 100}, told))).fresh
+    assert (await broker.registry(held.claim.tree)).limits == {"slots": 4, "tokens": 150}
     await broker.fire(SHARD)
     await broker.revoke(session)
     third = await claimed(broker, session, "w1", "c3")
@@ -169,7 +192,7 @@ async def _wrong_type_at_each_key(backend: Backend, wire: Wire, call: Call) -> N
 
 async def _stream_ahead_of_its_session(backend: Backend, wire: Wire, call: Call) -> None:
     streams = [k for k in dict.fromkeys(call.keys) if k.split(":")[2] in ("rollout", "eq", "sq", "tree")]
-    if call.script.name not in ("create", "commit", "submit", "emit", "fire"):
+    if call.script.name not in ("create", "commit", "submit", "emit", "fire", "raise_limits"):
         return
     for key in streams:
         if call.script.name == "submit" and ":eq:" in key:
@@ -240,7 +263,17 @@ async def test_full_server_refuses_every_script_whole(server: Backend) -> None:
 
 
 async def test_every_script_sent_twice_answers_and_changes_nothing_more(backend: Backend) -> None:
-    idempotent = {"create", "submit", "claim", "commit", "restore", "put_blob", "fire", "delete"}
+    idempotent = {
+        "create",
+        "submit",
+        "claim",
+        "commit",
+        "restore",
+        "put_blob",
+        "fire",
+        "delete",
+        "raise_limits",
+    }
     sent: list[Call] = []
 
     async def again(_: Backend, inner: Wire, call: Call) -> None:

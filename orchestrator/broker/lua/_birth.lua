@@ -32,7 +32,11 @@ end
 local function append_events(eq, events, n, keep, ttl_ms)
   if #events == 0 then return end
   for i, e in ipairs(events) do
-    redis.call('XADD', eq, 'MAXLEN', '~', keep, text(n + i) .. '-0', 'p', e[1], 's', e[2], 'h', e[3])
+    if e[4] then
+      redis.call('XADD', eq, 'MAXLEN', '~', keep, text(n + i) .. '-0', 'p', e[1], 's', e[2], 'h', e[3], 'x', e[4])
+    else
+      redis.call('XADD', eq, 'MAXLEN', '~', keep, text(n + i) .. '-0', 'p', e[1], 's', e[2], 'h', e[3])
+    end
   end
   redis.call('PEXPIRE', eq, ttl_ms)
 end
@@ -58,6 +62,7 @@ local function write_birth(b, agents, sessions, limits, now)
     remember(b.seen, b.seen_at, s[1] .. '|' .. s[2], n, s[3], now)
   end
   save_box(box)
+  redis.call('HSET', agents, 's:' .. b.agent_id, b.session)
   redis.call('ZADD', sessions, text(now), b.session)
   if #b.submissions > 0 then make_due(b.session, b.pool, agents) end
 end

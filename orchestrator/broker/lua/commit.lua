@@ -1,6 +1,6 @@
--- uses: base wake queue birth
--- commit(…) -> OK seq head tip eq released tree_seq now {session worker to poke, …}
---            | FENCED epoch why | REFUSED reason detail | CORRUPT key why
+-- uses: base wake queue birth tree budget
+-- commit(…) -> OK seq head tip eq released tree_seq now {session worker to poke, …} woken depths {account, …}
+--            | FENCED epoch why | REFUSED reason detail {account, …} | CORRUPT key why
 --
 -- The one write of the system: everything that one step of a session does becomes visible at once.
 -- Accepted only from the claim that holds the session, on top of the very entry that it built on.
@@ -8,19 +8,22 @@
 --
 -- ARGV  session pool tree worker claim epoch commit_id expect_seq expect_head cursor|'' release
 --       taken_regular taken_interrupts eq_keep eq_ttl_ms sq_max sq_max_bytes, then lists, each a
---       count and its rows: fields(2) entries(3) events(3) timers_clear(1) timers_set(4) pools(1)
---       targets(2) mail(4) children(a birth each) tree_entries(1) approvals_open(2)
---       approvals_close(1) summary(2) draws(3) unless_marked(1)
+--       count and its rows: fields(2) entries(3) events(3) timers_clear(1) timers_set(4)
+--       approvals_open(2) approvals_close(1); then 0, or 1 and what concerns the tree:
+--       pools(1) targets(2) mail(5) children(a birth each) tree_events(after inbox once about parts(1)
+--       targets(1)) summary(2) draws(3) unless_marked(1) within_budget settlements(request estimated
+--       amount) reservations(request amount) waits(timer amount). Target 0 is the session itself;
+--       inbox '' is none.
 --
 -- KEYS  1 session    hash    claim, seq, head, cursor, last commit and its result
 --       2 rollout    stream  receives the entries          3 eq     stream  receives the events
 --       4 sq         stream  trimmed to the new cursor     5 tree   stream  the tree log
---       6 agents     hash    projection, guards, fair turn
+--       6 agents     hash    projection, guards, budgets, fair turn
 --       7 due zset   8 leases zset   9 ready stream   10 clock string   of the session's pool
 --      11 timers     zset    the shard's deadlines        12 timer  hash    id -> generation:payload
 --      13 approvals  hash    the fleet's open approvals   14 sessions zset  by last change
---      15… four keys (as 7-10) for each further pool, then for each mail target its session hash
---          and sq stream, then for each child the six keys of a birth
+--      15… four keys (as 7-10) for each further pool, then for each target of mail or events its
+--          session hash, sq stream and eq stream, then for each child the six keys of a birth
 
 local session, pool_name, tree = take(), take(), take()
 local worker, claim, epoch = take(), take(), take()
@@ -35,26 +38,35 @@ local timers_clear, timers_set = take_list(1), take_list(4)
 for _, row in ipairs(timers_set) do
   row[3] = text(tonumber(row[3]) or error('MISCALL the time of a timer is not a number'))
 end
+local approvals_open, approvals_close = take_list(2), take_list(1)
 
 local pools = {[0] = fixed_pool(pool_name, 7)}
-local next_key = 15
-for i, row in ipairs(take_list(1)) do
-  pools[i] = fixed_pool(row[1], next_key)
-  next_key = next_key + 4
+local targets, mail, children, tree_events, summary, draws, unless_marked = {}, {}, {}, {}, {}, {}, {}
+local within_budget, settlements, reservations, waits = false, {}, {}, {}
+-- Most steps concern nobody else, and are not made to look at what does.
+if take_number() == 1 then
+  local next_key = 15
+  for i, row in ipairs(take_list(1)) do
+    pools[i] = fixed_pool(row[1], next_key)
+    next_key = next_key + 4
+  end
+  targets = take_list(2)
+  for _, target in ipairs(targets) do
+    target.pool, target.told = pools[tonumber(target[2])], {}
+    target.key, target.sq, target.eq = KEYS[next_key], KEYS[next_key + 1], KEYS[next_key + 2]
+    next_key = next_key + 3
+  end
+  mail = take_list(5)
+  for i = 1, take_number() do
+    children[i] = take_birth(next_key, pools)
+    next_key = next_key + BIRTH_KEYS
+  end
+  tree_events, summary, draws, unless_marked = take_tree_events(), take_list(2), take_list(3), take_list(1)
+  within_budget = take_number() == 1
+  for i = 1, take_number() do settlements[i] = {take(), take_number(), take_amount()} end
+  for i = 1, take_number() do reservations[i] = {take(), take_amount()} end
+  for i = 1, take_number() do waits[i] = {take(), take_amount()} end
 end
-local targets = take_list(2)
-for _, target in ipairs(targets) do
-  target.key, target.sq, target.pool = KEYS[next_key], KEYS[next_key + 1], pools[tonumber(target[2])]
-  next_key = next_key + 2
-end
-local mail = take_list(4)
-local children = {}
-for i = 1, take_number() do
-  children[i] = take_birth(next_key, pools)
-  next_key = next_key + BIRTH_KEYS
-end
-local tree_entries, approvals_open, approvals_close = take_list(1), take_list(2), take_list(1)
-local summary, draws, unless_marked = take_list(2), take_list(3), take_list(1)
 all_taken()
 
 -- 1. Is every key what it should be?
@@ -68,7 +80,7 @@ local function any_misfit()
     if bad then return bad end
   end
   for _, target in ipairs(targets) do
-    bad = misfit(target.key, 'hash') or misfit(target.sq, 'stream')
+    bad = misfit(target.key, 'hash') or misfit(target.sq, 'stream') or misfit(target.eq, 'stream')
     if bad then return bad end
   end
   for _, child in ipairs(children) do
@@ -86,45 +98,73 @@ if not own then return {'FENCED', 0, 'unknown session'} end
 local s = redis.call('HMGET', KEYS[1], 'owner', 'claim', 'epoch', 'head', 'cursor', 'eq', 'commit', 'result')
 if s[7] == commit_id then
   local eq, tip, released, tree_seq = string.match(s[8], '^(%d+) (%d+) (%d+) (%d+)$')
-  return {'OK', num(own.seq), s[4], tonumber(tip), tonumber(eq), tonumber(released), tonumber(tree_seq), now_ms(), {}}
+  return {'OK', num(own.seq), s[4], tonumber(tip), tonumber(eq), tonumber(released), tonumber(tree_seq), now_ms(), {}, 0, '', {}}
 end
 if s[1] ~= worker or s[2] ~= claim or s[3] ~= epoch then return {'FENCED', num(s[3]), 'claim'} end
 if own.seq ~= expect_seq then return {'FENCED', num(s[3]), 'seq'} end
 if s[4] ~= expect_head then return {'FENCED', num(s[3]), 'head'} end
 
 -- 3. May it do what it wants?
+local now = now_ms()
 for _, row in ipairs(unless_marked) do
-  if redis.call('HEXISTS', KEYS[6], row[1]) == 1 then return {'REFUSED', 'marked', row[1]} end
+  if redis.call('HEXISTS', KEYS[6], row[1]) == 1 then return {'REFUSED', 'marked', row[1], {}} end
 end
 local drawn = {}
 for _, row in ipairs(draws) do
   local counter, amount, limit = row[1], tonumber(row[2]), row[3]
   local value = (drawn[counter] or num(redis.call('HGET', KEYS[6], counter))) + amount
   local most = limit ~= '' and redis.call('HGET', KEYS[6], limit)
-  if amount > 0 and most and value > num(most) then return {'REFUSED', counter, text(num(most))} end
+  if amount > 0 and most and value > num(most) then return {'REFUSED', counter, text(num(most)), {}} end
   drawn[counter] = value
 end
-for _, target in ipairs(targets) do
-  if target.key == KEYS[1] then
-    target.box = own
-  else
-    target.box = read_box(target.key, target.sq)
+
+local budget, settled, to_wake
+if within_budget or #settlements > 0 or #reservations > 0 or #waits > 0 then
+  budget, settled, to_wake = read_budget(KEYS[6], now), {0, 0, 0}, ''
+  for _, row in ipairs(settlements) do
+    local counted = settle(budget, 'r:' .. session .. ':' .. row[1], KEYS[6], row[2] == 0 and row[3] or nil)
+    for i = 1, 3 do settled[i] = settled[i] + counted[i] end
+    to_wake, budget.waiting.reserved = budget.waiting.reserved, ''
   end
-  if not target.box or target.box.tree ~= tree then return {'REFUSED', 'unknown_target', target[1]} end
-  if target.box.archived then return {'REFUSED', 'archived_target', target[1]} end
-  if target.box.pool ~= target.pool.name then return {'MOVED', target.box.tree, target.box.pool, target[1]} end
-  if ahead(target.sq, target.box.n) then return ahead_reply(target.sq, target.box.n) end
+  local why, kind
+  if within_budget then
+    why, kind = no_room(budget, {0, 0, 0})
+    if why == 'spent' then return {'REFUSED', 'budget_spent', kind, accounts(budget)} end
+  end
+  for _, row in ipairs(reservations) do
+    local field = 'r:' .. session .. ':' .. row[1]
+    let_go(budget, held_for(budget, field, KEYS[6]))
+    why, kind = no_room(budget, row[2])
+    if why then return {'REFUSED', 'budget_' .. why, kind, accounts(budget)} end
+    hold(budget, field, row[2])
+  end
+  for _, row in ipairs(waits) do
+    why = no_room(budget, row[2])
+    if not why then return {'REFUSED', 'budget_free', '', accounts(budget)} end
+    budget.waiting[why] = listed(budget.waiting[why], session .. ':' .. row[1])
+  end
+end
+
+targets[0] = {session, key = KEYS[1], sq = KEYS[4], eq = KEYS[3], pool = pools[0], box = own, told = {}}
+for _, target in ipairs(targets) do
+  target.box = read_box(target.key, target.sq)
 end
 for _, m in ipairs(mail) do
   local target = targets[tonumber(m[1])]
-  if not has_room(target.box, #m[2], limits.sq_max, limits.sq_max_bytes) then
-    return {'REFUSED', 'queue_full', target[1]}
+  local box = target.box
+  if not box or box.tree ~= tree then return {'REFUSED', 'unknown_target', target[1], {}} end
+  if box.archived then return {'REFUSED', 'archived_target', target[1], {}} end
+  if box.pool ~= target.pool.name then return {'MOVED', box.tree, box.pool, target[1]} end
+  if ahead(target.sq, box.n) then return ahead_reply(target.sq, box.n) end
+  if not has_room(box, #m[2], limits.sq_max, limits.sq_max_bytes) then
+    return {'REFUSED', 'queue_full', target[1], {}}
   end
-  target.box.pending = target.box.pending + 1
-  target.box.pending_bytes = target.box.pending_bytes + #m[2]
+  box.pending = box.pending + 1
+  box.pending_bytes = box.pending_bytes + #m[2]
+  target.mailed = true
 end
 for _, child in ipairs(children) do
-  if redis.call('EXISTS', child.key) == 1 then return {'REFUSED', 'session_exists', child.session} end
+  if redis.call('EXISTS', child.key) == 1 then return {'REFUSED', 'session_exists', child.session, {}} end
   bad = birth_misfit(child)
   if bad then return bad end
 end
@@ -137,7 +177,7 @@ if ahead(KEYS[3], old_eq) then return ahead_reply(KEYS[3], old_eq) end
 if ahead(KEYS[4], own.n) then return ahead_reply(KEYS[4], own.n) end
 if ahead(KEYS[5], tree_seq) then return ahead_reply(KEYS[5], tree_seq) end
 local cursor = cursor_arg == '' and old_cursor or tonumber(cursor_arg)
-if cursor < old_cursor or cursor > own.n then return {'REFUSED', 'cursor', text(own.n)} end
+if cursor < old_cursor or cursor > own.n then return {'REFUSED', 'cursor', text(own.n), {}} end
 local read_to_end = cursor == own.n
 local done = own.total
 if not read_to_end then
@@ -147,14 +187,55 @@ if not read_to_end then
     if first[2][i] == 'b' then done = num(first[2][i + 1]) end
   end
 end
-local now = now_ms()
-local seq, eq = old_seq + #entries, old_eq + #events
+local seq = old_seq + #entries
 local head = #entries > 0 and entries[#entries][3] or s[4]
+
+-- Depths first: an event that tells them is to tell what is true when it is seen.
+own.regular = math.max(0, own.regular - taken_regular)
+own.interrupts = math.max(0, own.interrupts - taken_interrupts)
+targets[0].counted = taken_regular + taken_interrupts > 0
+for _, m in ipairs(mail) do
+  local target = targets[tonumber(m[1])]
+  local lane = m[3] == '1' and 'interrupts' or 'regular'
+  if m[5] == '1' then
+    target.box[lane] = target.box[lane] + 1
+    target.counted = true
+  end
+end
+local depths = {}
+for i = 0, #targets do
+  local target = targets[i]
+  if target.counted then
+    depths[#depths + 1] = target[1] .. ':' .. text(target.box.regular) .. ':' .. text(target.box.interrupts)
+  end
+end
+local stamp = table.concat(depths, ' ')
+
+tree_events = unsaid(tree_events, KEYS[6])
+for i, event in ipairs(tree_events) do
+  event.payload = woven(event.parts, event.inbox ~= '' and targets[tonumber(event.inbox)].box)
+  for _, row in ipairs(event.targets) do
+    local told = targets[tonumber(row[1])].told
+    told[#told + 1] = {event.payload, tree_seq + i, event.after}
+  end
+end
+local watchers = {}
+for _, target in ipairs(targets) do
+  local box = target.box
+  -- Who is gone needs not be told: the tree log has it.
+  if #target.told > 0 and box and box.tree == tree and not box.archived then
+    local at = redis.call('HMGET', target.key, 'eq', 'head')
+    if ahead(target.eq, num(at[1])) then return ahead_reply(target.eq, num(at[1])) end
+    watchers[#watchers + 1] = {key = target.key, eq = target.eq, n = num(at[1]), seq = box.seq, head = at[2], told = target.told}
+  end
+end
+
+local eq = old_eq + #events + #targets[0].told
 local tip = own.n + own.pending
 local parks = release == 'park' and cursor == tip
 local yields = release == 'yield'
 local released = (parks or yields) and 1 or 0
-local final_tree_seq = tree_seq + #tree_entries
+local final_tree_seq = tree_seq + #tree_events
 local result = text(eq) .. ' ' .. text(tip) .. ' ' .. released .. ' ' .. text(final_tree_seq)
 
 -- 5. Write. HSET first: under maxmemory Redis refuses a script's first growing write and no later one.
@@ -169,8 +250,8 @@ end
 for _, row in ipairs(fields) do set[#set + 1], set[#set + 2] = row[1], row[2] end
 redis.call('HSET', KEYS[1], unpack(set))
 append_entries(KEYS[2], entries, old_seq, epoch)
-append_events(KEYS[3], events, old_eq, limits.eq_keep, limits.eq_ttl_ms)
 own.seq = text(seq)
+append_events(KEYS[3], with_told(events, targets[0].told, own.seq, head), old_eq, limits.eq_keep, limits.eq_ttl_ms)
 
 if cursor > old_cursor then
   if read_to_end then
@@ -180,26 +261,26 @@ if cursor > old_cursor then
   end
 end
 
-local depths, pokes = {}, {}
-own.regular = math.max(0, own.regular - taken_regular)
-own.interrupts = math.max(0, own.interrupts - taken_interrupts)
+local pokes = {}
 for _, m in ipairs(mail) do
-  local box = targets[tonumber(m[1])].box
-  enqueue(box, {kind = 'mail', payload = m[2], client = '', submission = m[4], sender = session, lane = m[3]}, now)
-  if m[3] == '1' then box.interrupts = box.interrupts + 1 else box.regular = box.regular + 1 end
+  local entry = {kind = 'mail', payload = m[2], client = '', submission = m[4], sender = session, lane = m[3]}
+  enqueue(targets[tonumber(m[1])].box, entry, now)
 end
 save_box(own)
--- Tree log entries carry the depths of every inbox that this commit touched.
-depths[1] = session .. ':' .. text(own.regular) .. ':' .. text(own.interrupts)
 for _, target in ipairs(targets) do
   local box = target.box
-  if box ~= own then
-    depths[#depths + 1] = target[1] .. ':' .. text(box.regular) .. ':' .. text(box.interrupts)
+  if target.mailed then
     save_box(box)
     wake_if_parked(target[1], target.pool, KEYS[6], box.quarantined)
     if is_held(target[1], target.pool) then
       pokes[#pokes + 1], pokes[#pokes + 2] = target[1], box.owner
     end
+  end
+end
+for i = 0, #targets do
+  local box = targets[i].box
+  if targets[i].counted then
+    redis.call('HSET', KEYS[6], 'm:' .. box.agent_id, text(box.regular), 'i:' .. box.agent_id, text(box.interrupts))
   end
 end
 
@@ -214,14 +295,21 @@ for _, row in ipairs(timers_set) do
   redis.call('HSET', KEYS[12], row[1], row[2] .. ':' .. row[4])
 end
 
-local stamp = table.concat(depths, ' ')
-for i, row in ipairs(tree_entries) do
-  redis.call('XADD', KEYS[5], text(tree_seq + i) .. '-0',
-    'p', row[1], 's', session, 'q', text(seq), 'h', head, 'd', stamp, 't', text(now))
+local cause = {session = session, seq = seq, head = head, depths = stamp}
+for i, event in ipairs(tree_events) do
+  log_event(KEYS[5], tree_seq + i, event, cause, now)
+  if event.once ~= '' then redis.call('HSET', KEYS[6], 'said:' .. event.once, text(tree_seq + i)) end
 end
-if #tree_entries > 0 then redis.call('HSET', KEYS[6], 'tree_seq', text(final_tree_seq)) end
+for _, watcher in ipairs(watchers) do tell(watcher, watcher.told, limits) end
+if #tree_events > 0 then redis.call('HSET', KEYS[6], 'tree_seq', text(final_tree_seq)) end
 for _, row in ipairs(summary) do redis.call('HSET', KEYS[6], row[1], row[2]) end
 for counter, value in pairs(drawn) do redis.call('HSET', KEYS[6], counter, text(value)) end
+local woken = 0
+if budget then
+  save_budget(budget, KEYS[6])
+  if #settlements > 0 then use_by(own.agent_id, settled, KEYS[6]) end
+  woken = wake_waiting(to_wake, KEYS[11], now)
+end
 
 for _, row in ipairs(approvals_close) do redis.call('HDEL', KEYS[13], session .. ':' .. row[1]) end
 for _, row in ipairs(approvals_open) do
@@ -231,4 +319,4 @@ redis.call('ZADD', KEYS[14], text(now), session)
 
 if released == 1 then redis.call('ZREM', KEYS[8], session) end
 if yields then make_due(session, pools[0], KEYS[6]) end
-return {'OK', seq, head, tip, eq, released, final_tree_seq, now, pokes}
+return {'OK', seq, head, tip, eq, released, final_tree_seq, now, pokes, woken, stamp, budget and accounts(budget) or {}}

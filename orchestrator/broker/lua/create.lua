@@ -4,7 +4,7 @@
 -- A root session comes into being with its first entries and submissions. The session id is the
 -- idempotency key: the same request again gets DUP, another request under the id CONFLICT.
 --
--- KEYS  1 agents:<tree>    hash    the tree's projection; receives the tree's turn, tree_seq, summary
+-- KEYS  1 agents:<tree>    hash    the tree's projection; receives the tree's turn, tree_seq, summary, first moment
 --       2 tree:<tree>      stream  the tree log; receives the tree entries
 --       3 sessions         zset    every session of the shard by last change
 --       4 due:<pool>       zset    5 leases:<pool> zset   6 ready:<pool> stream   7 clock:<pool> string
@@ -28,12 +28,13 @@ local tree_seq = num(redis.call('HGET', KEYS[1], 'tree_seq'))
 if ahead(KEYS[2], tree_seq) then return ahead_reply(KEYS[2], tree_seq) end
 
 -- HSET first: under maxmemory Redis refuses a script's first growing write and no later one.
-redis.call('HSET', KEYS[1], 'tree_seq', text(tree_seq + #tree_entries), 'root', born.session)
+redis.call('HSET', KEYS[1], 'tree_seq', text(tree_seq + #tree_entries), 'root', born.session,
+  'wall_from', text(now))
 write_birth(born, KEYS[1], KEYS[3], limits, now)
 local head = redis.call('HGET', born.key, 'head')
 for i, e in ipairs(tree_entries) do
   redis.call('XADD', KEYS[2], text(tree_seq + i) .. '-0',
-    'p', e[1], 's', born.session, 'q', text(#born.entries), 'h', head, 'd', '', 't', text(now))
+    'p', e[1], 's', born.session, 'q', text(#born.entries), 'h', head, 'd', '', 't', text(now), 'a', '')
 end
 for _, f in ipairs(summary) do redis.call('HSET', KEYS[1], f[1], f[2]) end
 return {'OK', now}

@@ -1,23 +1,57 @@
 -- uses: base wake
--- revoke(session, pool, tree) -> OK epoch now | UNKNOWN | MOVED tree pool | CORRUPT key why
+-- revoke(tree, silent_ms|'', pools(1), sessions(2)) -> OK now {state epoch worker, …} | MOVED tree pool session
+--                                                       | CORRUPT key why
 --
--- Takes the claim from whoever holds it: for a holder that renews but does not act. The epoch
--- grows, nobody owns the session, and it is due if it was held. Also readmits a quarantined one.
+-- Takes claims from whoever holds them: the epoch grows, nobody owns the session, and it is due if it
+-- was held. With silent_ms only from those whose lease ran out that long ago, and nothing else is
+-- touched; without, also from nobody, and the quarantined are readmitted. All of one tree, at one moment.
 --
--- KEYS  1 session hash   2 agents hash   3 due zset   4 leases zset   5 ready stream   6 clock string
+-- KEYS  1 agents hash   2… four keys (due, leases, ready, clock) for each pool, then the session hashes
 
-local session, pool_name, tree = take(), take(), take()
-local pool = fixed_pool(pool_name, 3)
+local tree, silent = take(), take()
+local silent_ms = silent ~= '' and (tonumber(silent) or error('MISCALL silent_ms is not a number'))
+local pools, next_key = {}, 2
+for i, row in ipairs(take_list(1)) do
+  pools[i] = fixed_pool(row[1], next_key)
+  next_key = next_key + 4
+end
+local sessions = take_list(2)
+for i, row in ipairs(sessions) do
+  row.key = KEYS[next_key + i - 1]
+  row.pool = pools[tonumber(row[2])] or error('MISCALL there is no pool ' .. row[2])
+end
 all_taken()
-local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'hash') or pool_misfit(pool)
-if bad then return bad end
-local s = redis.call('HMGET', KEYS[1], 'tree', 'pool', 'epoch', 'quarantined')
-if not s[1] then return {'UNKNOWN'} end
-if s[1] ~= tree or s[2] ~= pool_name then return {'MOVED', s[1], s[2]} end
-local epoch = num(s[3]) + 1
-local owed = is_held(session, pool) or s[4] == '1'
 
-redis.call('HSET', KEYS[1], 'epoch', text(epoch), 'owner', '', 'claim', '', 'quarantined', '', 'tries', '0')
-redis.call('ZREM', pool.leases, session)
-if owed then make_due(session, pool, KEYS[2]) end
-return {'OK', epoch, now_ms()}
+local bad = misfit(KEYS[1], 'hash')
+if bad then return bad end
+for _, pool in ipairs(pools) do
+  bad = pool_misfit(pool)
+  if bad then return bad end
+end
+local now = now_ms()
+for _, row in ipairs(sessions) do
+  bad = misfit(row.key, 'hash')
+  if bad then return bad end
+  local s = redis.call('HMGET', row.key, 'tree', 'pool', 'epoch', 'quarantined', 'owner')
+  if s[1] and (s[1] ~= tree or s[2] ~= row.pool.name) then return {'MOVED', s[1], s[2], row[1]} end
+  local expiry = tonumber(redis.call('ZSCORE', row.pool.leases, row[1]) or '')
+  row.epoch, row.worker, row.state = num(s[3]), s[5] or '', 'free'
+  if expiry then row.state = (not silent_ms or expiry + silent_ms <= now) and 'revoked' or 'held' end
+  if not s[1] then row.state = 'gone' end
+  row.takes = row.state == 'revoked' or row.state == 'free' and not silent_ms
+  row.owed = expiry or s[4] == '1'
+end
+
+local found = {}
+for _, row in ipairs(sessions) do
+  if row.takes then
+    row.epoch = row.epoch + 1
+    redis.call('HSET', row.key, 'epoch', text(row.epoch), 'owner', '', 'claim', '', 'quarantined', '', 'tries', '0')
+    redis.call('ZREM', row.pool.leases, row[1])
+    if row.owed then make_due(row[1], row.pool, KEYS[1]) end
+  end
+  found[#found + 1] = row.state
+  found[#found + 1] = row.epoch
+  found[#found + 1] = row.worker
+end
+return {'OK', now, found}

@@ -1,0 +1,124 @@
+-- Shared by scripts that touch a tree's budgets: what was used, what is held, what is allowed.
+-- Amounts are {tokens, cost, requests}; fields of agents:<tree> are listed in tree_records.py.
+-- Whoever waits for room is written down with a timer, and waking is to make that timer due: one
+-- more write to a key that every commit has, whoever waits, and it survives whoever wakes.
+
+local KINDS = {'tokens', 'cost', 'requests'}
+
+local function take_amount()
+  return {take_number(), take_number(), take_number()}
+end
+
+local function parse_amount(stored)
+  local tokens, cost, requests = string.match(stored or '', '^(%d+) (%d+) (%d+)$')
+  if not tokens then return nil end
+  return {tonumber(tokens), tonumber(cost), tonumber(requests)}
+end
+
+local function amount_text(amount)
+  return text(amount[1]) .. ' ' .. text(amount[2]) .. ' ' .. text(amount[3])
+end
+
+local function read_budget(agents, now)
+  local f = redis.call('HMGET', agents, 'spent:tokens', 'spent:cost', 'spent:requests', 'held:tokens', 'held:cost',
+    'held:requests', 'guessed:tokens', 'guessed:cost', 'guessed:requests', 'limit:tokens', 'limit:cost',
+    'limit:requests', 'limit:wall', 'wall_from', 'wait:reserved', 'wait:spent')
+  return {
+    spent = {num(f[1]), num(f[2]), num(f[3])}, held = {num(f[4]), num(f[5]), num(f[6])},
+    guessed = {num(f[7]), num(f[8]), num(f[9])}, limit = {tonumber(f[10] or ''), tonumber(f[11] or ''), tonumber(f[12] or '')},
+    wall_limit = tonumber(f[13] or ''), wall = f[14] and now - num(f[14]) or 0,
+    waiting = {reserved = f[15] or '', spent = f[16] or ''}, changed = {}, gone = {},
+  }
+end
+
+-- Why the amount may not be reserved, or nothing. With nothing held it may although it does not fit:
+-- nobody's end could ever make room for it, and something is left.
+local function no_room(budget, amount)
+  for i, kind in ipairs(KINDS) do
+    if budget.limit[i] and budget.spent[i] >= budget.limit[i] then return 'spent', kind end
+  end
+  if budget.wall_limit and budget.wall >= budget.wall_limit then return 'spent', 'wall' end
+  for i, kind in ipairs(KINDS) do
+    local asked = budget.spent[i] + budget.held[i] + amount[i]
+    if budget.limit[i] and asked > budget.limit[i] and budget.held[i] > 0 then return 'reserved', kind end
+  end
+end
+
+-- What is held for a request, so that reserving it again does not count twice.
+local function held_for(budget, field, agents)
+  return not budget.gone[field] and parse_amount(redis.call('HGET', agents, field)) or {0, 0, 0}
+end
+
+local function let_go(budget, reserved)
+  for i = 1, 3 do budget.held[i] = math.max(0, budget.held[i] - reserved[i]) end
+end
+
+local function hold(budget, field, amount)
+  for i = 1, 3 do budget.held[i] = budget.held[i] + amount[i] end
+  budget.changed[field] = amount_text(amount)
+end
+
+-- used nil: what was reserved, as an estimate. Answers what was counted.
+local function settle(budget, field, agents, used)
+  local reserved = held_for(budget, field, agents)
+  local counted = used or reserved
+  budget.gone[field] = true
+  let_go(budget, reserved)
+  for i = 1, 3 do
+    budget.spent[i] = budget.spent[i] + counted[i]
+    if not used then budget.guessed[i] = budget.guessed[i] + counted[i] end
+  end
+  return counted
+end
+
+local function save_budget(budget, agents)
+  local set = {}
+  for i, kind in ipairs(KINDS) do
+    for _, name in ipairs({'spent', 'held', 'guessed'}) do
+      set[#set + 1], set[#set + 2] = name .. ':' .. kind, text(budget[name][i])
+    end
+  end
+  for field, value in pairs(budget.changed) do set[#set + 1], set[#set + 2] = field, value end
+  redis.call('HSET', agents, unpack(set))
+  for field in pairs(budget.gone) do
+    if not budget.changed[field] then redis.call('HDEL', agents, field) end
+  end
+  for why, list in pairs(budget.waiting) do
+    if list ~= '' then
+      redis.call('HSET', agents, 'wait:' .. why, list)
+    else
+      redis.call('HDEL', agents, 'wait:' .. why)
+    end
+  end
+end
+
+local function use_by(agent_id, amount, agents)
+  local field = 'u:' .. agent_id
+  local used = parse_amount(redis.call('HGET', agents, field)) or {0, 0, 0}
+  for i = 1, 3 do used[i] = used[i] + amount[i] end
+  redis.call('HSET', agents, field, amount_text(used))
+end
+
+local function listed(list, member)
+  if string.find(' ' .. list .. ' ', ' ' .. member .. ' ', 1, true) then return list end
+  return list == '' and member or list .. ' ' .. member
+end
+
+-- Makes due the timers of a list 'session:timer session:timer …'; XX: who stopped waiting cleared its own.
+local function wake_waiting(list, timers, now)
+  local woken = 0
+  for member in string.gmatch(list, '%S+') do
+    redis.call('ZADD', timers, 'XX', text(now), member)
+    woken = woken + 1
+  end
+  return woken
+end
+
+local function accounts(budget)
+  local found = {}
+  for i, kind in ipairs(KINDS) do
+    found[i] = {kind, budget.spent[i], budget.held[i], budget.limit[i] or '', budget.guessed[i]}
+  end
+  found[4] = {'wall', budget.wall, 0, budget.wall_limit or '', 0}
+  return found
+end

@@ -1,0 +1,76 @@
+-- Shared by scripts that write the tree log: events in one order, and those who are told of them.
+-- A watcher is the event queue's side of a session: {key, eq, n, seq, head, keep}. Its payloads are
+-- opaque; between the parts of one stand numbers that only the commit knows.
+
+local function take_tree_event()
+  return {
+    after = take_number(), inbox = take(), once = take(), about = take(),
+    parts = take_list(1), targets = take_list(1),
+  }
+end
+
+local function take_tree_events()
+  local events = {}
+  for i = 1, take_number() do events[i] = take_tree_event() end
+  return events
+end
+
+-- Those that will be written: an event with a name is not, if one of that name was. The name counts
+-- from the first of one script on, so that a step may repeat itself.
+local function unsaid(events, agents)
+  local kept, said = {}, {}
+  for _, event in ipairs(events) do
+    local name = event.once
+    if name == '' or not said[name] and redis.call('HEXISTS', agents, 'said:' .. name) == 0 then
+      kept[#kept + 1] = event
+      if name ~= '' then said[name] = true end
+    end
+  end
+  return kept
+end
+
+local function woven(parts, box)
+  if #parts == 1 then return parts[1][1] end
+  local found = {parts[1][1]}
+  for i = 2, #parts do
+    found[#found + 1] = box and text(i % 2 == 0 and box.regular or box.interrupts) or '0'
+    found[#found + 1] = parts[i][1]
+  end
+  return table.concat(found)
+end
+
+local function hash8_of(head)
+  return (string.gsub(string.sub(head, 1, 4), '.', function(c) return string.format('%02x', string.byte(c)) end))
+end
+
+-- cause: {session, seq, head, depths}
+local function log_event(tree, tree_seq, event, cause, now)
+  redis.call('XADD', tree, text(tree_seq) .. '-0', 'p', event.payload, 's', cause.session, 'q', text(cause.seq),
+    'h', cause.head, 'd', cause.depths, 't', text(now), 'a', event.about)
+end
+
+-- The session's own events, and among them those of the tree that it is told of, each in its place.
+-- Own rows are {payload, seq, hash8}, told ones {payload, tree_seq, after}.
+local function with_told(events, told, seq, head)
+  if #told == 0 then return events end
+  local merged, next_told, hash8 = {}, 1, hash8_of(head)
+  for i = 0, #events do
+    if i > 0 then merged[#merged + 1] = events[i] end
+    while told[next_told] and (told[next_told][3] <= i or i == #events) do
+      merged[#merged + 1] = {told[next_told][1], seq, hash8, text(told[next_told][2])}
+      next_told = next_told + 1
+    end
+  end
+  return merged
+end
+
+-- rows: {payload, tree_seq}
+local function tell(watcher, rows, limits)
+  redis.call('HSET', watcher.key, 'eq', text(watcher.n + #rows))
+  local hash8 = hash8_of(watcher.head)
+  for i, row in ipairs(rows) do
+    redis.call('XADD', watcher.eq, 'MAXLEN', '~', limits.eq_keep, text(watcher.n + i) .. '-0',
+      'p', row[1], 's', watcher.seq, 'h', hash8, 'x', text(row[2]))
+  end
+  redis.call('PEXPIRE', watcher.eq, limits.eq_ttl_ms)
+end

@@ -1,0 +1,9 @@
+-- uses: base
+-- registry() -> now {field value, …}
+--
+-- Reads the projection of a tree, and the time that its wall clock is measured by. Writes nothing.
+--
+-- KEYS  1 agents hash
+
+all_taken()
+return {now_ms(), redis.call('HGETALL', KEYS[1])}

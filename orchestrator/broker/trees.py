@@ -1,0 +1,150 @@
+"""Acting on a tree as a whole: ids, limits, claims. The steps of its agents are commits, as ever.
+
+Knows no agents' doings. What it needs to know of a tree it reads from the registry first, and the
+scripts check it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator.broker.commit_requests import tree_event_rows
+from orchestrator.broker.connection import Call
+from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.records import Place
+from orchestrator.broker.replies import code_of, unexpected
+from orchestrator.broker.requests import eq_limits, rows
+from orchestrator.broker.scripts import load
+from orchestrator.broker.timers import Timers
+from orchestrator.broker.tree_records import BUDGET_KINDS, LimitChange, LimitsRaised, Standing
+from orchestrator.core.ids import AgentId, SessionId, TreeId
+
+WARN_PERCENT = 80
+_SESSIONS_A_CALL = 250
+"""One script holds Redis for as long as it runs; this many take it about a millisecond."""
+
+
+def warned(kind: str) -> str:
+    """The name under which a tree is warned once that a budget is nearly used up (`TreeEvent.once`)."""
+    return f"{kind}:{WARN_PERCENT}"
+
+
+def exhausted(kind: str) -> str:
+    """The name under which it is said once that a budget is used up."""
+    return f"{kind}:100"
+
+
+class Trees(Timers):
+    """The part of the broker that speaks to whole trees."""
+
+    async def reserve(self, tree: TreeId, count: int) -> range:
+        """Agent ids of the tree that nobody else will get."""
+        reply = await self._wire.run(Call(load("reserve"), [self.keys.agents(tree)], [count]))
+        if code_of(reply, tree) != "OK":
+            raise unexpected("reserve", reply[0].decode())
+        self._clock.heard(reply[2])
+        return range(AgentId(reply[1]), reply[1] + count)
+
+    async def raise_limits(self, tree: TreeId, change: LimitChange) -> LimitsRaised:
+        """Adds to limits, once per change, and wakes whoever waits for room in a budget."""
+        reply = await self._wire.run(self._raise_call(tree, change))
+        match code_of(reply, tree):
+            case "OK" | "DUP" as code:
+                _, now, limits, woken = reply
+            case code:
+                raise unexpected("raise_limits", code)
+        if woken:
+            await self.fire_soon(self.keys.shard_of(tree))
+        return LimitsRaised(_numbers(limits), code == "OK", woken, self._clock.heard(now))
+
+    def _raise_call(self, tree: TreeId, change: LimitChange) -> Call:
+        keys, root = self.keys, SessionId(tree)
+        names = [keys.agents(tree), keys.tree(tree), keys.timers(keys.shard_of(tree))]
+        kinds = [kind for kind in change.add if kind in BUDGET_KINDS]
+        events = () if change.event is None else (change.event,)
+        args = [
+            change.change,
+            *eq_limits(self.config),
+            *rows(change.add.items()),
+            *rows((name(kind),) for kind in kinds for name in (warned, exhausted)),
+            *tree_event_rows(events, {root: 0}),
+        ]
+        return Call(load("raise_limits"), [*names, keys.session(root), keys.eq(root)], args)
+
+    async def revoke(self, session: SessionId) -> int:
+        """Takes the claim from its holder and readmits a quarantined session; answers the new epoch."""
+        place = await self.place(session)
+        standing = await self.revoke_tree(place.tree, [session])
+        if standing[0].state == "gone":
+            raise UnknownSession(session)
+        return standing[0].epoch
+
+    async def revoke_tree(
+        self, tree: TreeId, sessions: Sequence[SessionId], silent_s: float | None = None
+    ) -> tuple[Standing, ...]:
+        """Takes the claims of sessions of one tree, and says where each stood.
+
+        With `silent_s` only claims whose lease ran out that long ago: their holder's keeper has killed
+        by its own clock. Without it every claim, and quarantined sessions are readmitted.
+        """
+        silent = "" if silent_s is None else str(int(silent_s * 1000))
+        found: list[Standing] = []
+        for start in range(0, len(sessions), _SESSIONS_A_CALL):
+            found += await self._revoke(tree, sessions[start : start + _SESSIONS_A_CALL], silent)
+        return tuple(found)
+
+    async def _revoke(self, tree: TreeId, sessions: Sequence[SessionId], silent: str) -> list[Standing]:
+        known, gone = await self._split(tree, sessions)
+        standings = {session: Standing(session, "gone", 0, None) for session in gone}
+        while known:
+            reply = await self._wire.run(self._revoke_call(known, tree, silent))
+            match code_of(reply, tree):
+                case "OK":
+                    self._clock.heard(reply[1])
+                    standings.update(_standings(known, reply[2]))
+                    break
+                case "MOVED":
+                    self._places.pop(SessionId(reply[3].decode()), None)
+                    known, _ = await self._split(tree, [place.session for place in known])
+                case code:
+                    raise unexpected("revoke", code)
+        return [standings.get(session, Standing(session, "gone", 0, None)) for session in sessions]
+
+    async def _split(
+        self, tree: TreeId, sessions: Sequence[SessionId]
+    ) -> tuple[list[Place], list[SessionId]]:
+        """Those of the tree with their places, and those that do not exist."""
+        known, gone = [], []
+        for session in sessions:
+            try:
+                place = await self.place(session)
+            except UnknownSession:
+                gone.append(session)
+                continue
+            if place.tree != tree:
+                raise ValueError(f"session {session} is of the tree {place.tree}, not of {tree}")
+            known.append(place)
+        return known, gone
+
+    def _revoke_call(self, places: Sequence[Place], tree: TreeId, silent: str) -> Call:
+        shard = self.keys.shard_of(tree)
+        pools = list(dict.fromkeys(place.pool for place in places))
+        keys = [self.keys.agents(tree)]
+        for pool in pools:
+            keys += self.keys.pool(shard, pool)
+        keys += [self.keys.session(place.session) for place in places]
+        listed = rows((place.session, pools.index(place.pool) + 1) for place in places)
+        return Call(load("revoke"), keys, [tree, silent, *rows((pool,) for pool in pools), *listed])
+
+
+def _standings(places: Sequence[Place], flat: Sequence[Any]) -> Mapping[SessionId, Standing]:
+    found = zip(places, flat[::3], flat[1::3], flat[2::3], strict=True)
+    return {
+        place.session: Standing(place.session, state.decode(), epoch, worker.decode() or None)
+        for place, state, epoch, worker in found
+    }
+
+
+def _numbers(flat: Sequence[Any]) -> Mapping[str, int]:
+    return {name.decode(): int(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
