@@ -39,7 +39,7 @@ def record_of(facts: SessionFacts, tree: TreeView) -> Json:
 
 def summary_of(record: Mapping[str, Any], pending: Sequence[int] = (0, 0)) -> Json:
     """The SubagentSummary of a registry's record."""
-    shown = {name: value for name, value in record.items() if name not in {"turn", "marked"}}
+    shown = {name: value for name, value in record.items() if name != "turn"}
     return {**shown, "pending_messages": pending[0], "pending_interrupts": pending[1]}
 
 

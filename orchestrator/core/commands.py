@@ -140,6 +140,8 @@ class Target:
     status: str
     record: Mapping[str, Any] = field(default_factory=dict)
     pending: tuple[int, int] = (0, 0)
+    marked: bool = False
+    """It was cancelled, whether it has heard of it or not."""
 
     @property
     def finished(self) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 Json = dict[str, Any]
@@ -33,6 +34,7 @@ class Entry:
     at_ms: int = 0
 
 
+@lru_cache(maxsize=64)  # all entries of a step are written at one moment
 def timestamp(at_ms: int) -> str:
     """UTC with milliseconds, as the peer writes it: `2025-09-20T10:00:00.123Z`."""
     moment = datetime.fromtimestamp(at_ms / 1000, UTC)
@@ -173,11 +175,6 @@ def child_made(child: Json) -> Entry:
 def child_changed(agent_id: int, **changes: Any) -> Entry:
     """What a child's letter, or an act of this session, says of it now."""
     return fact("child_changed", agent_id=agent_id, changes=changes)
-
-
-def child_gone(agent_id: int) -> Entry:
-    """The child was pruned: it is not listed any more."""
-    return fact("child_gone", agent_id=agent_id)
 
 
 def mail_received(mail: Json) -> Entry:

@@ -112,6 +112,12 @@ def take(draft: Draft, mails: Sequence[Mail]) -> None:
     tell_inbox(draft, draft.state.facts)
 
 
+def forget_child(draft: Draft, agent_id: int) -> None:
+    """A child was pruned: it is not listed, and a result that was not read is void."""
+    take(draft, [m for m in draft.state.tree.inbox if m.kind == "completion" and m.agent_id == agent_id])
+    draft.add(e.child_changed(agent_id, pruned=True))
+
+
 def _read(draft: Draft, mail: Mail) -> None:
     """A result that was read makes a ready child idle, unless it works again by now."""
     child = draft.state.tree.children.get(mail.agent_id)

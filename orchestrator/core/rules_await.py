@@ -18,7 +18,7 @@ from orchestrator.core.tree import Mail
 
 def await_agents(draft: Draft, call: Call, asked: Await) -> None:
     """Returns at once with what is there, or when nothing can come; else waits."""
-    children = draft.state.tree.children
+    children = draft.state.tree.listed_children
     if not children:
         finish(draft, call, "there is no agent to wait for; spawn or fork one first")
         return

@@ -14,7 +14,7 @@ from orchestrator.core.tree import Child
 
 def helper_done(draft: Draft, child: Child, content: Mapping[str, Any]) -> None:
     """A helper came to rest; a call that does not wait for it any more was stopped meanwhile."""
-    draft.add(e.child_gone(child.agent_id))
+    draft.add(e.child_changed(child.agent_id, pruned=True))
     call = _call_of(draft, child)
     if call is None:
         return

@@ -9,11 +9,11 @@ from orchestrator.core import entries as e
 from orchestrator.core.agent_views import one_line
 from orchestrator.core.commands import MailArrived
 from orchestrator.core.draft import SLOTS, Draft, Draw
-from orchestrator.core.mail_delivery import tell_inbox
+from orchestrator.core.mail_delivery import forget_child, tell_inbox
 from orchestrator.core.rules_approval import routed_answer
 from orchestrator.core.rules_await import woken
 from orchestrator.core.rules_helper import helper_done
-from orchestrator.core.rules_standing import begin_canceling, came_to_rest, cancel_child, change
+from orchestrator.core.rules_standing import begin_canceling, came_to_rest, change, tell_ended
 from orchestrator.core.rules_task import begin_mail_task, start_next, stop, wants_turn
 
 
@@ -26,6 +26,11 @@ def mail_arrived(draft: Draft, command: MailArrived) -> None:
             _completion(draft, command)
         case "status":
             _child_status(draft, command.payload)
+        case "gone":
+            forget_child(draft, int(command.payload["agent_id"]))
+            woken(draft)
+        case "ended":
+            _ended(draft, command.payload)
         case "cancel":
             cancel(draft, str(command.payload.get("reason") or ""))
         case "answer":
@@ -37,7 +42,7 @@ def mail_arrived(draft: Draft, command: MailArrived) -> None:
 
 def _message(draft: Draft, command: MailArrived) -> None:
     content, tree = command.payload, draft.state.tree
-    over = bool(tree.canceling) or tree.status == "canceled" or bool(draft.state.closing)
+    over = bool(tree.canceling or tree.pruned or draft.state.closing)
     over = over or (draft.state.closed and draft.state.facts.is_root)
     if content.get("slot"):
         _take_slot(draft, refused=over)
@@ -98,13 +103,12 @@ def _completion(draft: Draft, command: MailArrived) -> None:
     draft.add(
         e.child_changed(id, status=content["status"], turn=content["turn"], header=content.get("header"))
     )
-    if content.get("evidence") == "presumed" and tree.canceling:
-        draft.add(e.agent_changed(evidence="presumed"))
-    child = draft.state.tree.children.get(id)
-    if child is None or tree.canceling or draft.state.closing or draft.state.closed:
+    child = draft.state.tree.children[id]
+    if child.pruned or tree.pruned or tree.canceling or draft.state.closing or draft.state.closed:
         draft.tree.take(command.interrupt)
         tell_inbox(draft, draft.state.facts)
-        _one_less(draft)
+        if content["status"] == "canceled":
+            _ended(draft, content)
     elif child.helper:
         draft.tree.take(command.interrupt)
         helper_done(draft, child, content)
@@ -113,8 +117,13 @@ def _completion(draft: Draft, command: MailArrived) -> None:
         attend(draft)
 
 
-def _one_less(draft: Draft) -> None:
-    """A child of an agent that is being cancelled (or closed) has ended."""
+def _ended(draft: Draft, content: Mapping[str, Any]) -> None:
+    """A child that was told to end has, and so has everything below it."""
+    draft.add(e.child_changed(content["from"]["agent_id"], ending=False))
+    if not (draft.state.tree.canceling or draft.state.closing):
+        return
+    if content["evidence"] == "presumed":
+        draft.add(e.agent_changed(evidence="presumed"))
     came_to_rest(draft, "canceled", None)
     start_next(draft)
 
@@ -125,9 +134,6 @@ def _child_status(draft: Draft, content: Mapping[str, Any]) -> None:
     if child is None:
         return
     draft.add(e.child_changed(id, status=content["status"]))
-    if tree.canceling or draft.state.closing:
-        # It began again while the cancel was on its way.
-        cancel_child(draft, draft.state.tree.children[id], tree.canceling)
 
 
 def attend(draft: Draft) -> None:
@@ -140,7 +146,12 @@ def attend(draft: Draft) -> None:
 
 def cancel(draft: Draft, reason: str) -> None:
     """This agent is to end, and everything below it."""
-    if draft.state.facts.is_root or not begin_canceling(draft, reason):
+    if draft.state.facts.is_root:
+        return
+    if not begin_canceling(draft, reason):
+        if draft.state.tree.ended:
+            # Somebody else asks now, who was not told.
+            tell_ended(draft)
         return
     stop(draft, "canceled", "")
     came_to_rest(draft, "canceled", None)

@@ -15,7 +15,6 @@ from orchestrator.core.rules_task import (
     begin_task,
     bookmarked,
     change_settings,
-    close,
     input_message,
     start_next,
     stop,
@@ -115,9 +114,9 @@ def _get_path(draft: Draft, command: Submitted) -> None:
 
 
 def _shutdown(draft: Draft, command: Submitted) -> None:
-    if draft.state.task is None and not draft.state.tree.active_children:
-        close(draft, command.id)
+    if draft.state.closing:
         return
     draft.add(e.closing(command.id))
     cancel_children(draft, "the session above was closed")
     stop(draft, "interrupted", command.id)
+    start_next(draft)

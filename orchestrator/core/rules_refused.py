@@ -12,12 +12,12 @@ from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core.draft import SLOTS, SPAWNED, Draft
 from orchestrator.core.rules_approval import reject
-from orchestrator.core.rules_mail import cancel
-from orchestrator.core.rules_standing import watchdog_timer
+from orchestrator.core.rules_mail import cancel, mail_arrived
+from orchestrator.core.rules_standing import pruned_mark, watchdog_timer
 from orchestrator.core.rules_task import fail
 from orchestrator.core.state import Phase
 
-ENDED = "this agent was cancelled: it takes no more input"
+ENDED = "this agent was cancelled or pruned: it takes no more input"
 
 _WHY = {
     SLOTS: "no slot is free: {detail} agents of this tree are at work; wait for one to finish, or cancel one",
@@ -32,7 +32,7 @@ def commit_refused(draft: Draft, command: c.CommitRefused) -> None:
     """Decides anew, in the state that the refused command met."""
     refused = command.command
     if command.reason == "marked":
-        _ended(draft, refused)
+        _ended(draft, refused, command.detail)
         return
     match refused:
         case c.CallAssessed(call_id):
@@ -50,10 +50,17 @@ def _why(command: c.CommitRefused) -> str:
     return text.format(detail=command.detail) if text else f"refused: {command.reason} {command.detail}"
 
 
-def _ended(draft: Draft, refused: Any) -> None:
-    cancel(draft, "cancelled from above")
+def _ended(draft: Draft, refused: Any, mark: str) -> None:
+    """An agent that was cancelled ends; one that was only taken off the list stays as it is."""
+    if draft.state.task is None and mark == pruned_mark(draft.state.facts.agent_id):
+        draft.add(e.agent_changed(pruned=True))
+    else:
+        cancel(draft, "cancelled from above")
     if isinstance(refused, c.Submitted):
         draft.add(e.error(refused.id, ENDED))
+    elif isinstance(refused, c.MailArrived):
+        # It starts nothing any more, but what it brought (a slot, a place in the inbox) is given back.
+        mail_arrived(draft, refused)
 
 
 def _call_refused(draft: Draft, call_id: str, text: str) -> None:

@@ -16,7 +16,7 @@ from orchestrator.core.agent_views import card_of, record_of, summary_of
 from orchestrator.core.draft import SLOTS, Draft, Draw, Letter, TreeEvent
 from orchestrator.core.history import Item
 from orchestrator.core.mail_delivery import take, watchers
-from orchestrator.core.tree import Child
+from orchestrator.core.tree import ACTIVE
 
 _STATUS_AFTER = {"completed": "ready", "failed": "failed", "canceled": "canceled"}
 """What an agent is after a task; after any other end (an interrupt) it is ready, with nothing to read."""
@@ -63,17 +63,23 @@ def took_task(draft: Draft) -> None:
 
 
 def _asked_by_parent(draft: Draft) -> bool:
-    parent = draft.state.facts.parent_session
-    return any(mail.sender["session_id"] == parent for mail in draft.state.tree.inbox)
+    """Whether the parent wrote knowing of the last end; a letter that crossed it was written before."""
+    parent, tree = draft.state.facts.parent_session, draft.state.tree
+    letters = [mail for mail in tree.inbox if mail.sender["session_id"] == parent]
+    return any(mail.content.get("turn") == tree.turns for mail in letters)
 
 
 def came_to_rest(draft: Draft, outcome: str, message: str | None) -> None:
     """The last task ended and none follows: the result goes to the parent, the slot back to the tree."""
     facts, tree = draft.state.facts, draft.state.tree
-    if facts.is_root or draft.state.task is not None or tree.status in {"", "canceled"}:
+    if facts.is_root or draft.state.task is not None or tree.ended:
         return
-    if tree.canceling and tree.active_children:
+    if tree.canceling and tree.ending_children:
         # Its end is told when everything below it has ended: a cancel that is done is done for all.
+        return
+    if tree.canceling and tree.status not in ACTIVE:
+        draft.add(e.agent_changed(ended=True))
+        tell_ended(draft)
         return
     outcome = "canceled" if tree.canceling else outcome
     status, turn = _STATUS_AFTER.get(outcome, "ready"), tree.turns + 1
@@ -82,7 +88,7 @@ def came_to_rest(draft: Draft, outcome: str, message: str | None) -> None:
     told: dict[str, Any] = {"status": status}
     if status == "canceled":
         told["cancel"] = tree.evidence
-    change(draft, "status", told, status=status, slot=False, turns=turn)
+    change(draft, "status", told, status=status, slot=False, turns=turn, ended=bool(tree.canceling))
     result = {
         "status": status,
         "turn": turn,
@@ -92,6 +98,17 @@ def came_to_rest(draft: Draft, outcome: str, message: str | None) -> None:
         **_completion(outcome, message or tree.canceling or None),
     }
     _tell_parent(draft, "completion", result, f"done:{facts.session_id}:{turn}")
+
+
+def tell_ended(draft: Draft) -> None:
+    """Nothing of this agent, or below it, is left; it had come to rest before it was cancelled."""
+    facts = draft.state.facts
+    _tell_parent(
+        draft,
+        "ended",
+        {"evidence": draft.state.tree.evidence},
+        f"ended:{facts.session_id}:{draft.moment.at_ms}",
+    )
 
 
 def _completion(outcome: str, text: str | None) -> dict[str, Any]:
@@ -143,7 +160,7 @@ def begin_canceling(draft: Draft, reason: str) -> bool:
     The caller stops what runs. Mail that nobody will read any more leaves the inbox.
     """
     tree = draft.state.tree
-    if tree.canceling or tree.status == "canceled":
+    if tree.canceling:
         return False
     draft.add(e.agent_changed(canceling=reason or "canceled"))
     take(draft, tree.inbox)
@@ -153,19 +170,33 @@ def begin_canceling(draft: Draft, reason: str) -> bool:
 
 
 def cancel_children(draft: Draft, reason: str) -> None:
-    """Each child that is at work is marked and told; it does the same to its own."""
-    for child in draft.state.tree.active_children:
-        cancel_child(draft, child, reason)
+    """Every child is marked and told, and does the same to its own: below a finished one, some may work."""
+    for child in draft.state.tree.children.values():
+        if child.status != "canceled" and not child.ending:
+            mark_and_tell(draft, child.session, child.agent_id, reason)
+            draft.add(e.child_changed(child.agent_id, ending=True))
 
 
-def cancel_child(draft: Draft, child: Child, reason: str) -> None:
-    draft.tree.letters.append(cancel_letter(draft, child.session, child.agent_id, reason))
-    draft.tree.summary[mark_of(child.agent_id)] = "1"
-
-
-def cancel_letter(draft: Draft, session: str, agent_id: int, reason: str) -> Letter:
+def mark_and_tell(draft: Draft, session: str, agent_id: int, reason: str) -> None:
+    """The mark holds from this commit on; the letter makes the agent stop what runs."""
     payload = {"from": card_of(draft.state), "at_ms": draft.moment.at_ms, "reason": reason}
-    return Letter(session, "cancel", payload, f"cancel:{draft.state.facts.agent_id}:{agent_id}", True)
+    key = f"cancel:{draft.state.facts.agent_id}:{agent_id}"
+    draft.tree.letters.append(Letter(session, "cancel", payload, key, interrupt=True))
+    mark(draft, session, agent_id)
+
+
+def mark(draft: Draft, session: str, agent_id: int) -> None:
+    draft.tree.summary[mark_of(agent_id)] = "1"
+    message = {
+        "type": "subagent_lifecycle",
+        "event": "updated",
+        "agent_id": agent_id,
+        "session_id": session,
+    }
+    targets = tuple(dict.fromkeys((draft.state.facts.session_id, draft.state.facts.tree_id)))
+    draft.tree.events.append(
+        TreeEvent(draft.task_id, message, targets, about={"agent_id": agent_id, "marked": True})
+    )
 
 
 def mark_of(agent_id: int) -> str:
@@ -173,9 +204,13 @@ def mark_of(agent_id: int) -> str:
     return f"cancel:{agent_id}"
 
 
+def pruned_mark(agent_id: int) -> str:
+    return f"x:{agent_id}"
+
+
 def marks_above(ancestors: tuple[int, ...], agent_id: int) -> tuple[str, ...]:
     """The fields that must not stand where an agent starts anything; a root is never marked."""
-    return tuple(mark_of(id) for id in (*ancestors, agent_id) if id)
+    return (*(mark_of(id) for id in (*ancestors, agent_id) if id), pruned_mark(agent_id))
 
 
 def end_watchdogs(draft: Draft) -> None:

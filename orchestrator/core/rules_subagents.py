@@ -11,11 +11,11 @@ from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core.agent_views import SUMMARY_CHARS, agent_of, card_of, one_line
 from orchestrator.core.draft import SLOTS, Draft, Draw, Letter, TreeEvent
-from orchestrator.core.mail_delivery import inbox_event, take
+from orchestrator.core.mail_delivery import forget_child, inbox_event, take
 from orchestrator.core.narrowing import Widening
 from orchestrator.core.rules_await import await_agents, finish
 from orchestrator.core.rules_making import make
-from orchestrator.core.rules_standing import cancel_letter, mark_of, watchdog_timer
+from orchestrator.core.rules_standing import mark_and_tell, pruned_mark, watchdog_timer
 from orchestrator.core.state import Call
 from orchestrator.core.tree import ROOT, Watchdog
 
@@ -51,10 +51,16 @@ def _carry_out(draft: Draft, call: Call, asked: c.AgentAssessment) -> None:
 
 def _send(draft: Draft, call: Call, asked: c.SendMessage) -> None:
     target, prompt = asked.target, asked.prompt if asked.prompt.strip() else ""
+    child = draft.state.tree.children.get(target.agent_id)
+    if target.marked or "canceled" in (target.status, child.status if child is not None else ""):
+        finish(draft, call, f"agent {target.agent_id} was canceled, for good: spawn another one")
+        return
     draft.guard()
     _follow_up(draft, asked, prompt)
     if prompt or asked.interrupt or asked.label:
         payload: dict[str, Any] = {"prompt": prompt or None}
+        if child is not None:
+            payload["turn"] = child.turn
         if asked.label:
             payload["label"] = asked.label
         if prompt and target.finished and target.agent_id != ROOT:
@@ -153,8 +159,7 @@ def _cancel(draft: Draft, call: Call, asked: c.CancelAgent) -> None:
     active = [target for target in (asked.target, *asked.below) if not target.finished]
     reason = one_line(asked.reason, 200) or "canceled"
     for target in active:
-        draft.tree.letters.append(cancel_letter(draft, target.session, target.agent_id, reason))
-        draft.tree.summary[mark_of(target.agent_id)] = "1"
+        mark_and_tell(draft, target.session, target.agent_id, reason)
     described = _described(draft, asked.target)
     names = (
         "session_id",
@@ -195,15 +200,17 @@ def _prune(draft: Draft, call: Call, asked: c.Prune) -> None:
 def _take_off(draft: Draft, target: c.Target) -> None:
     """Off the list, for good: the mark keeps a late letter from starting it again."""
     if not target.finished:
-        draft.tree.letters.append(cancel_letter(draft, target.session, target.agent_id, "pruned"))
-    draft.tree.summary |= {mark_of(target.agent_id): "1", f"x:{target.agent_id}": "1"}
-    stale = [mail for mail in draft.state.tree.inbox if mail.agent_id == target.agent_id]
-    take(draft, [mail for mail in stale if mail.kind == "completion"])
+        mark_and_tell(draft, target.session, target.agent_id, "pruned")
+    draft.tree.summary[pruned_mark(target.agent_id)] = "1"
     if target.agent_id in draft.state.tree.watchdogs:
         draft.clear_timer(watchdog_timer(target.agent_id))
         draft.add(e.watchdog_ended(target.agent_id))
     if target.agent_id in draft.state.tree.children:
-        draft.add(e.child_gone(target.agent_id))
+        forget_child(draft, target.agent_id)
+    else:
+        parent = str(target.record["parent_session_id"])
+        key = f"gone:{draft.state.facts.agent_id}:{target.agent_id}"
+        draft.tree.letters.append(Letter(parent, "gone", {"agent_id": target.agent_id}, key))
     message = {
         "type": "subagent_lifecycle",
         "event": "deleted",

@@ -22,11 +22,11 @@ NO_RATE_LIMITS: Mapping[str, Any] = {"primary": None, "secondary": None}
 def start_next(draft: Draft) -> None:
     """Gives the free session to what waits for it: a shutdown first, then queued input in order."""
     state = draft.state
-    if state.task is not None or state.tree.canceling:
+    if state.task is not None or state.tree.canceling or state.tree.pruned:
         return
     if state.closing:
         # A tree is closed from below: its end is told when nothing of it is left.
-        if not state.tree.active_children:
+        if not state.tree.ending_children:
             close(draft, state.closing)
     elif state.queue:
         begin_task(draft, state.queue[0])

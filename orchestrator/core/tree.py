@@ -48,6 +48,10 @@ class Child:
     """The number of its last task that is known to have ended."""
     helper: bool = False
     """Made by `spawn_subagent`: its result goes to that call alone."""
+    ending: bool = False
+    """It was told to end, and has not said yet that it and all below it has."""
+    pruned: bool = False
+    """Off the list; but what is below it may still be at work."""
 
     @property
     def active(self) -> bool:
@@ -107,6 +111,10 @@ class TreeView:
     started_ms: int = 0
     canceling: str = ""
     """Why it was cancelled. From here on nothing starts, and the end is told when all below it has ended."""
+    ended: bool = False
+    """After a cancel: it has said that nothing of it, or below it, is left."""
+    pruned: bool = False
+    """Somebody took it off the list: it starts nothing any more."""
     evidence: str = "proved"
     """How surely what it ran is dead: `presumed` if its worker was lost meanwhile."""
     paused: str = ""
@@ -114,7 +122,16 @@ class TreeView:
 
     @property
     def active_children(self) -> tuple[Child, ...]:
-        return tuple(child for child in self.children.values() if child.active)
+        return tuple(child for child in self.children.values() if child.active and not child.pruned)
+
+    @property
+    def listed_children(self) -> Mapping[int, Child]:
+        return {id: child for id, child in self.children.items() if not child.pruned}
+
+    @property
+    def ending_children(self) -> bool:
+        """Whether some child was told to end and has not yet said that it has."""
+        return any(child.ending for child in self.children.values())
 
 
 # ── folding ───────────────────────────────────────────────────────────────────────────────────
@@ -135,11 +152,6 @@ def _child_changed(tree: TreeView, payload: Payload) -> TreeView:
         return tree
     changed = replace(child, **payload["changes"])
     return replace(tree, children={**tree.children, child.agent_id: changed})
-
-
-def _child_gone(tree: TreeView, payload: Payload) -> TreeView:
-    gone = payload["agent_id"]
-    return replace(tree, children={id: child for id, child in tree.children.items() if id != gone})
 
 
 def _mail(tree: TreeView, payload: Payload) -> TreeView:
@@ -165,7 +177,6 @@ TREE_STEPS: Mapping[str, Callable[[TreeView, Payload], TreeView]] = {
     "agent": _agent,
     "child": _child,
     "child_changed": _child_changed,
-    "child_gone": _child_gone,
     "mail": _mail,
     "mail_taken": _mail_taken,
     "watchdog": _watchdog,

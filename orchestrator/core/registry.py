@@ -1,0 +1,149 @@
+"""The registry of a tree: who is in it and how each stands, told by the tree log alone.
+
+The projection in the broker's hash is what workers read; this fold is what it must equal,
+and what rebuilds it. Both are needed: the projection answers at once, the log cannot lie.
+
+    a:<id>       an agent's record, written by its parent at its birth and then by itself
+    d:<id>       the turn whose result its parent has read last
+    x:<id>       it was pruned
+    cancel:<id>  it was cancelled: nothing may start in it or below it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from orchestrator.core.agent_views import summary_of
+from orchestrator.core.replacing import replace
+from orchestrator.core.tree import ACTIVE
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """One agent of the registry."""
+
+    record: Mapping[str, Any]
+    read_turn: int = 0
+    pending: tuple[int, int] = (0, 0)
+    marked: bool = False
+
+    @property
+    def agent_id(self) -> int:
+        return int(self.record["agent_id"])
+
+    @property
+    def session(self) -> str:
+        return str(self.record["session_id"])
+
+    @property
+    def path(self) -> str:
+        return str(self.record["agent_path"])
+
+    @property
+    def status(self) -> str:
+        """`ready` becomes `idle` when the parent has read the result of that very turn."""
+        status, turn = str(self.record["status"]), self.record["turn"]
+        return "idle" if status == "ready" and turn and turn == self.read_turn else status
+
+    @property
+    def active(self) -> bool:
+        return self.status in ACTIVE
+
+    def below(self, agent_id: int) -> bool:
+        """Whether it is a descendant of this agent."""
+        return str(agent_id) in self.path.split("/")[:-1]
+
+    def summary(self) -> dict[str, Any]:
+        """The SubagentSummary."""
+        return summary_of({**self.record, "status": self.status}, self.pending)
+
+
+@dataclass(frozen=True, slots=True)
+class TreeFact:
+    """One entry of the tree log, decoded."""
+
+    message: Mapping[str, Any]
+    about: Mapping[str, Any] = field(default_factory=dict)
+    depths: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Inbox depths by session, as of this entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryView:
+    """A tree as of some entry of its log. Pruned agents are not in it."""
+
+    agents: Mapping[int, Agent] = field(default_factory=dict)
+    spawned: int = 0
+
+    @property
+    def slots(self) -> int:
+        """How many agents hold one of the tree's slots."""
+        return sum(agent.active for agent in self.agents.values())
+
+    def children_of(self, agent_id: int) -> list[Agent]:
+        return [a for a in self.agents.values() if a.record["parent_agent_id"] == agent_id]
+
+    def after(self, fact: TreeFact) -> RegistryView:
+        """With one more entry of the tree log."""
+        view = self._told(fact)
+        if not fact.depths:
+            return view
+        agents = {
+            id: replace(agent, pending=fact.depths.get(agent.session, agent.pending))
+            for id, agent in view.agents.items()
+        }
+        return replace(view, agents=agents)
+
+    def _told(self, fact: TreeFact) -> RegistryView:
+        about = fact.about
+        if "record" in about:
+            born = fact.message.get("event") == "created"
+            view = replace(self, spawned=self.spawned + born)
+            return view._recorded(about["record"], born)
+        id = about.get("agent_id", fact.message.get("agent_id"))
+        agent = self.agents.get(id) if id is not None else None
+        if agent is None:
+            return self
+        if fact.message.get("event") == "deleted":
+            return replace(self, agents={key: kept for key, kept in self.agents.items() if key != id})
+        if "read" in about:
+            agent = replace(agent, read_turn=about["read"])
+        if about.get("marked"):
+            agent = replace(agent, marked=True)
+        return replace(self, agents={**self.agents, agent.agent_id: agent})
+
+    def _recorded(self, record: Mapping[str, Any], born: bool) -> RegistryView:
+        known = self.agents.get(record["agent_id"])
+        if known is None and not born:
+            # What a pruned agent still has to say is nobody's business any more.
+            return self
+        agent = replace(known, record=record) if known is not None else Agent(record)
+        return replace(self, agents={**self.agents, agent.agent_id: agent})
+
+
+def fold_tree(facts: Iterable[TreeFact], view: RegistryView | None = None) -> RegistryView:
+    """The registry that a tree log tells of."""
+    view = view or RegistryView()
+    for fact in facts:
+        view = view.after(fact)
+    return view
+
+
+def projected(fields: Mapping[str, bytes]) -> RegistryView:
+    """The registry as the projection's flat fields say."""
+    agents = {}
+    for name, value in fields.items():
+        if name.startswith("a:") and f"x:{name[2:]}" not in fields:
+            agent = _agent(name[2:], orjson.loads(value), fields)
+            agents[agent.agent_id] = agent
+    ordered = dict(sorted(agents.items()))
+    return RegistryView(ordered, int(fields.get("spawned", b"0")))
+
+
+def _agent(id: str, record: Mapping[str, Any], fields: Mapping[str, bytes]) -> Agent:
+    pending = (int(fields.get(f"m:{id}", b"0")), int(fields.get(f"i:{id}", b"0")))
+    return Agent(record, int(fields.get(f"d:{id}", b"0")), pending, f"cancel:{id}" in fields)

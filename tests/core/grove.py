@@ -1,0 +1,305 @@
+"""A tree of sessions driven in domain words, with what a commit does between them.
+
+Each `Agent` is a session as in `driver`; the `Grove` is the part of the broker that they
+share: marks, counters, letters, inbox depths, the tree log and the registry's projection.
+A decision that the tree refuses changes nothing and comes back as `CommitRefused`, as the
+runner has it. Letters wait in queues until a test (or `settle`) delivers them, in any order
+of sessions, but each session's own in order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from orchestrator.core import commands as c
+from orchestrator.core.decide import decide
+from orchestrator.core.draft import Decision, Letter, TreePart
+from orchestrator.core.registry import RegistryView, TreeFact, fold_tree, projected
+from orchestrator.core.rules_standing import marks_above
+from orchestrator.core.settings import SessionFacts
+from orchestrator.protocol.codec import parse_submission
+from tests.core.driver import Seen, Session, assistant, function_call
+
+
+def session_id(agent_id: int) -> str:
+    return f"01996720-4a00-7000-8000-{agent_id + 1:012d}"
+
+
+@dataclass
+class Agent(Session):
+    """One session of a grove."""
+
+    grove: Grove | None = None
+    born: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.born:
+            super().__post_init__()
+
+    @property
+    def id(self) -> int:
+        return self.state.facts.agent_id
+
+    @property
+    def sid(self) -> str:
+        return self.state.facts.session_id
+
+    @property
+    def standing(self) -> str:
+        return self.state.tree.status
+
+    def happens(self, command: c.Command) -> Seen:
+        assert self.grove is not None
+        self.now_ms = max(self.now_ms, self.grove.now_ms)
+        decision = decide(self.state, command, c.Moment(self.now_ms, self.epoch, self.rules))
+        refusal = self.grove.refusal(self, decision.tree)
+        if refusal is not None:
+            assert not isinstance(command, c.CommitRefused), refusal
+            return self.happens(c.CommitRefused(command, *refusal))
+        self.record(*decision.entries)
+        self._upkeep(decision)
+        self.grove.commit(self, decision)
+        self.seen.append(Seen(decision))
+        return self.seen[-1]
+
+    # --- what its model asks for -----------------------------------------------------
+
+    def asks(self, call_id: str, name: str, assessment: c.Assessment) -> Any:
+        """A response with one call of a tool, and what the call says at once (None while it waits).
+
+        What is under way arrives while the response streams, not at the turn's boundary.
+        """
+        assert self.grove is not None
+        self.begin()
+        self.grove.settle()
+        self.item(function_call(call_id, name))
+        self.ends()
+        self.assessed(call_id, assessment)
+        return self.told(call_id)
+
+    def told(self, call_id: str) -> Any:
+        for item in self.state.history:
+            if item.get("call_id") == call_id and item["type"].endswith("_output"):
+                return _json(item["output"])
+        return None
+
+    def spawns(self, prompt: str = "work", call_id: str = "", **making: Any) -> Agent:
+        """Spawns, and fails the test if that is refused."""
+        assert self.grove is not None
+        number = self.grove.next_id()
+        said = self.asks(
+            call_id or f"spawn{number}", "subagent_spawn", self.grove.spawn(number, prompt, **making)
+        )
+        assert isinstance(said, dict), said
+        return self.grove.agents[number]
+
+    def forks(self, prompt: str = "", call_id: str = "", **making: Any) -> Agent:
+        assert self.grove is not None
+        number = self.grove.next_id()
+        asked = c.Fork(self.grove.making(number, prompt, **making), self.seq, "00" * 32)
+        said = self.asks(call_id or f"fork{number}", "subagent_fork", asked)
+        assert isinstance(said, dict), said
+        return self.grove.agents[number]
+
+    def sends(self, target: int, prompt: str = "", call_id: str = "", **fields: Any) -> Any:
+        assert self.grove is not None
+        call_id = call_id or f"send{self.state.requests + 1}"
+        return self.asks(
+            call_id, "subagent_send_message", c.SendMessage(self.grove.target(target), prompt, **fields)
+        )
+
+    def awaits(self, *ids: int, call_id: str = "wait", timeout_s: int = 1800) -> Any:
+        return self.asks(call_id, "subagent_await", c.Await(timeout_s * 1000, ids))
+
+    def cancels(self, target: int, call_id: str = "cancel", reason: str = "") -> Any:
+        assert self.grove is not None
+        below = [a.agent_id for a in self.grove.registry().agents.values() if a.below(target)]
+        asked = c.CancelAgent(self.grove.target(target), tuple(map(self.grove.target, below)), reason)
+        return self.asks(call_id, "subagent_cancel", asked)
+
+    def prunes(self, *targets: int, call_id: str = "prune", completed_only: bool = True) -> Any:
+        assert self.grove is not None
+        asked = c.Prune(
+            tuple(map(self.grove.target, targets)), {"agent_ids": list(targets)}, (), completed_only
+        )
+        return self.asks(call_id, "subagent_prune", asked)
+
+
+def _json(output: str) -> Any:
+    try:
+        return orjson.loads(output)
+    except orjson.JSONDecodeError:
+        return output
+
+
+@dataclass
+class Grove:
+    """One tree."""
+
+    limits: Mapping[str, int] = field(default_factory=lambda: {"slots": 8, "spawned": 200})
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    agents: dict[int, Agent] = field(default_factory=dict)
+    fields: dict[str, bytes] = field(default_factory=dict)
+    log: list[TreeFact] = field(default_factory=list)
+    queues: dict[str, deque[c.Command]] = field(default_factory=dict)
+    inboxes: dict[str, list[int]] = field(default_factory=dict)
+    now_ms: int = 0
+    _ids: int = 0
+    _numbers: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        root = Agent(grove=self, facts=self.facts, settings=self.settings)
+        self.now_ms = root.now_ms
+        self._plant(root)
+        self.fields |= {f"limit:{name}": str(most).encode() for name, most in self.limits.items()}
+
+    @property
+    def root(self) -> Agent:
+        return self.agents[0]
+
+    def _plant(self, agent: Agent) -> None:
+        self.agents[agent.id] = agent
+        self.queues[agent.sid] = deque()
+        self.inboxes[agent.sid] = [0, 0]
+
+    # --- what a worker looks up --------------------------------------------------------
+
+    def next_id(self) -> int:
+        self._ids += 1
+        return self._ids
+
+    def making(self, number: int, prompt: str, **fields: Any) -> c.Making:
+        return c.Making(number, session_id(number), "", "1", "You are one of several.", prompt, **fields)
+
+    def spawn(self, number: int, prompt: str, **fields: Any) -> c.Spawn:
+        return c.Spawn(self.making(number, prompt, **fields))
+
+    def target(self, id: int) -> c.Target:
+        if id == 0:
+            return c.Target(0, self.root.sid, "0", "", {"label": None, "summary": None})
+        agent = self.registry().agents[id]
+        return c.Target(
+            id, agent.session, agent.path, agent.status, agent.summary(), agent.pending, agent.marked
+        )
+
+    def registry(self) -> RegistryView:
+        return projected(self.fields)
+
+    # --- what a commit does ------------------------------------------------------------
+
+    def refusal(self, agent: Agent, part: TreePart | None) -> tuple[str, str] | None:
+        if part is None:
+            return None
+        facts = agent.state.facts
+        if part.guarded:
+            for mark in marks_above(facts.ancestors, facts.agent_id):
+                if mark in self.fields:
+                    return "marked", mark
+        drawn: dict[str, int] = {}
+        for draw in part.draws:
+            value = drawn.get(draw.counter, self.counter(draw.counter)) + draw.amount
+            most = self.fields.get(draw.limit)
+            if draw.amount > 0 and most is not None and value > int(most):
+                return draw.counter, most.decode()
+            drawn[draw.counter] = value
+        return None
+
+    def counter(self, name: str) -> int:
+        return int(self.fields.get(name, b"0"))
+
+    def commit(self, agent: Agent, decision: Decision) -> None:
+        part = decision.tree
+        if part is None:
+            return
+        for draw in part.draws:
+            self.fields[draw.counter] = str(self.counter(draw.counter) + draw.amount).encode()
+        for child in part.children:
+            self._bear(child.facts, child.entries, child.first)
+        for lane, taken in enumerate(part.taken):
+            self.inboxes[agent.sid][lane] -= taken
+            assert self.inboxes[agent.sid][lane] >= 0, "more was taken than was there"
+        for letter in part.letters:
+            self._post(letter)
+        for name, value in part.summary.items():
+            self.fields[name] = (
+                value.encode() if isinstance(value, str) else orjson.dumps(value, default=dict)
+            )
+        for event in part.events:
+            depths = {event.inbox: tuple(self.inboxes[event.inbox])} if event.inbox else {}
+            self.log.append(TreeFact(event.message, event.about, depths))
+        self._count()
+
+    def _bear(self, facts: SessionFacts, entries: Any, first: Any) -> None:
+        child = Agent(grove=self, born=True, now_ms=self.now_ms)
+        child.record(*entries)
+        assert child.state.facts == facts
+        self._plant(child)
+        if first is not None:
+            submission = parse_submission(orjson.dumps(first))
+            self.queues[child.sid].append(c.Submitted(submission.id, submission.op, "parent"))
+
+    def _post(self, letter: Letter) -> None:
+        number = self._numbers[letter.to] = self._numbers.get(letter.to, 0) + 1
+        payload = orjson.loads(orjson.dumps(letter.payload, default=dict))
+        arrived = c.MailArrived(letter.kind, payload, letter.key, number, letter.interrupt)
+        self.queues[letter.to].append(arrived)
+        if letter.counted:
+            self.inboxes[letter.to][letter.interrupt] += 1
+
+    def _count(self) -> None:
+        for agent in self.agents.values():
+            regular, interrupts = self.inboxes[agent.sid]
+            self.fields[f"m:{agent.id}"] = str(regular).encode()
+            self.fields[f"i:{agent.id}"] = str(interrupts).encode()
+
+    # --- time --------------------------------------------------------------------------
+
+    def deliver(self, agent: Agent) -> Seen:
+        """The next entry of one session's queue."""
+        return agent.happens(self.queues[agent.sid].popleft())
+
+    def settle(self) -> None:
+        """Delivers everything that waits in queues."""
+        while waiting := [agent for agent in self.agents.values() if self.queues[agent.sid]]:
+            for agent in waiting:
+                self.deliver(agent)
+
+    def check(self) -> None:
+        """What holds whenever no letter is under way."""
+        told, known = fold_tree(self.log), self.registry()
+        assert {id: (a.record, a.status, a.marked) for id, a in told.agents.items()} == {
+            id: (a.record, a.status, a.marked) for id, a in known.agents.items()
+        }
+        assert told.spawned == self.counter("spawned")
+        holding = [agent for agent in self.agents.values() if agent.state.tree.slot]
+        assert self.counter("slots") == len(holding)
+        for agent in self.agents.values():
+            self._check_agent(agent, known)
+
+    def _check_agent(self, agent: Agent, known: RegistryView) -> None:
+        tree = agent.state.tree
+        assert agent.replayed() == agent.state
+        if agent.id:
+            assert tree.slot == (tree.status in {"queued", "running"})
+            if agent.state.task is not None:
+                assert tree.status == "running"
+        lanes = [sum(m.interrupt == lane for m in tree.inbox) for lane in (False, True)]
+        assert lanes == self.inboxes[agent.sid], f"agent {agent.id}"
+        for child in tree.listed_children.values():
+            status = known.agents[child.agent_id].status
+            # A parent need not know that what it queued has begun.
+            assert (child.active, child.status) == (True, "queued") or child.status == status
+            assert child.active == (status in {"queued", "running"}), f"child {child.agent_id}"
+
+
+def answers(agent: Agent, words: str = "done") -> Seen:
+    """A whole turn of an agent that ends its task."""
+    agent.begin()
+    agent.item(assistant(words))
+    return agent.ends()
