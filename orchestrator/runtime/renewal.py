@@ -30,6 +30,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import BrokerError
@@ -59,45 +60,55 @@ Report = Callable[[Sequence[Verdict]], None]
 """Called in the main loop."""
 
 
-class Renewal:
-    """The renewal thread of one worker."""
-
-    def __init__(
-        self,
-        connect: Callable[[], Broker],
-        times: LeaseTimes,
-        extend: Callable[[str, float], None],
-        report: Report,
-    ) -> None:
-        self._connect = connect
-        self._times = times
-        self._extend = extend
-        self._report = report
-        self._lock = threading.Lock()
-        self._claims: dict[str, Claim] = {}
-        self._sent_at: dict[str, float] = {}
-        self._ticked_at = boottime()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._main, name="dendro-renewal", daemon=True)
-        self._loop: asyncio.AbstractEventLoop | None = None
+class Renewing(Protocol):
+    """What a worker asks of whoever renews its claims."""
 
     def start(self) -> None:
-        """Starts the thread; called from the main loop, which must call `tick` from then on."""
-        self._loop = asyncio.get_running_loop()
-        self._ticked_at = boottime()
-        self._thread.start()
+        """Called from the main loop, which must call `tick` from then on."""
+        ...
 
     def stop(self) -> None:
-        """Ends the thread; claims that are still held run out by themselves."""
-        self._stop.set()
-        self._thread.join(timeout=10)
+        """Nothing is renewed any more; claims that are still held run out by themselves."""
+        ...
 
     def tick(self) -> None:
         """The main loop is alive."""
-        self._ticked_at = boottime()
+        ...
 
     def hold(self, claim: Claim, sent_at: float) -> None:
         """Renews a claim from now on; `sent_at` is when the claim was asked for (CLOCK_BOOTTIME)."""
+        ...
+
+    def let_go(self, claim: Claim) -> None: ...
+
+    def distrusted(self) -> list[Claim]:
+        """Claims whose trust has ended: their work is to be stopped."""
+        ...
+
+
+class Leases:
+    """The protocol itself, without a thread: which claims are held, and until when each is trusted.
+
+    The main loop and whoever renews call it side by side.
+    """
+
+    def __init__(
+        self, times: LeaseTimes, extend: Callable[[str, float], None], clock: Callable[[], float]
+    ) -> None:
+        self._times = times
+        self._extend = extend
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._claims: dict[str, Claim] = {}
+        self._sent_at: dict[str, float] = {}
+        self._ticked_at = clock()
+
+    def tick(self) -> None:
+        """The main loop is alive."""
+        self._ticked_at = self._clock()
+
+    def hold(self, claim: Claim, sent_at: float) -> None:
+        """Renews a claim from now on; `sent_at` is when the claim was asked for."""
         with self._lock:
             self._claims[claim.claim_id] = claim
             self._sent_at[claim.claim_id] = sent_at
@@ -109,12 +120,68 @@ class Renewal:
             self._sent_at.pop(claim.claim_id, None)
 
     def distrusted(self) -> list[Claim]:
-        """Claims whose trust has ended: their work is to be stopped."""
-        horizon = boottime() - self._times.trust_s
+        """Claims whose trust has ended."""
+        horizon = self._clock() - self._times.trust_s
         with self._lock:
             return [claim for key, claim in self._claims.items() if self._sent_at[key] < horizon]
 
-    # ── the thread ────────────────────────────────────────────────────────────────────────────
+    async def renew(self, broker: Broker) -> list[Verdict]:
+        """One round: nothing while the main loop is stuck, else an answer for each claim that got one."""
+        silence_s = self._clock() - self._ticked_at
+        if silence_s > self._times.stall_s + self._times.renew_s:
+            log.error("the event loop has not ticked for %.1f s: not renewing", silence_s)
+            return []
+        with self._lock:
+            claims = list(self._claims.values())
+        if not claims:
+            return []
+        sent_at = self._clock()
+        try:
+            answers = await broker.renew(claims)
+        except BrokerError as error:
+            log.warning("%d claims were not renewed: %s", len(claims), error)
+            return []
+        return [self._heard(claim, answer, sent_at) for claim, answer in zip(claims, answers, strict=True)]
+
+    def _heard(self, claim: Claim, answer: Renewed | Fenced, sent_at: float) -> Verdict:
+        if not isinstance(answer, Renewed):
+            return Verdict(claim, None)
+        with self._lock:
+            known = claim.claim_id in self._claims
+            if known:
+                self._sent_at[claim.claim_id] = sent_at
+        if known:
+            self._extend(claim.claim_id, sent_at + self._times.trust_s)
+        return Verdict(claim, answer.sq_tip)
+
+
+class Renewal(Leases):
+    """The renewal thread of one worker."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Broker],
+        times: LeaseTimes,
+        extend: Callable[[str, float], None],
+        report: Report,
+    ) -> None:
+        super().__init__(times, extend, boottime)
+        self._connect = connect
+        self._report = report
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="dendro-renewal", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        """Starts the thread; called from the main loop, which must call `tick` from then on."""
+        self._loop = asyncio.get_running_loop()
+        self.tick()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread; claims that are still held run out by themselves."""
+        self._stop.set()
+        self._thread.join(timeout=10)
 
     def _main(self) -> None:
         asyncio.run(self._renew_for_ever())
@@ -123,43 +190,11 @@ class Renewal:
         broker = self._connect()
         try:
             while not await asyncio.to_thread(self._stop.wait, self._times.renew_s):
-                if boottime() - self._ticked_at > self._times.stall_s + self._times.renew_s:
-                    log.error(
-                        "the event loop has not ticked for %.1f s: not renewing", boottime() - self._ticked_at
-                    )
-                    continue
-                await self._renew(broker)
+                verdicts = await self.renew(broker)
+                if verdicts and self._loop is not None and not self._loop.is_closed():
+                    self._loop.call_soon_threadsafe(self._report, verdicts)
         finally:
             await broker.aclose()
-
-    async def _renew(self, broker: Broker) -> None:
-        with self._lock:
-            claims = list(self._claims.values())
-        if not claims:
-            return
-        sent_at = boottime()
-        try:
-            answers = await broker.renew(claims)
-        except BrokerError as error:
-            log.warning("%d claims were not renewed: %s", len(claims), error)
-            return
-        self._heard(claims, answers, sent_at)
-
-    def _heard(self, claims: list[Claim], answers: list[Renewed | Fenced], sent_at: float) -> None:
-        verdicts = []
-        for claim, answer in zip(claims, answers, strict=True):
-            if isinstance(answer, Renewed):
-                with self._lock:
-                    known = claim.claim_id in self._claims
-                    if known:
-                        self._sent_at[claim.claim_id] = sent_at
-                if known:
-                    self._extend(claim.claim_id, sent_at + self._times.trust_s)
-                verdicts.append(Verdict(claim, answer.sq_tip))
-            else:
-                verdicts.append(Verdict(claim, None))
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._report, verdicts)
 
 
 def boottime() -> float:

@@ -18,7 +18,7 @@ from orchestrator.broker.records import Claimed
 from orchestrator.runtime.loading import BrokenLog, Cache
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import Ports
-from orchestrator.runtime.renewal import Renewal, Verdict
+from orchestrator.runtime.renewal import Renewing, Report, Verdict
 from orchestrator.runtime.runner import Ended, Runner, RunnerConfig
 
 LOOK_S = 1.0
@@ -40,7 +40,7 @@ class WorkerConfig:
 class Worker:
     """Runs until it is drained; `run` returns when every session was given back."""
 
-    def __init__(self, ports: Ports, config: WorkerConfig, renewal: Callable[[Any], Renewal]) -> None:
+    def __init__(self, ports: Ports, config: WorkerConfig, renewal: Callable[[Report], Renewing]) -> None:
         self._ports = ports
         self._config = config
         self._renewal = renewal(self._verdicts)
