@@ -153,6 +153,7 @@ class _Lean:
     """
 
     _reader: asyncio.StreamReader | None
+    socket_timeout: float | None
 
     def pack_command(self, *args: Any) -> list[bytes]:
         # The library's own habit: `SCRIPT LOAD` is two words on the wire.
@@ -162,6 +163,18 @@ class _Lean:
         if self._reader is None or self._reader.at_eof():
             raise foreign.ConnectionError("the server closed the connection")
         return False
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        # The library's own deadline is `asyncio.wait_for`, which up to Python 3.11 forgets a cancellation
+        # that meets the end of what it waits for: whoever was told to stop would go on for ever.
+        deadline_s, self.socket_timeout = self.socket_timeout, None
+        try:
+            async with asyncio.timeout(deadline_s):
+                await super().send_packed_command(command, check_health)  # type: ignore[misc]
+        except TimeoutError:
+            raise foreign.TimeoutError("the server takes no more commands") from None
+        finally:
+            self.socket_timeout = deadline_s
 
 
 class _LeanTcp(_Lean, Connection):
