@@ -1,0 +1,62 @@
+"""Conversations of the recorded kind that nobody recorded: `further/*.json`, written from the documents.
+
+A file holds `about`, `source` (where the expectation comes from), `config`, `model` (the scripted
+answers), `processes` (each with its `arguments`, its `lines` as recorded ones, and the `exit` code),
+and where they matter `requests`, `rollout`, `before` and `files` (contents of the workspace; null
+is a file that must not be there). Fields and events left out are free, as in the recordings.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.comparator import compare_events, compare_requests, compare_rollout
+from tests.acceptance.conversation import Stage, hold, scene
+from tests.acceptance.placeholders import ABSENT, Difference
+
+FILES = sorted((Path(__file__).parent / "further").glob("*.json"))
+OPEN_DOORS = 'model = "gpt-5"\napproval_policy = "never"\nsandbox_mode = "danger-full-access"\n'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+async def test_client_is_served_as_the_protocol_says(file: Path, tmp_path: Path) -> None:
+    told = json.loads(file.read_text())
+    async with scene(tmp_path, told.get("config", OPEN_DOORS), told["model"]) as place:
+        bindings = place.stage.bindings()
+        _furnish(place.stage, told.get("before", {}))
+        found: list[Difference] = []
+        for number, process in enumerate(told["processes"]):
+            arguments = [bindings.fill(argument) for argument in process.get("arguments", [])]
+            async with place.proto(*arguments) as proto:
+                exit_code = await hold(proto, process["lines"], bindings)
+            expected = [line["eq"] for line in process["lines"] if "eq" in line]
+            found += compare_events(expected, proto.events, bindings)
+            if exit_code != process.get("exit", 0):
+                found.append(Difference(f"exit code {number}", process.get("exit", 0), exit_code))
+    if "requests" in told:
+        found += compare_requests(told["requests"], place.held.requests, bindings)
+    if "rollout" in told:
+        found += compare_rollout(told["rollout"], place.held.rollout, bindings)
+    found += _files(place.stage, told.get("files", {}))
+    assert not found, "\n".join([told["about"], *map(str, found), place.held.told()])
+
+
+def _furnish(stage: Stage, files: dict[str, str]) -> None:
+    for name, content in files.items():
+        (stage.workspace / name).write_bytes(base64.b64decode(content))
+
+
+def _files(stage: Stage, expected: dict[str, Any]) -> list[Difference]:
+    found = []
+    for name, content in expected.items():
+        path = stage.workspace / name
+        got: Any = path.read_text() if path.exists() else ABSENT
+        if got != (ABSENT if content is None else content):
+            found.append(Difference(f"file {name}", content, got))
+    return found
