@@ -8,7 +8,7 @@ there is no third way, so the state never runs ahead of the log.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -19,6 +19,7 @@ from orchestrator.core.chain import SALT_BYTES, ChainKey, next_chain, payload_di
 from orchestrator.core.draft import Decision
 from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.evolve import evolve
+from orchestrator.core.replacing import replace
 from orchestrator.core.state import State
 from orchestrator.core.stored import encode_entry, encode_event
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from orchestrator.core.outstanding import (
     StopAll,
     outstanding,
 )
+from orchestrator.core.replacing import replace
 from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import encode_snapshot
 from orchestrator.core.state import Call, State
