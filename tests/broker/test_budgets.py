@@ -1,0 +1,362 @@
+"""Budgets of a tree: what is held counts, what is spent stops, and whoever waits is woken in time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import fakeredis
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.connection import Wire
+from orchestrator.broker.records import BrokerConfig, Committed, Refused, TimerSet
+from orchestrator.broker.tree_records import (
+    Account,
+    BudgetWait,
+    LimitChange,
+    Registry,
+    Reservation,
+    Settlement,
+    Spend,
+    TreeEvent,
+)
+from orchestrator.broker.trees import exhausted, warned
+from tests.broker.actors import SHARD
+from tests.broker.doubles import FakeClock, redis_time
+from tests.broker.families import Agent, root_of
+
+FAR_MS = 1 << 45
+
+
+def tokens(count: int) -> Spend:
+    return Spend(count, 0, 1)
+
+
+def wants(request: str, count: int) -> Reservation:
+    return Reservation(request, tokens(count))
+
+
+def used(request: str, count: int) -> Settlement:
+    return Settlement(request, tokens(count))
+
+
+async def waits(agent: Agent, count: int) -> Committed:
+    """Parks until that many tokens may be free."""
+    return await agent.parks(
+        budget_wait=BudgetWait(tokens(count), "budget"), timers_set=(TimerSet("budget", 1, FAR_MS),)
+    )
+
+
+async def account(broker: Broker, agent: Agent) -> Account:
+    return (await broker.registry(agent.tree)).budget["tokens"]
+
+
+# ── admission ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_request_is_held_and_then_counted_as_it_was(broker: Broker) -> None:
+    root = await root_of(broker, limit_tokens=b"100")
+    held = await root.does(reservation=wants("1", 40))
+    assert held.budget[0] == Account("tokens", 0, 40, 100)
+    assert (await broker.registry(root.tree)).reserved == {f"{root.session}:1": tokens(40)}
+    spent = await root.does(settlements=(used("1", 25),))
+    assert spent.budget[0] == Account("tokens", 25, 0, 100)
+    registry = await broker.registry(root.tree)
+    assert registry.reserved == {}
+    assert registry.agents[root.held.agent_id].used == tokens(25)
+
+
+async def test_what_others_hold_is_in_the_way_but_not_spent(broker: Broker) -> None:
+    root = await root_of(broker, limit_tokens=b"100")
+    child = await root.spawns(1)
+    await root.does(reservation=wants("1", 60))
+    refused = await child.refused(reservation=wants("1", 50))
+    assert (refused.reason, refused.detail) == ("budget_reserved", "tokens")
+    assert refused.budget[0] == Account("tokens", 0, 60, 100)
+    await child.does(reservation=wants("1", 40))
+
+
+async def test_spent_budget_refuses_requests_and_spawns(broker: Broker) -> None:
+    root = await root_of(broker, limit_tokens=b"100")
+    await root.does(reservation=wants("1", 100))
+    await root.does(settlements=(used("1", 100),))
+    for step in ({"reservation": wants("2", 1)}, {"within_budget": True}):
+        refused = await root.refused(**step)
+        assert (refused.reason, refused.detail) == ("budget_spent", "tokens")
+    await root.does()
+
+
+async def test_spawn_is_not_stopped_by_what_is_only_held(broker: Broker) -> None:
+    root = await root_of(broker, limit_tokens=b"100")
+    await root.does(reservation=wants("1", 100))
+    await root.does(within_budget=True)
+
+
+async def test_last_request_may_overshoot_when_nothing_is_in_flight(broker: Broker) -> None:
+    root = await root_of(broker, limit_tokens=b"100")
+    await root.does(reservation=wants("1", 99))
+    await root.does(settlements=(used("1", 99),))
+    done = await root.does(reservation=wants("2", 500))
+    assert done.budget[0] == Account("tokens", 99, 500, 100)
+
+
+@pytest.mark.parametrize(("kind", "amount"), [("cost", Spend(0, 1_000, 0)), ("requests", Spend(0, 0, 1))])
+async def test_every_kind_has_its_own_limit(broker: Broker, kind: str, amount: Spend) -> None:
+    limit = str(max(amount.cost, amount.requests)).encode()
+    root = await root_of(broker, **{f"limit_{kind}": limit})
+    await root.does(reservation=Reservation("1", amount))
+    assert (await root.refused(reservation=Reservation("2", amount))).reason == "budget_reserved"
+    await root.does(settlements=(Settlement("1", amount),))
+    refused = await root.refused(reservation=Reservation("2", amount))
+    assert (refused.reason, refused.detail) == ("budget_spent", kind)
+
+
+async def test_wall_clock_runs_out_by_itself(broker: Broker) -> None:
+    root = await root_of(broker, limit_wall=b"0")
+    refused = await root.refused(reservation=wants("1", 1))
+    assert (refused.reason, refused.detail) == ("budget_spent", "wall")
+    await broker.raise_limits(root.tree, LimitChange("more", {"wall": 3_600_000}))
+    await root.does(reservation=wants("1", 1))
+    wall = (await broker.registry(root.tree)).budget["wall"]
+    assert wall.limit == 3_600_000
+    assert 0 <= wall.spent < 60_000
+
+
+async def test_one_step_ends_a_request_and_begins_the_next(broker: Broker) -> None:
+    root = await root_of(broker, limit_tokens=b"100")
+    await root.does(reservation=wants("1", 90))
+    done = await root.does(settlements=(used("1", 10),), reservation=wants("2", 90))
+    assert done.budget[0] == Account("tokens", 10, 90, 100)
+
+
+async def test_request_reserved_again_is_held_once(broker: Broker) -> None:
+    root = await root_of(broker, limit_tokens=b"100")
+    await root.does(reservation=wants("1", 90))
+    done = await root.does(reservation=wants("1", 80))
+    assert done.budget[0] == Account("tokens", 0, 80, 100)
+
+
+async def test_takeover_counts_what_was_reserved_and_says_that_it_is_an_estimate(broker: Broker) -> None:
+    root = await root_of(broker, limit_tokens=b"100")
+    await root.does(reservation=wants("1", 40))
+    done = await root.does(settlements=(Settlement("1", None),))
+    assert done.budget[0] == Account("tokens", 40, 0, 100, 40)
+    done = await root.does(settlements=(Settlement("1", None),))
+    assert done.budget[0] == Account("tokens", 40, 0, 100, 40)
+
+
+async def test_usage_is_counted_without_limits_and_reservations(broker: Broker) -> None:
+    root = await root_of(broker)
+    await root.does(settlements=(Settlement("1", Spend(7, 5, 1)),))
+    child = await root.spawns(1)
+    await child.does(settlements=(Settlement("1", Spend(3, 2, 1)), Settlement("2", Spend(1, 1, 1))))
+    registry = await broker.registry(root.tree)
+    assert {id: agent.used for id, agent in registry.agents.items()} == {
+        0: Spend(7, 5, 1),
+        1: Spend(4, 3, 2),
+    }
+    assert [a.spent for a in registry.budget.values()][:3] == [11, 8, 3]
+
+
+async def test_refused_step_settles_nothing(broker: Broker) -> None:
+    root = await root_of(broker, limit_tokens=b"100")
+    child = await root.spawns(1)
+    await child.does(reservation=wants("1", 60))
+    await root.does(reservation=wants("1", 30))
+    await root.refused(settlements=(used("1", 10),), reservation=wants("2", 50))
+    assert await account(broker, root) == Account("tokens", 0, 90, 100)
+
+
+# ── waiting ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_waiting_agent_is_woken_by_the_commit_that_makes_room(broker: Broker) -> None:
+    root = await root_of(broker, limit_tokens=b"100")
+    child = await root.spawns(1)
+    await root.does(reservation=wants("1", 90))
+    await child.refused(reservation=wants("1", 50))
+    await waits(child, 50)
+    assert (await broker.registry(root.tree)).waiting == {child.session: "reserved"}
+    assert await broker.claim("default", "w2", "c2", SHARD) is None
+    await root.does(settlements=(used("1", 20),))
+    assert (await broker.registry(root.tree)).waiting == {}
+    await child.claims_again()
+    assert [(e.kind, e.submission, e.generation) for e in child.held.first] == [("timer", "budget", 1)]
+    await child.does(reservation=wants("1", 50))
+
+
+async def test_wake_survives_the_worker_that_made_the_room(broker: Broker) -> None:
+    root = await root_of(broker, limit_tokens=b"100")
+    child = await root.spawns(1)
+    await root.does(reservation=wants("1", 90))
+    await waits(child, 50)
+
+    async def dies(_: int) -> None:
+        """The commit is done; its worker gets no further."""
+
+    broker.fire_soon = dies  # type: ignore[method-assign]
+    await root.does(settlements=(used("1", 20),))
+    assert await broker.claim_session(child.session, "w2", "c2") is None
+    assert [fired.session for fired in await broker.fire(SHARD)] == [child.session]
+    await child.claims_again()
+
+
+async def test_room_made_between_refusal_and_wait_is_not_missed(broker: Broker) -> None:
+    root = await root_of(broker, limit_tokens=b"100")
+    child = await root.spawns(1)
+    await root.does(reservation=wants("1", 90))
+    await child.refused(reservation=wants("1", 50))
+    await root.does(settlements=(used("1", 20),))
+    refused = await child.refused(budget_wait=BudgetWait(tokens(50), "budget"))
+    assert refused.reason == "budget_free"
+    assert (await broker.registry(root.tree)).waiting == {}
+
+
+async def test_who_waits_for_a_spent_budget_is_woken_when_it_is_raised(broker: Broker) -> None:
+    root = await root_of(broker, limit_tokens=b"100")
+    child = await root.spawns(1)
+    await root.does(settlements=(used("1", 100),))
+    await waits(child, 10)
+    assert (await broker.registry(root.tree)).waiting == {child.session: "spent"}
+    await root.does(settlements=(used("2", 1),))
+    assert await broker.claim_session(child.session, "w2", "c2") is None
+    raised = await broker.raise_limits(root.tree, LimitChange("more", {"tokens": 50}))
+    assert (raised.limits, raised.fresh, raised.woken) == ({"tokens": 150}, True, 1)
+    await child.claims_again()
+    await child.does(reservation=wants("1", 10))
+
+
+async def test_agent_that_stopped_waiting_is_left_alone(broker: Broker) -> None:
+    root = await root_of(broker, limit_tokens=b"100")
+    child = await root.spawns(1)
+    await root.does(reservation=wants("1", 90))
+    await waits(child, 50)
+    found = await broker.claim_session(child.session, "w1", "again", parked=True)
+    assert found is not None
+    child.held = child.at = found
+    await child.parks(timers_clear=("budget",))
+    await root.does(settlements=(used("1", 20),))
+    assert await broker.claim_session(child.session, "w2", "c2") is None
+
+
+async def test_everybody_who_waits_gets_another_look(broker: Broker) -> None:
+    root = await root_of(broker, limit_tokens=b"100")
+    children = [await root.spawns(n) for n in (1, 2, 3)]
+    await root.does(reservation=wants("1", 90))
+    for child in children:
+        await waits(child, 50)
+    await root.does(settlements=(used("1", 20),))
+    for child in children:
+        await child.claims_again()
+    await children[0].does(reservation=wants("1", 50))
+    await children[1].refused(reservation=wants("1", 50))
+
+
+async def test_timer_that_waits_is_one_word(broker: Broker) -> None:
+    root = await root_of(broker)
+    with pytest.raises(ValueError, match="one word"):
+        await root.does(budget_wait=BudgetWait(tokens(1), "two words"))
+
+
+# ── raising ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_limit_is_raised_once_per_change(broker: Broker) -> None:
+    root = await root_of(broker, limit_tokens=b"100", limit_slots=b"8")
+    told = TreeEvent((b"raised",), (root.session,), about=b"who")
+    change = LimitChange("c1", {"tokens": 50, "slots": 2, "cost": 7}, told)
+    first = await broker.raise_limits(root.tree, change)
+    again = await broker.raise_limits(root.tree, change)
+    assert (first.fresh, again.fresh) == (True, False)
+    assert first.limits == again.limits == {"tokens": 150, "slots": 10}
+    assert (await broker.registry(root.tree)).limits == {"tokens": 150, "slots": 10}
+    log = await broker.read_tree(root.tree, 1)
+    assert [(e.payload, e.about, e.session) for e in log] == [(b"raised", b"who", root.session)]
+    assert [e.payload for e in await broker.read_eq(root.session)] == [b"raised"]
+
+
+async def test_other_changes_add_up(broker: Broker) -> None:
+    root = await root_of(broker, limit_tokens=b"100")
+    for change, more in (("c1", 50), ("c2", 50), ("c3", -500)):
+        raised = await broker.raise_limits(root.tree, LimitChange(change, {"tokens": more}))
+    assert raised.limits == {"tokens": 0}
+
+
+async def test_warning_is_said_again_at_the_new_limit(broker: Broker) -> None:
+    root = await root_of(broker, limit_tokens=b"100")
+    events = tuple(TreeEvent((name.encode(),), once=name) for name in (warned("tokens"), exhausted("tokens")))
+    await root.does(tree_events=events)
+    await root.does(tree_events=events)
+    await broker.raise_limits(root.tree, LimitChange("c1", {"slots": 50}))
+    await root.does(tree_events=events)
+    await broker.raise_limits(root.tree, LimitChange("c2", {"tokens": 50}))
+    await root.does(tree_events=events)
+    said = [e.payload.decode() for e in await broker.read_tree(root.tree, 1)]
+    assert said == ["tokens:80", "tokens:100"] * 2
+
+
+async def test_raise_goes_on_while_the_root_is_held_and_commits_on(broker: Broker) -> None:
+    root = await root_of(broker, limit_tokens=b"100")
+    told = TreeEvent((b"raised",), (root.session,))
+    await broker.raise_limits(root.tree, LimitChange("c1", {"tokens": 50}, told))
+    await root.does(tree_events=(TreeEvent((b"next",), (root.session,)),))
+    events = [e for e in await broker.read_eq(root.session) if e.tree_seq]
+    assert [(e.tree_seq, e.payload) for e in events] == [(2, b"raised"), (3, b"next")]
+
+
+# ── what adds up ──────────────────────────────────────────────────────────────────────────────
+
+LIMIT = 100
+ACT = st.tuples(
+    st.sampled_from(["reserve", "settle", "lose"]), st.integers(0, 2), st.integers(0, 1), st.integers(1, 60)
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(ACT, max_size=30))
+def test_held_is_the_sum_of_reservations_and_overshoot_is_what_was_in_flight(
+    acts: list[tuple[str, int, int, int]],
+) -> None:
+    asyncio.run(_accounts_add_up(acts))
+
+
+async def _accounts_add_up(acts: list[tuple[str, int, int, int]]) -> None:
+    with redis_time(FakeClock()):
+        client = fakeredis.FakeAsyncRedis()
+        broker = Broker(Wire(client, client), BrokerConfig(), lambda: 0.0)
+        root = await root_of(broker, limit_tokens=str(LIMIT).encode())
+        agents = [root, await root.spawns(1), await root.spawns(2)]
+        held: dict[tuple[int, str], int] = {}
+        spent = 0
+        for act, which, slot, count in acts:
+            key = (which, str(slot))
+            if act == "reserve":
+                others = sum(held.values()) - held.get(key, 0)
+                reason = _refusal(spent, others, count)
+                answer = await broker.commit(agents[which].request(reservation=wants(key[1], count)))
+                assert (answer.reason if isinstance(answer, Refused) else "") == reason
+                if isinstance(answer, Committed):
+                    agents[which].at = answer
+                    held[key] = count
+            else:
+                real = None if act == "lose" else tokens(count)
+                await agents[which].does(settlements=(Settlement(key[1], real),))
+                reserved = held.pop(key, 0)
+                spent += reserved if real is None else count
+            _agrees(await broker.registry(root.tree), spent, held)
+        await broker.aclose()
+
+
+def _refusal(spent: int, others: int, count: int) -> str:
+    if spent >= LIMIT:
+        return "budget_spent"
+    return "budget_reserved" if others and spent + others + count > LIMIT else ""
+
+
+def _agrees(registry: Registry, spent: int, held: dict[tuple[int, str], int]) -> None:
+    account = registry.budget["tokens"]
+    assert (account.spent, account.held) == (spent, sum(held.values()))
+    assert sorted(s.tokens for s in registry.reserved.values()) == sorted(held.values())
+    assert sum(agent.used.tokens for agent in registry.agents.values()) == spent

@@ -1,0 +1,237 @@
+"""Events of a tree: one order, in the log and at whoever is told, with depths that are true."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.follow import EqCursor, Followed, follow, hash8_of
+from orchestrator.broker.records import NewEvent, NewSession, Refused
+from orchestrator.broker.tree_records import Draw, InboxDepth, TreeEvent
+from orchestrator.core.ids import AgentId, SessionId
+from tests.broker.actors import POOL, Backend, RecordingWire, created, session_id
+from tests.broker.families import Agent, depths_event, letter, root_of
+
+
+async def told(broker: Broker, session: SessionId) -> list[tuple[int, bytes]]:
+    """What the tree told a session, by tree_seq."""
+    return [(e.tree_seq, e.payload) for e in await broker.read_eq(session) if e.tree_seq]
+
+
+async def test_parent_and_root_are_told_of_a_grandchild_in_the_order_of_the_log(broker: Broker) -> None:
+    root = await root_of(broker)
+    parent = await root.spawns(1)
+    child = await parent.spawns(2)
+    both = (parent.session, root.session)
+    await child.does(tree_events=(TreeEvent((b"running",), both), TreeEvent((b"header",), both)))
+    await parent.does(tree_events=(TreeEvent((b"own",), both),))
+    expected = [(2, b"running"), (3, b"header"), (4, b"own")]
+    assert await told(broker, root.session) == expected
+    assert await told(broker, parent.session) == expected
+    log = await broker.read_tree(root.tree)
+    assert [(e.tree_seq, e.payload) for e in log] == [(1, b"begun"), *expected]
+    assert [(e.session, e.seq, e.head) for e in log[1:3]] == [(child.session, 1, child.at.head)] * 2
+
+
+async def test_event_names_the_entry_that_its_target_had_last(broker: Broker) -> None:
+    root = await root_of(broker)
+    child = await root.spawns(1)
+    await child.does(tree_events=(TreeEvent((b"status",), (root.session,)),))
+    event = (await broker.read_eq(root.session))[-1]
+    assert (event.seq, event.hash8) == (root.at.seq, hash8_of(root.at.head))
+    await root.does()
+    numbers = [e.n for e in await broker.read_eq(root.session)]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+async def test_follower_of_the_root_sees_what_a_child_did(broker: Broker) -> None:
+    root = await root_of(broker)
+    child = await root.spawns(1)
+    head = await broker.head(root.session)
+    assert head is not None
+    following = follow(broker, root.session, EqCursor.at(head), idle_s=0.05)
+    await child.does(tree_events=(TreeEvent((b"status",), (root.session,)),))
+    item = await anext(following)
+    assert isinstance(item, Followed)
+    assert item.payload == b"status"
+    await following.aclose()
+
+
+async def test_own_events_of_the_tree_stand_where_they_happened(broker: Broker) -> None:
+    root = await root_of(broker)
+    head = root.at.head
+    events = tuple(NewEvent(name, 0, hash8_of(head)) for name in (b"first", b"second"))
+    at = [(0, b"before"), (1, b"between"), (1, b"also"), (2, b"last")]
+    tree_events = tuple(TreeEvent((name,), (root.session,), after=after) for after, name in at)
+    done = await root.does(payloads=(), events=events, tree_events=tree_events)
+    kept = await broker.read_eq(root.session)
+    assert [e.payload for e in kept] == [b"before", b"first", b"between", b"also", b"second", b"last"]
+    assert done.eq_n == 6
+
+
+async def test_event_without_targets_is_for_the_log_alone(broker: Broker) -> None:
+    root = await root_of(broker)
+    await root.does(tree_events=(TreeEvent((b"p",), about=b"for the fold"),))
+    assert await told(broker, root.session) == []
+    assert [(e.payload, e.about) for e in await broker.read_tree(root.tree)] == [
+        (b"begun", b""),
+        (b"p", b"for the fold"),
+    ]
+
+
+async def test_event_for_who_is_gone_is_still_logged(broker: Broker) -> None:
+    root = await root_of(broker)
+    await root.does(tree_events=(TreeEvent((b"p",), (session_id(),)),))
+    assert [e.payload for e in await broker.read_tree(root.tree)] == [b"begun", b"p"]
+
+
+async def test_event_for_another_tree_reaches_nobody(broker: Broker) -> None:
+    root = await root_of(broker)
+    stranger = await created(broker)
+    await root.does(tree_events=(TreeEvent((b"p",), (stranger,)),))
+    assert await broker.read_eq(stranger) == ()
+
+
+async def test_event_wakes_nobody(broker: Broker) -> None:
+    root = await root_of(broker)
+    child = await root.spawns(1)
+    await root.parks()
+    await child.does(tree_events=(TreeEvent((b"status",), (root.session,)),))
+    assert await broker.claim_session(root.session, "w2", "c2") is None
+
+
+async def test_event_that_is_said_once_is_not_said_by_the_next(broker: Broker) -> None:
+    root = await root_of(broker)
+    child = await root.spawns(1)
+    warning = TreeEvent((b"80 %",), (root.session,), once="tokens:80")
+    await child.does(tree_events=(warning, warning))
+    await root.does(tree_events=(warning, TreeEvent((b"other",), (root.session,))))
+    assert await told(broker, root.session) == [(2, b"80 %"), (3, b"other")]
+
+
+# ── depths ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def depths_in(broker: Broker, agent: Agent) -> tuple[int, int]:
+    """As the registry has them; the session must say the same."""
+    registered = (await broker.registry(agent.tree)).agents[agent.held.agent_id]
+    head = await broker.head(agent.session)
+    assert head is not None
+    found = registered.pending_messages, registered.pending_interrupts
+    assert found == (head.pending_messages, head.pending_interrupts)
+    return found
+
+
+async def test_depths_are_told_at_both_moments_and_are_true(broker: Broker) -> None:
+    root = await root_of(broker)
+    child = await root.spawns(1)
+    event = depths_event(root.session, inbox=child.session)
+    letters = (
+        letter(child.session, "a"),
+        letter(child.session, "b"),
+        letter(child.session, "c", interrupt=True),
+    )
+    sent = await root.does(mail=letters, tree_events=(event,))
+    assert sent.depths == (InboxDepth(child.session, 2, 1),)
+    assert await depths_in(broker, child) == (2, 1)
+    took = await child.does(cursor="4-0", taken=(1, 1), tree_events=(event,))
+    assert took.depths == (InboxDepth(child.session, 1, 0),)
+    assert await depths_in(broker, child) == (1, 0)
+    assert [payload for _, payload in await told(broker, root.session)] == [b"inbox 2+1", b"inbox 1+0"]
+    log = await broker.read_tree(root.tree, 1)
+    assert [e.depths for e in log] == [sent.depths, took.depths]
+
+
+async def test_letter_that_is_obeyed_when_it_arrives_is_not_counted(broker: Broker) -> None:
+    root = await root_of(broker)
+    child = await root.spawns(1)
+    done = await root.does(mail=(letter(child.session, "cancel", counted=False),))
+    assert done.depths == ()
+    assert await depths_in(broker, child) == (0, 0)
+    assert [e.submission for e in await broker.read_sq(child.session)] == ["s0", "cancel"]
+
+
+async def test_two_senders_are_both_counted(broker: Broker) -> None:
+    root = await root_of(broker)
+    one, two = await root.spawns(1), await root.spawns(2)
+    for sender in (one, two):
+        event = depths_event(root.session, inbox=root.session)
+        await sender.does(mail=(letter(root.session, f"from {sender.session}"),), tree_events=(event,))
+    assert [payload for _, payload in await told(broker, root.session)] == [b"inbox 1+0", b"inbox 2+0"]
+
+
+async def test_agent_that_writes_to_itself_is_told_its_own_depths(broker: Broker) -> None:
+    root = await root_of(broker)
+    event = depths_event(root.session, inbox=root.session)
+    await root.does(mail=(letter(root.session, "note"),), tree_events=(event,))
+    assert [payload for _, payload in await told(broker, root.session)] == [b"inbox 1+0"]
+    assert (await broker.read_sq(root.session))[-1].submission == "note"
+
+
+async def test_inbox_of_a_child_that_is_being_born_is_empty(broker: Broker) -> None:
+    root = await root_of(broker)
+    child = NewSession(session_id(), root.tree, POOL, AgentId(1), root.session)
+    event = depths_event(root.session, inbox=child.session)
+    await root.does(children=(child,), tree_events=(event,))
+    assert [payload for _, payload in await told(broker, root.session)] == [b"inbox 0+0"]
+
+
+async def test_event_in_parts_must_name_its_inbox(broker: Broker) -> None:
+    root = await root_of(broker)
+    with pytest.raises(ValueError, match="names no inbox"):
+        await root.broker.commit(root.request(tree_events=(TreeEvent((b"a", b"b")),)))
+
+
+async def test_payload_between_the_depths_is_never_read(broker: Broker) -> None:
+    root = await root_of(broker)
+    parts = (b'{"a":[],"n":', b',"%d%s":1.0e5,"m":', b"}\x00\xff")
+    await root.does(tree_events=(TreeEvent(parts, (root.session,), root.session),))
+    assert [p for _, p in await told(broker, root.session)] == [b'{"a":[],"n":0,"%d%s":1.0e5,"m":0}\x00\xff']
+
+
+# ── whole or not at all ───────────────────────────────────────────────────────────────────────
+
+
+async def test_refused_step_tells_nobody(broker: Broker) -> None:
+    root = await root_of(broker, limit_slots=b"1")
+    child = await root.spawns(1)
+    event = depths_event(root.session, child.session, inbox=child.session)
+    refused = await root.refused(
+        mail=(letter(child.session, "m"),), tree_events=(event,), draws=(Draw("slots", 1, "limit:slots"),)
+    )
+    assert refused == Refused("slots", "1")
+    assert await told(broker, root.session) == await told(broker, child.session) == []
+    assert await depths_in(broker, child) == (0, 0)
+
+
+async def test_step_sent_again_tells_once(broker: Broker) -> None:
+    root = await root_of(broker)
+    child = await root.spawns(1)
+    event = depths_event(root.session, child.session, inbox=child.session)
+    request = root.request(mail=(letter(child.session, "m"),), tree_events=(event,))
+    first, again = await broker.commit(request), await broker.commit(request)
+    assert (type(first), type(again)) == (type(again), type(first))
+    assert await told(broker, root.session) == await told(broker, child.session) == [(2, b"inbox 1+0")]
+    assert await depths_in(broker, child) == (1, 0)
+
+
+async def test_usual_step_looks_at_no_other_session(backend: Backend) -> None:
+    wire = RecordingWire(backend.connect())
+    broker = backend.broker(wire=wire)
+    root = await root_of(broker)
+    await root.spawns(1)
+    await root.does()
+    assert len(wire.calls[-1].keys) == 14
+    assert wire.calls[-1].args[-1] == 0
+    await broker.aclose()
+
+
+async def test_mail_reaches_an_agent_in_another_pool(broker: Broker) -> None:
+    root = await root_of(broker)
+    child = await root.spawns(1, pool="host:elsewhere")
+    await child.parks()
+    event = depths_event(root.session, child.session, inbox=child.session)
+    await root.does(mail=(letter(child.session, "m"),), tree_events=(event,))
+    woken = await broker.claim("host:elsewhere", "w2", "c2", 3)
+    assert woken is not None
+    assert woken.claim.session == child.session

@@ -1,0 +1,167 @@
+"""A tree as a whole: what its registry says, how its log is followed, how its claims are taken."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.records import Fenced, NewSession, Renewed
+from orchestrator.broker.tree_records import Draw, Spend, Standing, TreeEvent
+from orchestrator.core.ids import AgentId, SessionId, TreeId
+from tests.broker.actors import POOL, SHARD, claimed, created, session_id
+from tests.broker.families import letter, root_of
+
+# ── the registry ──────────────────────────────────────────────────────────────────────────────
+
+
+async def test_registry_knows_every_agent_since_its_birth(broker: Broker) -> None:
+    root = await root_of(broker, limit_slots=b"8")
+    child = await root.spawns(3)
+    await root.does(
+        summary={"a:3": b"{}", "cancel:3": b"1"},
+        mail=(letter(child.session, "m"), letter(child.session, "i", interrupt=True)),
+        draws=(Draw("spawned", 1),),
+    )
+    registry = await broker.registry(root.tree)
+    assert {id: agent.session for id, agent in registry.agents.items()} == {
+        0: root.session,
+        3: child.session,
+    }
+    agent = registry.agents[AgentId(3)]
+    assert (agent.summary, agent.canceled, agent.used) == (b"{}", True, Spend())
+    assert (agent.pending_messages, agent.pending_interrupts) == (1, 1)
+    assert (registry.counters, registry.limits) == ({"slots": 1, "spawned": 1}, {"slots": 8})
+    assert (registry.tree_seq, registry.waiting, registry.reserved) == (1, {}, {})
+
+
+async def test_tree_that_does_not_exist_has_no_registry(broker: Broker) -> None:
+    with pytest.raises(UnknownSession):
+        await broker.registry(TreeId(session_id()))
+
+
+# ── following ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_follower_of_a_tree_gets_what_was_and_then_what_comes(broker: Broker) -> None:
+    root = await root_of(broker)
+    following = broker.follow_tree(root.tree, idle_s=0.05)
+    assert (await anext(following)).payload == b"begun"
+    coming = asyncio.ensure_future(anext(following))
+    await root.does(tree_events=(TreeEvent((b"next",)),))
+    entry = await coming
+    assert (entry.tree_seq, entry.payload) == (2, b"next")
+    await following.aclose()
+
+
+async def test_follower_comes_back_where_it_was(broker: Broker) -> None:
+    root = await root_of(broker)
+    await root.does(tree_events=(TreeEvent((b"next",)),))
+    following = broker.follow_tree(root.tree, 1, idle_s=0.05)
+    assert (await anext(following)).payload == b"next"
+    await following.aclose()
+
+
+async def test_following_ends_when_the_log_does_not_reach_that_far(broker: Broker) -> None:
+    root = await root_of(broker)
+    assert [entry async for entry in broker.follow_tree(root.tree, 7, idle_s=0.05)] == []
+
+
+async def test_following_a_tree_ends_with_the_tree(broker: Broker) -> None:
+    session = await created(broker)
+    following = broker.follow_tree(TreeId(session), 1, idle_s=0.05)
+    await broker.delete_session(session)
+    assert [entry async for entry in following] == []
+
+
+# ── taking claims ─────────────────────────────────────────────────────────────────────────────
+
+
+async def test_all_claims_of_a_tree_are_taken_at_once(broker: Broker) -> None:
+    root = await root_of(broker)
+    held, elsewhere = await root.spawns(1), await root.spawns(2, pool="host:elsewhere")
+    parked = await root.spawns(3)
+    await parked.parks()
+    sessions = [held.session, elsewhere.session, parked.session]
+    found = await broker.revoke_tree(root.tree, sessions)
+    assert [(s.state, s.worker) for s in found] == [("revoked", "w1"), ("revoked", "w1"), ("free", None)]
+    answers = await broker.renew([held.held.claim, elsewhere.held.claim, root.held.claim])
+    assert [type(answer) for answer in answers] == [Fenced, Fenced, Renewed]
+    assert isinstance(await broker.commit(held.request()), Fenced)
+    assert await broker.claim(POOL, "w2", "c2", SHARD) is not None
+    assert await broker.claim("host:elsewhere", "w2", "c3", SHARD) is not None
+    assert await broker.claim(POOL, "w2", "c4", SHARD) is None
+
+
+async def test_living_holder_keeps_its_claim_from_who_asks_for_the_silent(broker: Broker) -> None:
+    root = await root_of(broker)
+    child = await root.spawns(1)
+    assert await broker.revoke_tree(root.tree, [child.session], silent_s=0.0) == (
+        Standing(child.session, "held", child.held.claim.epoch, "w1"),
+    )
+    await child.does()
+
+
+async def test_silent_holder_loses_its_claim_when_it_was_silent_long_enough(hasty: Broker) -> None:
+    root = await root_of(hasty)
+    child = await root.spawns(1)
+    too_early = await hasty.revoke_tree(root.tree, [child.session], silent_s=3_600.0)
+    assert [s.state for s in too_early] == ["held"]
+    found = await hasty.revoke_tree(root.tree, [child.session], silent_s=0.0)
+    assert [(s.state, s.epoch) for s in found] == [("revoked", child.held.claim.epoch + 1)]
+    again = await hasty.revoke_tree(root.tree, [child.session], silent_s=0.0)
+    assert [(s.state, s.epoch) for s in again] == [("free", child.held.claim.epoch + 1)]
+
+
+async def test_session_that_is_gone_does_not_keep_the_others(broker: Broker) -> None:
+    root = await root_of(broker)
+    child, deleted, missing = await root.spawns(1), await root.spawns(2), session_id()
+    await deleted.parks()
+    await broker.delete_session(deleted.session)
+    found = await broker.revoke_tree(root.tree, [deleted.session, child.session, missing])
+    assert [s.state for s in found] == ["gone", "revoked", "gone"]
+
+
+async def test_session_deleted_behind_this_process_is_gone(broker: Broker, hasty: Broker) -> None:
+    root = await root_of(broker)
+    child = await root.spawns(1)
+    await child.parks()
+    await hasty.delete_session(child.session)
+    assert [s.state for s in await broker.revoke_tree(root.tree, [child.session])] == ["gone"]
+    with pytest.raises(UnknownSession):
+        await broker.revoke(child.session)
+
+
+async def test_claims_of_another_tree_are_not_taken(broker: Broker) -> None:
+    root, other = await root_of(broker), await root_of(broker)
+    with pytest.raises(ValueError, match="is of the tree"):
+        await broker.revoke_tree(root.tree, [other.session])
+    await other.does()
+
+
+async def test_wide_tree_loses_its_claims_in_several_calls(broker: Broker) -> None:
+    root = await root_of(broker)
+    sessions: list[SessionId] = []
+    for first in range(1, 301, 100):
+        children = tuple(
+            NewSession(session_id(), root.tree, POOL, AgentId(n), root.session)
+            for n in range(first, first + 100)
+        )
+        await root.does(children=children)
+        sessions += [child.session for child in children]
+    found = await broker.revoke_tree(root.tree, sessions)
+    assert [s.session for s in found] == sessions
+    assert {(s.state, s.epoch) for s in found} == {("free", 1)}
+
+
+async def test_marked_agent_is_stopped_and_its_claim_presumed_over(hasty: Broker) -> None:
+    root = await root_of(hasty)
+    child = await root.spawns(1)
+    await root.does(summary={"cancel:1": b"1"}, mail=(letter(child.session, "cancel", counted=False),))
+    assert (await child.refused(unless_marked=("cancel:1",))).reason == "marked"
+    await hasty.revoke_tree(root.tree, [child.session], silent_s=0.0)
+    assert isinstance(await hasty.commit(child.request()), Fenced)
+    taken = await claimed(hasty, child.session, "w2", "c2")
+    assert [entry.submission for entry in taken.first] == ["s0", "cancel"]
