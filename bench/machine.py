@@ -7,6 +7,7 @@ import platform
 from pathlib import Path
 
 from bench.lab import Lab
+from orchestrator.sandbox.probe import probe
 
 
 def conditions(lab: Lab) -> dict[str, str]:
@@ -18,9 +19,15 @@ def conditions(lab: Lab) -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()}",
         "Python": f"{platform.python_implementation()} {platform.python_version()}, uvloop",
         "Redis": f"{lab.server.version}, AOF everysec, unix socket, a private server for each bench",
-        "commands": "an empty HOME; bubblewrap, else Landlock",
+        "commands": f"an empty HOME, confined by {_confinement()}",
         "load at start": f"{one:.2f} {five:.2f} {fifteen:.2f}",
     }
+
+
+def _confinement() -> str:
+    """What the workers will choose, by their own probe."""
+    support = probe()
+    return "bubblewrap" if support.bubblewrap else f"Landlock {support.landlock_abi or '(missing)'}"
 
 
 def _cpu_model() -> str:
