@@ -56,10 +56,11 @@ async def read_answer() -> str | None:
 
 def answer_op(request: Mapping[str, Any], decision: ReviewDecision) -> ops.Op:
     """The op that answers a request."""
-    call = str(request["call_id"])
+    # Two agents of a tree may both have a call of this name.
+    call, agent = str(request["call_id"]), request.get("agent_id")
     if request["type"] == "exec_approval_request":
-        return ops.ExecApproval(id=call, decision=decision)
-    return ops.PatchApproval(id=call, decision=decision)
+        return ops.ExecApproval(id=call, decision=decision, agent_id=agent)
+    return ops.PatchApproval(id=call, decision=decision, agent_id=agent)
 
 
 def at_a_terminal() -> bool:

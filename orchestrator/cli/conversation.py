@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import uuid
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, assert_never
 
@@ -53,11 +53,18 @@ class WorkerEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class Broken:
+    """Following or reading has failed for good."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
 class Silence:
     """Nothing has happened for a while."""
 
 
-Happening = Event | Typed | CtrlC | WorkerEnded | Silence
+Happening = Event | Typed | CtrlC | WorkerEnded | Broken | Silence
 
 
 class View(Protocol):
@@ -104,10 +111,18 @@ class Conversation:
     _holder: str = ""
     _told_silence: bool = False
 
-    async def run(self, cursor: EqCursor, worker: Companion | None) -> ExitCode:
-        """Until the task is over, or the person leaves; raises `Fault` if our worker ends before it."""
+    @contextmanager
+    def hearing_ctrl_c(self) -> Iterator[None]:
+        """From here on Ctrl-C is a wish about the turn, no longer the end of this process."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._queue.put_nowait, CtrlC())
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGINT)
+
+    async def run(self, cursor: EqCursor, worker: Companion | None) -> ExitCode:
+        """Until the task is over, or the person leaves; raises `Fault` if our worker ends before it."""
         self._start(self._follow(cursor))
         if worker is not None:
             self._start(self._watch(worker))
@@ -121,10 +136,7 @@ class Conversation:
                 if code is not None:
                     return code
         finally:
-            loop.remove_signal_handler(signal.SIGINT)
-            for task in self._running:
-                task.cancel()
-            await asyncio.gather(*self._running, return_exceptions=True)
+            await self._stop()
 
     # ── what happens ──────────────────────────────────────────────────────────────────────────
 
@@ -136,6 +148,17 @@ class Conversation:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._queue.put_nowait(Broken(error))
+
+    async def _stop(self) -> None:
+        # Asked again until it works: on Python 3.11 a cancellation that meets the end of what
+        # `wait_for` waited for is forgotten (bpo-37658), and the Redis client sends that way.
+        while self._running:
+            for task in self._running:
+                task.cancel()
+            await asyncio.wait(self._running, timeout=LOOK_S)
 
     async def _follow(self, cursor: EqCursor) -> None:
         async for event in self.seat.client.follow(self.seat.session, cursor):
@@ -163,6 +186,8 @@ class Conversation:
                 return await self._interrupt()
             case WorkerEnded(code):
                 raise Fault(f"the worker of this command ended with {code}; {self.seat.how_to_go_on}")
+            case Broken(error):
+                raise error
             case Silence():
                 await self._silence()
                 return None

@@ -188,6 +188,8 @@ def _lines(numbered: Iterable[tuple[int, bytes]], blobs: dict[str, bytes]) -> It
         value = _object(number, line)
         try:
             yield _file_line(number, value, blobs)
+        except BadLine:
+            raise
         except (KeyError, TypeError, ValueError) as error:
             raise BadLine(number, f"a field is missing or damaged ({error})") from None
 

@@ -28,10 +28,11 @@ from orchestrator.cli.import_plan import Plan
 from orchestrator.cli.opening import Opened
 from orchestrator.core.chain import GENESIS, SALT_BYTES, next_chain, payload_digest
 from orchestrator.core.entries import EVENT_MSG, Entry
+from orchestrator.core.evolve import fold
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.rules_task import approval_timer
 from orchestrator.core.snapshot import CORE_VERSION
-from orchestrator.core.state import Call
+from orchestrator.core.state import Call, State
 from orchestrator.core.stored import encode_entry, encode_event
 from orchestrator.runtime.journal import Position, encode_request
 from orchestrator.runtime.summary import session_meta
@@ -73,8 +74,11 @@ class _Ending:
 async def store(found: Opened, plan: Plan, blobs: Mapping[str, bytes], now_ms: int) -> SessionId:
     """Creates the session of a plan; raises the broker's errors, and leaves nothing behind then."""
     contents = dict(blobs)
-    cuts = _cuts([_encoded(entry, at_ms, contents) for entry, at_ms in plan.entries])
-    ending = _ending(plan, contents, now_ms)
+    encoded = [_encoded(entry, at_ms, contents) for entry, at_ms in plan.entries]
+    cuts = _cuts(encoded)
+    # Folded as it is stored: that is what a replay will be compared with.
+    state = fold(State(), (entry for _, entry in encoded), 1)
+    ending = _ending(state, encoded, contents, now_ms)
     if contents:
         await found.texts.store(TreeId(plan.facts.tree_id), contents)
     whole = len(cuts) == 1 and not ending.approvals
@@ -165,25 +169,24 @@ def _chained(cut: Sequence[Encoded], before: Piece, epoch: int, secret: bytes) -
     return Piece(tuple(entries), tuple(events), seq, head)
 
 
-def _ending(plan: Plan, blobs: dict[str, bytes], now_ms: int) -> _Ending:
-    state, task = plan.state, plan.state.task
-    meta = session_meta(Position(state, len(plan.entries), GENESIS), now_ms)
-    awaiting = task.awaiting if task else ()
-    timeout = plan.facts.approval_timeout_ms
+def _ending(state: State, encoded: Sequence[Encoded], blobs: dict[str, bytes], now_ms: int) -> _Ending:
+    meta = session_meta(Position(state, len(encoded), GENESIS), now_ms)
+    awaiting = state.task.awaiting if state.task else ()
+    timeout = state.facts.approval_timeout_ms
     timers = [
         TimerSet(approval_timer(call.call_id), call.spec["timer"], now_ms + timeout)
         for call in awaiting
         if timeout is not None and call.spec.get("timer")
     ]
-    approvals = [_approval(plan, task.id, call, blobs) for call in awaiting if task]
+    approvals = [_approval(encoded, state.task.id, call, blobs) for call in awaiting if state.task]
     return _Ending(state.status, meta, tuple(approvals), tuple(timers))
 
 
-def _approval(plan: Plan, turn: str, call: Call, blobs: dict[str, bytes]) -> Approval:
+def _approval(encoded: Sequence[Encoded], turn: str, call: Call, blobs: dict[str, bytes]) -> Approval:
     """The fleet's queue shows it again, as it was asked."""
     asked = next(
         entry.payload
-        for entry, _ in reversed(plan.entries)
+        for _, entry in reversed(encoded)
         if entry.payload.get("type") in ASKS and entry.payload.get("call_id") == call.call_id
     )
     request = {"kind": call.spec["kind"], "turn": turn, "event": asked}

@@ -122,14 +122,15 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
             head = await found.find(wish.resume)
             session, cursor = head.session, EqCursor.at(head)
         talk = Conversation(Seat(client, session, view, at_a_terminal() and not wish.json), None)
-        view.note(f"session {session}")
-        if wish.prompt is None:
-            talk.open_requests.update(await open_requests(found, head))
-            if head.status in ("idle", "closed") and head.sq_tip == head.cursor:
-                raise Fault(f"session {session} is {head.status}: give it a prompt", ExitCode.USAGE)
-        else:
-            await _speak(talk, wish)
-        code = await talk.run(cursor, worker)
+        with talk.hearing_ctrl_c():
+            view.note(f"session {session}")
+            if wish.prompt is None:
+                talk.open_requests.update(await open_requests(found, head))
+                if head.status in ("idle", "closed") and head.sq_tip == head.cursor:
+                    raise Fault(f"session {session} is {head.status}: give it a prompt", ExitCode.USAGE)
+            else:
+                await _speak(talk, wish)
+            code = await talk.run(cursor, worker)
     view.end(session, code)
     return code
 

@@ -1,0 +1,181 @@
+"""A user's machine for tests of the command line: a folder, a home, a Redis, a scripted model.
+
+Commands run as real processes, as users run them; a terminal is a real one (`pty`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+PATIENCE_S = 40.0
+
+TOUCH = {"items": [{"call": "shell", "args": {"command": ["touch", "made.txt"]}}]}
+SLEEP = {"items": [{"call": "shell", "args": {"command": ["sleep", "60"], "timeout_ms": 90_000}}]}
+
+
+def says(text: str) -> dict[str, Any]:
+    """A model's answer that is only text."""
+    return {"items": [{"text": text}]}
+
+
+def dendro(*words: str) -> list[str]:
+    return [sys.executable, "-m", "orchestrator.cli.main", *words]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where commands run, and under which environment."""
+
+    folder: Path
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def at(cls, root: Path, redis_url: str | None = None) -> Machine:
+        """A workspace without a repository, an own home, no model."""
+        folder = root / "workspace"
+        folder.mkdir()
+        kept = {name: os.environ[name] for name in ("PATH", "LANG", "PYTHONPATH") if name in os.environ}
+        environ = {**kept, "HOME": str(root), "DENDRO_HOME": str(root / "home"), "TERM": "xterm"}
+        if redis_url is not None:
+            environ["DENDRO_REDIS_URL"] = redis_url
+        return cls(folder, environ)
+
+    def under(self, **more: str) -> Machine:
+        """The same machine with more environment variables."""
+        return replace(self, environ={**self.environ, **more})
+
+    def run(self, *words: str, input: str = "") -> subprocess.CompletedProcess[str]:
+        """Runs a command to its end."""
+        return subprocess.run(
+            dendro(*words),
+            input=input,
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            env=self.environ,
+            timeout=PATIENCE_S,
+        )
+
+    def session_ids(self) -> list[str]:
+        """Those that there are, newest change first."""
+        return [row["session_id"] for row in self.sessions()]
+
+    def sessions(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.run("sessions", "--json").stdout)
+        return found
+
+    @contextmanager
+    def model(self, *steps: dict[str, Any]) -> Iterator[Machine]:
+        """The same machine with a scripted model."""
+        scenario = self.folder.parent / "scenario.json"
+        scenario.write_text(json.dumps(steps))
+        with subprocess.Popen(
+            dendro("model-stub", "--scenario", str(scenario)),
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=self.folder,
+            env=self.environ,
+        ) as stub:
+            assert stub.stdout is not None
+            try:
+                yield self.under(OPENAI_BASE_URL=stub.stdout.readline().strip(), OPENAI_API_KEY="none")
+            finally:
+                stub.terminate()
+
+    @contextmanager
+    def terminal(self, *words: str) -> Iterator[Terminal]:
+        """Runs a command at a terminal."""
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            dendro(*words),
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            cwd=self.folder,
+            env=self.environ,
+            preexec_fn=_own_terminal,
+        )
+        os.close(theirs)
+        try:
+            yield Terminal(process, ours)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            os.close(ours)
+
+
+def _own_terminal() -> None:
+    """Makes the terminal the controlling one, so that Ctrl-C means what it means."""
+    import fcntl
+    import termios
+
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+@dataclass
+class Terminal:
+    """A person before a terminal: reads until something stands there, types, presses Ctrl-C."""
+
+    process: subprocess.Popen[bytes]
+    _fd: int
+    seen: str = ""
+
+    def wait_for(self, pattern: str) -> str:
+        """Everything seen up to `pattern`, which counts once."""
+        deadline = time.monotonic() + PATIENCE_S
+        while (found := re.search(pattern, self.seen)) is None:
+            if not self._read(deadline):
+                raise AssertionError(f"{pattern!r} did not come; the terminal shows:\n{self.seen}")
+        before, self.seen = self.seen[: found.end()], self.seen[found.end() :]
+        return before
+
+    def _read(self, deadline: float) -> bool:
+        if not select.select([self._fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            return False
+        try:
+            data = os.read(self._fd, 65_536)
+        except OSError:
+            # Linux: the last process with the other end has gone.
+            return False
+        self.seen += data.decode("utf-8", "replace")
+        return bool(data)
+
+    def type(self, text: str) -> None:
+        os.write(self._fd, text.encode())
+
+    def press_ctrl_c(self) -> None:
+        self.type("\x03")
+
+    def exit_code(self) -> int:
+        """Waits for the end of the command."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self._read(deadline):
+            pass
+        return self.process.wait(PATIENCE_S)
+
+    def hang_up(self) -> None:
+        self.process.send_signal(signal.SIGHUP)
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    """The messages of NDJSON events."""
+    return [json.loads(line)["msg"] for line in text.splitlines()]
+
+
+def kinds(text: str) -> Sequence[str]:
+    return [message["type"] for message in events(text)]

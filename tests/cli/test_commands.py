@@ -1,0 +1,196 @@
+"""The commands as a user runs them: processes, exit codes, what stands on stdout and stderr."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.machine import TOUCH, Machine, events, kinds, says
+
+TRANSCRIPTS = Path(__file__).parents[1] / "transcripts"
+UNTRUSTED = ("-c", "approval_policy=untrusted", "-c", "sandbox_mode=danger-full-access")
+
+
+def test_a_session_is_run_listed_replayed_verified_exported_and_imported(machine: Machine) -> None:
+    with machine.model(TOUCH, says("done"), says("again")) as user:
+        ran = user.run("run", "make a file", "-c", "sandbox_mode=danger-full-access")
+        assert ran.returncode == 0, ran.stderr
+        assert ran.stdout.splitlines()[0] == "$ touch made.txt"
+        assert ran.stdout.splitlines()[-1] == "done"
+        assert (user.folder / "made.txt").exists()
+        [row] = user.sessions()
+        assert (row["status"], row["title"], row["model"]) == ("idle", "make a file", "gpt-5")
+        session = row["session_id"]
+
+        replayed = user.run("replay", session[:13])
+        assert replayed.returncode == 0
+        assert "live fold  equal at entry" in replayed.stdout
+        verified = user.run("verify", session)
+        assert verified.returncode == 0
+        assert f"session {session}: {row['seq']} entries follow from each other" in verified.stdout
+
+        assert user.run("export", session, "--full", "whole.jsonl").returncode == 0
+        imported = user.run("import", "whole.jsonl")
+        assert imported.returncode == 0, imported.stderr
+        copy = imported.stdout.strip()
+        assert copy in user.session_ids()
+        assert "live fold  equal at entry" in user.run("replay", copy).stdout
+
+        went_on = user.run("run", "--resume", copy, "once more")
+        assert went_on.returncode == 0, went_on.stderr
+        assert user.run("verify", copy).returncode == 0
+
+
+def test_a_user_without_any_server_gets_a_private_one(tmp_path: Path) -> None:
+    user = Machine.at(tmp_path)
+    listed = user.run("sessions")
+    assert listed.returncode == 0, listed.stderr
+    assert "no sessions yet" in listed.stdout
+    assert not list((tmp_path / "home").glob("**/redis.pid"))
+
+
+def test_a_program_reads_events_and_nothing_else_from_stdout(machine: Machine) -> None:
+    with machine.model(says("hello")) as user:
+        ran = user.run("run", "-", "--json", input="say hello\n")
+    assert ran.returncode == 0
+    assert kinds(ran.stdout)[0] == "session_configured"
+    assert events(ran.stdout)[-1]["last_agent_message"] == "hello"
+
+
+def test_without_a_terminal_an_approval_parks_the_session_for_whoever_comes(machine: Machine) -> None:
+    with machine.model(TOUCH, says("made it")) as user:
+        ran = user.run("run", "make a file", *UNTRUSTED)
+        assert ran.returncode == 3
+        [row] = user.sessions()
+        assert (row["status"], row["holder"]) == ("awaiting_approval", None)
+        assert f"dendro run --resume {row['session_id']}" in ran.stderr
+        assert "touch made.txt" in ran.stdout
+        with user.terminal("run", "--resume", row["session_id"]) as person:
+            asked = person.wait_for(r"\[q\]uit the turn: ")
+            assert "touch made.txt" in asked
+            person.type("y\n")
+            person.wait_for("made it")
+            assert person.exit_code() == 0
+    assert (machine.folder / "made.txt").exists()
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in TRANSCRIPTS.iterdir() if path.is_dir()))
+def test_every_recorded_rollout_folds_as_a_file(name: str, tmp_path: Path) -> None:
+    from orchestrator.cli.folding import fold_file
+
+    folded = fold_file(TRANSCRIPTS / name / "rollout.jsonl", None, b"")
+    assert folded.kind == "foreign"
+    assert folded.broken is None
+    assert len(folded.state.history) >= 2
+
+
+def test_the_peers_rollout_becomes_an_idle_session_that_goes_on(machine: Machine) -> None:
+    with machine.model(says("I remember")) as user:
+        recorded = (TRANSCRIPTS / "exec_approved" / "rollout.jsonl").read_text()
+        (user.folder / "peer.jsonl").write_text(recorded.replace("@WORKSPACE@", str(user.folder)))
+        imported = user.run("import", "peer.jsonl")
+        assert imported.returncode == 0, imported.stderr
+        session = imported.stdout.strip()
+        state = json.loads(user.run("replay", session, "--json").stdout)["state"]
+        assert state["settings"]["approval_policy"] == "untrusted"
+        assert state["settings"]["sandbox_policy"] == {"mode": "danger-full-access"}
+        assert state["task"] is None
+        ran = user.run("run", "--resume", session, "what did we do?")
+        assert ran.returncode == 0, ran.stderr
+        assert ran.stdout.strip() == "I remember"
+
+
+def test_a_file_with_a_bad_line_is_named_by_its_number_and_makes_no_session(machine: Machine) -> None:
+    lines = (TRANSCRIPTS / "plain" / "rollout.jsonl").read_text().splitlines()
+    (machine.folder / "bad.jsonl").write_text(
+        "\n".join([*lines[:2], '{"type": "response_item"}', *lines[2:]])
+    )
+    imported = machine.run("import", "bad.jsonl")
+    assert imported.returncode == 1
+    assert "line 3: timestamp, type and a payload object are required" in imported.stderr
+    assert "nothing was imported" in imported.stderr
+    assert machine.session_ids() == []
+
+
+def test_proto_greets_first_and_ends_after_shutdown(machine: Machine) -> None:
+    with machine.model(says("hello")) as user:
+        ran = user.run("proto", input='{"id":"9","op":{"type":"shutdown"}}\n')
+        assert ran.returncode == 0, ran.stderr
+        assert kinds(ran.stdout) == ["session_configured", "shutdown_complete"]
+
+
+def test_proto_resumes_with_the_events_so_far(machine: Machine) -> None:
+    with machine.model(says("hello"), says("more")) as user:
+        user.run("run", "say hello")
+        [session] = user.session_ids()
+        ran = user.run("proto", "--resume", session, input='{"id":"9","op":{"type":"shutdown"}}\n')
+    greeting, *rest = events(ran.stdout)
+    assert greeting["session_id"] == session
+    told = [message["type"] for message in greeting["initial_messages"]]
+    assert told[0] == "task_started"
+    assert told[-1] == "task_complete"
+    assert [message["type"] for message in rest] == ["shutdown_complete"]
+
+
+def test_proto_tells_a_client_that_resumes_what_is_still_asked(machine: Machine) -> None:
+    with machine.model(TOUCH, says("hello")) as user:
+        user.run("run", "make a file", *UNTRUSTED)
+        [session] = user.session_ids()
+        ran = user.run("proto", "--resume", session)
+    assert ran.returncode == 3, ran.stderr
+    assert kinds(ran.stdout)[:2] == ["session_configured", "exec_approval_request"]
+
+
+def test_revoke_says_who_held_the_session(machine: Machine) -> None:
+    imported = machine.run("import", str(TRANSCRIPTS / "plain" / "rollout.jsonl"))
+    session = imported.stdout.strip()
+    revoked = machine.run("revoke", session[:15])
+    assert revoked.returncode == 0
+    assert revoked.stdout.startswith(f"{session} was held by nobody")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("run",), 2, "give a prompt, or --resume ID"),
+        (("run", " "), 2, "the prompt is empty"),
+        (("run", "hello"), 2, "OPENAI_API_KEY is not set"),
+        (("replay", "0000"), 1, "no session '0000'"),
+        (("worker", "--concurrency", "0"), 2, "worker.concurrency = 0: at least 1"),
+        (("sessions", "-c", "redis.url=redis://127.0.0.1:9"), 2, "no answer from Redis"),
+        (("model-stub", "--behaviour", "none"), 2, "no behaviour 'none'"),
+        (("import", "missing.jsonl"), 2, "missing.jsonl"),
+    ],
+)
+def test_a_failure_is_one_line_with_a_remedy_and_an_exit_code(
+    machine: Machine, words: tuple[str, ...], code: int, said: str
+) -> None:
+    failed = machine.run(*words)
+    assert failed.returncode == code
+    assert said in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
+@pytest.mark.parametrize(
+    "command", ["run", "proto", "replay", "verify", "export", "import", "worker", "demo"]
+)
+def test_the_help_of_each_command_has_an_example(machine: Machine, command: str) -> None:
+    helped = machine.run(command, "--help")
+    assert helped.returncode == 0
+    assert f" dendro {command}" in helped.stdout.replace(f"Usage: dendro {command}", "")
+
+
+def test_help_imports_nothing_that_it_does_not_need(machine: Machine) -> None:
+    import subprocess
+    import sys
+
+    script = (
+        "import sys; sys.argv = ['dendro', '--help']\n"
+        "from orchestrator.cli.main import app\n"
+        "try: app()\nexcept SystemExit: pass\n"
+        "print([n for n in ('redis', 'pydantic', 'httpx', 'orchestrator.wiring') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    assert done.stdout.splitlines()[-1] == "[]"

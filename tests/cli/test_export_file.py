@@ -1,0 +1,154 @@
+"""Exported files: what is written can be read, proved and folded again, byte for byte."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.broker.records import StoredEntry
+from orchestrator.cli.export_file import BadLine, ChainWalk, Header, RolloutText, full_line, read_rollout
+from orchestrator.core import entries as e
+from orchestrator.core.chain import GENESIS, BrokenLink, next_chain, payload_digest
+from orchestrator.core.entries import Entry
+from orchestrator.core.stored import decode_entry, encode_entry
+from orchestrator.runtime.export import export_lines
+
+SECRET = b"a key"
+TEXTS = st.text(max_size=40) | st.text(min_size=1, max_size=3).map(lambda t: t * 4000)
+PAYLOADS = st.dictionaries(
+    st.sampled_from(["output", "text", "content"]), TEXTS | st.integers(-9, 9) | st.none()
+)
+
+
+def item(text: str) -> Entry:
+    return e.item({"type": "function_call_output", "call_id": "c1", "output": text})
+
+
+def stored(entries: Sequence[Entry], secret: bytes = SECRET) -> tuple[list[StoredEntry], dict[str, str]]:
+    """The entries as a session's log holds them, and their large texts."""
+    blobs: dict[str, bytes] = {}
+    log, head = [], GENESIS
+    for seq, entry in enumerate(entries, 1):
+        line, salt = encode_entry(entry, 1_790_000_000_000 + seq, blobs).line, bytes([seq % 256]) * 16
+        head = next_chain(head, seq, 3, payload_digest(salt, line), secret)
+        log.append(StoredEntry(seq, 3, line, salt, head))
+    return log, {digest: content.decode("utf-8", "surrogatepass") for digest, content in blobs.items()}
+
+
+def full(log: Sequence[StoredEntry], texts: dict[str, str]) -> list[bytes]:
+    header = Header("s", "default", len(log), log[-1].chain)
+    return [header.encode() + b"\n", *(full_line(entry, texts.get) for entry in log)]
+
+
+def broken(text: RolloutText, secret: bytes = SECRET) -> BrokenLink | None:
+    walk = ChainWalk(GENESIS, secret)
+    return next(filter(None, (walk.take_line(line) for line in text.lines)), None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(PAYLOADS, min_size=1, max_size=6))
+def test_a_full_export_verifies_and_folds_to_the_stored_entries(payloads: list[dict[str, Any]]) -> None:
+    log, texts = stored([e.item({"type": "other", **payload}) for payload in payloads])
+    assert broken(read_rollout(full(log, texts))) is None
+    lines = list(read_rollout(full(log, texts)).lines)
+    assert [line.entry for line in lines] == [decode_entry(entry.payload) for entry in log]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.booleans(), min_size=1, max_size=8))
+def test_an_export_without_facts_verifies_through_their_places(facts: list[bool]) -> None:
+    log, texts = stored([e.closed() if fact else item("x" * 5000) for fact in facts])
+    lines = list(export_lines(log, texts.get))
+    if lines:
+        text = read_rollout(lines)
+        assert text.kind == "exported"
+        assert broken(text) is None
+
+
+def test_an_altered_character_is_found_at_its_entry() -> None:
+    log, texts = stored([item("one"), item("two"), item("three")])
+    lines = [line.replace(b"two", b"2wo") for line in full(log, texts)]
+    found = broken(read_rollout(lines))
+    assert found is not None
+    assert found.seq == 2
+
+
+def test_a_removed_line_is_named_as_missing() -> None:
+    log, texts = stored([item("one"), item("two"), item("three")])
+    lines = full(log, texts)
+    assert broken(read_rollout([*lines[:2], *lines[3:]])) == BrokenLink(
+        2, "missing: the next entry present is 3"
+    )
+    assert broken(read_rollout([lines[0], *lines[2:]])) == BrokenLink(
+        1, "missing: the next entry present is 2"
+    )
+
+
+def test_a_changed_place_of_an_omitted_fact_is_found() -> None:
+    log, texts = stored([e.closed(), item("one")])
+    [line] = export_lines(log, texts.get)
+    value = orjson.loads(line)
+    value["omitted"][0][1] = 9
+    assert broken(read_rollout([orjson.dumps(value)])) is not None
+
+
+def test_another_key_does_not_verify() -> None:
+    log, texts = stored([item("one")])
+    assert broken(read_rollout(full(log, texts)), b"another key") is not None
+
+
+def test_a_redacted_entry_verifies_by_its_digest() -> None:
+    log, texts = stored([item("one"), item("secret"), item("three")])
+    lines = full(log, texts)
+    gone = log[1]
+    lines[2] = orjson.dumps(
+        {
+            "seq": gone.seq,
+            "epoch": gone.epoch,
+            "digest": payload_digest(gone.salt, gone.payload).hex(),
+            "chain": gone.chain.hex(),
+        }
+    )
+    assert broken(read_rollout(lines)) is None
+    assert list(read_rollout(lines).lines)[1].entry is None
+
+
+def test_a_text_that_is_no_longer_stored_leaves_its_reference_and_still_verifies() -> None:
+    log, _ = stored([item("x" * 9000)])
+    assert broken(read_rollout(full(log, {}))) is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([], "line 1: the file is empty"),
+        ([b"{"], "line 1: not JSON"),
+        ([b"[]"], "line 1: not a JSON object"),
+        ([b'{"format":"other"}'], "line 1: unknown format 'other'"),
+        ([b'{"format":"dendro-rollout","version":9}'], "line 1: format version 9: a newer Dendro wrote it"),
+        ([b'{"format":"dendro-rollout","version":1}'], "line 1: the format line is damaged"),
+        ([b'{"timestamp":"t","type":"x","payload":{}}', b"", b"nonsense"], "line 3: not JSON"),
+        ([b'{"timestamp":"t","type":"x","payload":3}'], "line 1: timestamp, type and a payload object"),
+        (
+            [b'{"timestamp":"t","type":"x","payload":{},"seq":1,"chain":"zz"}'],
+            "line 1: a field is missing or damaged",
+        ),
+    ],
+)
+def test_a_bad_line_is_named_by_its_number(lines: list[bytes], said: str) -> None:
+    with pytest.raises(BadLine) as caught:
+        list(read_rollout(lines).lines)
+    assert str(caught.value).startswith(said)
+
+
+def test_a_full_export_tells_the_live_fold_to_whoever_reads_it() -> None:
+    header = Header("s", "p", 4, GENESIS, "2026", 3, "abc")
+    read = read_rollout([header.encode()]).header
+    assert read == header
+    assert dataclasses.asdict(header)["key_id"] == "2026"

@@ -1,0 +1,134 @@
+"""What a person sees of a session's events, on a terminal and in a pipe."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from orchestrator.cli.asking import ANSWERS, answer_op, show_request
+from orchestrator.cli.faults import ExitCode, Fault, explain
+from orchestrator.cli.invocation import Invocation, hoisted
+from orchestrator.cli.live import OUTPUT_LINES, Live
+from orchestrator.cli.sessions import age
+from orchestrator.cli.text import plain
+from orchestrator.gateways.client import Event
+from orchestrator.protocol import ops
+
+BEGIN = {
+    "type": "exec_command_begin", "call_id": "c", "command": ["bash", "-lc", "ls"], "cwd": "/",
+    "parsed_cmd": [],
+}  # fmt: skip
+END = {
+    "type": "exec_command_end", "call_id": "c", "stdout": "", "stderr": "", "aggregated_output": "a\nb",
+    "exit_code": 2, "duration": {"secs": 1, "nanos": 500_000_000},
+}  # fmt: skip
+
+
+def seen(*messages: dict[str, Any], streaming: bool = False) -> list[str]:
+    out = io.StringIO()
+    live = Live(Console(file=out, width=40, force_terminal=False), streaming)
+    for message in messages:
+        live.show(Event("1", message))
+    return out.getvalue().splitlines()
+
+
+def delta(text: str) -> dict[str, Any]:
+    return {"type": "agent_message_delta", "delta": text}
+
+
+def chunk(data: bytes) -> dict[str, Any]:
+    encoded = base64.b64encode(data).decode()
+    return {"type": "exec_command_output_delta", "call_id": "c", "stream": "stdout", "chunk": encoded}
+
+
+def test_text_streams_once_on_a_terminal() -> None:
+    whole = {"type": "agent_message", "message": "Hello you"}
+    assert seen(delta("Hello "), delta("you"), whole, BEGIN, streaming=True) == ["Hello you", "$ ls"]
+
+
+def test_a_pipe_gets_whole_lines_only() -> None:
+    assert seen(delta("Hel"), {"type": "agent_message", "message": "Hello"}) == ["Hello"]
+
+
+def test_a_command_shows_its_output_and_how_it_ended() -> None:
+    assert seen(BEGIN, END) == ["$ ls", "  a", "  b", "✗ exit 2 1.5s"]
+
+
+def test_a_character_cut_between_two_deltas_is_whole() -> None:
+    data = "grün\n".encode()
+    assert seen(BEGIN, chunk(data[:3]), chunk(data[3:]), END, streaming=True)[1] == "  grün"
+
+
+def test_long_output_is_cut_and_says_so() -> None:
+    many = b"".join(b"line %d\n" % n for n in range(OUTPUT_LINES + 5))
+    lines = seen(BEGIN, chunk(many), END, streaming=True)
+    assert lines[OUTPUT_LINES] == f"  line {OUTPUT_LINES - 1}"
+    assert lines[OUTPUT_LINES + 1] == "  … 5 more lines"
+
+
+def test_figures_leave_the_baseline_and_the_cache_out() -> None:
+    usage = {
+        "input_tokens": 30_000, "cached_input_tokens": 10_000, "output_tokens": 500,
+        "reasoning_output_tokens": 0, "total_tokens": 30_500,
+    }  # fmt: skip
+    info = {"total_token_usage": usage, "last_token_usage": usage, "model_context_window": 49_000}
+    live = Live(Console(file=io.StringIO()))
+    live.show(Event("1", {"type": "token_count", "info": info}))
+    live.show(Event("1", {"type": "token_count", "info": None}))
+    assert live.figures() == "20,500 tokens, 50% of the context left"
+
+
+def test_a_command_cannot_hide_itself_from_whoever_is_asked() -> None:
+    out = io.StringIO()
+    live = Live(Console(file=out, width=200), streaming=False)
+    command = ["bash", "-lc", "rm -rf /\x1b[2K\recho \u202eharmless\u202c [bold]"]
+    show_request(live, {"type": "exec_approval_request", "call_id": "c", "command": command, "cwd": "/w"})
+    assert "rm -rf /␛[2K␍echo \\u202eharmless\\u202c [bold]" in out.getvalue()
+    assert "\x1b" not in out.getvalue()
+
+
+def test_text_without_controls_is_left_alone() -> None:
+    assert plain("Zeile\n\tzwei ✓") == "Zeile\n\tzwei ✓"
+
+
+def test_an_answer_names_the_call_and_its_agent() -> None:
+    op = answer_op({"type": "apply_patch_approval_request", "call_id": "c7", "agent_id": 3}, ANSWERS["a"])
+    assert isinstance(op, ops.PatchApproval)
+    assert (op.id, op.agent_id, op.decision) == ("c7", 3, "approved_for_session")
+
+
+@pytest.mark.parametrize(
+    ("given", "heard"),
+    [
+        (["run", "-c", "a=1", "hi"], ["-c", "a=1", "run", "hi"]),
+        (["proto", "--config=x.toml"], ["--config=x.toml", "proto"]),
+        (["run", "--home", "/h", "--json"], ["--home", "/h", "run", "--json"]),
+        (["run", "--", "-c"], ["run", "--", "-c"]),
+        (["run", "-c"], ["-c", "run"]),
+    ],
+)
+def test_global_options_count_wherever_they_stand(given: list[str], heard: list[str]) -> None:
+    assert hoisted(given) == heard
+
+
+def test_a_child_process_gets_the_same_settings() -> None:
+    words = Invocation(None, ("model=x",), None).command("worker")
+    assert words[1:] == ["-m", "orchestrator.cli.main", "-c", "model=x", "worker"]
+
+
+def test_an_unforeseen_error_says_that_it_is_one() -> None:
+    told, code = explain(ZeroDivisionError("by\nzero"))
+    assert told.startswith("internal error: ZeroDivisionError: by zero (set DENDRO_DEBUG=1")
+    assert code == ExitCode.FAILED
+    assert explain(Fault("no", ExitCode.WAITING)) == ("no", ExitCode.WAITING)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0, "0s"), (59, "59s"), (3599, "59m"), (7200, "2h"), (9e5, "10d")]
+)
+def test_an_age_is_told_in_its_largest_unit(seconds: float, shown: str) -> None:
+    assert age(seconds) == shown

@@ -1,0 +1,60 @@
+"""`dendro run` before a person: approvals asked, Ctrl-C obeyed."""
+
+from __future__ import annotations
+
+from tests.cli.machine import SLEEP, TOUCH, Machine, says
+
+UNTRUSTED = ("-c", "approval_policy=untrusted", "-c", "sandbox_mode=danger-full-access")
+QUESTION = r"\[q\]uit the turn: "
+
+
+def test_a_person_denies_a_command_and_the_turn_goes_on(machine: Machine) -> None:
+    with machine.model(TOUCH, says("then not")) as user, user.terminal("run", "go", *UNTRUSTED) as person:
+        asked = person.wait_for(QUESTION)
+        assert "touch made.txt" in asked
+        person.type("what?\n")
+        person.wait_for(QUESTION)
+        person.type("n\n")
+        person.wait_for("then not")
+        person.wait_for("tokens")
+        assert person.exit_code() == 0
+    assert not (machine.folder / "made.txt").exists()
+
+
+def test_a_person_approves_for_the_session_and_is_not_asked_again(machine: Machine) -> None:
+    with machine.model(TOUCH, TOUCH, says("twice")) as user, user.terminal("run", "go", *UNTRUSTED) as person:
+        person.wait_for(QUESTION)
+        person.type("a\n")
+        rest = person.wait_for("twice")
+        assert "uit the turn" not in rest
+        assert person.exit_code() == 0
+
+
+def test_ctrl_c_interrupts_the_turn(machine: Machine) -> None:
+    words = ("run", "go", "-c", "approval_policy=never", "-c", "sandbox_mode=danger-full-access")
+    with machine.model(SLEEP) as user, user.terminal(*words) as person:
+        person.wait_for("sleep 60")
+        person.press_ctrl_c()
+        person.wait_for("interrupting the turn")
+        person.wait_for("the turn was interrupted")
+        assert person.exit_code() == 130
+    assert machine.sessions()[0]["status"] == "idle"
+
+
+def test_a_second_ctrl_c_leaves_and_says_how_to_go_on(machine: Machine) -> None:
+    with machine.model(SLEEP) as user, user.terminal("run", "go", "--no-worker") as person:
+        person.wait_for("session ")
+        person.press_ctrl_c()
+        person.wait_for("Ctrl-C again leaves")
+        person.press_ctrl_c()
+        person.wait_for("dendro run --resume")
+        assert person.exit_code() == 130
+
+
+def test_a_person_who_ends_the_input_leaves_the_request_open(machine: Machine) -> None:
+    with machine.model(TOUCH) as user, user.terminal("run", "go", *UNTRUSTED) as person:
+        person.wait_for(QUESTION)
+        person.type("\x04")
+        person.wait_for("left unanswered")
+        assert person.exit_code() == 3
+    assert machine.sessions()[0]["status"] == "awaiting_approval"
