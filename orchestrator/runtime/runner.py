@@ -63,6 +63,7 @@ MAX_STEP_ENTRIES = 128
 MAX_STEP_BYTES = 256 << 10
 """A step is cut here; one more decision still fits the commit's bounds (256 entries, 1 MB)."""
 SQ_PAGE = 100
+SHUTTING_DOWN = "the worker is shutting down"
 
 
 class Ended(StrEnum):
@@ -118,7 +119,9 @@ class Runner:
         self._lost = False
         self._cut = False
         self._stepping = True
+        self._overdue = False
         self._delay: asyncio.Task[None] | None = None
+        self._grace: asyncio.Task[None] | None = None
         self._unexported: list[StoredEntry] = []
         self._position: Position
 
@@ -134,13 +137,15 @@ class Runner:
         """The claim is over, or can no longer be trusted: whatever runs is to stop now."""
         self._lost = True
         self._writing.give_up()
+        # The loop may be waiting for an answer from Redis; what runs must not wait with it.
+        self._effects.cancel()
         self._wake.set()
 
     def drain(self) -> None:
         """The worker leaves: give the session back as soon as nothing of it runs."""
         if not self._draining:
             self._draining = True
-            self._ports.spawn(self._cut_short(), f"{self.claim.session}:drain")
+            self._grace = self._ports.spawn(self._cut_short(), f"{self.claim.session}:grace")
             self._wake.set()
 
     # ── the loop ──────────────────────────────────────────────────────────────────────────────
@@ -164,8 +169,9 @@ class Runner:
                 await self._effects.stop()
             # Else a response's connection may be reading its last bytes, to be used again.
             self._writing.close()
-            if self._delay is not None:
-                self._delay.cancel()
+            for timer in (self._delay, self._grace):
+                if timer is not None:
+                    timer.cancel()
 
     @property
     def _state(self) -> State:
@@ -193,12 +199,14 @@ class Runner:
 
     async def _read_sq(self) -> None:
         while self._unread and len(self._inbox) < SQ_PAGE:
+            self._unread = False
             page = await self._writing.insist(
                 lambda: self._ports.broker.read_sq(self.claim.session, self._read_to, SQ_PAGE)
             )
             if page is None:
                 return
-            self._unread = len(page) == SQ_PAGE
+            # A poke during the read may be about an entry that came after it.
+            self._unread = self._unread or len(page) == SQ_PAGE
             await self._accept(page)
 
     async def _accept(self, entries: tuple[SqEntry, ...]) -> None:
@@ -385,13 +393,19 @@ class Runner:
     # ── starting what is owed ─────────────────────────────────────────────────────────────────
 
     async def _start_owed(self) -> None:
+        if self._lost:
+            return
         state = self._state
         for work in outstanding(state, self._rules(state)):
             match work:
                 case StopAll():
                     await self._stop_all()
+                case RunCall(call_id) if self._overdue and ("call", call_id) not in self._effects:
+                    self._push(refused_call(_call(state, call_id), "not run: the worker was shut down"))
                 case RunCall(call_id) if ("call", call_id) not in self._effects:
                     self._effects.start(("call", call_id), self._run_call(_call(state, call_id), state))
+                case FollowRequest(n) if self._overdue and ("request", str(n)) not in self._effects:
+                    self._push(c.ResponseBroken(n, "stream", SHUTTING_DOWN, delay_ms=0))
                 case FollowRequest(n) if ("request", str(n)) not in self._effects:
                     self._effects.start(
                         ("request", str(n)), follow_request(self._ports, state, self._push, self._delta)
@@ -456,20 +470,19 @@ class Runner:
             self._push(c.CallFinished(key[1], text))
 
     async def _cut_short(self) -> None:
-        """After the grace, whatever still runs is stopped and recorded as such."""
-        grace_until = self._ports.monotonic() + self._config.drain_grace_s
-        while self._effects and self._ports.monotonic() < grace_until:
-            await self._ports.sleep(0.05)
-        task = self._state.task
-        if not self._effects or task is None:
+        """After the grace what runs is stopped and recorded as such, and nothing is started any more."""
+        await self._ports.sleep(self._config.drain_grace_s)
+        self._overdue = True
+        if not self._effects.unsettled:
             return
         elapsed = self._effects.elapsed("call")
         await self._effects.stop()
-        for call in task.running:
+        task = self._state.task
+        for call in task.running if task else ():
             if call.call_id in elapsed:
                 self._push(drained_call(call, elapsed[call.call_id]))
-        if task.request is not None:
-            self._push(c.ResponseBroken(task.request.n, "stream", "the worker is shutting down", delay_ms=0))
+        if task is not None and task.request is not None:
+            self._push(c.ResponseBroken(task.request.n, "stream", SHUTTING_DOWN, delay_ms=0))
 
 
 def _call(state: State, call_id: str) -> Call:
