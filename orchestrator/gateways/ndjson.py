@@ -16,6 +16,7 @@ import orjson
 
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.follow import BEGINNING, EqCursor
+from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client, Event
 from orchestrator.protocol import ops
@@ -57,10 +58,14 @@ class NdjsonConnection:
         self._writing = asyncio.Lock()
         self._ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self._eof = False
+        self._told = 0
+        """The number of the last event written."""
+        self._told_at = asyncio.get_running_loop().time()
         self._asking: set[str] = set()
 
     async def serve(self, cursor: EqCursor = BEGINNING) -> Ending:
         """Runs until `shutdown_complete`, or until input has ended and nothing runs any more."""
+        self._told = cursor.n
         tasks = [asyncio.create_task(self._tell(cursor)), asyncio.create_task(self._hear())]
         for task in tasks:
             task.add_done_callback(self._watched)
@@ -87,7 +92,9 @@ class NdjsonConnection:
                 await self._leave_if_at_rest()
 
     def _note(self, event: Event) -> None:
-        """Keeps track of what this connection would be missed for."""
+        """Keeps track of what has been told, and of what this connection would be missed for."""
+        self._told = event.cursor.n if event.cursor else self._told
+        self._told_at = asyncio.get_running_loop().time()
         if event.type in ASKS:
             self._asking.add(event.msg["call_id"])
         elif event.type in ("exec_command_begin", "patch_apply_begin"):
@@ -142,7 +149,7 @@ class NdjsonConnection:
     async def _leave_if_at_rest(self) -> None:
         """After the end of input: nothing queued, nothing running, everything told."""
         head = await self._client.head(self._session)
-        if head is None or head.holder or head.sq_tip != head.cursor:
+        if head is None or head.holder or head.sq_tip != head.cursor or self._owes_events(head):
             return
         if head.status in ("idle", "closed"):
             self._end(Ending.AT_REST)
@@ -160,9 +167,15 @@ class NdjsonConnection:
             )
             self._end(Ending.WAITING)
 
+    def _owes_events(self, head: SessionHead) -> bool:
+        """Whether the follower is behind. After a gap it has no number to compare: then quiet has to do."""
+        quiet_s = asyncio.get_running_loop().time() - self._told_at
+        return head.eq_n > self._told and quiet_s < QUIET_S
+
     def _end(self, ending: Ending) -> None:
         if not self._ended.done():
             self._ended.set_result(ending)
 
 
 AT_REST_LOOK_S = 0.1
+QUIET_S = 2.0
