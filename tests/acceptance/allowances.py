@@ -193,7 +193,7 @@ def one_of_each_attempt(requests: Iterable[Message]) -> list[Message]:
     """The number of HTTP attempts is free: equal neighbours are one request."""
     kept: list[Message] = []
     for request in requests:
-        if not kept or kept[-1] != request:
+        if not kept or kept[-1] != request or request == ANYTHING:
             kept.append(request)
     return kept
 
