@@ -80,7 +80,9 @@ class Running:
         while self._pipes and (left := until - self._loop.time()) > 0:
             self._activity.clear()
             try:
-                await asyncio.wait_for(self._activity.wait(), min(quiet_s, left))
+                # Not `wait_for`: up to Python 3.11 it forgets a cancellation that meets the end of the wait.
+                async with asyncio.timeout(min(quiet_s, left)):
+                    await self._activity.wait()
             except TimeoutError:
                 return
 
