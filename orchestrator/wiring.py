@@ -5,6 +5,7 @@ Composition roots (`cli`, `workers`) call this; nothing below it knows settings.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import socket
@@ -36,6 +37,7 @@ from orchestrator.gateways.workspace import Workspace, mark
 from orchestrator.model.provider import Provider, ProviderSecrets
 from orchestrator.runtime.archive import Archive
 from orchestrator.runtime.calls import ToolCalls
+from orchestrator.runtime.patience import PatientTexts
 from orchestrator.runtime.ports import Ports, ProviderPolicy
 from orchestrator.runtime.providers import KnownProvider, ModelClients
 from orchestrator.runtime.renewal import LeaseTimes, Renewal, Report
@@ -254,11 +256,12 @@ async def running_worker(settings: Settings, url: str) -> AsyncIterator[Worker]:
     models = ModelClients(providers(settings))
     try:
         async with deployment(settings, url) as opened:
+            texts = PatientTexts(opened.blobs, asyncio.sleep)
             ports = Ports(
                 broker=opened.broker,
-                texts=opened.texts,
+                texts=texts,
                 models=models,
-                tools=ToolCalls(Toolbox(tools, keeper), opened.texts),
+                tools=ToolCalls(Toolbox(tools, keeper), texts),
                 keeper=keeper,
                 policies=provider_policies(settings),
                 archive=archive(settings),

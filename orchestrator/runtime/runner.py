@@ -152,7 +152,11 @@ class Runner:
 
     async def run(self) -> Ended:
         """Runs the session until it can be given back or is lost."""
-        loaded = await load(self._ports, self._claimed, self._cache, self._writer.secret)
+        loaded = await self._writing.insist(
+            lambda: load(self._ports, self._claimed, self._cache, self._writer.secret)
+        )
+        if loaded is None:
+            return Ended.LOST
         self._position, self._unexported = loaded.position, list(loaded.unexported)
         try:
             await self._begin()

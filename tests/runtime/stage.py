@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+import orjson
+
 from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import WireConfig, connect
@@ -32,6 +34,7 @@ from orchestrator.protocol.submission import Submission
 from orchestrator.runtime.journal import Position
 from orchestrator.runtime.loading import BEGINNING as UNBORN
 from orchestrator.runtime.loading import Cache, fold_entries
+from orchestrator.runtime.patience import PatientTexts
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.renewal import LeaseTimes, Renewal
 from orchestrator.runtime.runner import Ended, Runner, RunnerConfig
@@ -41,11 +44,13 @@ from tests.runtime.wires import ScriptedWire
 
 POOL = "stage"
 SHARDS = 2
+QUARANTINED = b'{"id":"","msg":{"type":"error","message":"set aside"}}'
 _numbers = itertools.count(1)
 
 
 def broker_config(**changes: Any) -> BrokerConfig:
-    return replace(BrokerConfig(shards=SHARDS, core_version=CORE_VERSION, lease_s=60.0), **changes)
+    given = BrokerConfig(shards=SHARDS, core_version=CORE_VERSION, lease_s=60.0, quarantine_event=QUARANTINED)
+    return replace(given, **changes)
 
 
 @dataclass
@@ -154,6 +159,12 @@ class Stage:
     async def digest(self, session: SessionId) -> str:
         return digest((await self.replayed(session)).state)
 
+    async def live_digest(self, session: SessionId) -> str:
+        """The state as the worker that last let go of the session had it."""
+        head = await self.broker.head(session)
+        assert head is not None
+        return str(orjson.loads(head.meta)["state_sha256"])
+
     async def tree_text(self, session: SessionId, sha: str) -> str | None:
         await self.ports.texts.fetch(TreeId(session), [sha])
         return self.ports.texts.get(sha)
@@ -168,6 +179,16 @@ def open_broker(url: str, **config: Any) -> Broker:
 
 
 @asynccontextmanager
+async def hasty_broker(url: str) -> AsyncIterator[Broker]:
+    """A broker whose leases have run out as soon as they are given."""
+    broker = open_broker(url, lease_s=0.0)
+    try:
+        yield broker
+    finally:
+        await broker.aclose()
+
+
+@asynccontextmanager
 async def opened(url: str, **config: Any) -> AsyncIterator[Stage]:
     """A stage on an empty server."""
     wire = ScriptedWire(connect(WireConfig(url, reply_timeout_s=5.0)))
@@ -176,7 +197,7 @@ async def opened(url: str, **config: Any) -> AsyncIterator[Stage]:
     beside = open_broker(url, **config)
     plain = connect(WireConfig(url))
     models, tools, keeper = ScriptedModels(), ScriptedTools(), FakeKeeper()
-    ports = Ports(broker, Texts(Blobs(wire, broker.keys)), models, tools, keeper)
+    ports = Ports(broker, PatientTexts(Blobs(wire, broker.keys), asyncio.sleep), models, tools, keeper)
     person = ClientPorts(beside, Texts(Blobs(plain, broker.keys)), secrets.token_bytes)
     try:
         yield Stage(

@@ -1,0 +1,50 @@
+"""Deltas on their way to the people: early, never too late, and not in the log unless asked for."""
+
+from __future__ import annotations
+
+import asyncio
+
+from orchestrator.model.events import TextDelta
+from orchestrator.runtime.runner import Ended
+from tests.runtime.players import calls, ends, message
+from tests.runtime.stage import Stage
+from tests.runtime.wires import Gate
+
+
+async def test_deltas_come_before_the_text_that_they_lead_up_to(stage: Stage) -> None:
+    session = await stage.session()
+    words = [TextDelta(f"word{number} ") for number in range(50)]
+    stage.models.will([*words, message("all of them"), ends()])
+    await stage.say(session)
+    task = asyncio.create_task(stage.run(session))
+    events = await stage.until(session, "task_complete")
+    await task
+    kinds = [event.type for event in events]
+    text = "".join(e.msg["delta"] for e in events if e.type == "agent_message_delta")
+    assert text == "".join(f"word{number} " for number in range(50))
+    assert max(i for i, k in enumerate(kinds) if k == "agent_message_delta") < kinds.index("agent_message")
+    assert not await stage.logged_events(session, "agent_message_delta")
+
+
+async def test_deltas_are_shown_while_the_text_is_still_coming(stage: Stage) -> None:
+    session, silence = await stage.session(), Gate()
+    stage.models.will([TextDelta("early"), silence, message("early and late"), ends()])
+    await stage.say(session)
+    task = asyncio.create_task(stage.run(session))
+    assert (await stage.until(session, "agent_message_delta"))[-1].msg["delta"] == "early"
+    assert not silence.opened.is_set()
+    silence.open()
+    await task
+
+
+async def test_deltas_join_the_rollout_where_the_setting_asks_for_it(stage: Stage) -> None:
+    session = await stage.session()
+    stage.tools.deltas["c1"] = ["b25l", "dHdv"]
+    stage.models.will([TextDelta("Well"), message("Well"), calls("c1"), ends()])
+    await stage.say(session)
+    assert await stage.run(session, keep_deltas=True) is Ended.PARKED
+    kinds = [event["type"] for event in await stage.logged_events(session)]
+    assert kinds.index("agent_message_delta") < kinds.index("agent_message")
+    assert kinds.count("exec_command_output_delta") == 2
+    assert kinds.index("exec_command_begin") < kinds.index("exec_command_output_delta")
+    assert await stage.digest(session) == await stage.live_digest(session)
