@@ -1,0 +1,15 @@
+"""The simulator: the real core, runtime and Lua on simulated time, under a seed that decides everything.
+
+One story, by module:
+
+    loop        lanes instead of threads, time that passes when nothing can happen
+    double      Redis: fakeredis with the product's scripts, and a journal to go back in
+    network     delays, lost commands and lost replies between processes and Redis
+    machines    worker processes that are killed, stopped, stuck and drained
+    players     the model and the tools;  ledger: what commands really did
+    people      clients;  workloads: what they are up to;  nemesis: what goes wrong
+    invariants  the rules;  watch: those of every step;  audit: those of the end
+    world       one seed from its plan to its verdict
+
+`docs/simulator.md` shows how to use it.
+"""

@@ -1,0 +1,114 @@
+"""What must be true when everything has come to rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from orchestrator.core.chain import GENESIS
+from orchestrator.core.entries import DENDRO, EVENT_MSG
+from orchestrator.core.evolve import evolve
+from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS
+from orchestrator.core.snapshot import encode
+from orchestrator.core.state import State
+from orchestrator.core.stored import decode_entry
+from sim.watch import Seen
+
+if TYPE_CHECKING:
+    from sim.world import World
+
+SHOWN = frozenset({"user_input", "get_path"})
+"""Ops that leave their id in the log whatever becomes of them."""
+
+
+def audit(world: World) -> None:
+    """Breaks the simulation off at the first rule that does not hold at its end."""
+    watch = world.site.watch
+    for session, seen in watch.sessions.items():
+        _replayed(world, session, seen)
+        _submissions(world, session, seen)
+        _calls(world, session, seen)
+    _patches(world)
+    _followed(world)
+    _overdue(world)
+
+
+def _replayed(world: World, session: str, seen: Seen) -> None:
+    """The log is read anew: nothing may have been changed behind what was read as it grew."""
+    state = State()
+    for n, (_, fields) in enumerate(world.double.stream_after(world.site.watch.keys.rollout(session), 0), 1):
+        state = evolve(state, decode_entry(fields[b"p"]), n)
+    if encode(state) != encode(seen.state):
+        world.site.watch.broken("live_state", f"the log of {session} does not fold to what was folded as it grew")
+
+
+def applied(seen: Seen) -> Counter[str]:
+    """How often each submission's id was taken into the log as the beginning of something."""
+    found: Counter[str] = Counter()
+    for entry in seen.entries:
+        if entry.type == DENDRO and entry.payload["kind"] in ("task", "steered", "queued"):
+            found[f"{entry.payload['kind']}:{entry.payload['id']}"] += 1
+        elif entry.type == EVENT_MSG and entry.payload["type"] == "conversation_path":
+            found[f"path:{entry.id}"] += 1
+    return found
+
+
+def _submissions(world: World, session: str, seen: Seen) -> None:
+    watch, diary = world.site.watch, world.diary
+    counts = applied(seen)
+    for what, count in counts.items():
+        if count > 1:
+            watch.broken("applied_once", f"{session}: {what} is in the log {count} times")
+    known = {what.partition(":")[2] for what in counts}
+    known |= {entry.id for entry in seen.entries if entry.type == EVENT_MSG and entry.payload["type"] == "error"}
+    for noted in diary.acknowledged.values():
+        kept = noted.at_s <= watch.back_to_s or noted.at_s > watch.went_back_s
+        if noted.session == session and noted.kind in SHOWN and kept and noted.id not in known:
+            watch.broken("acknowledged", f"{session}: {noted.id} ({noted.kind}) was acknowledged and is nowhere")
+
+
+def _calls(world: World, session: str, seen: Seen) -> None:
+    calls = Counter(item["call_id"] for item in seen.state.history if item.get("type") in CALL_KINDS)
+    outputs = Counter(item["call_id"] for item in seen.state.history if item.get("type") in OUTPUT_KINDS)
+    if seen.state.task is None and calls != outputs:
+        world.site.watch.broken("outputs", f"{session}: calls {calls - outputs}, outputs {outputs - calls}")
+
+
+def _patches(world: World) -> None:
+    for (session, call_id), count in world.site.ledger.written.items():
+        if count > 1 and world.site.watch.went_back_s < 0:
+            world.site.watch.broken("effects_once", f"{session}: {call_id} was written {count} times")
+
+
+def _followed(world: World) -> None:
+    """Who followed from the beginning has seen the log's events; deltas never come behind the finished text."""
+    watch = world.site.watch
+    if watch.went_back_s > 0:
+        return
+    for (person, session), events in world.diary.seen.items():
+        logged = [
+            (entry.id, entry.payload["type"])
+            for entry in watch.sessions[session].entries
+            if entry.type == EVENT_MSG and not entry.payload["type"].endswith("_delta")
+        ]
+        seen = [(event.id, event.type) for event in events if not event.type.endswith("_delta")]
+        if seen != logged:
+            at = next((i for i, pair in enumerate(zip(seen, logged, strict=False)) if pair[0] != pair[1]), None)
+            place = min(len(seen), len(logged)) if at is None else at
+            told = f"{person} saw {len(seen)} events of {len(logged)}, other from {place} on: {seen[place:place+2]}"
+            watch.broken("events", f"{session}: {told} instead of {logged[place:place + 2]}")
+        done: list[str] = []
+        for event in events:
+            if event.type == "agent_message":
+                done.append(event.msg["message"])
+            elif event.type == "agent_message_delta" and any(event.msg["delta"] in text for text in done):
+                watch.broken("deltas", f"{session}: {person} saw {event.msg['delta']!r} behind the finished text")
+
+
+def _overdue(world: World) -> None:
+    left = world.site.ledger.running()
+    if left:
+        world.site.watch.broken("right_to_run", f"{[run.call_id for run in left]} run and nobody works")
+
+
+__all__ = ["GENESIS", "audit"]

@@ -1,0 +1,62 @@
+"""What must hold in every simulation, each rule under a name and in a sentence.
+
+The names are what a failure says, what `docs/simulator.md` lists, and what the table of
+planted defects counts by.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SENTENCES = {
+    "gapless": "The entries of a session's log are numbered 1, 2, 3, …, and its hash names the last one.",
+    "chain": "Every entry's chain value follows from the one before it, and the hash names the last value.",
+    "epochs": "Every entry was written under the epoch that the session had then, and epochs only grow.",
+    "log": "No log holds what no log may hold: two tasks at once, a call that starts twice for one decision, "
+    "an event under a foreign id, a task without exactly one end.",
+    "one_place": "A session that owes something is in exactly one of `due` and `leases`; one that is in "
+    "neither has read its queue to the end.",
+    "owner": "A session has an owner if and only if it is in `leases`.",
+    "cursor": "The queue's cursor never goes back and never passes the queue's end.",
+    "acknowledged": "A submission that was acknowledged is in the queue or was applied, as long as Redis keeps "
+    "what it acknowledged.",
+    "applied_once": "No submission is applied twice, whatever was sent again, and by whom.",
+    "begun_in_log": "When a call starts, the log says that it runs, under the claim that starts it.",
+    "started_once": "A decision to run a call starts it at most once.",
+    "effects_once": "A patch is written at most once.",
+    "alone": "When a session is claimed, no command of an earlier claim runs any more.",
+    "right_to_run": "No command outlives its worker, or the deadline that its keeper was told last.",
+    "stopped": "When the end of a task is in the log, none of its commands runs any more.",
+    "outputs": "Every call in the conversation has exactly one output once no task holds the session, and a "
+    "request never carries a call without one.",
+    "told_truly": "The output that the model reads of a call is what the call gave, or says that it did not run, "
+    "was stopped, or is in doubt.",
+    "live_state": "The state that a worker works with is the fold of the log up to the same entry.",
+    "deltas": "No delta of a text is shown behind the finished text.",
+    "events": "A client that follows a session sees its events once each and in the order of the log, unless it "
+    "is told of a gap.",
+    "deadlines": "A timer becomes an entry of its session's queue within seconds of its time, while workers and "
+    "Redis are up.",
+    "rest": "When faults are over and people answer, every session comes to rest.",
+    "no_crash": "No step raises what nobody expects, and no session is quarantined.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A rule that did not hold, and what was seen."""
+
+    rule: str
+    at_s: float
+    seen: str
+
+    def __str__(self) -> str:
+        return f"{self.rule} at {self.at_s:.4f}: {self.seen}"
+
+
+class Broken(Exception):
+    """Ends a simulation at the moment when a rule was broken."""
+
+    def __init__(self, violation: Violation) -> None:
+        super().__init__(str(violation))
+        self.violation = violation

@@ -1,0 +1,97 @@
+"""The world outside of the crash boundary: commands as the kernel has them, and what they left.
+
+A run is a process on a worker's machine. It does not stop because its worker is held up; it
+stops when it is done, when it is killed, when its worker's death closes the keeper's pipe, or
+when the deadline has passed that the keeper was told last.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sim.loop import Lane, SimLoop
+from sim.trace import Trace
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """One started command or patch."""
+
+    session: str
+    call_id: str
+    claim: str
+    machine: str
+    began_s: float
+    patch: bool
+    ended: Callable[[str], None]
+    """Told `finished` or `killed`, once."""
+    output: str = ""
+    state: str = "running"
+
+
+class Ledger:
+    """Every run that there ever was."""
+
+    def __init__(self, loop: SimLoop, trace: Trace) -> None:
+        self._loop = loop
+        self._trace = trace
+        self.runs: list[Run] = []
+        self.by_call: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
+        self.written: Counter[tuple[str, str]] = Counter()
+        """Patches that were written, by call."""
+
+    def begin(self, run: Run) -> None:
+        self.runs.append(run)
+        self.by_call[run.session, run.call_id].append(run)
+        self._trace.note(run.machine, "begins", run.session[-4:], run.call_id)
+
+    def end(self, run: Run, how: str) -> None:
+        if run.state != "running":
+            return
+        run.state = how
+        self._trace.note(run.machine, how, run.session[-4:], run.call_id)
+        if run.patch and how == "finished":
+            self.written[run.session, run.call_id] += 1
+        run.ended(how)
+
+    def running(self, session: str = "") -> list[Run]:
+        return [run for run in self.runs if run.state == "running" and session in ("", run.session)]
+
+
+class SimKeeper:
+    """The keeper of one worker: it dies with it, and nothing else stops it."""
+
+    def __init__(self, loop: SimLoop, ledger: Ledger, machine: str, simulated: Callable[[float], float]
+    ) -> None:
+        self._loop = loop
+        self._ledger = ledger
+        self._machine = machine
+        self._simulated = simulated
+        self.lane = Lane(f"{machine}/keeper")
+        self.deadlines: dict[str, float] = {}
+        """By claim, in simulated time."""
+
+    def extend(self, claim: str, deadline_boottime: float) -> None:
+        deadline = self._simulated(deadline_boottime)
+        self.deadlines[claim] = max(deadline, self.deadlines.get(claim, deadline))
+        self._loop.on(self.lane, self._look, claim, after=max(0.0, deadline - self._loop.time()))
+
+    async def kill(self, claim: str) -> None:
+        self.kill_now(claim)
+
+    def kill_now(self, claim: str = "") -> None:
+        for run in self._ledger.running():
+            if run.machine == self._machine and claim in ("", run.claim):
+                self._ledger.end(run, "killed")
+
+    def _look(self, claim: str) -> None:
+        if self._loop.time() >= self.deadlines[claim]:
+            self.kill_now(claim)
+
+    def overdue(self) -> list[Run]:
+        """Runs that should be dead by now."""
+        now = self._loop.time()
+        mine = (run for run in self._ledger.running() if run.machine == self._machine)
+        return [run for run in mine if self.deadlines.get(run.claim, 0.0) < now - 0.001]

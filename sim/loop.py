@@ -1,0 +1,276 @@
+"""An event loop without a clock: time passes only when nothing can happen before it.
+
+Every simulated thread has a lane. A lane is first in, first out, as the loop of a process
+is; which lane goes next is the seed's choice, and that is every interleaving that threads on
+several machines can have. A lane can be held up (its process is stopped, its loop is stuck)
+and can die: what was to run on it never does, not even its clean-up.
+
+Knows no Redis and no sessions. Nothing here reads the machine's clock, starts a thread or
+orders anything by address or hash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import heapq
+import sys
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from random import Random
+from typing import Any
+
+
+class Lane:
+    """One simulated thread."""
+
+    __slots__ = ("dead", "held", "name", "ready", "steps")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.ready: deque[Step] = deque()
+        self.held = 0
+        """How many reasons there are why it does not run now."""
+        self.dead = False
+        self.steps = 0
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+_LANE: ContextVar[Lane] = ContextVar("lane")
+
+
+def current_lane() -> Lane:
+    """The lane that runs right now."""
+    return _LANE.get()
+
+
+class Step:
+    """Something that is to run on a lane; what asyncio calls a handle."""
+
+    __slots__ = ("args", "callback", "cancelled_", "context", "lane", "when_")
+
+    def __init__(self, callback: Callable[..., Any], args: tuple[Any, ...], context: Context, when: float):
+        self.callback, self.args, self.context, self.when_ = callback, args, context, when
+        self.lane: Lane = context[_LANE]
+        self.cancelled_ = False
+
+    def cancel(self) -> None:
+        self.cancelled_ = True
+
+    def cancelled(self) -> bool:
+        return self.cancelled_
+
+    def when(self) -> float:
+        return self.when_
+
+
+class SimLoop(asyncio.AbstractEventLoop):
+    """Runs lanes on simulated time, by the choices of a seeded generator.
+
+    Collection of garbage is off while simulations run (see `campaign`): when it happens is not the seed's choice.
+    """
+
+    def __init__(self, rng: Random) -> None:
+        self._random = rng.random
+        self._now = 0.0
+        self._timers: list[tuple[float, int, Step]] = []
+        self._numbered = 0
+        self._awake: list[Lane] = []
+        """Lanes that have something to run and may."""
+        self._closed = False
+        self.tasks: list[asyncio.Task[Any]] = []
+        """All that ever were: one whose lane died must not be collected, for its clean-up would run."""
+        self.failures: list[BaseException] = []
+        """Of steps; a simulation without a defect has none."""
+        self.steps = 0
+
+    # ── running ───────────────────────────────────────────────────────────────────────────────
+
+    def run_until(self, done: Callable[[], bool]) -> bool:
+        """Runs until `done`; False if nothing is left that could ever run."""
+        events._set_running_loop(self)
+        try:
+            while not done():
+                while not self._awake:
+                    if not self._pass_time():
+                        return False
+                self._run_one()
+            return True
+        finally:
+            events._set_running_loop(None)
+
+    def _run_one(self) -> None:
+        awake = self._awake
+        place = int(self._random() * len(awake)) if len(awake) > 1 else 0
+        lane = awake[place]
+        step = lane.ready.popleft()
+        if not lane.ready:
+            awake.pop(place)
+        if step.cancelled_:
+            return
+        self.steps += 1
+        lane.steps += 1
+        try:
+            step.context.run(step.callback, *step.args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self.failures.append(error)
+
+    def _pass_time(self) -> bool:
+        timers = self._timers
+        while timers and (timers[0][2].cancelled_ or timers[0][2].lane.dead):
+            heapq.heappop(timers)
+        if not timers:
+            return False
+        self._now = max(self._now, timers[0][0])
+        while timers and timers[0][0] <= self._now:
+            step = heapq.heappop(timers)[2]
+            if not step.cancelled_:
+                self._push(step)
+        return True
+
+    def next_timer(self, but: Lane) -> float | None:
+        """When something happens next by itself, on any other lane."""
+        times = (at for at, _, step in self._timers if not step.cancelled_ and step.lane not in (but,))
+        return min(times, default=None)
+
+    def skip(self, seconds: float) -> None:
+        """Time passes and nobody runs meanwhile, as when all machines sleep."""
+        self._now += seconds
+
+    def _push(self, step: Step) -> None:
+        lane = step.lane
+        if lane.dead:
+            return
+        if not (lane.ready or lane.held):
+            self._awake.append(lane)
+        lane.ready.append(step)
+
+    # ── lanes ─────────────────────────────────────────────────────────────────────────────────
+
+    def start(self, lane: Lane, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """Runs a coroutine on a lane."""
+        context = copy_context()
+        context.run(_LANE.set, lane)
+        return context.run(self.create_task, work, name=name)
+
+    def on(self, lane: Lane, callback: Callable[..., Any], *args: Any, after: float = 0.0) -> Step:
+        """Calls something on a lane, now or later."""
+        context = copy_context()
+        context.run(_LANE.set, lane)
+        return self._schedule(after, callback, args, context)
+
+    def hold(self, lane: Lane) -> None:
+        """The lane runs nothing until it is let go as often as it was held."""
+        lane.held += 1
+        if lane in self._awake:
+            self._awake.remove(lane)
+
+    def let_go(self, lane: Lane) -> None:
+        lane.held -= 1
+        if not (lane.held or lane.dead) and lane.ready:
+            self._awake.append(lane)
+
+    def kill(self, lane: Lane) -> None:
+        """Nothing of the lane ever runs again."""
+        lane.dead = True
+        lane.ready.clear()
+        if lane in self._awake:
+            self._awake.remove(lane)
+
+    def close(self) -> None:
+        """Ends what is suspended; whatever its clean-up does goes nowhere."""
+        self._closed = True
+        for task in self.tasks:
+            if not task.done():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+            elif not task.cancelled():
+                task.exception()
+        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        try:
+            for task in reversed(self.tasks):
+                _end(task)
+            self.tasks.clear()
+            self._timers.clear()
+            self._awake.clear()
+            gc.collect()
+        finally:
+            sys.unraisablehook = hook
+
+    # ── what asyncio asks of a loop ───────────────────────────────────────────────────────────
+
+    def time(self) -> float:
+        return self._now
+
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        step = Step(callback, args, context or copy_context(), self._now)
+        if not self._closed:
+            self._push(step)
+        return step
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        return self._schedule(delay, callback, args, context or copy_context())
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        return self._schedule(when - self._now, callback, args, context or copy_context())
+
+    def _schedule(self, delay: float, callback: Any, args: tuple[Any, ...], context: Context) -> Step:
+        step = Step(callback, args, context, self._now + max(0.0, delay))
+        if not self._closed:
+            self._numbered += 1
+            heapq.heappush(self._timers, (step.when_, self._numbered, step))
+        return step
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, *, name: Any = None, context: Any = None) -> asyncio.Task[Any]:
+        task = asyncio.Task(coro, loop=self, name=name or "task", context=context)
+        self.tasks.append(task)
+        return task
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+        """At once: the simulator has no threads."""
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if not self._closed and (error := context.get("exception")) is not None:
+            self.failures.append(error)
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.call_exception_handler(context)
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return not self._closed
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+
+def _end(task: asyncio.Task[Any]) -> None:
+    coroutine: Any = task.get_coro()
+    for _ in range(8):
+        try:
+            coroutine.close()
+            return
+        except (RuntimeError, ValueError):
+            # Its clean-up wanted to wait for something: it is asked again until it has given up.
+            continue
+        except BaseException:
+            return

@@ -1,0 +1,175 @@
+"""Workers: the product's own, on simulated machines that can be killed, stopped and stuck.
+
+A machine has a main thread, a thread that renews, and a keeper. Its clock is wrong, and goes
+a little too fast or too slow; nothing of the product may depend on that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from orchestrator.broker.blobs import Blobs
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.connection import Wire
+from orchestrator.broker.records import BrokerConfig
+from orchestrator.broker.texts import Texts
+from orchestrator.core.settings import SessionFacts
+from orchestrator.runtime.ports import Ports
+from orchestrator.runtime.renewal import Leases, LeaseTimes, Report
+from orchestrator.runtime.runner import Runner, RunnerConfig
+from orchestrator.runtime.worker import Worker, WorkerConfig
+from sim.ledger import Ledger, SimKeeper
+from sim.loop import Lane, SimLoop
+from sim.network import Line, Network
+from sim.players import Mind, SimModels, SimTools
+from sim.trace import Trace
+from sim.watch import Watch
+
+POOL = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What every machine of a simulation shares."""
+
+    loop: SimLoop
+    network: Network
+    ledger: Ledger
+    mind: Mind
+    watch: Watch
+    trace: Trace
+    config: BrokerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """A machine's clock: off by an offset, and a little fast or slow."""
+
+    loop: SimLoop
+    offset_s: float
+    rate: float
+
+    def __call__(self) -> float:
+        return self.offset_s + self.loop.time() * self.rate
+
+    def simulated(self, reading_s: float) -> float:
+        """The simulated time at which it shows a reading."""
+        return (reading_s - self.offset_s) / self.rate
+
+
+def broker_on(site: Site, machine: str, clock: Clock) -> tuple[Broker, Wire]:
+    """A connection of one process."""
+    wire = Wire(Line(site.network, machine), Line(site.network, machine))
+    return Broker(wire, site.config, clock), wire
+
+
+class SimRenewal(Leases):
+    """The renewal thread, on a lane of its own."""
+
+    def __init__(self, machine: Machine, report: Report) -> None:
+        super().__init__(machine.times, machine.keeper.extend, machine.clock)
+        self._machine = machine
+        self._report = report
+        self._stopped = False
+
+    def start(self) -> None:
+        self.tick()
+        machine = self._machine
+        machine.site.loop.start(machine.renewing, self._renew_for_ever(), "renewal")
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    async def _renew_for_ever(self) -> None:
+        machine = self._machine
+        broker, _ = broker_on(machine.site, machine.name, machine.clock)
+        while True:
+            await machine.sleep(self._times.renew_s)
+            if self._stopped:
+                return
+            verdicts = await self.renew(broker)
+            if verdicts:
+                machine.site.loop.on(machine.main, self._report, verdicts)
+
+
+async def _there(facts: SessionFacts, cwd: str) -> str | None:
+    return None
+
+
+class Machine:
+    """One worker process from its start to its end."""
+
+    def __init__(self, site: Site, name: str, rng: Random) -> None:
+        self.site = site
+        self.name = name
+        self.clock = Clock(site.loop, rng.uniform(0.0, 1e6), 1.0 + rng.uniform(-2e-3, 2e-3))
+        self.times = LeaseTimes()
+        self.main, self.renewing = Lane(name), Lane(f"{name}/renew")
+        self.keeper = SimKeeper(site.loop, site.ledger, name, self.clock.simulated)
+        self.alive = True
+        self.draining = False
+        self._rng = rng
+        broker, wire = broker_on(site, name, self.clock)
+        tools = SimTools(site.mind, site.ledger, self.keeper, name, site.watch.starting)
+        ports = Ports(
+            broker=broker,
+            texts=Texts(Blobs(wire, broker.keys)),
+            models=SimModels(site.mind, name),
+            tools=tools,
+            keeper=self.keeper,
+            workspace=_there,
+            monotonic=self.clock,
+            boottime=self.clock,
+            sleep=self.sleep,
+            random_bytes=rng.randbytes,
+            jitter=lambda: rng.uniform(0.9, 1.1),
+        )
+        runner = RunnerConfig(
+            snapshot_every=rng.choice((12, 40, 256)),
+            keep_deltas=rng.random() < 0.1,
+            quantum_s=rng.choice((1.0, 30.0)),
+            drain_grace_s=rng.choice((0.5, 10.0)),
+        )
+        config = WorkerConfig(name, (POOL,), rng.choice((1, 2, 16)), runner)
+        self.worker = Worker(ports, config, lambda report: SimRenewal(self, report))
+        self.task = site.loop.start(self.main, self.worker.run(), "worker")
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleeps by the machine's clock."""
+        import asyncio
+
+        await asyncio.sleep(seconds / self.clock.rate)
+
+    @property
+    def lanes(self) -> tuple[Lane, Lane]:
+        return self.main, self.renewing
+
+    @property
+    def runners(self) -> list[Runner]:
+        return list(self.worker._runners.values())
+
+    def kill(self) -> None:
+        """SIGKILL: nothing of it runs again, and its keeper's pipe closes."""
+        self.alive = False
+        self.site.watch.worker_ends(self.runners)
+        for lane in self.lanes:
+            self.site.loop.kill(lane)
+        self.keeper.kill_now()
+
+    def pause(self, seconds: float) -> None:
+        """SIGSTOP for a while: the process, and not its keeper."""
+        self._hold(self.lanes, seconds)
+
+    def stall(self, seconds: float) -> None:
+        """The main loop is stuck; the thread that renews is not."""
+        self._hold((self.main,), seconds)
+
+    def _hold(self, lanes: tuple[Lane, ...], seconds: float) -> None:
+        for lane in lanes:
+            self.site.loop.hold(lane)
+            self.site.loop.on(self.site.network.lane, self.site.loop.let_go, lane, after=seconds)
+
+    def drain(self) -> None:
+        self.draining = True
+        self.site.loop.on(self.main, self.worker.drain)

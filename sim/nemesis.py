@@ -1,0 +1,198 @@
+"""What goes wrong, and when: one plan a seed, drawn before anything runs.
+
+Every fault ends by itself or is ended by `peace`: what is left to show then is that
+everything comes to rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from random import Random
+
+from sim.double import Double
+from sim.loop import Lane
+from sim.machines import Machine, Site
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a seed's faults are mixed."""
+
+    faults: int
+    lasts_s: float
+    deadly: float
+    """How likely a worker is to die right at a command's effect, once a plan."""
+    workers: int
+
+
+KINDS = (
+    ("kill", 8),
+    ("kill_at", 8),
+    ("pause", 6),
+    ("stall", 3),
+    ("cut", 4),
+    ("down", 2),
+    ("rewind_1s", 2),
+    ("rewind", 1),
+    ("drain", 3),
+    ("start", 3),
+    ("hints", 2),
+    ("night", 1),
+)
+
+
+class Nemesis:
+    """Carries out a plan against the machines of a simulation."""
+
+    def __init__(self, site: Site, double: Double, rng: Random, plan: Plan) -> None:
+        self.site = site
+        self.lane = Lane("nemesis")
+        self.machines: list[Machine] = []
+        self._double = double
+        self._rng = rng
+        self._plan = plan
+        self._started = 0
+        self._doomed: tuple[str, int] | None = None
+        """A machine that dies at a command's effect, after so many more of them."""
+        self.peaceful = False
+        site.network.arrived = self._arrived
+
+    def start_worker(self) -> Machine:
+        self._started += 1
+        machine = Machine(self.site, f"w{self._started}", Random(self._rng.getrandbits(64)))
+        self.machines.append(machine)
+        self.site.trace.note("nemesis", "starts", machine.name)
+        return machine
+
+    @property
+    def living(self) -> list[Machine]:
+        return [machine for machine in self.machines if machine.alive]
+
+    async def rages(self) -> None:
+        """The whole plan, then peace."""
+        names = [name for name, _ in KINDS]
+        for _ in range(self._plan.faults):
+            await asyncio.sleep(self._rng.expovariate(self._plan.faults / self._plan.lasts_s))
+            name = self._rng.choices(names, [weight for _, weight in KINDS])[0]
+            self.site.trace.note("nemesis", name)
+            await getattr(self, f"_{name}")()
+        await asyncio.sleep(self._rng.uniform(0.0, 4.0))
+        self.peace()
+
+    def peace(self) -> None:
+        """No more faults; whoever left is replaced."""
+        network = self.site.network
+        network.weather.clear()
+        self.site.mind.moods.clear()
+        self._doomed = None
+        self.peaceful = True
+        while sum(not machine.draining for machine in self.living) < self._plan.workers:
+            self.start_worker()
+        self.site.trace.note("nemesis", "peace")
+
+    # ── faults ────────────────────────────────────────────────────────────────────────────────
+
+    def _victim(self) -> Machine | None:
+        return self._rng.choice(self.living) if self.living else None
+
+    async def _kill(self) -> None:
+        if victim := self._victim():
+            self._end(victim)
+
+    def _end(self, victim: Machine) -> None:
+        self.site.trace.note("nemesis", "kills", victim.name)
+        victim.kill()
+        if self._rng.random() < 0.7 or len(self.living) < 1:
+            self.site.loop.on(self.lane, self._replace, after=self._rng.uniform(0.0, 5.0))
+
+    def _replace(self) -> None:
+        if len(self.living) < self._plan.workers:
+            self.start_worker()
+
+    async def _kill_at(self) -> None:
+        if victim := self._victim():
+            self._doomed = (victim.name, self._rng.choice((1, 1, 2, 3, 5, 8, 13)))
+
+    def _arrived(self, machine: str, name: str) -> None:
+        """The command took effect; its reply is on the way and will find nobody, or somebody in a hurry."""
+        if self._doomed is None or self._doomed[0] != machine or name in ("peek", "timers_due", "heartbeat"):
+            return
+        left = self._doomed[1] - 1
+        self._doomed = (machine, left) if left else None
+        if left:
+            return
+        victim = next((m for m in self.living if m.name == machine), None)
+        if victim is not None:
+            # At once, or as soon as the reply was heard and a few steps were made.
+            self.site.loop.on(self.lane, self._end_if_alive, victim, after=self._rng.choice((0.0, 0.001, 0.003, 0.01)))
+
+    def _end_if_alive(self, victim: Machine) -> None:
+        if victim.alive:
+            self._end(victim)
+
+    async def _pause(self) -> None:
+        if victim := self._victim():
+            victim.pause(self._rng.choice((0.5, 3.0, 5.0, 7.0, 15.0)) * self._rng.uniform(0.5, 1.5))
+
+    async def _stall(self) -> None:
+        if victim := self._victim():
+            victim.stall(self._rng.choice((1.0, 4.0, 9.0)) * self._rng.uniform(0.5, 1.5))
+
+    async def _cut(self) -> None:
+        if victim := self._victim():
+            network = self.site.network
+            network.cut[victim.name] = network.cut.get(victim.name, 0) + 1
+            self.site.loop.on(self.lane, self._mend, victim.name, after=self._rng.uniform(0.2, 12.0))
+
+    def _mend(self, machine: str) -> None:
+        self.site.network.cut[machine] -= 1
+
+    async def _down(self) -> None:
+        await self._restart(0.0)
+
+    async def _rewind_1s(self) -> None:
+        """Killed under `everysec`: what it did in the last second is gone."""
+        await self._restart(self._rng.random())
+
+    async def _rewind(self) -> None:
+        """Somebody put an older copy of the data back."""
+        await self._restart(self._rng.uniform(1.0, 20.0))
+
+    async def _restart(self, loses_s: float) -> None:
+        network, now = self.site.network, self.site.loop.time()
+        if not network.up:
+            return
+        network.go_down()
+        journal = self._double.journal
+        kept = sum(at <= now - loses_s for at, _ in journal)
+        if kept < len(journal):
+            self._double.restore(kept)
+            self.site.watch.went_back(now - loses_s)
+            self.site.trace.note("nemesis", "loses", len(journal) - kept, "commands", loses_s, "s")
+        await asyncio.sleep(self._rng.uniform(0.05, 3.0))
+        network.up = True
+
+    async def _drain(self) -> None:
+        if victim := self._victim():
+            victim.drain()
+            self.site.loop.on(self.lane, self._replace, after=self._rng.uniform(0.0, 3.0))
+
+    async def _start(self) -> None:
+        if len(self.living) < self._plan.workers + 1:
+            self.start_worker()
+
+    async def _hints(self) -> None:
+        """Hints that nobody gave, and pokes for sessions that nobody holds."""
+        keys, watch = self.site.watch.keys, self.site.watch
+        for session, seen in watch.sessions.items():
+            ready = keys.ready(keys.shard_of(session), seen.pool)
+            for _ in range(self._rng.randrange(3)):
+                self._double.run("XADD", ready, "*", "s", session)
+            for machine in self.living:
+                self._double.run("XADD", keys.control(machine.name), "*", "s", session)
+
+    async def _night(self) -> None:
+        """Every machine sleeps for hours, Redis's too. Nobody may hold anything then."""
+        if not self.site.watch.leased():
+            self.site.loop.skip(self._rng.choice((10.0, 3600.0, 40_000.0)))

@@ -1,0 +1,264 @@
+"""The way from a process to Redis and back: late, cut, or answered by nobody.
+
+A command takes effect at one moment, between two delays. What the sender learns is another
+matter: a connection may break before the command arrived, after it took effect, or before it
+arrives all the same, because it lay in the server's socket while the sender gave up. Commands
+of one process may overtake each other, as those of several connections do.
+
+Knows scripts by name, for the trace, and keys, for those who block on streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from random import Random
+from typing import Any
+
+from redis import exceptions as foreign
+
+from orchestrator.broker.scripts import load
+from sim.double import Double
+from sim.loop import Lane, SimLoop, current_lane
+from sim.trace import Trace
+
+QUIET = frozenset({"peek", "timers_due", "heartbeat", "XREAD", "XRANGE", "XREVRANGE", "HMGET", "XADD", "EXPIRE"})
+"""Not worth a line of the trace each time."""
+
+
+@dataclass(slots=True)
+class Weather:
+    """How likely a command is to be hit, each 0..1."""
+
+    slow: float = 0.0
+    """Takes up to 0.4 s each way instead of a millisecond."""
+    lost_before: float = 0.0
+    lost_after: float = 0.0
+    late: float = 0.0
+    """The sender is told that the connection broke; the command takes effect within 3 s."""
+    late_wake: float = 0.0
+    """A blocking read is answered up to 3 s after it could have been."""
+
+    def clear(self) -> None:
+        """No more faults."""
+        self.slow = self.lost_before = self.lost_after = self.late = self.late_wake = 0.0
+
+
+@dataclass(slots=True)
+class Waiter:
+    """Somebody who blocks on streams."""
+
+    row: tuple[Any, ...]
+    keys: frozenset[bytes]
+    future: asyncio.Future[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A command on its way."""
+
+    machine: str
+    lane: str
+    name: str
+    args: tuple[Any, ...]
+    fate: str
+
+
+Wrote = Callable[[str, Sequence[Any], Any], None]
+"""Called after a command that wrote: its name, its arguments, the reply."""
+
+
+class Network:
+    """Everybody's connections to the one double."""
+
+    def __init__(self, loop: SimLoop, double: Double, rng: Random, trace: Trace) -> None:
+        self._loop = loop
+        self._double = double
+        self._rng = rng
+        self._trace = trace
+        self.weather = Weather()
+        self.lane = Lane("redis")
+        self.up = True
+        self.cut: dict[str, int] = {}
+        """Machines that reach nobody now, each with the number of reasons."""
+        self.wrote: Wrote = lambda name, args, reply: None
+        self.arrived: Callable[[str, str], None] = lambda machine, name: None
+        """Called before and behind each effect: a place to die at."""
+        self.commands = 0
+        self._waiters: list[Waiter] = []
+        for script in scripts().values():
+            double.know(script.source, script.sha)
+        self._names = {script.sha: name for name, script in scripts().items()}
+
+    # ── sending ───────────────────────────────────────────────────────────────────────────────
+
+    async def send(self, machine: str, args: tuple[Any, ...]) -> Any:
+        """One command from a machine; raises what the client library would."""
+        future, unheard = self._loop.create_future(), self._loop.create_future()
+        name, fate, lane = self._name(args), self._fate(), str(current_lane())
+        if self.cut.get(machine) or not self.up:
+            fate = "lost_before"
+        if fate in ("lost_before", "late"):
+            self._trace.note(lane, fate, name)
+            self._loop.on(self.lane, self._lose, future, after=self._rng.uniform(0.001, 0.4))
+        if fate == "late":
+            after = self._rng.uniform(0.05, 3.0)
+            self._loop.on(self.lane, self._arrive, Sent(machine, lane, name, args, "late"), unheard, after=after)
+        elif fate != "lost_before":
+            sent = Sent(machine, lane, name, args, fate)
+            self._loop.on(self.lane, self._arrive, sent, future, after=self._delay())
+        return await future
+
+    def _fate(self) -> str:
+        weather, at = self.weather, self._rng.random()
+        for name in ("lost_before", "lost_after", "late"):
+            at -= getattr(weather, name)
+            if at < 0:
+                return name
+        return "ok"
+
+    def _delay(self) -> float:
+        if self._rng.random() < self.weather.slow:
+            return self._rng.uniform(0.001, 0.4)
+        return self._rng.uniform(0.0001, 0.002)
+
+    def _name(self, args: tuple[Any, ...]) -> str:
+        if args[0] in ("EVALSHA", "EVAL"):
+            return self._names.get(args[1], "script") if args[0] == "EVALSHA" else "script"
+        return str(args[0])
+
+    # ── at the server ─────────────────────────────────────────────────────────────────────────
+
+    def _arrive(self, sent: Sent, future: asyncio.Future[Any]) -> None:
+        if not self.up:
+            self._lose(future)
+            return
+        if sent.name == "XREAD":
+            self._block(sent.args, future)
+            return
+        self.commands += 1
+        error, reply = None, None
+        try:
+            reply = self._double.run(*sent.args)
+        except foreign.RedisError as raised:
+            error = raised
+        if sent.name not in QUIET:
+            fate = sent.fate if sent.fate != "ok" else ""
+            self._trace.note(sent.lane, sent.name, *_told(sent.name, sent.args, reply, error), fate)
+        self.wrote(sent.name, sent.args, reply)
+        self._wake(sent.args)
+        if sent.fate == "lost_after":
+            self._loop.on(self.lane, self._lose, future, after=self._rng.uniform(0.001, 0.5))
+        elif sent.fate == "ok":
+            self._loop.on(self.lane, self._answer, sent.machine, future, reply, error, after=self._delay())
+        self.arrived(sent.machine, sent.name)
+
+    def _answer(self, machine: str, future: asyncio.Future[Any], reply: Any, error: Any) -> None:
+        if future.done():
+            return
+        if self.cut.get(machine) or not self.up:
+            self._lose(future)
+        elif error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(reply)
+
+    def _lose(self, future: asyncio.Future[Any]) -> None:
+        if not future.done():
+            future.set_exception(foreign.ConnectionError("the connection was lost"))
+
+    # ── blocking ──────────────────────────────────────────────────────────────────────────────
+
+    def _block(self, args: tuple[Any, ...], future: asyncio.Future[Any]) -> None:
+        at = args.index("BLOCK")
+        row, block_s = (*args[:at], *args[at + 2 :]), int(args[at + 1]) / 1000
+        found = self._double.look(*row)
+        if found:
+            self._loop.on(self.lane, self._reply_to, future, found, after=self._delay())
+            return
+        streams = row[row.index("STREAMS") + 1 :]
+        keys = frozenset(str(key).encode() for key in streams[: len(streams) // 2])
+        self._waiters.append(Waiter(row, keys, future))
+        self._loop.on(self.lane, self._reply_to, future, None, after=block_s)
+
+    def _reply_to(self, future: asyncio.Future[Any], found: Any) -> None:
+        if not future.done():
+            future.set_result(found)
+
+    def _wake(self, args: tuple[Any, ...]) -> None:
+        if not self._waiters:
+            return
+        touched = {str(key).encode() for key in _keys(args)}
+        waiting = []
+        for waiter in self._waiters:
+            if waiter.future.done():
+                continue
+            found = self._double.look(*waiter.row) if not touched.isdisjoint(waiter.keys) else None
+            if found:
+                late = self._rng.random() < self.weather.late_wake
+                delay = self._rng.uniform(0.1, 3.0) if late else self._delay()
+                self._loop.on(self.lane, self._reply_to, waiter.future, found, after=delay)
+            else:
+                waiting.append(waiter)
+        self._waiters = waiting
+
+    def go_down(self) -> None:
+        """Every connection breaks; until `up` is set again nobody is served."""
+        self.up = False
+        for waiter in self._waiters:
+            self._loop.on(self.lane, self._lose, waiter.future, after=self._rng.uniform(0.0, 0.05))
+        self._waiters.clear()
+
+
+class Line:
+    """One process's client: what the broker's `Wire` stands on."""
+
+    def __init__(self, network: Network, machine: str) -> None:
+        self._network = network
+        self._machine = machine
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        return await self._network.send(self._machine, args)
+
+    async def aclose(self) -> None:
+        return None
+
+
+def _keys(args: tuple[Any, ...]) -> Sequence[Any]:
+    if args[0] in ("EVALSHA", "EVAL"):
+        return args[3 : 3 + int(args[2])]
+    return args[1:2]
+
+
+_SCRIPTS: dict[str, Any] = {}
+
+
+def scripts() -> dict[str, Any]:
+    """Every script of the product, by name."""
+    if not _SCRIPTS:
+        folder = files("orchestrator.broker").joinpath("lua")
+        names = sorted(f.name.removesuffix(".lua") for f in folder.iterdir() if f.name.endswith(".lua"))
+        _SCRIPTS.update({name: load(name) for name in names if not name.startswith("_")})
+    return _SCRIPTS
+
+
+def session_of(name: str, args: tuple[Any, ...] | Sequence[Any]) -> str:
+    """The session that a command is about, or ''."""
+    for key in _keys(tuple(args)):
+        _, _, tail = str(key).partition("}:")
+        kind, _, session = tail.partition(":")
+        if kind == "session":
+            return session
+    return ""
+
+
+def _told(name: str, args: tuple[Any, ...], reply: Any, error: Any) -> tuple[Any, ...]:
+    if error is not None:
+        return ("!", error)
+    session = session_of(name, args)[-4:]
+    if isinstance(reply, list) and reply and isinstance(reply[0], bytes):
+        plain = [part for part in reply[1:] if isinstance(part, int | bytes) and len(str(part)) < 24]
+        return (session, reply[0], *plain[:6])
+    return (session,) if session else ()

@@ -1,0 +1,160 @@
+"""Clients of a simulation: they type, change their minds, answer late and twice, and come again.
+
+Each person is a process of its own with the product's client. What was acknowledged to them is
+written down here, because it is what must not be lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, cast
+
+from orchestrator.broker.blobs import Blobs
+from orchestrator.broker.errors import QueueFull, SubmissionConflict, UnknownSession
+from orchestrator.broker.texts import Texts
+from orchestrator.core.birth import Birth
+from orchestrator.core.ids import SessionId, new_session_id
+from orchestrator.core.settings import SessionFacts, TurnSettings
+from orchestrator.gateways.client import Client, ClientPorts, Event
+from orchestrator.protocol import ops
+from orchestrator.protocol.submission import Submission
+from sim.double import EPOCH_S
+from sim.loop import Lane
+from sim.machines import POOL, Clock, Site, broker_on
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """Redis said that it has this submission."""
+
+    session: str
+    id: str
+    kind: str
+    at_s: float
+    """When it was acknowledged for the first time."""
+
+
+@dataclass
+class Diary:
+    """What all people were told."""
+
+    acknowledged: dict[str, Acknowledged] = field(default_factory=dict)
+    sent: dict[str, str] = field(default_factory=dict)
+    """Kind of every submission that was ever sent, by id."""
+    seen: dict[tuple[str, str], list[Event]] = field(default_factory=dict)
+    """Events by (person, session), in order."""
+    created: dict[str, float] = field(default_factory=dict)
+
+
+class Person:
+    """One client process and its habits."""
+
+    def __init__(self, site: Site, name: str, rng: Random, diary: Diary) -> None:
+        self.name = name
+        self.lane = Lane(name)
+        self._site = site
+        self._rng = rng
+        self._diary = diary
+        self._numbered = 0
+        clock = Clock(site.loop, rng.uniform(0, 1e6), 1.0)
+        broker, wire = broker_on(site, name, clock)
+        texts = Texts(Blobs(wire, broker.keys))
+        self._client = Client(ClientPorts(broker, texts, rng.randbytes, asyncio.sleep), f"client-{name}", name)
+
+    def does(self, habit: Any, name: str) -> asyncio.Task[Any]:
+        """Starts something that this person does."""
+        return self._site.loop.start(self.lane, habit, f"{self.name}:{name}")
+
+    # ── acting ────────────────────────────────────────────────────────────────────────────────
+
+    async def creates(self, policy: str, **facts: Any) -> str:
+        site, now_ms = self._site, int((EPOCH_S + self._site.loop.time()) * 1000)
+        shard = self._rng.randrange(site.config.shards)
+        session = new_session_id(now_ms, shard, self._rng.getrandbits(62))
+        given = SessionFacts(session, session, 0, POOL, **facts)
+        settings = TurnSettings("/sim", policy, {"mode": "danger-full-access"}, "gpt-5")
+        site.trace.note(self.name, "creates", session)
+        await self._client.create(Birth(given, settings, "0", now_ms))
+        self._diary.created[session] = site.loop.time()
+        return session
+
+    async def submits(self, session: str, op: Any, id: str = "") -> str:
+        """Submits an op and writes down that it was acknowledged."""
+        self._numbered += 1
+        chosen = id or f"{self.name}.{self._numbered}"
+        self._diary.sent.setdefault(chosen, op.type)
+        self._site.trace.note(self.name, "submits", session[-4:], chosen, op.type)
+        try:
+            await self._client.submit(SessionId(session), Submission(chosen, op))
+        except (SubmissionConflict, QueueFull, UnknownSession) as error:
+            self._site.trace.note(self.name, "refused", chosen, type(error).__name__)
+            return chosen
+        now = self._site.loop.time()
+        self._diary.acknowledged.setdefault(chosen, Acknowledged(session, chosen, op.type, now))
+        return chosen
+
+    async def says(self, session: str, id: str = "") -> str:
+        return await self.submits(session, words(f"words {self.name}.{self._numbered}"), id)
+
+    # ── habits ────────────────────────────────────────────────────────────────────────────────
+
+    async def works(self, session: str, acts: int) -> None:
+        """Uses a session: mostly talks, and sometimes does what people do."""
+        rng = self._rng
+        for _ in range(acts):
+            await asyncio.sleep(rng.choice((0.0, 0.3, 2.0, 6.0)) * rng.random())
+            await self._act(session)
+
+    async def _act(self, session: str) -> None:
+        rng = self._rng
+        match rng.choices(("say", "again", "interrupt", "compact", "path", "change"), (10, 3, 3, 1, 1, 1))[0]:
+            case "say":
+                await self.says(session)
+            case "again":
+                # The same submission from two windows, one of which had not heard the answer.
+                self._numbered += 1
+                id, op = f"{self.name}.{self._numbered}", words(f"twice {self.name}.{self._numbered}")
+                await asyncio.gather(*(self.submits(session, op, id) for _ in range(2)))
+            case "interrupt":
+                await self.submits(session, ops.Interrupt())
+            case "compact":
+                await self.submits(session, ops.Compact())
+            case "path":
+                await self.submits(session, ops.GetPath())
+            case _:
+                await self.submits(session, ops.OverrideTurnContext(effort="low"))
+
+    async def shuts(self, session: str) -> None:
+        await self.submits(session, ops.Shutdown())
+
+    async def follows(self, session: str, react: Callable[[Event], Any] | None = None) -> None:
+        """Reads the session's events for ever."""
+        seen = self._diary.seen.setdefault((self.name, session), [])
+        events = cast(Any, self._client.follow(SessionId(session)))
+        async with aclosing(events):
+            async for event in events:
+                seen.append(event)
+                if react is not None:
+                    await react(event)
+
+    async def answers(self, session: str, event: Event) -> None:
+        """Decides approvals, some of them late, twice, or not at all."""
+        if not event.type.endswith("_approval_request"):
+            return
+        rng = self._rng
+        for _ in range(rng.choice((0, 1, 1, 1, 2))):
+            await asyncio.sleep(rng.choice((0.0, 1.0, 10.0)) * rng.random())
+            await self.decides(session, event.type, event.msg["call_id"])
+
+    async def decides(self, session: str, request: str, call_id: str, decision: str = "") -> None:
+        chosen = decision or self._rng.choice(("approved", "approved", "denied", "abort", "approved_for_session"))
+        kind = ops.ExecApproval if request.startswith("exec") else ops.PatchApproval
+        await self.submits(session, kind(id=call_id, decision=cast(Any, chosen)))
+
+
+def words(text: str) -> Any:
+    return ops.UserInput(items=cast(Any, ({"type": "text", "text": text},)))

@@ -1,0 +1,258 @@
+"""The model and the tools of a simulation: what they say and do is the seed's choice.
+
+Every call of the model has an id of its own, in the whole simulation; so what happened to it
+can be told from the ledger, whatever worker ran it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import orjson
+
+from orchestrator.core.commands import ApplyPatch, Assessment, CallFinished, Exec, Immediate
+from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS
+from orchestrator.core.state import Call, State
+from orchestrator.model.client import HttpBudget
+from orchestrator.model.errors import FatalKind, FatalModelError, RateLimited, RetryableModelError
+from orchestrator.model.events import Completed, ItemDone, ModelEvent, TextDelta
+from orchestrator.model.request import Item, Prompt
+from orchestrator.runtime.ports import CallSite
+from sim.ledger import Ledger, Run, SimKeeper
+from sim.loop import SimLoop
+from sim.trace import Trace
+
+MOST_TURNS = 4
+"""A task ends after so many requests, whatever the model feels like."""
+
+
+@dataclass(slots=True)
+class Moods:
+    """How likely a model request goes wrong, each 0..1."""
+
+    limited: float = 0.0
+    refused: float = 0.0
+    cut: float = 0.0
+    fatal: float = 0.0
+    slow: float = 0.0
+
+    def clear(self) -> None:
+        """A model that always answers."""
+        self.limited = self.refused = self.cut = self.fatal = self.slow = 0.0
+
+
+@dataclass(slots=True)
+class Appetite:
+    """What the model asks for, each 0..1, and how large outputs are."""
+
+    calls: float = 0.6
+    asks: float = 0.2
+    patches: float = 0.2
+    plans: float = 0.1
+    large: float = 0.05
+
+
+class Mind:
+    """The one model behind every worker's connection."""
+
+    def __init__(self, loop: SimLoop, rng: Random, trace: Trace, said: Callable[[str], None]) -> None:
+        self.loop = loop
+        self.rng = rng
+        self.trace = trace
+        self.moods = Moods()
+        self.appetite = Appetite()
+        self.wrong = said
+        """Told when a request carries what none may."""
+        self._calls = 0
+        self._texts = 0
+
+    def turn(self, prompt: Prompt) -> list[ModelEvent]:
+        """What a whole response says."""
+        done = _outputs_since_input(prompt.input)
+        wants = prompt.tools and done < MOST_TURNS and self.rng.random() < self.appetite.calls
+        events: list[ModelEvent] = []
+        if not wants or self.rng.random() < 0.3:
+            events += self._text()
+        if wants:
+            events += [self._call() for _ in range(self.rng.choice((1, 1, 2, 3)))]
+        return events
+
+    def _text(self) -> list[ModelEvent]:
+        self._texts += 1
+        parts = [f"<t{self._texts}:{part}>" for part in range(self.rng.choice((1, 3)))]
+        content = [{"type": "output_text", "text": "".join(parts)}]
+        message = {"type": "message", "role": "assistant", "content": content}
+        return [*map(TextDelta, parts), ItemDone(message)]
+
+    def _call(self) -> ItemDone:
+        self._calls += 1
+        appetite, at = self.appetite, self.rng.random()
+        name, arguments = "shell", {"large": self.rng.random() < appetite.large}
+        if at < appetite.patches:
+            name = "apply_patch"
+        elif at < appetite.patches + appetite.plans:
+            name = "update_plan"
+        else:
+            arguments["ask"] = self.rng.random() < appetite.asks
+        text = orjson.dumps(arguments).decode()
+        item = {"type": "function_call", "name": name, "arguments": text, "call_id": f"c{self._calls}"}
+        return ItemDone(item)
+
+
+def _outputs_since_input(items: Sequence[Item]) -> int:
+    count = 0
+    for item in items:
+        if item.get("role") == "user":
+            count = 0
+        elif item.get("type") in OUTPUT_KINDS:
+            count += 1
+    return count
+
+
+class SimModels:
+    """One worker's connection to the model."""
+
+    def __init__(self, mind: Mind, machine: str) -> None:
+        self._mind = mind
+        self._machine = machine
+
+    def retries(self, provider: str) -> tuple[int, int]:
+        return 2, 4
+
+    async def stream(self, provider: str, prompt: Prompt, budget: HttpBudget) -> AsyncIterator[ModelEvent]:
+        mind = self._mind
+        self._look_at(prompt)
+        mind.trace.note(self._machine, "asks", f"items={len(prompt.input)}")
+        await asyncio.sleep(mind.rng.uniform(0.01, 0.5))
+        fault = self._fault()
+        events = mind.turn(prompt)
+        cut = mind.rng.randrange(len(events) + 1) if fault == "cut" else len(events)
+        for event in events[:cut]:
+            if mind.rng.random() < 0.5:
+                await asyncio.sleep(mind.rng.uniform(0.0, 8.0 if fault == "slow" else 0.3))
+            yield event
+        if fault == "cut":
+            mind.trace.note(self._machine, "cut")
+            raise RetryableModelError("the stream ended early")
+        usage = {"input_tokens": 10, "cached_input_tokens": 0, "output_tokens": 2}
+        mind.trace.note(self._machine, "answers", len(events))
+        yield Completed("resp", {**usage, "reasoning_output_tokens": 0, "total_tokens": 12}, None)
+
+    def _fault(self) -> str:
+        mind = self._mind
+        at = mind.rng.random()
+        for name in ("limited", "refused", "fatal", "cut", "slow"):
+            at -= getattr(mind.moods, name)
+            if at < 0:
+                mind.trace.note(self._machine, "model", name)
+                self._raise(name)
+                return name
+        return ""
+
+    def _raise(self, name: str) -> None:
+        match name:
+            case "limited":
+                raise RateLimited("slow down", self._mind.rng.uniform(5.5, 20.0))
+            case "refused":
+                raise RetryableModelError("overloaded", self._mind.rng.choice((None, 1.0)))
+            case "fatal":
+                raise FatalModelError(FatalKind.BAD_REQUEST, "no", "bad_request")
+            case _:
+                pass
+
+    def _look_at(self, prompt: Prompt) -> None:
+        calls = [item["call_id"] for item in prompt.input if item.get("type") in CALL_KINDS]
+        outputs = [item["call_id"] for item in prompt.input if item.get("type") in OUTPUT_KINDS]
+        if sorted(calls) != sorted(outputs):
+            self._mind.wrong(f"a request carries calls {calls} and outputs {outputs}")
+
+
+class SimTools:
+    """One worker's tools."""
+
+    def __init__(
+        self,
+        mind: Mind,
+        ledger: Ledger,
+        keeper: SimKeeper,
+        machine: str,
+        starting: Callable[[Call, CallSite], None],
+    ) -> None:
+        self._mind = mind
+        self._ledger = ledger
+        self._keeper = keeper
+        self._machine = machine
+        self._starting = starting
+
+    def specs(self, state: State) -> Sequence[Item]:
+        return ({"type": "function", "name": "shell"},)
+
+    async def assess(self, call: Call, site: CallSite) -> Assessment:
+        if self._mind.rng.random() < 0.2:
+            await asyncio.sleep(self._mind.rng.uniform(0.0, 0.2))
+        arguments = orjson.loads(call.item["arguments"])
+        match call.name:
+            case "apply_patch":
+                name = f"/sim/{call.call_id}"
+                changes = {name: {"type": "add", "content": "a"}}
+                return ApplyPatch("*** Begin Patch", "/sim", changes, f"Success. {call.call_id}", [[name, None, "h"]])
+            case "update_plan":
+                return Immediate("Plan updated")
+            case _:
+                parsed = ({"type": "unknown", "cmd": "true"},)
+                return Exec(("true",), "/sim", parsed, key=call.call_id, safe=not arguments.get("ask"))
+
+    async def run(self, call: Call, site: CallSite) -> CallFinished:
+        mind = self._mind
+        self._starting(call, site)
+        done: asyncio.Future[str] = mind.loop.create_future()
+        run = Run(
+            str(site.session),
+            call.call_id,
+            site.claim,
+            self._machine,
+            mind.loop.time(),
+            call.spec["kind"] == "patch",
+            lambda how: None if done.done() else done.set_result(how),
+        )
+        self._ledger.begin(run)
+        lasts = mind.rng.choice((0.0, 0.01, 0.3, 2.0, 7.0, 15.0)) * mind.rng.random()
+        mind.loop.on(self._keeper.lane, self._ledger.end, run, "finished", after=lasts)
+        for part in range(mind.rng.choice((0, 0, 2))):
+            chunk = f"{call.call_id}.{part}"
+            site.deltas({"type": "exec_command_output_delta", "call_id": call.call_id, "chunk": chunk})
+        try:
+            how = await done
+        except asyncio.CancelledError:
+            # Killed, and waited for until it is proved.
+            self._ledger.end(run, "killed")
+            await asyncio.sleep(mind.rng.uniform(0.0, 0.05))
+            raise
+        large = "x" * 6000 if how == "finished" and orjson.loads(call.item["arguments"]).get("large") else ""
+        run.output = f"{how} {call.call_id}{large}"
+        return finished(call, run.output, how)
+
+    async def judge(self, call: Call) -> str:
+        if call.spec.get("kind") != "patch":
+            return "in_doubt"
+        return "all" if self._ledger.written[self._session(call), call.call_id] else "none"
+
+    def _session(self, call: Call) -> str:
+        return next((session for session, id in self._ledger.by_call if id == call.call_id), "")
+
+
+def finished(call: Call, output: str, how: str) -> CallFinished:
+    """A call's result as a tool tells it."""
+    worked = how == "finished"
+    if call.spec["kind"] == "patch":
+        end: dict[str, Any] = {"type": "patch_apply_end", "call_id": call.call_id}
+        end |= {"stdout": output, "stderr": "", "success": worked}
+        return CallFinished(call.call_id, output, (end,), applied=worked)
+    end = {"type": "exec_command_end", "call_id": call.call_id, "stdout": output, "stderr": ""}
+    end |= {"aggregated_output": output, "exit_code": 0 if worked else -1}
+    end |= {"duration": {"secs": 0, "nanos": 0}, "formatted_output": output}
+    return CallFinished(call.call_id, output, (end,))

@@ -1,0 +1,238 @@
+"""Looks at Redis after every write, beside it and outside of time, and breaks the simulation off.
+
+It folds each session's log as it grows. What it knows is what the rules in `invariants.py`
+need; it decides nothing for the product.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from orchestrator.broker.keys import Keys
+from orchestrator.broker.replies import number_of, stored_entry
+from orchestrator.core.blobs import resolve
+from orchestrator.core.chain import GENESIS, next_chain, payload_digest
+from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
+from orchestrator.core.evolve import evolve
+from orchestrator.core.history import OUTPUT_KINDS
+from orchestrator.core.snapshot import encode
+from orchestrator.core.state import Call, Phase, State
+from orchestrator.core.stored import decode_entry
+from orchestrator.runtime.ports import CallSite
+from orchestrator.runtime.runner import Runner
+from sim.double import Double
+from sim.invariants import Broken, Violation
+from sim.ledger import Ledger
+from sim.loop import SimLoop
+from sim.network import session_of
+from tests.core.auditor import Audit
+
+TRUST_S = 4.1
+"""After Redis went back, a holder of the lost branch believes in its claim so long."""
+LATE_S = 6.0
+
+
+@dataclass(slots=True)
+class Seen:
+    """One session as far as its log was read."""
+
+    pool: str
+    seq: int = 0
+    head: bytes = GENESIS
+    epoch: int = 0
+    cursor: int = 0
+    state: State = field(default_factory=State)
+    entries: list[Entry] = field(default_factory=list)
+    audit: Audit = field(default_factory=Audit)
+    running: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """Decisions to start, by call."""
+    heads: dict[int, bytes] = field(default_factory=dict)
+    shut: bool = False
+
+
+class Watch:
+    """The rules that hold after every write."""
+
+    def __init__(self, loop: SimLoop, double: Double, keys: Keys, ledger: Ledger) -> None:
+        self._loop = loop
+        self._double = double
+        self.keys = keys
+        self._ledger = ledger
+        self.sessions: dict[str, Seen] = {}
+        self.went_back_s = -100.0
+        """When Redis was last put back to an earlier moment."""
+        self.back_to_s = 0.0
+        self.violation: Violation | None = None
+        self.commits = 0
+        self.served_since_s = 0.0
+        """Since when Redis and somebody who looks were up without a break."""
+
+    def broken(self, rule: str, seen: str) -> None:
+        """The first broken rule ends the simulation, wherever the product would catch the error."""
+        violation = Violation(rule, self._loop.time(), seen)
+        self.violation = self.violation or violation
+        raise Broken(violation)
+
+    # ── after every write ─────────────────────────────────────────────────────────────────────
+
+    def wrote(self, name: str, args: Sequence[Any], reply: Any) -> None:
+        code = reply[0] if isinstance(reply, list) and reply else b""
+        if code == b"CORRUPT":
+            self.broken("no_crash", f"{name} found {reply[1:]}")
+        if code == b"QUARANTINED":
+            self.broken("no_crash", f"{name} quarantined {session_of(name, args)}")
+        if code != b"OK":
+            return
+        session = session_of(name, args)
+        if not session:
+            return
+        if name == "commit":
+            self.commits += 1
+        if name == "claim":
+            self._alone(session, args)
+        for other in dict.fromkeys((session, *(s for s in self.sessions if s != session and name == "commit"))):
+            self.look(other)
+
+    def look(self, session: str) -> None:
+        """Reads what is new of one session, and checks where it stands."""
+        data = self._double.hash(self.keys.session(session))
+        if not data:
+            return
+        seen = self.sessions.setdefault(session, Seen(data[b"pool"].decode()))
+        self._read_log(session, seen, data)
+        self._place(session, seen, data)
+
+    def _read_log(self, session: str, seen: Seen, data: dict[bytes, bytes]) -> None:
+        epoch = int(data.get(b"epoch", b"0"))
+        if epoch < seen.epoch:
+            self.broken("epochs", f"session {session} went from epoch {seen.epoch} back to {epoch}")
+        if int(data[b"seq"]) != seen.seq:
+            for entry_id, fields in self._double.stream_after(self.keys.rollout(session), seen.seq):
+                self._entry(session, seen, entry_id, fields, epoch)
+        seen.epoch = epoch
+        if int(data[b"seq"]) != seen.seq:
+            self.broken("gapless", f"{session}: the log ends at {seen.seq}, the hash says {data[b'seq']!r}")
+        if data.get(b"head", GENESIS) != seen.head:
+            self.broken("chain", f"the hash of session {session} has another head than its log at {seen.seq}")
+
+    def _entry(self, session: str, seen: Seen, entry_id: bytes, fields: dict[bytes, bytes], epoch: int) -> None:
+        stored = stored_entry(entry_id, fields)
+        if number_of(entry_id) != seen.seq + 1 or stored.seq != seen.seq + 1:
+            self.broken("gapless", f"{session}: entry {stored.seq} follows entry {seen.seq}")
+        head = next_chain(seen.head, stored.seq, stored.epoch, payload_digest(stored.salt, stored.payload), b"")
+        if head != stored.chain:
+            self.broken("chain", f"entry {stored.seq} of session {session} does not follow from the one before")
+        if stored.seq > 1 and seen.epoch and stored.epoch != epoch and stored.epoch != 0:
+            self.broken("epochs", f"{session}: entry {stored.seq} is of epoch {stored.epoch}, the claim of {epoch}")
+        entry = decode_entry(stored.payload)
+        try:
+            seen.audit.read(replace(entry, payload=resolve(entry.payload, lambda _: "large")))
+        except AssertionError as error:
+            self.broken("log", f"session {session}, entry {stored.seq}: {error}")
+        seen.state = evolve(seen.state, entry, stored.seq)
+        seen.seq, seen.head = stored.seq, head
+        seen.heads[stored.seq] = head
+        seen.entries.append(entry)
+        self._facts(session, seen, entry)
+
+    def _facts(self, session: str, seen: Seen, entry: Entry) -> None:
+        if entry.type == DENDRO:
+            fact = entry.payload
+            if fact["kind"] == "call" and fact["phase"] == Phase.RUNNING:
+                seen.running[fact["call_id"]] += 1
+            elif fact["kind"] == "task_ended" and (left := self._runs_of_the_log(session)):
+                self.broken("stopped", f"{session}: the task ended while {[run.call_id for run in left]} run")
+        elif entry.type == RESPONSE_ITEM and entry.payload.get("type") in OUTPUT_KINDS:
+            self._output(session, entry.payload["call_id"], str(entry.payload["output"]))
+
+    def _runs_of_the_log(self, session: str) -> list[Any]:
+        """Runs that this branch of the log decided on: a lost branch's die when their worker learns of it."""
+        return [run for run in self._ledger.running(session) if run.began_s > self.went_back_s]
+
+    def _output(self, session: str, call_id: str, output: str) -> None:
+        runs = self._ledger.by_call.get((session, call_id), [])
+        claims_end = output.startswith(("finished", "{'$blob", "Success"))
+        if claims_end and not any(run.state == "finished" for run in runs):
+            self.broken("told_truly", f"{session}: {call_id} has the output {output[:40]!r} and never ended")
+        if any(run.state == "running" and run.began_s > self.went_back_s for run in runs):
+            self.broken("told_truly", f"{session}: {call_id} has the output {output[:40]!r} while it runs")
+
+    def _place(self, session: str, seen: Seen, data: dict[bytes, bytes]) -> None:
+        shard = self.keys.shard_of(session)
+        due = self._double.scored(self.keys.due(shard, seen.pool), session)
+        lease = self._double.scored(self.keys.leases(shard, seen.pool), session)
+        cursor, tip = int(data.get(b"cursor", b"0")), int(data.get(b"sq", b"0"))
+        if due is not None and lease is not None:
+            self.broken("one_place", f"session {session} is due and leased")
+        if due is None and lease is None and cursor != tip:
+            self.broken("one_place", f"session {session} is parked at {cursor} and its queue ends at {tip}")
+        if (lease is not None) != bool(data.get(b"owner")):
+            self.broken("owner", f"session {session}: owner {data.get(b'owner')!r}, lease {lease}")
+        if not seen.cursor <= cursor <= tip:
+            self.broken("cursor", f"session {session}: from {seen.cursor} to {cursor}, the queue ends at {tip}")
+        seen.cursor = cursor
+
+    # ── what runs ─────────────────────────────────────────────────────────────────────────────
+
+    def _alone(self, session: str, args: Sequence[Any]) -> None:
+        claim = str(args[3 + int(args[2]) + 3])
+        old = [run for run in self._ledger.running(session) if run.claim != claim]
+        if old and self._loop.time() > self.went_back_s + TRUST_S:
+            self.broken("alone", f"{session} was claimed while {[run.call_id for run in old]} run")
+
+    def starting(self, call: Call, site: CallSite) -> None:
+        """A tool is about to start a call."""
+        session = str(site.session)
+        seen = self.sessions[session]
+        known = seen.state.task.call(call.call_id) if seen.state.task else None
+        lost = self._loop.time() < self.went_back_s + TRUST_S
+        if (known is None or known.phase is not Phase.RUNNING) and not lost:
+            self.broken("begun_in_log", f"{session}: {call.call_id} starts and its log says {known and known.phase}")
+        starts = 1 + sum(run.began_s > self.went_back_s for run in self._ledger.by_call[session, call.call_id])
+        if starts > max(seen.running[call.call_id], int(lost)):
+            self.broken("started_once", f"{session}: {call.call_id} was started {starts} times")
+
+    def worker_ends(self, runners: Sequence[Runner]) -> None:
+        """A worker is about to die, or the simulation to end: what does it think?"""
+        for runner in runners:
+            position = getattr(runner, "_position", None)
+            seen = self.sessions.get(str(runner.claim.session))
+            if position is None or seen is None or (position.seq, position.head) != (seen.seq, seen.head):
+                continue
+            if encode(position.state) != encode(seen.state):
+                self.broken("live_state", f"{runner.claim.session} at {seen.seq}: the worker's state is not the log's")
+
+    # ── Redis goes back ───────────────────────────────────────────────────────────────────────
+
+    def went_back(self, to_s: float) -> None:
+        """Redis holds what it held at `to_s`: everything is read anew."""
+        self.went_back_s, self.back_to_s = self._loop.time(), to_s
+        known, self.sessions = self.sessions, {}
+        for session in known:
+            self.look(session)
+
+    def leased(self) -> bool:
+        """Whether anybody holds a session."""
+        return any(
+            self._double.scored(self.keys.leases(self.keys.shard_of(session), seen.pool), session) is not None
+            for session, seen in self.sessions.items()
+        )
+
+    def resting(self) -> list[str]:
+        """Sessions that are not at rest, each with the reason."""
+        found = []
+        for session, seen in self.sessions.items():
+            shard = self.keys.shard_of(session)
+            for place in ("due", "leases"):
+                key = getattr(self.keys, place)(shard, seen.pool)
+                if self._double.scored(key, session) is not None:
+                    found.append(f"{session} is in {place}")
+            if seen.state.task is not None:
+                found.append(f"{session} has the task {seen.state.task.id} ({seen.state.status})")
+        return found
+
+
+__all__ = ["EVENT_MSG", "Seen", "Watch"]

@@ -1,0 +1,195 @@
+"""One simulation from its seed to its verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from random import Random
+
+from orchestrator.broker.errors import BrokerError
+from orchestrator.broker.keys import Keys
+from orchestrator.broker.records import BrokerConfig
+from orchestrator.runtime.log import log
+from sim.audit import audit
+from sim.double import Double
+from sim.invariants import Broken, Violation
+from sim.ledger import Ledger
+from sim.loop import Lane, SimLoop
+from sim.machines import Machine, Site
+from sim.nemesis import Nemesis, Plan
+from sim.network import Network
+from sim.people import Diary, Person
+from sim.players import Mind
+from sim.trace import Trace
+from sim.watch import Watch
+from sim.workloads import WORKLOADS, Stage
+
+REST_WITHIN_S = 240.0
+"""Of simulated time, from the last fault until everything has come to rest."""
+MOST_STEPS = 400_000
+LOOK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a seed."""
+
+    seed: int
+    workload: str
+    violation: Violation | None
+    commits: int
+    commands: int
+    steps: int
+    simulated_s: float
+    digest: str
+    lines: tuple[str, ...] = ()
+
+
+class World:
+    """Everything of one seed. `run` may be called once."""
+
+    def __init__(self, seed: int, double: Double, workload: str | None = None) -> None:
+        self.seed = seed
+        master = Random(f"dendro:{seed}")
+        self.loop = SimLoop(Random(master.getrandbits(64)))
+        self.trace = Trace(self.loop.time)
+        double.reset(self.loop.time)
+        config = BrokerConfig(shards=master.choice((1, 1, 2)), max_tries=100, page=master.choice((2, 32)))
+        network = Network(self.loop, double, Random(master.getrandbits(64)), self.trace)
+        ledger = Ledger(self.loop, self.trace)
+        watch = Watch(self.loop, double, Keys(config.prefix, config.shards), ledger)
+        mind = Mind(self.loop, Random(master.getrandbits(64)), self.trace, self._model_complains)
+        self.site = Site(self.loop, network, ledger, mind, watch, self.trace, config)
+        network.wrote = watch.wrote
+        self.double = double
+        self.diary = Diary()
+        name = workload or master.choice(list(WORKLOADS))
+        self.workload = WORKLOADS[name]
+        self._set_weather(master)
+        plan = Plan(
+            faults=master.choice((0, 2, 5, 10)),
+            lasts_s=master.choice((8.0, 20.0, 40.0)),
+            deadly=0.0,
+            workers=master.choice((1, 2, 2, 3)),
+        )
+        self.nemesis = Nemesis(self.site, double, Random(master.getrandbits(64)), plan)
+        self._plan = plan
+        self._master = master
+        self._finished = False
+
+    def _set_weather(self, rng: Random) -> None:
+        weather, moods = self.site.network.weather, self.site.mind.moods
+        if rng.random() < 0.7:
+            weather.slow = rng.choice((0.0, 0.05, 0.3))
+            weather.lost_before, weather.lost_after, weather.late = (
+                rng.choice((0.0, 0.01, 0.05)) for _ in range(3)
+            )
+            weather.late_wake = rng.choice((0.0, 0.2))
+        if rng.random() < 0.6:
+            moods.limited, moods.refused, moods.cut, moods.slow = (rng.choice((0.0, 0.05, 0.2)) for _ in range(4))
+            moods.fatal = rng.choice((0.0, 0.0, 0.05))
+
+    def _model_complains(self, seen: str) -> None:
+        if self.loop.time() > self.site.watch.went_back_s + 5.0:
+            self.site.watch.broken("outputs", seen)
+
+    def run(self) -> Outcome:
+        """Runs the seed to its end, or to the first broken rule."""
+        watch = self.site.watch
+        with _errors_told(self):
+            try:
+                self.loop.start(Lane("director"), self._direct(), "director")
+                self.loop.run_until(lambda: self._finished or self._failed())
+                if not self._failed():
+                    watch.worker_ends([runner for m in self.nemesis.living for runner in m.runners])
+                    audit(self)
+            except Broken:
+                pass
+            violation = watch.violation or self._crash()
+        outcome = Outcome(
+            self.seed,
+            self.workload.name,
+            violation,
+            watch.commits,
+            self.site.network.commands,
+            self.loop.steps,
+            self.loop.time(),
+            self.trace.digest(),
+            tuple(self.trace.lines()) if violation else (),
+        )
+        # The clean-up of what is suspended has nobody to tell any more.
+        log.disabled = True
+        try:
+            self.loop.close()
+        finally:
+            log.disabled = False
+        return outcome
+
+    def _failed(self) -> bool:
+        return bool(self.site.watch.violation or self.loop.failures or self.loop.steps > MOST_STEPS)
+
+    def _crash(self) -> Violation | None:
+        now = self.loop.time()
+        for error in self.loop.failures:
+            if isinstance(error, Broken):
+                return error.violation
+            return Violation("no_crash", now, f"{type(error).__name__}: {error}")
+        if self.loop.steps > MOST_STEPS:
+            return Violation("rest", now, f"no rest after {MOST_STEPS} steps")
+        return None
+
+    # ── the course of a simulation ────────────────────────────────────────────────────────────
+
+    async def _direct(self) -> None:
+        for _ in range(self._plan.workers):
+            self.nemesis.start_worker()
+        raging = self.loop.start(self.nemesis.lane, self.nemesis.rages(), "nemesis")
+        stage = Stage(self.site, self.diary, Random(self._master.getrandbits(64)), self.nemesis)
+        await self.workload.play(stage)
+        await raging
+        stage.answering = True
+        until = self.loop.time() + REST_WITHIN_S
+        while self.site.watch.resting() or not stage.quiet():
+            if self.loop.time() > until:
+                self.site.watch.broken("rest", "; ".join((*self.site.watch.resting(), *stage.unquiet())))
+            await stage.answer_all()
+            await asyncio.sleep(LOOK_S)
+        # What was shown last is still on the way to those who follow.
+        await asyncio.sleep(8.0)
+        self._finished = True
+
+
+class _Told(logging.Handler):
+    """The product's warnings are lines of the trace; an error that it did not expect is a failure."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.INFO)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._world.trace.note("log", record.levelname.lower(), record.getMessage())
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, BrokerError | Broken):
+            watch = self._world.site.watch
+            seen = f"{record.getMessage()}: {type(error).__name__}: {error}"
+            watch.violation = watch.violation or Violation("no_crash", self._world.loop.time(), seen)
+
+
+@contextmanager
+def _errors_told(world: World) -> Iterator[None]:
+    handler, level, propagate = _Told(world), log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+        log.propagate = propagate
+
+
+__all__ = ["Machine", "Outcome", "Person", "World"]
