@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -149,12 +149,10 @@ def _fold_lines(text: RolloutText, result: Folded, at: int | None, secret: bytes
 
 
 def existing_file(text: str) -> Path | None:
-    """The file that an argument names, if it names one rather than a session."""
+    """The file that an argument names, None if it means a session; raises `Fault` for a missing file."""
     path = Path(text).expanduser()
-    return path if path.is_file() else None
-
-
-def not_a_session(text: str) -> Iterator[str]:
-    """Why an argument that looks like a path is no session."""
-    if "/" in text or text.endswith(".jsonl"):
-        yield f"no file {text}"
+    if path.is_file():
+        return path
+    if "/" in text or path.suffix:
+        raise Fault(f"no file {text}")
+    return None

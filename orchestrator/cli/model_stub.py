@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.cli.faults import ExitCode, Fault
+
+if TYPE_CHECKING:
+    from orchestrator.model.stub import StubConfig
 
 
 def model_stub(
@@ -34,27 +37,28 @@ def model_stub(
     OPENAI_BASE_URL=http://127.0.0.1:6390/v1 dendro run "hello"
     """
     import asyncio
+    from contextlib import suppress
 
-    from orchestrator.model.stub import Pace, RunningStub, Scenario, StubConfig, serve
+    from orchestrator.model.stub import Pace, Scenario, StubConfig
     from orchestrator.model.stub import behaviour as built_in
 
     if scenario is not None and behaviour is not None:
         raise Fault("give a --scenario or a --behaviour, not both", ExitCode.USAGE)
     script = Scenario.read(scenario) if scenario is not None else built_in(behaviour or "echo")
-    config = StubConfig(script, host, port, Pace(think_ms=think_ms, delta_delay_ms=delta_delay_ms))
-
-    async def until_stopped() -> None:
-        loop, serving = asyncio.get_running_loop(), asyncio.current_task()
-        assert serving is not None
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, serving.cancel)
-        await serve(config, tell)
-
-    def tell(stub: RunningStub) -> None:
-        print(stub.base_url, flush=True)
-
-    import signal
-    from contextlib import suppress
-
+    pace = Pace(think_ms=think_ms, delta_delay_ms=delta_delay_ms)
     with suppress(asyncio.CancelledError):
-        asyncio.run(until_stopped())
+        asyncio.run(_serve(StubConfig(script, host, port, pace)))
+
+
+async def _serve(config: StubConfig) -> None:
+    """Until SIGINT or SIGTERM."""
+    import asyncio
+    import signal
+
+    from orchestrator.model.stub import serve
+
+    loop, serving = asyncio.get_running_loop(), asyncio.current_task()
+    assert serving is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, serving.cancel)
+    await serve(config, lambda stub: print(stub.base_url, flush=True))

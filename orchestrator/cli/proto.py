@@ -43,7 +43,7 @@ def proto(
         except BrokenPipeError:
             # The client has gone. What runs goes on with whoever serves the pool.
             code = ExitCode.FAILED
-        if worker is not None and code != ExitCode.DONE:
+        if worker is not None and code == ExitCode.FAILED:
             worker.dismiss()
     raise typer.Exit(code)
 

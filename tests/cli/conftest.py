@@ -18,7 +18,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 
 
 @pytest.fixture
-def machine(tmp_path: Path, redis_server: RedisServer) -> Iterator[Machine]:
+def machine(tmp_path: Path, redis_server: RedisServer) -> Machine:
     """A machine whose deployment is empty."""
     with redis_server.client() as client:
         client.flushall()

@@ -10,7 +10,6 @@ import os
 import pty
 import re
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -167,9 +166,6 @@ class Terminal:
         while self._read(deadline):
             pass
         return self.process.wait(PATIENCE_S)
-
-    def hang_up(self) -> None:
-        self.process.send_signal(signal.SIGHUP)
 
 
 def events(text: str) -> list[dict[str, Any]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.machine import TOUCH, Machine, events, kinds, says
+from tests.cli.machine import TOUCH, Machine, dendro, events, kinds, says
 
 TRANSCRIPTS = Path(__file__).parents[1] / "transcripts"
 UNTRUSTED = ("-c", "approval_policy=untrusted", "-c", "sandbox_mode=danger-full-access")
@@ -143,6 +145,26 @@ def test_proto_tells_a_client_that_resumes_what_is_still_asked(machine: Machine)
     assert kinds(ran.stdout)[:2] == ["session_configured", "exec_approval_request"]
 
 
+def test_proto_leaves_quietly_when_its_client_is_gone(machine: Machine) -> None:
+    with subprocess.Popen(
+        dendro("proto", "--no-worker"),
+        cwd=machine.folder,
+        env=machine.environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        process.stdin.write(b"nonsense\n")
+        process.stdin.close()
+        assert process.wait(30) == 1
+        assert process.stderr.read() == b""
+
+
 def test_revoke_says_who_held_the_session(machine: Machine) -> None:
     imported = machine.run("import", str(TRANSCRIPTS / "plain" / "rollout.jsonl"))
     session = imported.stdout.strip()
@@ -158,6 +180,7 @@ def test_revoke_says_who_held_the_session(machine: Machine) -> None:
         (("run", " "), 2, "the prompt is empty"),
         (("run", "hello"), 2, "OPENAI_API_KEY is not set"),
         (("replay", "0000"), 1, "no session '0000'"),
+        (("verify", "missing.jsonl"), 1, "no file missing.jsonl"),
         (("worker", "--concurrency", "0"), 2, "worker.concurrency = 0: at least 1"),
         (("sessions", "-c", "redis.url=redis://127.0.0.1:9"), 2, "no answer from Redis"),
         (("model-stub", "--behaviour", "none"), 2, "no behaviour 'none'"),
@@ -183,9 +206,6 @@ def test_the_help_of_each_command_has_an_example(machine: Machine, command: str)
 
 
 def test_help_imports_nothing_that_it_does_not_need(machine: Machine) -> None:
-    import subprocess
-    import sys
-
     script = (
         "import sys; sys.argv = ['dendro', '--help']\n"
         "from orchestrator.cli.main import app\n"
