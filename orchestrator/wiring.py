@@ -31,7 +31,7 @@ from orchestrator.broker.texts import Texts
 from orchestrator.core.birth import Birth
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.ids import new_session_id
-from orchestrator.core.settings import Rules, SessionFacts, TurnSettings, WorkspaceMark
+from orchestrator.core.settings import Rules, SessionFacts, TreeRules, TurnSettings, WorkspaceMark
 from orchestrator.core.snapshot import CORE_VERSION
 from orchestrator.gateways.workspace import Workspace, mark
 from orchestrator.model.provider import Provider, ProviderSecrets
@@ -265,6 +265,7 @@ async def running_worker(settings: Settings, url: str) -> AsyncIterator[Worker]:
                 keeper=keeper,
                 policies=provider_policies(settings),
                 archive=archive(settings),
+                version=VERSION,
             )
             yield Worker(
                 ports,
@@ -337,6 +338,8 @@ def new_birth(
         if defaults.approval_timeout_s is None
         else int(defaults.approval_timeout_s * 1000),
         workspace=_mark(defaults.cwd, pool, random_bytes),
+        agents=settings.agents.enabled,
+        tree_rules=tree_rules(settings),
     )
     instructions = [text for text in (defaults.user_instructions, workspace.instructions) if text]
     return Birth(
@@ -351,6 +354,19 @@ def new_birth(
 
 def _mark(cwd: Path, pool: str, random_bytes: Callable[[int], bytes]) -> WorkspaceMark | None:
     return None if pool.startswith("host:") else mark(cwd, random_bytes(16).hex())
+
+
+def tree_rules(settings: Settings) -> TreeRules:
+    """What a new tree begins with."""
+    agents = settings.agents
+    return TreeRules(
+        slots=agents.slots,
+        spawned=agents.spawned,
+        depth=agents.depth,
+        autosubmit=agents.autosubmit,
+        await_floor_s=agents.await_floor_s,
+        watchdogs=agents.watchdogs,
+    )
 
 
 def turn_settings(settings: Settings) -> TurnSettings:

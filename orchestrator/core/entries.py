@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from functools import lru_cache
 from typing import Any
 
 Json = dict[str, Any]
@@ -35,7 +34,6 @@ class Entry:
     at_ms: int = 0
 
 
-@lru_cache(maxsize=64)  # all entries of a step are written at one moment
 @lru_cache(maxsize=64)  # all entries of a step are written at one moment
 def timestamp(at_ms: int) -> str:
     """UTC with milliseconds, as the peer writes it: `2025-09-20T10:00:00.123Z`."""

@@ -31,6 +31,7 @@ def opened(history: Iterable[Item], text_of: TextOf) -> Iterator[Item]:
     """The conversation with inherited ones in their place, at any depth, and large texts put back."""
     for item in history:
         if item.get("type") != INHERITED:
+            # Only an item that has a reference is copied.
             yield resolve(item, text_of)
             continue
         items = _content(item, text_of)

@@ -147,7 +147,13 @@ def tell_inbox(draft: Draft, facts: SessionFacts) -> None:
 
 
 def inbox_event(id: str, agent_id: int, session: str, targets: tuple[str, ...]) -> TreeEvent:
-    message = {"type": "agent_inbox", "agent_id": agent_id, "session_id": session}
+    message = {
+        "type": "agent_inbox",
+        "agent_id": agent_id,
+        "session_id": session,
+        "pending_messages": 0,
+        "pending_interrupts": 0,
+    }
     return TreeEvent(id, message, targets, inbox=session)
 
 

@@ -18,8 +18,15 @@ from typing import Any
 import orjson
 
 from orchestrator.core.agent_views import summary_of
+from orchestrator.core.draft import SLOTS, SPAWNED
 from orchestrator.core.replacing import replace
+from orchestrator.core.settings import TreeRules
 from orchestrator.core.tree import ACTIVE
+
+
+def first_limits(rules: TreeRules) -> dict[str, bytes]:
+    """The fields that a tree begins with."""
+    return {f"limit:{SLOTS}": b"%d" % rules.slots, f"limit:{SPAWNED}": b"%d" % rules.spawned}
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,10 +68,12 @@ class TurnSettings:
 class TreeRules:
     """What holds for every agent of a tree, as settled when its root was made.
 
-    The limits of slots and of spawns are counters of the tree beside it, so that they can
-    be raised and are checked by the commit that draws from them.
+    The limits of slots and of spawns are those that it begins with. They stand beside the
+    tree's counters, where they can be raised, and are checked by the commit that draws.
     """
 
+    slots: int = 8
+    spawned: int = 200
     depth: int = 4
     """Generations below the root."""
     autosubmit: bool = True
@@ -127,6 +129,8 @@ class SessionFacts:
     """The parent's task that made it: the id of the events that tell of it."""
     helper_call: str = ""
     """The `spawn_subagent` call that waits for it; such an agent makes no agents itself."""
+    agents: bool = False
+    """Whether the model is offered the tools that make agents."""
     tree_rules: TreeRules = field(default_factory=TreeRules)
 
     @classmethod

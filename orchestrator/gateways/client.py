@@ -41,6 +41,7 @@ from orchestrator.core.blobs import references, resolve
 from orchestrator.core.chain import GENESIS, SALT_BYTES, ChainKey, next_chain, payload_digest
 from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.ids import AgentId, SessionId, TreeId
+from orchestrator.core.registry import first_limits
 from orchestrator.core.stored import decode_entry, encode_entry, encode_event
 from orchestrator.protocol.codec import encode_submission
 from orchestrator.protocol.submission import Submission
@@ -94,7 +95,8 @@ class Client:
         """Creates a root session; safe to repeat with the same birth."""
         session, tree = SessionId(birth.facts.session_id), TreeId(birth.facts.tree_id)
         root = self._born(birth, session, tree)
-        await self._insist(lambda: self._ports.broker.create(NewTree(root)))
+        new = NewTree(root, summary=first_limits(birth.facts.tree_rules))
+        await self._insist(lambda: self._ports.broker.create(new))
         return session
 
     def _born(self, birth: Birth, session: SessionId, tree: TreeId) -> NewSession:

@@ -45,7 +45,7 @@ class ToolCalls:
         if state.task is not None and state.task.baselines:
             baselines = await self._resolved(state.task.baselines, site.tree)
             state = replace(state, task=replace(state.task, baselines=baselines))
-        return Site(site.claim, state, site.deltas)
+        return Site(site.claim, state, site.deltas, site.agents, site.seq, site.head)
 
     async def _resolved(self, value: Any, tree: TreeId) -> Any:
         needed = set(references(value))

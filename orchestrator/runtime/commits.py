@@ -16,6 +16,7 @@ from orchestrator.runtime.deltas import COALESCE_S, Delta, Deltas
 from orchestrator.runtime.journal import Position, Step
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import Ports
+from orchestrator.runtime.tree_step import TreeStep
 
 T = TypeVar("T")
 
@@ -64,6 +65,7 @@ class Writing:
 
     def _request(self, step: Step, cursor: str, release: Release, meta: bytes | None) -> CommitRequest:
         pending = self._deltas.take(step.base.seq, step.base.head)
+        tree = step.tree or TreeStep()
         return CommitRequest(
             claim=self._claim,
             commit_id=self._ports.random_bytes(16).hex(),
@@ -76,6 +78,13 @@ class Writing:
             timers_clear=tuple(step.timers_clear),
             approvals_open=tuple(step.approvals_open),
             approvals_close=tuple(step.approvals_close),
+            mail=tuple(tree.mail),
+            children=tuple(tree.children),
+            tree_events=tree.events_after(len(pending)),
+            summary=tree.summary,
+            draws=tuple(tree.draws),
+            unless_marked=tree.unless_marked,
+            taken=tree.taken,
             status=step.position.state.status,
             meta=meta,
             release=release,

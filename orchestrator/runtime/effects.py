@@ -61,6 +61,10 @@ class Effects:
         """Its result was decided: if the state asks for it now, that is a new decision."""
         self._unsettled.discard(key)
 
+    def reopen(self, key: EffectKey) -> None:
+        """What was decided of its result came to nothing: it will be decided again."""
+        self._unsettled.add(key)
+
     def settle_all(self) -> None:
         """Everything was stopped, and that was decided."""
         self._unsettled.clear()

@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from orchestrator.broker.records import Claim, SqEntry
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
@@ -24,6 +26,10 @@ def command_of(entry: SqEntry) -> c.Command | Decision:
     """The command of an entry; an op that this version cannot read is answered by an `error`."""
     if entry.kind == "timer":
         return c.TimerFired(entry.submission, entry.generation)
+    if entry.kind == "mail":
+        letter: dict[str, Any] = orjson.loads(entry.payload)
+        number = int(entry.id.partition("-")[0])
+        return c.MailArrived(letter.pop("kind"), letter, entry.submission, number, entry.interrupt)
     try:
         submission = parse_submission(entry.payload)
     except MalformedSubmission as error:

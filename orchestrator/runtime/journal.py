@@ -16,12 +16,13 @@ import orjson
 from orchestrator.broker.records import Approval, NewEntry, NewEvent, TimerSet
 from orchestrator.core.blobs import externalise
 from orchestrator.core.chain import SALT_BYTES, ChainKey, next_chain, payload_digest
-from orchestrator.core.draft import Decision
+from orchestrator.core.draft import Decision, TreePart
 from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.evolve import evolve
 from orchestrator.core.replacing import replace
 from orchestrator.core.state import State
 from orchestrator.core.stored import encode_entry, encode_event
+from orchestrator.runtime.tree_step import TreeSite, TreeStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ class Step:
     approvals_open: list[Approval] = field(default_factory=list)
     approvals_close: list[str] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
+    tree: TreeStep | None = None
+    """What the step means for other sessions; None is the usual case."""
     export: bool = False
     size: int = 0
 
@@ -88,6 +91,20 @@ class Step:
         ]
         self.approvals_close += decision.approvals_close
         self.export = self.export or decision.export
+        if decision.tree is not None:
+            self._take_tree(decision.tree)
+
+    def _take_tree(self, part: TreePart) -> None:
+        if self.tree is None:
+            self.tree = TreeStep()
+        facts = self.position.state.facts
+        site = TreeSite(facts, self.writer.random_bytes, self.writer.secret, self.blobs, self.at_ms)
+        self.size += self.tree.take(part, site, events_before=len(self.events))
+
+    @property
+    def weight(self) -> int:
+        """Entries that the commit will write, those of sessions that it creates too."""
+        return len(self.entries) + (self.tree.entries if self.tree is not None else 0)
 
     def show(self, event: NewEvent) -> None:
         """Adds an event that belongs to no entry, behind what was taken before it."""
@@ -106,7 +123,7 @@ class Step:
 
     @property
     def empty(self) -> bool:
-        return not (self.entries or self.timers_clear or self.approvals_close)
+        return not (self.entries or self.timers_clear or self.approvals_close or self.tree)
 
 
 def encode_request(request: Mapping[str, Any], blobs: dict[str, bytes]) -> bytes:

@@ -24,6 +24,7 @@ from orchestrator.model.events import ModelEvent
 from orchestrator.model.request import Item, Prompt
 from orchestrator.runtime.archive import Archive
 from orchestrator.runtime.workspace import WorkspaceCheck, look
+from orchestrator.tools.subagents.port import Tree
 
 DeltaSink = Callable[[dict[str, Any]], None]
 """Takes an event message that goes to the EQ alone."""
@@ -39,6 +40,11 @@ class CallSite:
     """The keeper's name for the right to run it."""
     state: State
     deltas: DeltaSink
+    agents: Tree | None = None
+    """Where calls of agents look."""
+    seq: int = 0
+    head: str = ""
+    """How far the log is written, and its chain's head there."""
 
 
 class Tools(Protocol):
@@ -126,3 +132,5 @@ class Ports:
     random_bytes: Callable[[int], bytes] = secrets.token_bytes
     jitter: Callable[[], float] = field(default=lambda: 0.9 + secrets.randbelow(2001) / 10_000)
     spawn: Spawn = _spawn
+    version: str = "0"
+    """Of the program: the first line of a new session's rollout names it."""

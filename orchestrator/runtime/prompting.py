@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from orchestrator.core.blobs import resolve
+from orchestrator.broker.texts import Texts
 from orchestrator.core.compaction import compaction_input
 from orchestrator.core.history import for_model, since
+from orchestrator.core.ids import TreeId
+from orchestrator.core.inheritance import needed, opened
 from orchestrator.core.state import Request, Response, State, Task
 from orchestrator.model.request import Item, Prompt
 from orchestrator.runtime.instructions import BASE_INSTRUCTIONS
@@ -53,8 +55,7 @@ def build_prompt(
     return Prompt(
         model=settings.model,
         instructions=state.facts.base_instructions or BASE_INSTRUCTIONS,
-        # Item by item: only one that has a reference is copied.
-        input=[resolve(item, text_of) for item in conversation(state, request, known)],
+        input=list(opened(conversation(state, request, known), text_of)),
         tools=() if compact else tools,
         effort=settings.effort,
         summary=settings.summary,
@@ -63,6 +64,17 @@ def build_prompt(
         supports_reasoning=settings.model.startswith(_REASONING_MODELS),
         previous_response_id=known.id if known else None,
     )
+
+
+async def fetch_texts(texts: Texts, tree: TreeId, items: Sequence[Item]) -> None:
+    """Makes every text available that the items refer to, those inside inherited conversations too.
+
+    A text that is not stored any more stays unknown, and is asked for once.
+    """
+    asked: set[str] = set()
+    while missing := needed(items, texts.get) - asked:
+        asked |= missing
+        await texts.fetch(tree, missing)
 
 
 def _task(state: State) -> Task:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from orchestrator.core import commands as c
-from orchestrator.core.blobs import references
 from orchestrator.core.ids import TreeId
 from orchestrator.core.state import Request, Response, State, Task
 from orchestrator.model.client import HttpBudget
@@ -27,7 +26,7 @@ from orchestrator.model.request import Prompt
 from orchestrator.runtime.admission import Asking, admitted, estimated_tokens, settle
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import DeltaSink, Ports, ProviderPolicy
-from orchestrator.runtime.prompting import build_prompt, conversation, known_response
+from orchestrator.runtime.prompting import build_prompt, conversation, fetch_texts, known_response
 
 Push = Callable[[c.Command], None]
 
@@ -88,9 +87,8 @@ async def follow_request(ports: Ports, state: State, push: Push, delta: DeltaSin
 
 async def _prompt(following: _Following, known: Response | None) -> Prompt:
     ports, state, request = following.ports, following.state, following.request
-    said = conversation(state, request, known) if known else state.history
-    needed = {digest for item in said for digest in references(item)}
-    await ports.texts.fetch(TreeId(state.facts.tree_id), needed)
+    said = conversation(state, request, known) if known else list(state.history)
+    await fetch_texts(ports.texts, TreeId(state.facts.tree_id), said)
     prompt = build_prompt(state, request, ports.tools.specs(state), ports.texts.get, known)
     kept = following.policy.previous_response_id and request.purpose == "turn"
     return replace(prompt, store=True) if kept else prompt

@@ -46,6 +46,7 @@ from orchestrator.core.replacing import replace
 from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import encode_snapshot
 from orchestrator.core.state import Call, State
+from orchestrator.protocol.ops import ExecApproval, PatchApproval
 from orchestrator.runtime.commits import Writing
 from orchestrator.runtime.deltas import Delta
 from orchestrator.runtime.effects import EffectKey, Effects
@@ -57,12 +58,16 @@ from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import CallSite, Ports
 from orchestrator.runtime.requests import follow_request
 from orchestrator.runtime.summary import session_meta
+from orchestrator.runtime.trees import TreeLookups, looks_up
+from orchestrator.runtime.trial import Arrival, Trial
 from orchestrator.runtime.workspace import Workspace
 
 MAX_STEP_ENTRIES = 128
 MAX_STEP_BYTES = 256 << 10
 """A step is cut here; one more decision still fits the commit's bounds (256 entries, 1 MB)."""
 SQ_PAGE = 100
+QUEUE_FULL_S = 0.2
+"""Until a letter to a full queue is tried again."""
 SHUTTING_DOWN = "the worker is shutting down"
 
 
@@ -91,10 +96,6 @@ class RunnerConfig:
     """Under `effects = wait`: whether replicas have the last commit."""
 
 
-Arrival = tuple[c.Command | Decision | Delta, str | None]
-"""Something to decide (or decided already, or only to be shown), and the SQ entry that it came from."""
-
-
 class Runner:
     """The holder of one session. One runner serves one claim."""
 
@@ -109,6 +110,8 @@ class Runner:
         self._effects = Effects(ports, claimed.claim.session, self._effect_ended)
         self._workspace = Workspace(ports.workspace)
         self._inbox: deque[Arrival] = deque()
+        self._trial = Trial()
+        self._agents: TreeLookups | None = None
         self._wake = asyncio.Event()
         self._cursor = claimed.cursor
         self._read_to = claimed.cursor
@@ -192,6 +195,7 @@ class Runner:
         while not self._lost:
             await self._read_sq()
             step = Step(self._position, self._writer, self._ports.broker.now_ms())
+            self._trial.begin()
             self._decide_arrivals(step)
             await self._advance(step)
             release = self._release(step)
@@ -215,10 +219,21 @@ class Runner:
 
     async def _accept(self, entries: tuple[SqEntry, ...]) -> None:
         for entry in entries:
-            self._inbox.append((await with_images(command_of(entry)), entry.id))
+            command = await self._with_lookups(command_of(entry), entry)
+            self._inbox.append((await with_images(command), entry.id))
             self._read_to = entry.id
         if _number(self._read_to) >= _number(self._claimed.sq_tip) and entries is self._claimed.first:
             self._unread = False
+
+    async def _with_lookups(self, command: c.Command | Decision, entry: SqEntry) -> c.Command | Decision:
+        """An answer may be meant for an agent below: what is open there is looked up for it."""
+        answers = isinstance(command, c.Submitted) and isinstance(command.op, ExecApproval | PatchApproval)
+        if not answers or not self._state.tree.children or not self._state.facts.is_root:
+            return command
+        assert isinstance(command, c.Submitted)
+        lookups = TreeLookups.of(self._ports, self._state.facts)
+        below = await self._writing.insist(lambda: lookups.pending_below(entry.at_ms))
+        return replace(command, below=below or ())
 
     def _push(self, command: c.Command) -> None:
         """An effect's result."""
@@ -228,11 +243,15 @@ class Runner:
     # ── deciding ──────────────────────────────────────────────────────────────────────────────
 
     def _decide_arrivals(self, step: Step) -> None:
-        while self._inbox and len(step.entries) < MAX_STEP_ENTRIES and step.size < MAX_STEP_BYTES:
+        while self._inbox and not self._full(step):
             command, sq_id = self._inbox.popleft()
+            self._trial.arrived.append((command, sq_id))
             self._decide(step, command)
             if sq_id is not None:
                 self._cursor = sq_id
+
+    def _full(self, step: Step) -> bool:
+        return step.weight >= MAX_STEP_ENTRIES or step.size >= MAX_STEP_BYTES or self._trial.full
 
     def _decide(self, step: Step, command: c.Command | Decision | Delta) -> None:
         if isinstance(command, Delta):
@@ -282,7 +301,7 @@ class Runner:
         progressed = not self._leaving()
         self._cut = False
         while progressed:
-            self._cut = len(step.entries) >= MAX_STEP_ENTRIES
+            self._cut = self._full(step)
             if self._cut:
                 return
             progressed = False
@@ -292,19 +311,28 @@ class Runner:
                     case AssessCall() | OweRequest() if fault := await self._workspace.fault(state):
                         self._decide(step, c.TaskRefused(fault))
                         return
+                    case AssessCall(call_id) if step.tree and looks_up(_call(state, call_id)):
+                        # It looks at the tree, which does not show yet what this very step does to it.
+                        self._cut = True
+                        return
                     case AssessCall(call_id):
                         call = _call(state, call_id)
                         # Large arguments of this very step are not stored yet.
                         self._ports.texts.remember(step.blobs)
                         assessment = await self._ports.tools.assess(call, self._site(state))
-                        self._decide(step, c.CallAssessed(call_id, assessment))
+                        self._make(step, c.CallAssessed(call_id, assessment))
                         progressed = True
                     case OweRequest(not_before_ms) if not_before_ms <= step.at_ms:
-                        self._decide(step, c.BeginRequest())
+                        self._make(step, c.BeginRequest())
                         progressed = True
                     case _:
                         continue
                 break
+
+    def _make(self, step: Step, command: c.Command) -> None:
+        """A command that nobody sent: the state owes it."""
+        self._trial.made.append(command)
+        self._decide(step, command)
 
     def _leaving(self) -> bool:
         over = self._ports.monotonic() - self._began > self._config.quantum_s
@@ -331,6 +359,9 @@ class Runner:
         if not step.empty or moved:
             keep: Release = "keep" if snapshot_due else release
             answer = await self._writing.commit(step, self._cursor, keep, self._meta(step, release))
+            if isinstance(answer, Refused):
+                await self._refused(answer)
+                return None
             if not isinstance(answer, Committed):
                 return self._turned_away(answer)
             self._committed(step, answer)
@@ -350,6 +381,7 @@ class Runner:
         return session_meta(step.position, step.at_ms) if release != "keep" else None
 
     def _committed(self, step: Step, answer: Committed) -> None:
+        self._trial.committed()
         first = self._position.seq + 1
         self._unexported += [
             StoredEntry(seq, self.claim.epoch, entry.payload, entry.salt, entry.chain)
@@ -359,11 +391,30 @@ class Runner:
         if _number(answer.sq_tip) > _number(self._read_to):
             self._unread = True
 
-    def _turned_away(self, answer: Fenced | Refused | None) -> Ended:
-        if isinstance(answer, Refused):
-            raise RuntimeError(
-                f"a step of session {self.claim.session} was refused: {answer.reason} {answer.detail}"
-            )
+    async def _refused(self, answer: Refused) -> None:
+        """Nothing of the step was written: its parts are decided again."""
+        log.info("session %s: refused: %s %s", self.claim.session, answer.reason, answer.detail)
+        self._cursor = self._writing.cursor(self._claimed.cursor)
+        for command, _ in self._trial.arrived:
+            self._unsettle(command)
+        if answer.reason == "queue_full" and not self._trial.made:
+            # A letter that has to arrive: its reader is busy, and makes room.
+            self._inbox.extendleft(reversed(self._trial.arrived))
+            await self._ports.sleep(QUEUE_FULL_S)
+        else:
+            self._trial.refused(answer, self._inbox)
+        self._cut = True
+
+    def _unsettle(self, command: c.Command | Decision | Delta) -> None:
+        match command:
+            case c.CallFinished(call_id):
+                self._effects.reopen(("call", call_id))
+            case c.ResponseCompleted(n) | c.ResponseBroken(n):
+                self._effects.reopen(("request", str(n)))
+            case _:
+                pass
+
+    def _turned_away(self, answer: Fenced | None) -> Ended:
         if answer is not None:
             log.warning(
                 "session %s was lost to epoch %d: %s", self.claim.session, answer.holder_epoch, answer.reason
@@ -445,7 +496,18 @@ class Runner:
         self._push(await self._ports.tools.run(call, self._site(state)))
 
     def _site(self, state: State) -> CallSite:
-        return CallSite(self.claim.session, self.claim.tree, self.claim.claim_id, state, self._delta)
+        if self._agents is None:
+            self._agents = TreeLookups.of(self._ports, state.facts)
+        return CallSite(
+            self.claim.session,
+            self.claim.tree,
+            self.claim.claim_id,
+            state,
+            self._delta,
+            self._agents,
+            self._position.seq,
+            self._position.head.hex(),
+        )
 
     def _delta(self, message: dict[str, Any]) -> None:
         task = self._state.task

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from orchestrator.settings.layers import KeyPath, Layers, SettingsError
 from orchestrator.settings.records import (
+    AgentSettings,
     ChainSettings,
     EnvironmentPolicy,
     HostSettings,
@@ -97,6 +98,7 @@ def load_settings(sources: SettingsSources) -> Settings:
         tools=_record(reader, ToolSettings),
         sandbox=_record(reader, SandboxSettings, environment=_record(reader, EnvironmentPolicy)),
         wire=_record(reader, WireSettings),
+        agents=_record(reader, AgentSettings),
     )
     _check_together(settings)
     return _complete(settings, (*reader.warnings, *_unknown_keys(layers), *_unknown_variables(host)))

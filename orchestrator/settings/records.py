@@ -414,6 +414,34 @@ class SessionDefaults:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """Trees of agents: what a new root may make. Settled when the tree is made, for every agent of it."""
+
+    enabled: bool = setting(True, "agents.enabled")
+    """Offer the model the tools that make agents."""
+
+    slots: int = setting(8, "max_active_subagents", at_least=1, at_most=10_000)
+    """Agents of one tree that may be at work at once. A model that makes more is refused until one is
+    done; 64 is plenty for one machine, a fleet may take more."""
+
+    spawned: int = setting(200, "agents.max_spawned", at_least=1)
+    """Agents that one tree may make in all, finished ones counted: what ends a tree that breeds."""
+
+    depth: int = setting(4, "agents.max_depth", at_least=1, at_most=32)
+    """Generations below the root."""
+
+    autosubmit: bool = setting(True, "subagent_root_inbox_autosubmit")
+    """Let a child's result begin a turn of its idle parent. Otherwise it waits for the next input."""
+
+    await_floor_s: float = setting(300.0, "agents.await_floor_s", at_least=0, at_most=1800)
+    """Shortest wait that `subagent_await` accepts. The protocol's is 300 s; lower it for tests only: a
+    model that polls costs tokens."""
+
+    watchdogs: int = setting(16, "agents.max_watchdogs", at_least=0)
+    """Watchdogs that one agent may keep."""
+
+
+@dataclass(frozen=True, slots=True)
 class WireSettings:
     """Clients: what a connection may send."""
 
@@ -462,5 +490,6 @@ class Settings:
     tools: ToolSettings
     sandbox: SandboxSettings
     wire: WireSettings
+    agents: AgentSettings = field(default_factory=AgentSettings)
     warnings: tuple[str, ...] = ()
     """Keys that nobody reads, and settings that deserve a second look: to be shown, never fatal."""

@@ -13,11 +13,13 @@ class BadArguments(ValueError):
     """The model's arguments are not what the tool takes; the message is the call's output."""
 
 
-class _Arguments(BaseModel):
+class Arguments(BaseModel):
+    """The base of every tool's arguments: unknown ones are ignored."""
+
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class ShellArguments(_Arguments):
+class ShellArguments(Arguments):
     command: tuple[str, ...] = Field(min_length=1)
     workdir: str | None = None
     timeout_ms: int | None = Field(default=None, ge=1, validation_alias=AliasChoices("timeout_ms", "timeout"))
@@ -25,7 +27,7 @@ class ShellArguments(_Arguments):
     justification: str | None = None
 
 
-class LocalShellAction(_Arguments):
+class LocalShellAction(Arguments):
     """`LocalShellAction::Exec` (the September 2025 specification, Local shell)."""
 
     command: tuple[str, ...] = Field(min_length=1)
@@ -37,25 +39,25 @@ class LocalShellAction(_Arguments):
     justification: str | None = None
 
 
-class PatchArguments(_Arguments):
+class PatchArguments(Arguments):
     input: str
 
 
-class PlanStep(_Arguments):
+class PlanStep(Arguments):
     step: str
     status: Literal["pending", "in_progress", "completed"]
 
 
-class PlanArguments(_Arguments):
+class PlanArguments(Arguments):
     explanation: str | None = None
     plan: tuple[PlanStep, ...]
 
 
-class ImageArguments(_Arguments):
+class ImageArguments(Arguments):
     path: str
 
 
-A = TypeVar("A", bound=_Arguments)
+A = TypeVar("A", bound=Arguments)
 
 
 def parsed(model: type[A], arguments: str | Mapping[str, Any]) -> A:

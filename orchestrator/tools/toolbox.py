@@ -34,6 +34,10 @@ from orchestrator.tools.images import data_url
 from orchestrator.tools.patching import PatchRequest, assess_patch, judge_patch_call, run_patch
 from orchestrator.tools.shell import ShellRequest, assess_shell, run_shell
 from orchestrator.tools.specs import OFFERED
+from orchestrator.tools.subagents.assess import Asking, assess_agent_call
+from orchestrator.tools.subagents.port import Tree
+from orchestrator.tools.subagents.specs import NAMES as AGENT_NAMES
+from orchestrator.tools.subagents.specs import OFFERED as AGENT_TOOLS
 
 DeltaSink = Callable[[dict[str, Any]], None]
 
@@ -60,6 +64,11 @@ class Site:
     claim: str
     state: State
     deltas: DeltaSink
+    agents: Tree | None = None
+    """Where calls of agents look; None where there is no tree to look at."""
+    seq: int = 0
+    head: str = ""
+    """How far the session's log is written, and its chain's head there."""
 
 
 class Toolbox:
@@ -71,7 +80,10 @@ class Toolbox:
 
     def specs(self, state: State) -> Sequence[Mapping[str, Any]]:
         """What the model is offered."""
-        return OFFERED
+        offered: list[Mapping[str, Any]] = [*OFFERED]
+        if state.facts.agents and not state.facts.helper_call:
+            offered += AGENT_TOOLS
+        return offered
 
     async def assess(self, call: Call, site: Site) -> Assessment:
         """What the call asks for. Bad arguments are an output, not an error: the model reads them."""
@@ -93,6 +105,8 @@ class Toolbox:
                 return _plan(parsed(PlanArguments, item["arguments"]))
             case "view_image":
                 return await _image(parsed(ImageArguments, item["arguments"]), call, site.state)
+            case name if name in AGENT_NAMES and site.agents is not None and site.state.facts.agents:
+                return await assess_agent_call(Asking(call, site.state, site.agents, site.seq, site.head))
             case _:
                 return Immediate(f"unsupported call: {call.name}")
 

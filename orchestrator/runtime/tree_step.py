@@ -1,0 +1,136 @@
+"""The part of a step that concerns other sessions, in the broker's terms.
+
+A child's log is chained here as its parent's commit will write it: under epoch 0, which is
+no claim's. Depths of inboxes are left open in the events, for the commit to fill in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+
+from orchestrator.broker.records import Mail, NewEntry, NewEvent, NewSession, NewSubmission
+from orchestrator.broker.tree_records import Draw, TreeEvent
+from orchestrator.core.chain import GENESIS, SALT_BYTES, next_chain, payload_digest
+from orchestrator.core.draft import Letter, NewChild, TreePart
+from orchestrator.core.draft import TreeEvent as CoreEvent
+from orchestrator.core.entries import EVENT_MSG
+from orchestrator.core.ids import AgentId, SessionId, TreeId
+from orchestrator.core.rules_standing import marks_above
+from orchestrator.core.settings import SessionFacts
+from orchestrator.core.stored import encode_entry, encode_event
+
+_DEPTHS = b'"pending_messages":0,"pending_interrupts":0'
+CLIENT = "tree"
+"""Who submits what an agent begins with."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeSite:
+    """For whom a part is encoded, and what chains need."""
+
+    facts: SessionFacts
+    random_bytes: Callable[[int], bytes]
+    secret: bytes
+    blobs: dict[str, bytes]
+    at_ms: int
+
+
+@dataclass(slots=True)
+class TreeStep:
+    """What the decisions of one step ask of the tree."""
+
+    mail: list[Mail] = field(default_factory=list)
+    children: list[NewSession] = field(default_factory=list)
+    events: list[TreeEvent] = field(default_factory=list)
+    summary: dict[str, bytes] = field(default_factory=dict)
+    draws: list[Draw] = field(default_factory=list)
+    unless_marked: tuple[str, ...] = ()
+    taken: tuple[int, int] = (0, 0)
+    entries: int = 0
+
+    def take(self, part: TreePart, site: TreeSite, events_before: int) -> int:
+        """Adds a decision's part; answers how many bytes it adds to the commit."""
+        children = [_born(child, site) for child in part.children]
+        mail = [_mail(letter) for letter in part.letters]
+        events = [_event(event, events_before) for event in part.events]
+        self.children += children
+        self.mail += mail
+        self.events += events
+        self.summary |= {name: _bytes(value) for name, value in part.summary.items()}
+        self.draws += [Draw(draw.counter, draw.amount, draw.limit) for draw in part.draws]
+        if part.guarded:
+            self.unless_marked = marks_above(site.facts.ancestors, site.facts.agent_id)
+        self.taken = (self.taken[0] + part.taken[0], self.taken[1] + part.taken[1])
+        self.entries += sum(len(child.entries) for child in children)
+        sizes = [len(entry.payload) for child in children for entry in child.entries]
+        sizes += [len(letter.payload) for letter in mail]
+        sizes += [len(part) for event in events for part in event.parts]
+        return sum(sizes)
+
+    def events_after(self, earlier: int) -> tuple[TreeEvent, ...]:
+        """The events, where `earlier` more of the session's own go before all of them."""
+        return tuple(replace(event, after=event.after + earlier) for event in self.events)
+
+
+def _bytes(value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else dumps(value)
+
+
+def dumps(value: Any) -> bytes:
+    return orjson.dumps(value, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"a {type(value).__name__} is not JSON")
+
+
+def _mail(letter: Letter) -> Mail:
+    payload = dumps({"kind": letter.kind, **letter.payload})
+    return Mail(SessionId(letter.to), payload, letter.interrupt, letter.key, counted=letter.counted)
+
+
+def _event(event: CoreEvent, after: int) -> TreeEvent:
+    payload = dumps({"id": event.id, "msg": event.message})
+    targets = tuple(SessionId(target) for target in event.targets)
+    about = dumps(event.about) if event.about else b""
+    if not event.inbox:
+        return TreeEvent((payload,), targets, about=about, after=after)
+    # The last such place: texts of people come before it.
+    head, _, tail = payload.rpartition(_DEPTHS)
+    parts = (head + b'"pending_messages":', b',"pending_interrupts":', tail)
+    return TreeEvent(parts, targets, SessionId(event.inbox), about, after)
+
+
+def _born(child: NewChild, site: TreeSite) -> NewSession:
+    facts = child.facts
+    entries: list[NewEntry] = []
+    events: list[NewEvent] = []
+    head = GENESIS
+    for seq, entry in enumerate(child.entries, 1):
+        encoded = encode_entry(entry, site.at_ms, site.blobs)
+        salt = site.random_bytes(SALT_BYTES)
+        head = next_chain(head, seq, 0, payload_digest(salt, encoded.line), site.secret)
+        entries.append(NewEntry(encoded.line, salt, head))
+        if entry.type == EVENT_MSG:
+            events.append(NewEvent(encode_event(encoded.entry), seq, head[:4].hex()))
+    return NewSession(
+        session=SessionId(facts.session_id),
+        tree=TreeId(facts.tree_id),
+        pool=facts.pool,
+        agent_id=AgentId(facts.agent_id),
+        parent=SessionId(facts.parent_session),
+        entries=tuple(entries),
+        events=tuple(events),
+        meta=dumps({"agent_id": facts.agent_id, "agent_path": facts.agent_path, "title": ""}),
+        submissions=() if child.first is None else (_first(child.first),),
+    )
+
+
+def _first(submission: Mapping[str, Any]) -> NewSubmission:
+    return NewSubmission(CLIENT, str(submission["id"]), dumps(submission))

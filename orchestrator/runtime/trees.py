@@ -1,0 +1,111 @@
+"""What calls of agents look up in their tree: numbers for new agents, the registry, logs.
+
+Nothing here is decided, and nothing is kept but numbers that were taken and not used yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.records import OpenApproval
+from orchestrator.core.commands import PendingBelow
+from orchestrator.core.ids import SessionId, TreeId, new_session_id, shard_of
+from orchestrator.core.registry import RegistryView, projected
+from orchestrator.core.settings import SessionFacts
+from orchestrator.core.state import Call
+from orchestrator.runtime.ports import Ports
+from orchestrator.tools.subagents.specs import BATCHED, NAMES
+
+_ENTRIES_READ = 2_000
+"""How far back a look at an agent's log goes at most."""
+
+
+@dataclass(slots=True)
+class TreeLookups:
+    """One session's view of its tree; implements the `Tree` port of the subagent tools."""
+
+    ports: Ports
+    facts: SessionFacts
+    _numbers: list[int]
+
+    @classmethod
+    def of(cls, ports: Ports, facts: SessionFacts) -> TreeLookups:
+        return cls(ports, facts, [])
+
+    @property
+    def version(self) -> str:
+        return self.ports.version
+
+    @property
+    def _broker(self) -> Broker:
+        return self.ports.broker
+
+    @property
+    def _tree(self) -> TreeId:
+        return TreeId(self.facts.tree_id)
+
+    async def reserve(self, wanted: int) -> tuple[int, str, str]:
+        """A new agent's number, session id and rollout path; `wanted` are taken in one go."""
+        if not self._numbers:
+            self._numbers = list(await self._broker.reserve(self._tree, max(1, wanted)))
+        number, now_ms = self._numbers.pop(0), self._broker.now_ms()
+        noise = int.from_bytes(self.ports.random_bytes(8), "big")
+        session = new_session_id(now_ms, shard_of(self._tree, self._broker.config.shards), noise)
+        return number, session, rollout_path_beside(self.facts.rollout_path, session, now_ms)
+
+    async def registry(self) -> RegistryView:
+        """Who is in the tree, as the last commits said."""
+        return projected(await self._broker.agents(self._tree))
+
+    async def log(self, session: str) -> list[tuple[int, int, dict[str, Any]]]:
+        """The newest events of an agent's log, oldest first: (entry number, milliseconds, Event)."""
+        head = await self._broker.head(SessionId(session))
+        if head is None:
+            return []
+        first = max(0, head.seq - _ENTRIES_READ)
+        entries = await self._broker.read_rollout(SessionId(session), first, _ENTRIES_READ)
+        found = []
+        for entry in entries:
+            line = orjson.loads(entry.payload)
+            if line["type"] == "event_msg":
+                event = {"id": line.get("id", ""), "msg": line["payload"]}
+                found.append((entry.seq, _milliseconds(line["timestamp"]), event))
+        return found
+
+    async def pending_below(self, at_ms: int) -> tuple[PendingBelow, ...]:
+        """The requests of agents below a root that stood open when an answer was given (Redis's clock)."""
+        opened = await self._broker.approvals()
+        found = (_pending(approval, self.facts.tree_id, at_ms) for approval in opened)
+        return tuple(pending for pending in found if pending is not None)
+
+
+def looks_up(call: Call) -> bool:
+    """Whether a call reads what an earlier call of the same response may just have changed."""
+    return call.name in NAMES and call.name not in BATCHED
+
+
+def _pending(approval: OpenApproval, tree: str, at_ms: int) -> PendingBelow | None:
+    asked = orjson.loads(approval.payload)
+    if asked.get("tree") != tree or not asked.get("agent_id") or approval.opened_ms > at_ms:
+        return None
+    return PendingBelow(asked["agent_id"], approval.session, approval.key, asked["turn"])
+
+
+def _milliseconds(timestamp: str) -> int:
+    return int(datetime.fromisoformat(timestamp).timestamp() * 1000)
+
+
+def rollout_path_beside(parent: str, session: str, at_ms: int) -> str:
+    """Where a child's rollout file goes: in the same store of sessions, under its own day and id."""
+    if not parent:
+        return ""
+    moment = datetime.fromtimestamp(at_ms / 1000)
+    sessions = Path(parent).parents[3]
+    day = sessions / f"{moment:%Y}" / f"{moment:%m}" / f"{moment:%d}"
+    return str(day / f"rollout-{moment:%Y-%m-%dT%H-%M-%S}-{session}.jsonl")

@@ -1,0 +1,61 @@
+"""What to do when the tree refuses a step: decide its parts again, one by one.
+
+A step holds several decisions, and its commit is taken or refused as a whole. Refused, it
+is thrown away: what arrived goes back to the front, in order, and is decided one command a
+step, until the one that the tree does not take is alone. That one becomes `CommitRefused`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from orchestrator.broker.records import Refused
+from orchestrator.core import commands as c
+from orchestrator.core.draft import Decision
+from orchestrator.runtime.deltas import Delta
+
+Arrival = tuple[c.Command | Decision | Delta, str | None]
+"""Something to decide (or decided already, or only to be shown), and the SQ entry that it came from."""
+
+
+class RefusedTwice(RuntimeError):
+    """What was chosen instead of a refused command was refused as well: a rule is wrong."""
+
+
+@dataclass(slots=True)
+class Trial:
+    """The commands of the step at hand, in the order in which they were decided."""
+
+    arrived: list[Arrival] = field(default_factory=list)
+    made: list[c.Command] = field(default_factory=list)
+    """Those that the runner made itself; it would make them again."""
+    singly: int = 0
+    """How many more commands are decided one a step."""
+
+    def begin(self) -> None:
+        self.arrived, self.made = [], []
+
+    @property
+    def full(self) -> bool:
+        """Whether the step may take no more commands."""
+        return bool(self.singly) and bool(self.arrived or self.made)
+
+    def committed(self) -> None:
+        self.singly = max(0, self.singly - 1)
+
+    def refused(self, answer: Refused, inbox: deque[Arrival]) -> None:
+        """Puts back what arrived, or what it became."""
+        decided = [*self.arrived, *((command, None) for command in self.made)]
+        commands = [arrival for arrival in decided if not isinstance(arrival[0], (Delta, Decision))]
+        if len(commands) != 1:
+            inbox.extendleft(reversed(self.arrived))
+            self.singly = len(decided)
+            return
+        (command, sq_id) = commands[0]
+        assert not isinstance(command, (Delta, Decision))
+        if isinstance(command, c.CommitRefused):
+            raise RefusedTwice(f"{command.reason}, then {answer.reason} {answer.detail}")
+        instead: Arrival = (c.CommitRefused(command, answer.reason, answer.detail), sq_id)
+        kept = [instead if arrival is commands[0] else arrival for arrival in self.arrived]
+        inbox.extendleft(reversed(kept if self.arrived else [instead]))

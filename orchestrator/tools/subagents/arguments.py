@@ -1,0 +1,89 @@
+"""The arguments of the subagent tools. Floors and caps are errors, never silently corrected."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from orchestrator.core.agent_views import LABEL_CHARS, one_line
+from orchestrator.tools.arguments import Arguments
+
+MESSAGE_BYTES = 32 << 10
+WATCHDOG_MESSAGE = (
+    "Where does your work stand? Say in a few sentences what is done, what comes next, and what blocks you; "
+    "bring the plan up to date."
+)
+LOGS_BYTES = 64 << 10
+
+AgentNumber = Annotated[int, Field(ge=0)]
+ModelName = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class _Making(Arguments):
+    label: str | None = None
+    model: ModelName | None = None
+    sandbox_mode: str | None = None
+
+    @property
+    def clean_label(self) -> str | None:
+        return one_line(self.label, LABEL_CHARS)
+
+
+class SpawnArguments(_Making):
+    prompt: Annotated[str, StringConstraints(min_length=1)]
+
+
+class ForkArguments(_Making):
+    prompt: str = ""
+
+
+class HelperArguments(Arguments):
+    prompt: Annotated[str, StringConstraints(min_length=1)]
+    description: str = ""
+    label: str | None = None
+    model: ModelName | None = None
+
+
+class SendArguments(Arguments):
+    agent_id: AgentNumber
+    prompt: str = ""
+    label: str | None = None
+    interrupt: bool = False
+
+
+class ListArguments(Arguments):
+    all: bool = False
+
+
+class AwaitArguments(Arguments):
+    timeout_s: float | None = Field(default=None, ge=0)
+    agent_ids: tuple[AgentNumber, ...] | None = None
+
+
+class LogsArguments(Arguments):
+    agent_id: AgentNumber
+    limit: int = Field(default=5, ge=0)
+    max_bytes: int | None = Field(default=None, ge=1)
+    since_ms: int | None = None
+    before_ms: int | None = None
+    cursor: int | None = None
+    """An entry number: what comes after it, oldest first."""
+
+
+class WatchdogArguments(Arguments):
+    agent_id: AgentNumber
+    interval_s: float = 300.0
+    message: str = WATCHDOG_MESSAGE
+    cancel: bool = False
+
+
+class CancelArguments(Arguments):
+    agent_id: AgentNumber
+    reason: str = ""
+
+
+class PruneArguments(Arguments):
+    agent_ids: tuple[AgentNumber, ...] | None = None
+    all: bool = False
+    completed_only: bool = True

@@ -1,0 +1,237 @@
+"""What a call of a subagent tool asks for, once everything that it names was looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from orchestrator.core import commands as c
+from orchestrator.core.agent_views import LABEL_CHARS, one_line
+from orchestrator.core.registry import Agent, RegistryView
+from orchestrator.core.state import Call, Phase, State
+from orchestrator.tools.arguments import BadArguments, parsed
+from orchestrator.tools.subagents import arguments as a
+from orchestrator.tools.subagents import roles
+from orchestrator.tools.subagents.logs import page
+from orchestrator.tools.subagents.port import Tree
+
+REFRESH = "refresh with subagent_list"
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A call, who makes it, and where it may look."""
+
+    call: Call
+    state: State
+    tree: Tree
+    seq: int
+    head: str
+    """The caller's log, as far as it is written: what a fork begins from."""
+
+    @property
+    def me(self) -> int:
+        return self.state.facts.agent_id
+
+    @property
+    def given(self) -> Any:
+        return self.call.item.get("arguments") or "{}"
+
+
+async def assess_agent_call(asking: Asking) -> c.Assessment:
+    """The assessment; raises `BadArguments` with what the model reads instead."""
+    match asking.call.name:
+        case "subagent_spawn":
+            return await _spawn(asking)
+        case "subagent_fork":
+            return await _fork(asking)
+        case "spawn_subagent":
+            return await _helper(asking)
+        case "subagent_send_message":
+            return await _send(asking)
+        case "subagent_list":
+            return await _list(asking)
+        case "subagent_await":
+            return _await(asking)
+        case "subagent_logs":
+            return await _logs(asking)
+        case "subagent_watchdog":
+            return await _watchdog(asking)
+        case "subagent_cancel":
+            return await _cancel(asking)
+        case "subagent_prune":
+            return await _prune(asking)
+        case name:
+            raise BadArguments(f"unsupported call: {name}")
+
+
+# ── making ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _spawn(asking: Asking) -> c.Spawn:
+    given = parsed(a.SpawnArguments, asking.given)
+    if not given.prompt.strip():
+        raise BadArguments("prompt: an agent needs to be told what to do")
+    return c.Spawn(await _making(asking, given, given.prompt, roles.AGENT))
+
+
+async def _fork(asking: Asking) -> c.Fork:
+    given = parsed(a.ForkArguments, asking.given)
+    making = await _making(asking, given, given.prompt, roles.AGENT)
+    return c.Fork(making, asking.seq, asking.head)
+
+
+async def _helper(asking: Asking) -> c.Helper:
+    given = parsed(a.HelperArguments, asking.given)
+    plain = a.SpawnArguments(prompt=given.prompt, label=given.label, model=given.model)
+    making = await _making(asking, plain, given.prompt, roles.HELPER)
+    return c.Helper(making, given.description or (making.label or "reads"))
+
+
+async def _making(
+    asking: Asking, given: a.SpawnArguments | a.ForkArguments, prompt: str, role: str
+) -> c.Making:
+    _within_limit(prompt)
+    task = asking.state.task
+    same = [call for call in task.calls if call.name == asking.call.name] if task is not None else []
+    wanted = sum(call.phase is Phase.PROPOSED for call in same)
+    number, session, path = await asking.tree.reserve(wanted)
+    return c.Making(
+        agent_id=number,
+        session=session,
+        rollout_path=path,
+        version=asking.tree.version,
+        role=role,
+        prompt=prompt,
+        label=given.clean_label,
+        model=given.model,
+        sandbox_mode=given.sandbox_mode,
+    )
+
+
+# ── talking ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def _send(asking: Asking) -> c.SendMessage:
+    given = parsed(a.SendArguments, asking.given)
+    _within_limit(given.prompt)
+    if given.agent_id == asking.me:
+        raise BadArguments("an agent does not write to itself")
+    if given.agent_id == 0 and given.interrupt:
+        raise BadArguments("the root is not interrupted by its agents")
+    view = await asking.tree.registry()
+    target = _target(asking, view, given.agent_id)
+    if given.interrupt:
+        _own(asking, view, given.agent_id, "interrupted")
+    label = one_line(given.label, LABEL_CHARS)
+    return c.SendMessage(target, given.prompt, label, given.interrupt)
+
+
+async def _list(asking: Asking) -> c.Immediate:
+    given = parsed(a.ListArguments, asking.given)
+    view = await asking.tree.registry()
+    agents = view.agents.values() if given.all else view.children_of(asking.me)
+    shown = sorted(agents, key=lambda agent: (agent.record["started_at_ms"], agent.session))
+    return c.Immediate(_dumps({"sessions": [agent.summary() for agent in shown]}))
+
+
+def _await(asking: Asking) -> c.Await:
+    given, rules = parsed(a.AwaitArguments, asking.given), asking.state.facts.tree_rules
+    seconds = given.timeout_s or rules.await_cap_s
+    if not rules.await_floor_s <= seconds <= rules.await_cap_s:
+        raise BadArguments(
+            f"timeout_s: {rules.await_floor_s:g} to {rules.await_cap_s:g} seconds, or 0 for the longest"
+        )
+    if given.agent_ids == ():
+        raise BadArguments("agent_ids: name at least one child, or leave it out for any")
+    return c.Await(int(seconds * 1000), given.agent_ids or ())
+
+
+async def _logs(asking: Asking) -> c.Immediate:
+    given = parsed(a.LogsArguments, asking.given)
+    target = _target(asking, await asking.tree.registry(), given.agent_id)
+    events = await asking.tree.log(target.session)
+    return c.Immediate(_dumps(page(target.session, events, given)))
+
+
+async def _watchdog(asking: Asking) -> c.SetWatchdog:
+    given, rules = parsed(a.WatchdogArguments, asking.given), asking.state.facts.tree_rules
+    _within_limit(given.message)
+    if not given.cancel and given.interval_s < rules.watchdog_floor_s:
+        raise BadArguments(f"interval_s: at least {rules.watchdog_floor_s:g} seconds")
+    view = await asking.tree.registry()
+    target = _target(asking, view, given.agent_id)
+    if given.agent_id not in (0, asking.me):
+        _own(asking, view, given.agent_id, "watched")
+    message = given.message.strip() or a.WATCHDOG_MESSAGE
+    return c.SetWatchdog(target, int(given.interval_s * 1000), message, given.cancel)
+
+
+# ── ending ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _cancel(asking: Asking) -> c.CancelAgent:
+    given = parsed(a.CancelArguments, asking.given)
+    view = await asking.tree.registry()
+    target = _target(asking, view, given.agent_id)
+    _own(asking, view, given.agent_id, "cancelled")
+    below = (agent for agent in view.agents.values() if agent.below(given.agent_id) and agent.active)
+    return c.CancelAgent(target, tuple(map(_known, below)), given.reason)
+
+
+async def _prune(asking: Asking) -> c.Prune:
+    given = parsed(a.PruneArguments, asking.given)
+    if given.agent_ids == () or (given.agent_ids is None and not given.all):
+        raise BadArguments("agent_ids: name the agents to prune, or say all: true")
+    view = await asking.tree.registry()
+    own = {agent.agent_id: agent for agent in view.agents.values() if agent.below(asking.me)}
+    named = list(own) if given.agent_ids is None else list(dict.fromkeys(given.agent_ids))
+    found = [own[number] for number in named if number in own]
+    unknown = tuple(number for number in named if number not in own)
+    if given.agent_ids is not None and not found:
+        raise BadArguments(f"none of these agents is below you: {list(unknown)}; {REFRESH}")
+    echo = given.model_dump(mode="json", exclude_none=True)
+    return c.Prune(tuple(map(_known, found)), echo, unknown, given.completed_only)
+
+
+# ── looking up ────────────────────────────────────────────────────────────────────────────────
+
+
+def _target(asking: Asking, view: RegistryView, number: int) -> c.Target:
+    if number == 0:
+        return c.Target(0, asking.state.facts.tree_id, "0", "", {"label": None, "summary": None})
+    agent = view.agents.get(number)
+    if agent is None:
+        raise BadArguments(f"there is no agent {number}; {REFRESH}")
+    return _known(agent)
+
+
+def _known(agent: Agent) -> c.Target:
+    return c.Target(
+        agent.agent_id,
+        agent.session,
+        agent.path,
+        agent.status,
+        agent.summary(),
+        agent.pending,
+        agent.marked,
+    )
+
+
+def _own(asking: Asking, view: RegistryView, number: int, done: str) -> None:
+    """Only from above: an agent has no power over its parents and siblings."""
+    agent = view.agents.get(number)
+    if agent is None or not agent.below(asking.me):
+        raise BadArguments(f"agent {number} is not below you: it cannot be {done} from here")
+
+
+def _within_limit(text: str) -> None:
+    if len(text.encode()) > a.MESSAGE_BYTES:
+        raise BadArguments(f"too long: at most {a.MESSAGE_BYTES} bytes; write the rest to a file and name it")
+
+
+def _dumps(value: Mapping[str, Any] | Iterable[Any]) -> str:
+    return orjson.dumps(value, default=dict).decode()

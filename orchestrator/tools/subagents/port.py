@@ -1,0 +1,31 @@
+"""What the subagent tools look up: implemented by the runtime over the tree's projection and logs."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from orchestrator.core.registry import RegistryView
+
+LoggedEvent = tuple[int, int, dict[str, Any]]
+"""(entry number, Unix milliseconds, Event)."""
+
+
+class Tree(Protocol):
+    """One session's view of its tree."""
+
+    @property
+    def version(self) -> str:
+        """Of the program: what a new session's first line names."""
+        ...
+
+    async def reserve(self, wanted: int) -> tuple[int, str, str]:
+        """A new agent's number, session id and rollout path; `wanted` numbers are taken in one go."""
+        ...
+
+    async def registry(self) -> RegistryView:
+        """Who is in the tree."""
+        ...
+
+    async def log(self, session: str) -> list[LoggedEvent]:
+        """The newest events of an agent's log, oldest first."""
+        ...
