@@ -44,7 +44,7 @@ class Loaded:
 
 
 class Cache:
-    """How this worker left its sessions; used only if the claim finds them so."""
+    """How this worker left its sessions: what the claim has to find, or what it has to follow from."""
 
     def __init__(self, size: int = 256) -> None:
         self._size = size
@@ -56,11 +56,8 @@ class Cache:
         if len(self._left) > self._size:
             self._left.popitem(last=False)
 
-    def current(self, claimed: Claimed) -> Loaded | None:
-        left = self._left.pop(claimed.claim.session, None)
-        if left is None or (left.position.seq, left.position.head) != (claimed.seq, claimed.head):
-            return None
-        return left
+    def take(self, session: SessionId) -> Loaded | None:
+        return self._left.pop(session, None)
 
 
 class Source(Protocol):
@@ -94,19 +91,29 @@ BEGINNING = Position(State(), 0, GENESIS)
 
 async def load(ports: Ports, claimed: Claimed, cache: Cache, secret: bytes = b"") -> Loaded:
     """Where the claimed session stands; raises `BrokenLog` if its log cannot be trusted."""
-    left = cache.current(claimed)
-    if left is not None:
+    left = cache.take(claimed.claim.session)
+    if left is not None and (left.position.seq, left.position.head) == (claimed.seq, claimed.head):
         return left
     end = LogEnd(claimed.claim.session, claimed.seq, claimed.head, claimed.snapshot_seq)
-    return Loaded(await folded(ports, end, secret))
+    return Loaded(await folded(ports, end, secret, left.position if left is not None else None))
 
 
 def end_of(head: SessionHead) -> LogEnd:
     return LogEnd(head.session, head.seq, head.head, head.snapshot_seq)
 
 
-async def folded(source: Source, end: LogEnd, secret: bytes = b"") -> Position:
-    """The state at the log's end, from the snapshot if it can be used; raises `BrokenLog`."""
+async def folded(source: Source, end: LogEnd, secret: bytes = b"", known: Position | None = None) -> Position:
+    """The state at the log's end; raises `BrokenLog`.
+
+    Folds from `known`, an earlier position, or from the snapshot if that one is nearer to the end. Either
+    is proved by the chain: what comes behind it must lead to the head that the session's hash names.
+    """
+    if known is not None and end.snapshot_seq <= known.seq <= end.seq:
+        try:
+            return await _folded_from(source, known, end, secret)
+        except BrokenLog as error:
+            # Redis went back to before it, and on from there: what this worker saw never happened.
+            log.warning("session %s: its cached state is of no use: %s", end.session, error)
     snapshot = await _snapshot(source.broker, end.session) if end.snapshot_seq else None
     if snapshot is not None and snapshot.seq <= end.seq:
         try:

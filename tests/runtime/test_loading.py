@@ -1,0 +1,120 @@
+"""Where a claimed session stands: known, known up to a point, or folded; never on another branch's word."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from orchestrator.broker.records import Claim, Claimed, StoredEntry
+from orchestrator.core.chain import GENESIS, next_chain, payload_digest
+from orchestrator.core.entries import item
+from orchestrator.core.ids import AgentId, SessionId, TreeId
+from orchestrator.core.snapshot import digest
+from orchestrator.core.stored import encode_entry
+from orchestrator.runtime.journal import Position
+from orchestrator.runtime.loading import BEGINNING, BrokenLog, Cache, Loaded, LogEnd, Source, folded, load
+from orchestrator.runtime.ports import Ports
+
+SESSION = SessionId("01a1f821-7090-700a-b0b5-81d1b4589218")
+CLAIM = Claim(SESSION, TreeId(SESSION), "w", "c", 1, "default")
+
+
+class Log:
+    """A session's log in the place of Redis; remembers from where it was read."""
+
+    archive = None
+    monotonic = staticmethod(time.monotonic)
+    sleep = staticmethod(asyncio.sleep)
+
+    def __init__(self, *texts: str) -> None:
+        self.broker = self
+        self.entries: list[StoredEntry] = []
+        self.read_after: list[int] = []
+        for text in texts:
+            self.append(text)
+
+    def append(self, text: str) -> None:
+        line = encode_entry(
+            item({"type": "message", "role": "user", "content": [{"text": text}]}), 0, {}
+        ).line
+        chain = next_chain(self.head, len(self.entries) + 1, 1, payload_digest(b"salt", line))
+        self.entries.append(StoredEntry(len(self.entries) + 1, 1, line, b"salt", chain))
+
+    @property
+    def head(self) -> bytes:
+        return self.entries[-1].chain if self.entries else GENESIS
+
+    @property
+    def end(self) -> LogEnd:
+        return LogEnd(SESSION, len(self.entries), self.head, 0)
+
+    def claimed(self) -> Claimed:
+        return Claimed(CLAIM, len(self.entries), self.head, "0-0", "0-0", 0, AgentId(0), 0, 0, 0, ())
+
+    async def read_rollout(self, session: SessionId, after: int, count: int) -> Sequence[StoredEntry]:
+        self.read_after.append(after)
+        return self.entries[after : after + count]
+
+    async def folded(self, known: Position | None = None) -> Position:
+        return await folded(cast(Source, self), self.end, known=known)
+
+    async def load(self, cache: Cache) -> Loaded:
+        return await load(cast(Ports, self), self.claimed(), cache)
+
+
+async def test_worker_that_left_the_session_as_it_is_reads_nothing() -> None:
+    log, cache = Log("a", "b"), Cache()
+    first = await log.load(cache)
+    cache.keep(SESSION, first)
+    log.read_after.clear()
+    assert await log.load(cache) is first
+    assert log.read_after == []
+
+
+async def test_worker_that_knew_an_earlier_state_reads_only_what_came_since() -> None:
+    log, cache = Log("a", "b"), Cache()
+    cache.keep(SESSION, await log.load(cache))
+    log.append("c")
+    log.read_after.clear()
+    loaded = await log.load(cache)
+    assert log.read_after == [2]
+    assert digest(loaded.position.state) == digest((await log.folded()).state)
+    assert loaded.unexported == ()
+
+
+@pytest.mark.parametrize("others", [("a", "x"), ("a", "x", "y"), ("x", "y", "z")])
+async def test_state_of_a_forgotten_branch_is_not_built_upon(others: tuple[str, ...]) -> None:
+    lost, cache = Log("a", "b"), Cache()
+    cache.keep(SESSION, await lost.load(cache))
+    log = Log(*others)
+    loaded = await log.load(cache)
+    assert (loaded.position.seq, loaded.position.head) == (len(others), log.head)
+    assert digest(loaded.position.state) == digest((await log.folded()).state)
+
+
+async def test_known_state_does_not_hide_an_altered_entry() -> None:
+    log, cache = Log("a", "b"), Cache()
+    cache.keep(SESSION, await log.load(cache))
+    log.append("c")
+    log.append("d")
+    log.entries[2] = replace(log.entries[2], payload=log.entries[2].payload.replace(b'"c"', b'"C"'))
+    with pytest.raises(BrokenLog):
+        await log.load(cache)
+
+
+async def test_state_ahead_of_the_log_is_left_alone() -> None:
+    log, cache = Log("a", "b", "c"), Cache()
+    cache.keep(SESSION, await log.load(cache))
+    log.entries.pop()
+    assert (await log.load(cache)).position.seq == 2
+
+
+async def test_fold_starts_at_the_beginning_when_nothing_is_known() -> None:
+    log = Log("a", "b")
+    position = await log.folded(BEGINNING)
+    assert position.seq == 2
