@@ -66,7 +66,6 @@ class Person:
     _open: set[str] = field(default_factory=set)
     _settled: asyncio.Condition = field(default_factory=asyncio.Condition)
     _number: int = 0
-    _gap: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def live(self, enough: asyncio.Event) -> None:
         """Gives one errand after the other until it is enough."""
@@ -79,9 +78,20 @@ class Person:
     async def errand(self) -> None:
         """One task, to its end, with everything that came of it."""
         self._number += 1
-        await self._say(errand(self.random, self._number))
+        await self.ask(errand(self.random, self._number))
+
+    async def ask(self, text: str) -> None:
+        """Says something, and returns when all that was asked for is over."""
+        await self._say(text)
         async with self._settled:
             await self._settled.wait_for(lambda: not self._open)
+
+    async def until(self, type: str) -> Event:
+        """The next event of this type."""
+        seen = len(self.events)
+        async with self._settled:
+            await self._settled.wait_for(lambda: any(e.type == type for e in self.events[seen:]))
+        return next(e for e in self.events[seen:] if e.type == type)
 
     async def _say(self, text: str) -> None:
         id = f"in-{self._number}-{len(self.acknowledged)}"
@@ -104,6 +114,8 @@ class Person:
             if event.type not in DELTAS:
                 self.events.append(event)
             await self._react(event)
+            async with self._settled:
+                self._settled.notify_all()
 
     async def _react(self, event: Event) -> None:
         match event.type:
@@ -114,9 +126,7 @@ class Person:
             case "exec_command_begin" if self.random.random() < self.character.interrupts:
                 await self._disturb()
             case kind if kind in OVER:
-                async with self._settled:
-                    self._open.discard(event.id)
-                    self._settled.notify_all()
+                self._open.discard(event.id)
 
     async def _decide(self, call_id: str, op: Any) -> None:
         decision = "denied" if self.random.random() < 0.2 else "approved"

@@ -82,6 +82,10 @@ class Ledger:
                 items = (self._shell(session, f"{call_id}a"), self._shell(session, f"{call_id}b"))
             case "slow":
                 items = (self._shell(session, call_id, "echo begun; sleep 0.2; echo done"),)
+            case "long":
+                # Writes its process id at once, and that it lived on only if nobody killed it.
+                alive = f"{self.folder}/alive-{call_id}"
+                items = (self._shell(session, call_id, f"echo $$ > {alive}; sleep 9; touch {alive}-on"),)
             case "big":
                 items = (self._shell(session, call_id, "seq 1 2500"),)
             case _:

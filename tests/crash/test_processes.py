@@ -1,0 +1,97 @@
+"""Workers that are stopped, told to leave, or killed all at once."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.crash.audit import audit
+from tests.crash.driver import Theatre, rested, theatre
+from tests.crash.people import Character, watching
+
+pytestmark = [pytest.mark.realredis, pytest.mark.slow]
+WITHIN_S = 60.0
+
+
+async def taken_over(stage: Theatre, epoch: int) -> None:
+    """Returns when somebody claimed the first session after `epoch`."""
+    while True:
+        head = await stage.people[0].client.head(stage.people[0].session)
+        assert head is not None
+        if head.epoch > epoch:
+            return
+        await asyncio.sleep(0.05)
+
+
+async def epoch_of(stage: Theatre) -> int:
+    head = await stage.people[0].client.head(stage.people[0].session)
+    assert head is not None
+    return head.epoch
+
+
+async def running_command(stage: Theatre) -> Path:
+    """The process of the long command that has just begun."""
+    begun = await stage.people[0].until("exec_command_begin")
+    file = stage.ledger.folder / f"alive-{begun.msg['call_id']}"
+    while not (file.exists() and file.read_text().strip()):
+        await asyncio.sleep(0.02)
+    return Path("/proc", file.read_text().strip())
+
+
+async def test_a_worker_that_was_stopped_past_its_lease_finds_its_command_dead_and_its_claim_gone() -> None:
+    async with asyncio.timeout(WITHIN_S), theatre(1, sessions=1) as stage, watching(stage.people):
+        person = stage.people[0]
+        zombie = await stage.nursery.start()
+        errand = asyncio.create_task(person.ask("errand 1: long"))
+        command = await running_command(stage)
+        epoch = await epoch_of(stage)
+        zombie.signal(signal.SIGSTOP)
+        assert command.exists()
+        await stage.nursery.start()
+        await taken_over(stage, epoch)
+        assert not command.exists(), "nothing of the old holder runs beside the new one"
+        await errand
+        zombie.signal(signal.SIGCONT)
+        # It goes on to its next write, is refused, and is of use again.
+        await person.ask("errand 2: exec patch exec")
+        await rested(stage)
+        zombie.signal(signal.SIGTERM)
+        assert await zombie.ended == 0
+        assert not list(stage.ledger.folder.glob("alive-*-on"))
+        assert len(stage.ledger.told) == 1, "the command that was killed is in doubt"
+        assert await audit(stage.deployment, stage.people, stage.ledger) == []
+
+
+async def test_sessions_go_on_after_all_workers_were_killed_at_once() -> None:
+    async with asyncio.timeout(WITHIN_S), theatre(2, sessions=4) as stage, watching(stage.people):
+        workers = [await stage.nursery.start(), await stage.nursery.start()]
+        enough = asyncio.Event()
+        lives = asyncio.gather(*(person.live(enough) for person in stage.people))
+        await asyncio.gather(*(person.until("exec_command_begin") for person in stage.people))
+        for worker in workers:
+            worker.kill_group()
+        enough.set()
+        await asyncio.gather(*(worker.ended for worker in workers))
+        await stage.nursery.start()
+        await lives
+        await rested(stage)
+        assert await audit(stage.deployment, stage.people, stage.ledger) == []
+
+
+async def test_a_worker_that_is_told_to_leave_hands_its_sessions_over_without_a_doubt() -> None:
+    async with asyncio.timeout(WITHIN_S), theatre(3, sessions=3) as stage, watching(stage.people):
+        for person in stage.people:
+            person.character = Character("plain")
+        leaving = await stage.nursery.start()
+        asked = [asyncio.create_task(p.ask("errand 1: slow exec slow patch")) for p in stage.people]
+        await asyncio.gather(*(person.until("exec_command_begin") for person in stage.people))
+        await stage.nursery.start()
+        leaving.signal(signal.SIGTERM)
+        assert await leaving.ended == 0
+        await asyncio.gather(*asked)
+        await rested(stage)
+        assert not stage.ledger.told
+        assert await audit(stage.deployment, stage.people, stage.ledger) == []
