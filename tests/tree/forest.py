@@ -1,0 +1,187 @@
+"""Trees on a real server with real workers; minds are scripted, one for each name.
+
+A prompt that holds `[name]` wakes the mind of that name, which answers every request of its
+session from then on. Commands are scripted as in `tests.runtime`; the tools of agents are
+the real ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import orjson
+
+from orchestrator.core.commands import Assessment, Immediate
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.registry import RegistryView, TreeFact, fold_tree, projected
+from orchestrator.core.settings import TreeRules
+from orchestrator.core.state import Call, State
+from orchestrator.model.client import HttpBudget
+from orchestrator.model.events import Completed, ItemDone, ModelEvent, TextDelta
+from orchestrator.model.request import Item, Prompt
+from orchestrator.runtime.ports import CallSite
+from orchestrator.runtime.worker import Worker
+from orchestrator.tools.arguments import BadArguments
+from orchestrator.tools.subagents.assess import Asking, assess_agent_call
+from orchestrator.tools.subagents.specs import NAMES, OFFERED
+from tests.runtime.players import ScriptedTools, ends, message
+from tests.runtime.stage import Stage
+from tests.runtime.wires import Gate
+
+Cue = ModelEvent | Gate | asyncio.Event | Exception
+Outputs = Mapping[str, Any]
+Turn = Sequence[Cue] | Callable[[Outputs], Sequence[Cue]]
+_NAME = re.compile(r"\[(\w+)\]")
+
+
+def asks(call_id: str, name: str, **arguments: Any) -> ItemDone:
+    """The model calls a tool of agents."""
+    text = orjson.dumps(arguments).decode()
+    return ItemDone(
+        {"type": "function_call", "name": f"subagent_{name}", "arguments": text, "call_id": call_id}
+    )
+
+
+class Minds:
+    """Models with a script for each agent."""
+
+    def __init__(self) -> None:
+        self.prompts: list[Prompt] = []
+        self._turns: dict[str, deque[Turn]] = {}
+        self._of: dict[str, str] = {}
+
+    def will(self, name: str, *turns: Turn) -> None:
+        """What the mind answers, request by request; then it says `done`."""
+        self._turns.setdefault(name, deque()).extend(turns)
+
+    def retries(self, provider: str) -> tuple[int, int]:
+        return 4, 5
+
+    def name_of(self, prompt: Prompt) -> str:
+        if prompt.session_id not in self._of:
+            names = _NAME.findall(" ".join(_user_texts(prompt.input)))
+            self._of[prompt.session_id] = names[-1] if names else ""
+        return self._of[prompt.session_id]
+
+    def seen_by(self, name: str) -> list[Prompt]:
+        return [prompt for prompt in self.prompts if self.name_of(prompt) == name]
+
+    async def stream(self, provider: str, prompt: Prompt, budget: HttpBudget) -> AsyncIterator[ModelEvent]:
+        self.prompts.append(prompt)
+        turns = self._turns.get(self.name_of(prompt))
+        turn: Turn = turns.popleft() if turns else (TextDelta("done"), message("done"))
+        cues = turn(outputs_of(prompt)) if callable(turn) else turn
+        for cue in (*cues, *(() if any(isinstance(cue, Completed) for cue in cues) else (ends(),))):
+            match cue:
+                case Gate() | asyncio.Event():
+                    await cue.wait()
+                case Exception():
+                    raise cue
+                case _:
+                    yield cue
+
+
+def _user_texts(items: Sequence[Item]) -> list[str]:
+    users = (item for item in items if item.get("role") == "user")
+    return [part.get("text", "") for item in users for part in item["content"]]
+
+
+def outputs_of(prompt: Prompt) -> Outputs:
+    """What the request tells of each call, decoded."""
+    found = {}
+    for item in prompt.input:
+        if item["type"].endswith("_output"):
+            try:
+                found[item["call_id"]] = orjson.loads(item["output"])
+            except orjson.JSONDecodeError:
+                found[item["call_id"]] = item["output"]
+    return found
+
+
+class TreeTools(ScriptedTools):
+    """Scripted commands, real tools of agents."""
+
+    def specs(self, state: State) -> Sequence[Item]:
+        return OFFERED
+
+    async def assess(self, call: Call, site: CallSite) -> Assessment:
+        if call.name not in NAMES:
+            return await super().assess(call, site)
+        assert site.agents is not None
+        try:
+            return await assess_agent_call(Asking(call, site.state, site.agents, site.seq, site.head))
+        except BadArguments as error:
+            return Immediate(str(error))
+
+
+@dataclass
+class Forest:
+    """Workers, minds and a person."""
+
+    stage: Stage
+    minds: Minds = field(default_factory=Minds)
+    tools: TreeTools = field(default_factory=TreeTools)
+    root: SessionId = field(default=cast(SessionId, ""))
+    _workers: list[tuple[Worker, asyncio.Task[None]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.stage.ports = replace(self.stage.ports, models=self.minds, tools=self.tools)
+
+    @property
+    def tree(self) -> TreeId:
+        return TreeId(self.root)
+
+    async def plant(self, prompt: str = "[root] go", policy: str = "never", **rules: Any) -> SessionId:
+        """A tree whose root has been given its first input."""
+        self.root = await self.stage.session(policy, agents=True, tree_rules=TreeRules(**rules))
+        await self.stage.say(self.root, prompt)
+        return self.root
+
+    def start(self, count: int = 1, **config: Any) -> None:
+        """Workers, as tasks of this loop."""
+        for _ in range(count):
+            worker = self.stage.worker(f"w{len(self._workers) + 1}", **config)
+            self._workers.append((worker, asyncio.create_task(worker.run())))
+
+    async def close(self) -> None:
+        for worker, _ in self._workers:
+            worker.drain()
+        await asyncio.gather(*(task for _, task in self._workers))
+
+    async def registry(self) -> RegistryView:
+        return projected(await self.stage.broker.agents(self.tree))
+
+    async def session_of(self, agent_id: int) -> SessionId:
+        return SessionId((await self.registry()).agents[agent_id].session)
+
+    async def log(self) -> list[TreeFact]:
+        entries = await self.stage.broker.read_tree(self.tree, 0, 10_000)
+        return [
+            TreeFact(
+                orjson.loads(entry.payload)["msg"],
+                orjson.loads(entry.about) if entry.about else {},
+                {depth.session: (depth.regular, depth.interrupts) for depth in entry.depths},
+            )
+            for entry in entries
+        ]
+
+    async def counter(self, name: str) -> int:
+        return int((await self.stage.broker.agents(self.tree)).get(name, b"0"))
+
+    async def check(self) -> None:
+        """The projection is the fold of the tree log, and the slots are those of agents at work."""
+        known, told = await self.registry(), fold_tree(await self.log())
+        assert known.agents.keys() == told.agents.keys()
+        for id, agent in known.agents.items():
+            assert (agent.record, agent.status, agent.marked) == (
+                told.agents[id].record,
+                told.agents[id].status,
+                told.agents[id].marked,
+            )
+        assert await self.counter("slots") == known.slots
+        assert await self.counter("spawned") == told.spawned
