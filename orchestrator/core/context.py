@@ -25,10 +25,15 @@ def initial_context(
     """The items that open a conversation: the user's instructions if any, then the environment."""
     items = []
     if user_instructions:
-        text = user_instructions[:USER_INSTRUCTIONS_LIMIT]
-        items.append(user_message(f"<user_instructions>\n\n{text}\n\n</user_instructions>"))
+        items.append(instructions_item(user_instructions))
     items.append(environment_context(settings.wire(), shell))
     return items
+
+
+def instructions_item(user_instructions: str) -> dict[str, Any]:
+    """What the user (or the project) wants every turn to respect."""
+    text = user_instructions[:USER_INSTRUCTIONS_LIMIT]
+    return user_message(f"<user_instructions>\n\n{text}\n\n</user_instructions>")
 
 
 def environment_context(fields: Mapping[str, Any], shell: str | None = None) -> dict[str, Any]:

@@ -80,9 +80,15 @@ def steered(id: str, item: Mapping[str, Any]) -> Entry:
     return fact("steered", id=id, item=item)
 
 
-def task_begun(id: str, kind: str, settings: Json) -> Entry:
+def task_begun(id: str, kind: str, settings: Json, output_schema: Json | None = None) -> Entry:
     """A task holds the session from here to its `task_ended`; `settings` are its own."""
-    return fact("task", id=id, task=kind, settings=settings)
+    schema = {} if output_schema is None else {"output_schema": output_schema}
+    return fact("task", id=id, task=kind, settings=settings, **schema)
+
+
+def instructed(base_instructions: str) -> Entry:
+    """The system prompt is replaced, from the next request on."""
+    return fact("instructed", base_instructions=base_instructions)
 
 
 def task_ended(outcome: str) -> Entry:

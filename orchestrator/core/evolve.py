@@ -115,6 +115,10 @@ def _settings(state: State, payload: Payload, seq: int) -> State:
     return replace(state, settings=state.settings.changed(payload["changes"]), native=True)
 
 
+def _instructed(state: State, payload: Payload, seq: int) -> State:
+    return replace(state, facts=replace(state.facts, base_instructions=payload["base_instructions"]))
+
+
 def _queued(state: State, payload: Payload, seq: int) -> State:
     waiting = Queued(payload["id"], payload["op"], payload["client"])
     return replace(state, queue=(*state.queue, waiting))
@@ -126,7 +130,8 @@ def _steered(state: State, payload: Payload, seq: int) -> State:
 
 
 def _task_begun(state: State, payload: Payload, seq: int) -> State:
-    task = Task(payload["id"], payload["task"], TurnSettings.of(payload["settings"]))
+    settings = TurnSettings.of(payload["settings"])
+    task = Task(payload["id"], payload["task"], settings, output_schema=payload.get("output_schema"))
     # Two clients may use one id: a task takes the first of its name, not everybody's input.
     place = next((at for at, waiting in enumerate(state.queue) if waiting.id == task.id), len(state.queue))
     queue = (*state.queue[:place], *state.queue[place + 1 :])
@@ -179,6 +184,7 @@ def _completed(state: State, payload: Payload) -> State:
         request=None,
         response_complete=True,
         response_id=payload.get("response_id") or "",
+        goes_on=payload.get("end_turn") is False,
         stream_retries=0,
         http_used=0,
         usage=usage,
@@ -315,6 +321,7 @@ _BY_TYPE: Mapping[str, Step] = {
 _BY_KIND: Mapping[str, Step] = {
     "configured": _configured,
     "settings": _settings,
+    "instructed": _instructed,
     "queued": _queued,
     "steered": _steered,
     "task": _task_begun,

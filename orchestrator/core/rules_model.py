@@ -129,6 +129,8 @@ def response_completed(draft: Draft, command: ResponseCompleted) -> None:
     fields: dict[str, Any] = {"response_id": command.response_id}
     if command.usage is not None:
         fields["usage"] = dict(command.usage)
+    if command.end_turn is False:
+        fields["end_turn"] = False
     draft.add(e.request_ended(command.n, "completed", **fields))
     if command.rate_limits is not None:
         draft.add(e.rate_limits(dict(command.rate_limits)))

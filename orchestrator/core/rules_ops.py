@@ -8,6 +8,7 @@ from typing import Any
 from orchestrator.core import entries as e
 from orchestrator.core.birth import session_configured
 from orchestrator.core.commands import Submitted
+from orchestrator.core.context import instructions_item
 from orchestrator.core.draft import Draft
 from orchestrator.core.rules_approval import answer
 from orchestrator.core.rules_standing import cancel_children
@@ -102,7 +103,15 @@ def _configure(draft: Draft, command: Submitted, op: Mapping[str, Any]) -> None:
     """(Re)configures; what runs is aborted, the history stays."""
     stop(draft, "replaced", command.id)
     change_settings(draft, _changes(op))
+    if op.get("base_instructions") is not None:
+        draft.add(e.instructed(op["base_instructions"]))
+    if op.get("user_instructions"):
+        draft.add(e.item(instructions_item(op["user_instructions"])))
     draft.add(session_configured(command.id, draft.state.facts, draft.state.settings))
+    for name in ("personality", "collaboration_mode"):
+        if op.get(name) is not None:
+            message = f"this version does not serve {name} yet; the rest was configured"
+            draft.add(e.event(command.id, "warning", message=message))
 
 
 def _get_path(draft: Draft, command: Submitted) -> None:

@@ -63,7 +63,7 @@ def begin_task(draft: Draft, waiting: Queued) -> None:
     if op["type"] == "user_turn":
         change_settings(draft, _turn_changes(op))
     kind = "compact" if op["type"] == "compact" else "user"
-    _task_begins(draft, waiting.id, kind)
+    _task_begins(draft, waiting.id, kind, op.get("final_output_json_schema"))
     if kind == "user":
         draft.add(e.item(input_message(op["items"])), user_message_event(waiting.id, op["items"]))
     if draft.state.queue:
@@ -73,10 +73,10 @@ def begin_task(draft: Draft, waiting: Queued) -> None:
         draft.add(e.stopping("replaced", draft.state.queue[0].id))
 
 
-def _task_begins(draft: Draft, id: str, kind: str) -> None:
+def _task_begins(draft: Draft, id: str, kind: str, output_schema: Any = None) -> None:
     settings = draft.state.settings
     draft.add(
-        e.task_begun(id, kind, settings.wire()),
+        e.task_begun(id, kind, settings.wire(), output_schema),
         e.event(
             id,
             "task_started",
@@ -179,7 +179,7 @@ def settle(draft: Draft) -> None:
     if task is None or task.stopping or not task.response_complete or task.open_calls:
         return
     token_count(draft, task.response_id)
-    if not task.calls and not task.steered and not _joins(draft.state):
+    if not (task.calls or task.steered or task.goes_on or _joins(draft.state)):
         complete(draft, task.last_message)
 
 

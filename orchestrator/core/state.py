@@ -121,6 +121,10 @@ class Task:
     response_complete: bool = False
     """The last response ended as it should; when its calls are done, the turn is over."""
     response_id: str = ""
+    goes_on: bool = False
+    """The last response asked for another request although it made no call."""
+    output_schema: Mapping[str, Any] | None = None
+    """What the task's last message has to conform to (`final_output_json_schema`)."""
     usage: Usage | None = None
     """Of the last response, until the client has been told."""
     last_message: str | None = None

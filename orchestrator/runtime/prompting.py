@@ -63,6 +63,7 @@ def build_prompt(
         session_id=state.facts.session_id,
         supports_reasoning=settings.model.startswith(_REASONING_MODELS),
         previous_response_id=known.id if known else None,
+        output_schema=None if compact else _task(state).output_schema,
     )
 
 

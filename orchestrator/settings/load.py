@@ -50,7 +50,7 @@ from orchestrator.settings.values import UNSET, Reader
 
 TABLES_OF_NAMES = frozenset({"profiles", "model_providers", "model_prices"})
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-NOT_SETTINGS = frozenset({"DENDRO_HOME", "DENDRO_SANDBOX"})
+NOT_SETTINGS = frozenset({"DENDRO_DEBUG", "DENDRO_HOME", "DENDRO_SANDBOX"})
 WITHOUT_EFFECT = frozenset(
     {
         "chatgpt_base_url",

@@ -1,0 +1,42 @@
+"""What a configured session, a schema and an unfinished turn mean for the requests that follow."""
+
+from __future__ import annotations
+
+from orchestrator.core.outstanding import OweRequest, outstanding
+from orchestrator.core.settings import Rules
+from tests.core.driver import Session, op
+
+
+def test_a_reconfigured_session_gets_the_new_system_prompt_and_user_instructions() -> None:
+    session = Session()
+    seen = session.submit(
+        op("configure_session", base_instructions="Be brief.", user_instructions="No emojis."), "cfg"
+    )
+    assert session.state.facts.base_instructions == "Be brief."
+    assert "<user_instructions>\n\nNo emojis." in session.texts()[-1]
+    assert seen.id_of("session_configured") == "cfg"
+
+
+def test_a_field_that_is_not_served_is_named_in_a_warning() -> None:
+    seen = Session().submit(op("configure_session", personality="friendly"), "cfg")
+    assert "personality" in seen.one("warning")["message"]
+
+
+def test_a_schema_for_the_last_message_stays_with_its_task() -> None:
+    session, schema = Session(), {"type": "object"}
+    session.say("go", final_output_json_schema=schema)
+    assert session.task.output_schema == schema
+    session.begin()
+    session.answers_now("{}")
+    session.say("again")
+    assert session.task.output_schema is None
+
+
+def test_a_response_that_does_not_end_the_turn_is_followed_by_another_request() -> None:
+    session = Session()
+    session.say("go")
+    session.begin()
+    assert "task_complete" not in session.ends(end_turn=False).types
+    assert outstanding(session.state, Rules()) == (OweRequest(),)
+    session.begin()
+    assert "task_complete" in session.answers_now("done").types
