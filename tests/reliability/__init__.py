@@ -1,0 +1,1 @@
+"""Redis that restarts, fills up, drops connections, or comes back as it was earlier."""

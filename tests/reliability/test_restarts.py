@@ -1,0 +1,82 @@
+"""Redis ends and comes back while sessions are at work."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from tests.crash.audit import audit
+from tests.crash.driver import Theatre, rested, theatre
+from tests.crash.people import Character, watching
+
+pytestmark = [pytest.mark.realredis, pytest.mark.slow]
+WITHIN_S = 90.0
+CALM = (Character("plain"), Character("sandboxed", mode="workspace-write"), Character("plain"))
+
+
+@contextlib.asynccontextmanager
+async def at_work(seed: int, fsync: str) -> AsyncIterator[tuple[Theatre, Callable[[], Awaitable[None]]]]:
+    """Three sessions at work on two worker processes; the callable lets them finish and rest."""
+    async with (
+        asyncio.timeout(WITHIN_S),
+        theatre(seed, {"appendfsync": fsync}, sessions=3) as stage,
+        watching(stage.people),
+    ):
+        for person, character in zip(stage.people, CALM, strict=True):
+            person.character = character
+        for _ in range(2):
+            await stage.nursery.start()
+        enough = asyncio.Event()
+        lives = asyncio.gather(*(person.live(enough) for person in stage.people))
+
+        async def finish() -> None:
+            enough.set()
+            await lives
+            await rested(stage)
+
+        yield stage, finish
+
+
+async def everybody_runs(stage: Theatre) -> None:
+    await asyncio.gather(*(person.until("exec_command_begin") for person in stage.people))
+
+
+@pytest.mark.parametrize(
+    ("fsync", "how"), [("everysec", "terminate"), ("always", "kill"), ("everysec", "kill")]
+)
+async def test_a_restart_under_load_loses_nothing_that_was_acknowledged(fsync: str, how: str) -> None:
+    async with at_work(5, fsync) as (stage, finish):
+        for _ in range(3):
+            await everybody_runs(stage)
+            await asyncio.to_thread(getattr(stage.redis, how))
+            await asyncio.to_thread(stage.redis.start)
+        await finish()
+        # A process that dies loses nothing of what it gave to the kernel: under `everysec` only the
+        # death of the machine costs up to a second. So the count of what was lost is 0 here, always.
+        assert await audit(stage.deployment, stage.people, stage.ledger) == []
+
+
+async def test_a_short_absence_of_redis_costs_no_command_its_life() -> None:
+    async with at_work(6, "everysec") as (stage, finish):
+        for _ in range(3):
+            await everybody_runs(stage)
+            await asyncio.to_thread(stage.redis.restart)
+        await finish()
+        assert not stage.ledger.told, "nothing is in doubt: every worker lived, and kept its claims"
+        assert await audit(stage.deployment, stage.people, stage.ledger) == []
+
+
+async def test_connections_that_are_cut_again_and_again_cost_nothing() -> None:
+    async with at_work(7, "everysec") as (stage, finish):
+        with contextlib.closing(stage.redis.client()) as client:
+            for _ in range(20):
+                await everybody_runs(stage)
+                await asyncio.to_thread(
+                    client.execute_command, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"
+                )
+        await finish()
+        assert not stage.ledger.told
+        assert await audit(stage.deployment, stage.people, stage.ledger) == []

@@ -1,0 +1,151 @@
+"""The lease protocol: who may believe in a claim, until when, and what ends with it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.records import Claim
+from orchestrator.core.ids import SessionId
+from orchestrator.protocol import ops
+from orchestrator.runtime.renewal import Leases, LeaseTimes
+from tests.broker.doubles import FakeClock
+from tests.runtime.players import calls, ends
+from tests.runtime.stage import Stage, open_broker
+from tests.runtime.test_worker_claims import at_work
+from tests.runtime.wires import Gate, lost
+
+QUICK = LeaseTimes(renew_s=0.05, trust_s=1.0, stall_s=30.0)
+
+
+class Held:
+    """A claim on a real server, and leases that live by a clock of the test's own."""
+
+    def __init__(self, stage: Stage, claim: Claim) -> None:
+        self.clock = FakeClock(1_000.0)
+        self.extended: list[float] = []
+        self.leases = Leases(
+            LeaseTimes(), lambda _, deadline: self.extended.append(deadline), self.clock.time
+        )
+        self.broker = stage.ports.broker
+        self.claim = claim
+        self.leases.hold(claim, self.clock.time())
+
+    def _extend(self, _: str, deadline: float) -> None:
+        self.extended.append(deadline)
+
+
+async def held(stage: Stage) -> Held:
+    session = await stage.session()
+    await stage.say(session)
+    return Held(stage, (await stage.claimed(session)).claim)
+
+
+async def test_a_renewed_claim_is_trusted_from_the_moment_the_renewal_was_sent(stage: Stage) -> None:
+    it = await held(stage)
+    it.clock.advance(3.0)
+
+    async def slow(_: object) -> None:
+        it.clock.advance(0.5)
+
+    stage.wire.before["renew"] = slow
+    it.leases.tick()
+    (verdict,) = await it.leases.renew(it.broker)
+    assert verdict.tip is not None
+    assert it.extended == [1_004.0, 1_007.0], "not from the moment of the answer"
+    it.clock.advance(3.4)
+    assert not it.leases.distrusted()
+    it.clock.advance(0.2)
+    assert it.leases.distrusted() == [it.claim]
+
+
+async def test_a_stuck_loop_is_not_renewed_for(stage: Stage) -> None:
+    it = await held(stage)
+    it.leases.tick()
+    it.clock.advance(4.1)
+    assert await it.leases.renew(it.broker) == []
+    assert stage.wire.sent["renew"] == 0
+    assert it.leases.distrusted() == [it.claim]
+
+
+async def test_a_renewal_that_is_not_answered_extends_nothing(stage: Stage) -> None:
+    it = await held(stage)
+    stage.wire.after["renew"] = lost(1)
+    it.clock.advance(2.0)
+    it.leases.tick()
+    assert await it.leases.renew(it.broker) == []
+    assert it.extended == [1_004.0]
+
+
+async def test_a_claim_that_was_taken_is_told_to_be_over(stage: Stage) -> None:
+    it = await held(stage)
+    await stage.broker.revoke(it.claim.session)
+    it.leases.tick()
+    (verdict,) = await it.leases.renew(it.broker)
+    assert verdict.tip is None
+    assert it.extended == [1_004.0]
+
+
+async def test_a_claim_that_was_given_back_meanwhile_is_not_extended(stage: Stage) -> None:
+    it = await held(stage)
+
+    async def given_back(_: object) -> None:
+        it.leases.let_go(it.claim)
+
+    stage.wire.after["renew"] = given_back
+    it.leases.tick()
+    await it.leases.renew(it.broker)
+    assert it.extended == [1_004.0]
+    assert not it.leases.distrusted()
+
+
+async def running_command(stage: Stage) -> SessionId:
+    session = await stage.session()
+    stage.models.will([calls("c1"), ends()])
+    stage.tools.gates["c1"] = Gate()
+    await stage.say(session)
+    return session
+
+
+async def killed(stage: Stage) -> None:
+    while not stage.tools.killed:
+        await asyncio.sleep(0.01)
+
+
+async def test_a_worker_stops_its_commands_when_it_cannot_renew(stage: Stage) -> None:
+    await running_command(stage)
+    nowhere: list[Broker] = []
+
+    def unreachable() -> Broker:
+        nowhere.append(open_broker("unix:///nonexistent/socket"))
+        return nowhere[-1]
+
+    async with at_work(stage.worker(times=QUICK, connect_renewal=unreachable)):
+        await stage.tools.began("c1").wait()
+        await asyncio.wait_for(killed(stage), 20)
+    assert nowhere
+    assert stage.tools.started["c1"] == 1
+
+
+async def test_a_worker_whose_claim_was_revoked_stops_its_commands(stage: Stage) -> None:
+    session = await running_command(stage)
+    async with at_work(stage.worker(times=QUICK)):
+        await stage.tools.began("c1").wait()
+        await stage.broker.revoke(session)
+        await asyncio.wait_for(killed(stage), 20)
+        await stage.until(session, "task_complete")
+    assert stage.models.outputs()["c1"].startswith("in doubt")
+
+
+async def test_a_renewal_tells_of_what_a_lost_poke_was_about(stage: Stage) -> None:
+    session = await running_command(stage)
+
+    async def unheard(*_: object) -> None:
+        return None
+
+    stage.broker.poke = unheard  # type: ignore[method-assign]
+    async with at_work(stage.worker(times=QUICK)):
+        await stage.tools.began("c1").wait()
+        await stage.submit(session, ops.Interrupt())
+        await stage.until(session, "turn_aborted")
+    assert stage.tools.killed == ["c1"]
