@@ -61,4 +61,44 @@ What fails, and what follows
 
 Fairness. Trees take turns in a pool (start-time fair queueing): a session becomes due at
 max(the pool's clock, its tree's last turn) + 1, and a claim moves the clock to the turn it took.
+
+Design note: what several sessions of a tree share
+==================================================
+
+Authority. A session decides from its own log. `agents:<tree>` is a projection that only scripts
+change, and the one place where what concerns several sessions is compared: counters against limits,
+marks, budgets. `tree:<tree>` is the order of what happened to several: each entry stands beside the
+(session, seq, head) that caused it, and an event queue that was told of it keeps its `tree_seq`.
+
+All keys of a tree are in one slot, so a commit reaches every session of it. It names them, because a
+script may touch no key that it was not given; hence two rules:
+- Who is *told* of an event may be gone: the tree log has it. Who is *written to* may not: REFUSED.
+- Who waits for a budget is known to Redis alone, so the commit that makes room cannot name the keys
+  that wake it. Each waits with a timer of its own and stands in a list of the tree; making room is to
+  make the listed timers due, in the one `timers` key that every commit has. The rest is `fire`.
+
+Depths. A message is counted where it is enqueued and where it is taken, by the commit that does so. An
+event that tells depths carries its payload in parts, and the script writes the numbers between
+them: they are true for everybody who can see the event, and nothing has to read the payload.
+
+Budgets. spent + held + asked ≤ limit, or the step is refused: `budget_spent` if nothing is left,
+`budget_reserved` if somebody's settlement may yet make room. With nothing held there is nobody to wait
+for, so what is left may be overdrawn once: the overshoot is what is in flight.
+
+    asked ── fits, or nothing is held ──▶ held ── settled by use, or as an estimate ──▶ spent
+      │                                                        │
+      ├── budget_reserved ─▶ waits ◀───────────── makes due ───┤
+      └── budget_spent ────▶ waits ◀── makes due ── raise_limits
+
+- Room is made between the refusal and the wait: the commit that waits looks again, and is refused
+  `budget_free`. So nobody begins to wait for what has already happened.
+- The worker that made room dies before it fires the timers: they are due, and any worker fires them.
+- Who was woken finds the room taken: it waits again. Everybody in the list is woken, so that none
+  depends on whether another, woken first, still wants what it waited for.
+- The holder of a reservation dies: the takeover settles it, or reserves again under the same request.
+- A limit is raised twice by one client whose answer was lost: the change's id was seen, DUP.
+
+Claims of a cancelled agent. Its mark refuses the steps that would start something, at once. The
+claim of a holder that is not heard from is taken by `revoke`, and only if its lease ran out long enough
+ago that its keeper has killed by its own clock.
 """

@@ -222,10 +222,8 @@ def tree_event_rows(events: Iterable[TreeEvent], order: Mapping[SessionId, int])
     for event in events:
         flat[0] = int(flat[0]) + 1
         inbox = "" if event.inbox is None else order.get(event.inbox, "")
-        # Nothing can be in the inbox of a session that this commit creates, nor in that of one that is gone.
-        parts = (b"0".join(event.parts),) if inbox == "" else event.parts
         flat += [event.after, inbox, event.once, event.about]
-        flat += rows((part,) for part in parts)
+        flat += rows((part,) for part in event.parts)
         flat += rows((order[target],) for target in dict.fromkeys(event.targets) if target in order)
     return flat
 

@@ -8,20 +8,22 @@ a tree live in one slot and a script may touch them together.
     {s}:session:<session>   hash    every script                 all               the session
     {s}:sq:<session>        stream  submit fire commit create    claim, worker     unread entries
     {s}:eq:<session>        stream  commit emit claim create     followers         eq_ttl_s after the last
+                                    raise_limits; commits of others of its tree
     {s}:rollout:<session>   stream  commit create; seal trims    worker, replay    sealed behind a snapshot
     {s}:snapshot:<session>  string  snapshot restore             worker            the session
     {s}:seen:<session>      hash    submit create                submit            1,024 ids and 24 h
     {s}:seen_at:<session>   zset    submit create                submit            as seen
     {s}:timer:<session>     hash    commit; fire clears          fire              its timers
-    {s}:tree:<tree>         stream  create commit                tree views        the tree
-    {s}:agents:<tree>       hash    create commit reserve wakes  guards, views     the tree
+    {s}:tree:<tree>         stream  create commit raise_limits   tree views        the tree
+    {s}:agents:<tree>       hash    create commit reserve wakes  guards, registry  the tree
+                                    raise_limits; its fields: tree_records.py
     {s}:blob:<tree>:<hash>  string  put_blob                     any               the tree
     {s}:blobs:<tree>        set     put_blob                     delete            the tree
     {s}:due:<pool>          zset    all wakes; claim takes       peek              its members
     {s}:leases:<pool>       zset    claim renew commit release   peek, wakes       its members
     {s}:clock:<pool>        string  claim                        wakes             the deployment
     {s}:ready:<pool>        stream  wakes                        waiting workers   the last 256 hints
-    {s}:timers              zset    commit; fire clears          timers_due        its members
+    {s}:timers              zset    commit raise_limits; fire    timers_due        its members
     {s}:approvals           hash    commit                       approval queue    until decided
     {s}:sessions            zset    create commit                listings          the sessions
     {s0}:workers            hash    heartbeat                    doctor            a day after the last beat

@@ -15,6 +15,7 @@ from orchestrator.broker.records import (
     NewSubmission,
     NewTree,
     Refused,
+    Stored,
 )
 from orchestrator.broker.tree_records import Draw, TreeEvent
 from orchestrator.core.ids import AgentId, SessionId, TreeId
@@ -76,6 +77,17 @@ class Agent:
         claim_id = f"claim-{next(_commits)}"
         self.held = self.at = await claimed(self.broker, self.session, "w1", claim_id)
         self.cursor = self.held.sq_tip
+
+    async def is_archived(self) -> None:
+        """Comes to rest and is put away, as upkeep does it."""
+        await self.parks()
+        found = await self.broker.claim_session(
+            self.session, "upkeep", f"claim-{next(_commits)}", parked=True
+        )
+        assert found is not None
+        await self.broker.snapshot(found.claim, found.seq, b"state")
+        await self.broker.seal(found.claim, found.seq, b"manifest")
+        assert isinstance(await self.broker.archive(found.claim), Stored)
 
 
 async def claims(broker: Broker, session: SessionId) -> Agent:

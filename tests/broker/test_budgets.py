@@ -90,7 +90,7 @@ async def test_spent_budget_refuses_requests_and_spawns(broker: Broker) -> None:
 
 async def test_spawn_is_not_stopped_by_what_is_only_held(broker: Broker) -> None:
     root = await root_of(broker, limit_tokens=b"100")
-    await root.does(reservation=wants("1", 100))
+    await root.does(reservation=wants("1", 500))
     await root.does(within_budget=True)
 
 
@@ -122,6 +122,28 @@ async def test_wall_clock_runs_out_by_itself(broker: Broker) -> None:
     wall = (await broker.registry(root.tree)).budget["wall"]
     assert wall.limit == 3_600_000
     assert 0 <= wall.spent < 60_000
+
+
+async def test_wall_clock_of_a_tree_runs_from_its_birth() -> None:
+    with redis_time(FakeClock()) as clock:
+        client = fakeredis.FakeAsyncRedis()
+        broker = Broker(Wire(client, client), BrokerConfig(), clock.monotonic)
+        root = await root_of(broker, limit_wall=b"10000")
+        clock.advance(9.0)
+        await root.does(within_budget=True)
+        clock.advance(1.0)
+        assert (await root.refused(within_budget=True)).detail == "wall"
+        assert (await broker.registry(root.tree)).budget["wall"].spent == 10_000
+        await broker.aclose()
+
+
+async def test_request_tried_again_under_its_number_is_held_anew(broker: Broker) -> None:
+    root = await root_of(broker, limit_tokens=b"100")
+    child = await root.spawns(1)
+    await child.does(reservation=wants("1", 20))
+    await root.does(reservation=wants("1", 40))
+    done = await root.does(settlements=(used("1", 5),), reservation=wants("1", 30))
+    assert done.budget[0] == Account("tokens", 5, 50, 100)
 
 
 async def test_one_step_ends_a_request_and_begins_the_next(broker: Broker) -> None:
@@ -224,6 +246,7 @@ async def test_who_waits_for_a_spent_budget_is_woken_when_it_is_raised(broker: B
     assert await broker.claim_session(child.session, "w2", "c2") is None
     raised = await broker.raise_limits(root.tree, LimitChange("more", {"tokens": 50}))
     assert (raised.limits, raised.fresh, raised.woken) == ({"tokens": 150}, True, 1)
+    assert (await broker.registry(root.tree)).waiting == {}
     await child.claims_again()
     await child.does(reservation=wants("1", 10))
 
@@ -252,6 +275,14 @@ async def test_everybody_who_waits_gets_another_look(broker: Broker) -> None:
         await child.claims_again()
     await children[0].does(reservation=wants("1", 50))
     await children[1].refused(reservation=wants("1", 50))
+
+
+async def test_agent_that_waits_again_waits_once(broker: Broker) -> None:
+    root = await root_of(broker, limit_tokens=b"100")
+    await root.does(settlements=(used("1", 100),))
+    for _ in range(3):
+        await root.does(budget_wait=BudgetWait(tokens(10), "budget"))
+    assert (await broker.raise_limits(root.tree, LimitChange("more", {"tokens": 50}))).woken == 1
 
 
 async def test_timer_that_waits_is_one_word(broker: Broker) -> None:
@@ -295,6 +326,14 @@ async def test_warning_is_said_again_at_the_new_limit(broker: Broker) -> None:
     await root.does(tree_events=events)
     said = [e.payload.decode() for e in await broker.read_tree(root.tree, 1)]
     assert said == ["tokens:80", "tokens:100"] * 2
+
+
+async def test_limits_of_an_archived_tree_can_be_raised(broker: Broker) -> None:
+    root = await root_of(broker, limit_tokens=b"100")
+    await root.is_archived()
+    told = TreeEvent((b"raised",), (root.session,))
+    assert (await broker.raise_limits(root.tree, LimitChange("c1", {"tokens": 1}, told))).fresh
+    assert await broker.read_eq(root.session) == ()
 
 
 async def test_raise_goes_on_while_the_root_is_held_and_commits_on(broker: Broker) -> None:

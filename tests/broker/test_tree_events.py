@@ -61,7 +61,7 @@ async def test_own_events_of_the_tree_stand_where_they_happened(broker: Broker) 
     root = await root_of(broker)
     head = root.at.head
     events = tuple(NewEvent(name, 0, hash8_of(head)) for name in (b"first", b"second"))
-    at = [(0, b"before"), (1, b"between"), (1, b"also"), (2, b"last")]
+    at = [(0, b"before"), (1, b"between"), (1, b"also"), (9, b"last")]
     tree_events = tuple(TreeEvent((name,), (root.session,), after=after) for after, name in at)
     done = await root.does(payloads=(), events=events, tree_events=tree_events)
     kept = await broker.read_eq(root.session)
@@ -90,6 +90,25 @@ async def test_event_for_another_tree_reaches_nobody(broker: Broker) -> None:
     stranger = await created(broker)
     await root.does(tree_events=(TreeEvent((b"p",), (stranger,)),))
     assert await broker.read_eq(stranger) == ()
+
+
+async def test_archived_session_is_told_nothing_and_written_to_by_nobody(broker: Broker) -> None:
+    root = await root_of(broker)
+    child = await root.spawns(1)
+    await child.is_archived()
+    await root.does(tree_events=(TreeEvent((b"p",), (child.session,)),))
+    assert await broker.read_eq(child.session) == ()
+    refused = await root.refused(mail=(letter(child.session, "m"),))
+    assert refused == Refused("archived_target", child.session)
+
+
+async def test_queue_that_is_told_of_a_tree_expires_like_any_other(broker: Broker) -> None:
+    root = await root_of(broker)
+    await root.does(payloads=(), tree_events=(TreeEvent((b"p",), (root.session,)),))
+    child = await root.spawns(1)
+    await root.does(tree_events=(TreeEvent((b"p",), (child.session,)),))
+    for session in (root.session, child.session):
+        assert 0 < int(str(await broker.command("PTTL", broker.keys.eq(session)))) <= 3_600_000
 
 
 async def test_event_wakes_nobody(broker: Broker) -> None:

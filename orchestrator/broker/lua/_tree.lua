@@ -29,6 +29,7 @@ local function unsaid(events, agents)
   return kept
 end
 
+-- Without a box the inbox is empty: of a session that this commit creates, or of one that is gone.
 local function woven(parts, box)
   if #parts == 1 then return parts[1][1] end
   local found = {parts[1][1]}
