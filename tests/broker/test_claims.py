@@ -183,16 +183,16 @@ async def _family(broker: Broker, size: int) -> TreeId:
     return TreeId(root)
 
 
-async def test_one_tree_of_fifty_does_not_starve_five_of_one(broker: Broker) -> None:
-    large = await _family(broker, 50)
-    small = {TreeId(await created(broker, submissions=WORK)) for _ in range(5)}
+async def test_one_tree_of_two_hundred_does_not_starve_twenty_of_one(broker: Broker) -> None:
+    large = await _family(broker, 200)
+    small = {TreeId(await created(broker, submissions=WORK)) for _ in range(20)}
     order = []
-    for turn in range(12):
+    for turn in range(30):
         found = await broker.claim(POOL, "w", f"c{turn}", SHARD)
         assert found is not None
         order.append(found.claim.tree)
-    assert small <= set(order[:7])
-    assert order.count(large) == 12 - len(small)
+    assert small <= set(order[: len(small) + 2])
+    assert order.count(large) == 30 - len(small)
 
 
 async def test_tree_that_always_has_work_takes_turns_with_one_that_comes_back(broker: Broker) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import fakeredis
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.connection import Wire
 from orchestrator.broker.errors import UnknownSession
-from orchestrator.broker.records import Fenced, NewSession, Renewed
+from orchestrator.broker.records import BrokerConfig, Committed, Fenced, NewSession, Renewed
 from orchestrator.broker.tree_records import Draw, Spend, Standing, TreeEvent
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from tests.broker.actors import POOL, SHARD, claimed, created, session_id
-from tests.broker.families import letter, root_of
+from tests.broker.families import Agent, depths_event, letter, root_of
 
 # ── the registry ──────────────────────────────────────────────────────────────────────────────
 
@@ -165,3 +170,83 @@ async def test_marked_agent_is_stopped_and_its_claim_presumed_over(hasty: Broker
     assert isinstance(await hasty.commit(child.request()), Fenced)
     taken = await claimed(hasty, child.session, "w2", "c2")
     assert [entry.submission for entry in taken.first] == ["s0", "cancel"]
+
+
+# ── random trees ──────────────────────────────────────────────────────────────────────────────
+
+WHO = st.integers(0, 2)
+SEND = st.tuples(st.just("send"), WHO, WHO, st.booleans(), st.booleans())
+TAKE = st.tuples(st.just("take"), WHO, st.integers(1, 4), st.just(False), st.booleans())
+Deed = tuple[str, int, int, bool, bool]
+
+
+class Post:
+    """The inboxes as they must be, and what the root must have been told of them."""
+
+    def __init__(self, agents: list[Agent]) -> None:
+        self.agents = agents
+        self.queued: list[list[tuple[str, bool]]] = [[] for _ in agents]
+        self.told: list[bytes] = []
+
+    def depths(self, who: int) -> tuple[int, int]:
+        urgent = sum(interrupt for _, interrupt in self.queued[who])
+        return len(self.queued[who]) - urgent, urgent
+
+    async def sends(self, who: int, to: int, interrupt: bool, twice: bool) -> None:
+        key = f"k{len(self.told)}"
+        self.queued[to].append((key, interrupt))
+        mail = (letter(self.agents[to].session, key, interrupt=interrupt),)
+        await self._commits(who, to, twice, mail=mail)
+
+    async def takes(self, who: int, count: int, twice: bool) -> None:
+        agent, before = self.agents[who], self.depths(who)
+        entries = (await agent.broker.read_sq(agent.session))[:count]
+        del self.queued[who][: len(entries)]
+        after = self.depths(who)
+        taken = (before[0] - after[0], before[1] - after[1])
+        await self._commits(who, who, twice, taken=taken, cursor=entries[-1].id if entries else None)
+
+    async def _commits(self, who: int, about: int, twice: bool, **step: Any) -> None:
+        """One step, sent twice if the first answer was lost."""
+        self.told.append(b"inbox %d+%d" % self.depths(about))
+        agent, root = self.agents[who], self.agents[0]
+        event = depths_event(root.session, inbox=self.agents[about].session)
+        request = agent.request(tree_events=(event,), **step)
+        answer = await agent.broker.commit(request)
+        if twice:
+            answer = await agent.broker.commit(request)
+        assert isinstance(answer, Committed)
+        agent.at = answer
+
+    async def is_true(self, broker: Broker) -> None:
+        root = self.agents[0]
+        registry = await broker.registry(root.tree)
+        for who, agent in enumerate(self.agents):
+            known = registry.agents[AgentId(who)]
+            assert (known.pending_messages, known.pending_interrupts) == self.depths(who)
+            found = await broker.read_sq(agent.session)
+            assert [(e.submission, e.interrupt) for e in found] == self.queued[who]
+        assert [e.payload for e in await broker.read_eq(root.session) if e.tree_seq] == self.told
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.one_of(SEND, TAKE), max_size=30))
+def test_letters_arrive_once_in_order_and_are_counted_whatever_is_sent_again(deeds: list[Deed]) -> None:
+    asyncio.run(_letters(deeds))
+
+
+async def _letters(deeds: list[Deed]) -> None:
+    client = fakeredis.FakeAsyncRedis()
+    broker = Broker(Wire(client, client), BrokerConfig(), lambda: 0.0)
+    root = await root_of(broker)
+    agents = [root, await root.spawns(1), await root.spawns(2)]
+    for agent in agents:
+        await agent.does(cursor="1-0")
+    post = Post(agents)
+    for deed, who, other, interrupt, twice in deeds:
+        if deed == "take":
+            await post.takes(who, other, twice)
+        else:
+            await post.sends(who, other, interrupt, twice)
+    await post.is_true(broker)
+    await broker.aclose()
