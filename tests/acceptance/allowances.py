@@ -157,6 +157,28 @@ def joined_output_deltas(events: Iterable[Message]) -> list[Message]:
     return [_with_whole_chunk(event, chunks) for event in placed if not _silent(event, chunks)]
 
 
+def without_interleaving(value: Json) -> Json:
+    """How the lines of two streams mix in one text follows the order of their deltas, which is free.
+
+    Each stream's own text is recorded beside it and has to match in order.
+    """
+    if isinstance(value, dict):
+        return {name: _unmixed(name, without_interleaving(part)) for name, part in value.items()}
+    return [without_interleaving(part) for part in value] if isinstance(value, list) else value
+
+
+def _unmixed(name: str, value: Json) -> Json:
+    if name in ("aggregated_output", "formatted_output") and isinstance(value, str):
+        return "\n".join(sorted(value.split("\n")))
+    if name != "output" or not isinstance(value, str) or not value.startswith('{"output":'):
+        return value
+    try:
+        result = json.loads(value)
+    except ValueError:
+        return value
+    return json.dumps({**result, "output": _unmixed("aggregated_output", result["output"])})
+
+
 def _is_output(message: Message) -> bool:
     return bool(message["type"] == "exec_command_output_delta")
 
@@ -189,9 +211,9 @@ def of_failed_tool(output: Json) -> bool:
 FAILURES = ("error:", "unsupported call", "failed to", "exec command", "patch rejected", "approval policy")
 
 
-def one_of_each_attempt(requests: Iterable[Message]) -> list[Message]:
+def one_of_each_attempt(requests: Iterable[Json]) -> list[Json]:
     """The number of HTTP attempts is free: equal neighbours are one request."""
-    kept: list[Message] = []
+    kept: list[Json] = []
     for request in requests:
         if not kept or kept[-1] != request or request == ANYTHING:
             kept.append(request)

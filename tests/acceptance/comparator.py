@@ -26,6 +26,7 @@ from tests.acceptance.allowances import (
     without_durations,
     without_free_names,
     without_free_texts,
+    without_interleaving,
 )
 from tests.acceptance.placeholders import ABSENT, ANYTHING, Bindings, Difference, Json, differences
 
@@ -121,7 +122,7 @@ def _reduced(events: Iterable[Message]) -> list[Message]:
 
 
 def _comparable(value: Message) -> Message:
-    result: Message = without_durations(without_free_names(value))
+    result: Message = without_interleaving(without_durations(without_free_names(value)))
     return result
 
 
