@@ -69,9 +69,11 @@ class Stage:
     cache: Cache = field(default_factory=Cache)
     cursors: dict[SessionId, EqCursor] = field(default_factory=dict)
 
-    async def session(self, policy: str = "never", path: Path | None = None, **facts: Any) -> SessionId:
+    async def session(
+        self, policy: str = "never", path: Path | None = None, shard: int = 1, **facts: Any
+    ) -> SessionId:
         """A new session of the stage's pool."""
-        session = new_session_id(int(time.time() * 1000), 1, secrets.randbits(62))
+        session = new_session_id(int(time.time() * 1000), shard, secrets.randbits(62))
         given = SessionFacts(session, session, 0, POOL, rollout_path=str(path or ""), **facts)
         settings = TurnSettings("/tmp", policy, {"mode": "danger-full-access"}, "gpt-5")
         return await self.client.create(Birth(given, settings, "0", int(time.time() * 1000)))

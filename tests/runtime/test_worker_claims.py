@@ -24,11 +24,13 @@ async def at_work(worker: Worker) -> AsyncIterator[Worker]:
 
 
 async def test_a_busy_worker_takes_over_what_a_dead_one_held(stage: Stage) -> None:
-    busy, orphan = await stage.session(), await stage.session()
-    hasty = open_broker(stage.url, lease_s=0.0)
+    # In another shard, where no hint of the busy session's leads.
+    busy, orphan = await stage.session(), await stage.session(shard=0)
+    # The lease outlasts the worker's first look, so that only a later one can find it run out.
+    brief = open_broker(stage.url, lease_s=1.0)
     await stage.say(orphan)
-    assert await hasty.claim_session(orphan, "dead", "claim") is not None
-    await hasty.aclose()
+    assert await brief.claim_session(orphan, "dead", "claim") is not None
+    await brief.aclose()
     over = asyncio.Event()
 
     async def keep_busy() -> None:
