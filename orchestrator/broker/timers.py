@@ -18,6 +18,7 @@ from orchestrator.broker.scripts import load
 from orchestrator.core.ids import SessionId, TreeId
 
 _CONTROL_KEPT_S = 600
+_FIRED_SOON = 32
 
 
 class Timers(Reader):
@@ -88,6 +89,9 @@ class Timers(Reader):
                 raise unexpected("fire", code)
 
     async def fire_soon(self, shard: int) -> None:
-        """Fires what a script has just made due. Free to fail: a worker looks within a second."""
+        """Fires what a script has just made due. Free to fail: a worker looks within a second.
+
+        Only so many, because a commit's answer waits for it.
+        """
         with suppress(Unavailable):
-            await self.fire(shard)
+            await self.fire(shard, _FIRED_SOON)
