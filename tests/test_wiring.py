@@ -10,7 +10,8 @@ from orchestrator.core.birth import Birth
 from orchestrator.gateways.workspace import Workspace
 from orchestrator.runtime.ports import ProviderPolicy
 from orchestrator.settings import Settings, SettingsSources, load_settings
-from orchestrator.wiring import new_birth, provider_policies
+from orchestrator.wiring import new_birth
+from orchestrator.wiring.worker import provider_policies
 
 
 def settings(folder: Path, *overrides: str) -> Settings:

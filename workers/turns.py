@@ -18,7 +18,8 @@ import uvloop
 
 from orchestrator.runtime.worker import Worker
 from orchestrator.settings import Settings
-from orchestrator.wiring import redis_url, running_worker
+from orchestrator.wiring import redis_url
+from orchestrator.wiring.worker import running_worker
 
 
 def run_turns(

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, cast
 from unittest import mock
 
-from orchestrator import wiring
 from orchestrator.broker.connection import Call as ScriptCall
 from orchestrator.broker.connection import Wire
 from orchestrator.core.commands import Assessment, CallFinished
@@ -20,6 +19,7 @@ from orchestrator.model.request import Item, Prompt
 from orchestrator.runtime import export
 from orchestrator.runtime.ports import CallSite, Models, Ports, Tools
 from orchestrator.tools.patch import apply
+from orchestrator.wiring import deploying, worker
 from tests.crash.points import Doom
 
 SENT_S = 0.002
@@ -135,7 +135,7 @@ class DeadlyFile(export.RolloutFile):
 @contextmanager
 def deadly_parts(doom: Doom) -> Iterator[None]:
     """Inside, the worker that is composed from settings gets these ports."""
-    connect, ports, switch = wiring.connect, wiring.Ports, apply._switch
+    connect, ports, switch = deploying.connect, worker.Ports, apply._switch
 
     def deadly_ports(**parts: Any) -> Ports:
         tools, models = DeadlyTools(parts.pop("tools"), doom), DeadlyModels(parts.pop("models"), doom)
@@ -147,8 +147,8 @@ def deadly_parts(doom: Doom) -> Iterator[None]:
 
     DeadlyFile.doom = doom
     with (
-        mock.patch.object(wiring, "connect", lambda config: DeadlyWire(connect(config), doom)),
-        mock.patch.object(wiring, "Ports", deadly_ports),
+        mock.patch.object(deploying, "connect", lambda config: DeadlyWire(connect(config), doom)),
+        mock.patch.object(worker, "Ports", deadly_ports),
         mock.patch.object(apply, "_switch", deadly_switch),
         mock.patch("orchestrator.runtime.runner.RolloutFile", DeadlyFile),
     ):

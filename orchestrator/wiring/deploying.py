@@ -1,0 +1,142 @@
+"""Redis as the settings mean it, and the broker on it; which workers may run which session."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from orchestrator.broker.blobs import Blobs
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.connection import WireConfig, connect
+from orchestrator.broker.embedded import EmbeddedConfig, EmbeddedRedis
+from orchestrator.broker.keys import Keys
+from orchestrator.broker.records import BrokerConfig
+from orchestrator.broker.texts import Texts
+from orchestrator.core.chain import ChainKey
+from orchestrator.core.snapshot import CORE_VERSION
+from orchestrator.settings import ProviderSettings, Settings
+
+QUARANTINED = (
+    "this session was set aside: five workers in a row took it and could not go on; "
+    "`dendro verify` and the workers' logs tell why, `dendro revoke` lets it run again"
+)
+
+
+@contextmanager
+def redis_url(settings: Settings) -> Iterator[str]:
+    """The deployment's Redis, or the user's private one for as long as the context is open.
+
+    Raises `EmbeddedError` if a private server is needed and cannot be had.
+    """
+    if settings.redis.url:
+        yield settings.redis.url
+        return
+    with EmbeddedRedis.acquire(embedded_config(settings)) as server:
+        yield server.url
+
+
+def embedded_config(settings: Settings) -> EmbeddedConfig:
+    """The private server that these settings mean; equal in every process, or they would not share it."""
+    host = settings.host
+    return EmbeddedConfig(
+        home=settings.home,
+        runtime_dir=host.runtime_dir,
+        search_path=host.search_path,
+        host=host.machine_id,
+        temp_dir=Path("/tmp"),
+        appendfsync=settings.redis.appendfsync,
+    )
+
+
+def wire_config(settings: Settings, url: str) -> WireConfig:
+    """How to reach a server at `url`, with the patience that the settings ask for."""
+    redis = settings.redis
+    return WireConfig(url, redis.cluster, redis.connect_timeout_s, redis.command_timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """One process's view of Redis."""
+
+    broker: Broker
+    texts: Texts
+    blobs: Blobs
+
+
+def broker_config(settings: Settings) -> BrokerConfig:
+    error = {"id": "", "msg": {"type": "error", "message": QUARANTINED}}
+    return BrokerConfig(
+        prefix=settings.redis.prefix,
+        shards=settings.redis.shards,
+        core_version=CORE_VERSION,
+        lease_s=settings.worker.lease_s,
+        quarantine_event=orjson.dumps(error),
+    )
+
+
+def open_broker(settings: Settings, url: str) -> Broker:
+    """A broker with connections of its own; bound to the event loop that first uses it."""
+    return Broker(connect(wire_config(settings, url)), broker_config(settings), time.monotonic)
+
+
+@asynccontextmanager
+async def deployment(settings: Settings, url: str) -> AsyncIterator[Deployment]:
+    """Opens the broker, checks that process and deployment agree, and closes it again."""
+    connection, config = connect(wire_config(settings, url)), broker_config(settings)
+    broker = Broker(connection, config, time.monotonic)
+    try:
+        await broker.open()
+        blobs = Blobs(connection, Keys(config.prefix, config.shards))
+        yield Deployment(broker, Texts(blobs), blobs)
+    finally:
+        await broker.aclose()
+
+
+def chain_key(settings: Settings) -> ChainKey | None:
+    chain = settings.chain
+    return ChainKey(chain.key_id, chain.key.encode()) if chain.key else None
+
+
+def session_pool(settings: Settings) -> str:
+    """The pool that a new session asks for.
+
+    A session names its provider, and its worker has the table: a worker of the same host
+    with other tables would send the turn elsewhere. So tables that are not the built-in
+    ones have a pool of their own on the host.
+    """
+    pool, host_pool = settings.session_defaults.pool, f"host:{settings.host.machine_id}"
+    return f"{host_pool}{_tables_suffix(settings)}" if pool == host_pool else pool
+
+
+def worker_pools(settings: Settings) -> tuple[str, ...]:
+    """The pools that a worker with these settings serves."""
+    own = session_pool(settings)
+    return tuple(dict.fromkeys((*settings.worker.pools, own)))
+
+
+def _tables_suffix(settings: Settings) -> str:
+    tables = {name: _table(provider) for name, provider in sorted(settings.model.providers.items())}
+    if tables == {"openai": ("https://api.openai.com/v1", (), ())}:
+        return ""
+    return ":" + hashlib.sha256(orjson.dumps(list(tables.items()))).hexdigest()[:8]
+
+
+def _table(provider: ProviderSettings) -> tuple[str, tuple[object, ...], tuple[object, ...]]:
+    return (
+        provider.base_url,
+        tuple(sorted(provider.query_params.items())),
+        tuple(sorted(provider.http_headers.items())),
+    )
+
+
+def worker_name() -> str:
+    """Unique among living workers: host, process, and when it began."""
+    return f"{socket.gethostname()}-{os.getpid()}-{time.time_ns() % 10**9:x}"

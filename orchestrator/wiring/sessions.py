@@ -1,0 +1,92 @@
+"""New sessions from settings: where they are, what they run under, what they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from orchestrator.core.birth import Birth
+from orchestrator.core.ids import new_session_id
+from orchestrator.core.settings import SessionFacts, TreeRules, TurnSettings, WorkspaceMark
+from orchestrator.gateways.workspace import Workspace, mark
+from orchestrator.settings import Settings
+from orchestrator.wiring.deploying import session_pool
+
+VERSION = version("dendro-orchestrator")
+
+
+def new_birth(
+    settings: Settings, workspace: Workspace, now_ms: int, random_bytes: Callable[[int], bytes]
+) -> Birth:
+    """The birth of a root session with these settings; the shard is drawn by chance.
+
+    Marks the folder if machines beside this one may come to work in it.
+    """
+    defaults, pool = settings.session_defaults, session_pool(settings)
+    noise = int.from_bytes(random_bytes(12), "big")
+    session = new_session_id(now_ms, noise % settings.redis.shards, noise >> 16)
+    facts = SessionFacts(
+        session_id=session,
+        tree_id=session,
+        pool=pool,
+        base_instructions=defaults.base_instructions or "",
+        rollout_path=str(rollout_path(settings.home, session, now_ms)),
+        on_user_input=defaults.on_user_input,
+        approval_timeout_ms=None
+        if defaults.approval_timeout_s is None
+        else int(defaults.approval_timeout_s * 1000),
+        workspace=_mark(defaults.cwd, pool, random_bytes),
+        agents=settings.agents.enabled,
+        tree_rules=tree_rules(settings),
+    )
+    instructions = [text for text in (defaults.user_instructions, workspace.instructions) if text]
+    return Birth(
+        facts,
+        turn_settings(settings),
+        version=VERSION,
+        at_ms=now_ms,
+        user_instructions="\n\n".join(instructions) or None,
+        git=workspace.git or None,
+    )
+
+
+def _mark(cwd: Path, pool: str, random_bytes: Callable[[int], bytes]) -> WorkspaceMark | None:
+    return None if pool.startswith("host:") else mark(cwd, random_bytes(16).hex())
+
+
+def tree_rules(settings: Settings) -> TreeRules:
+    """What a new tree begins with."""
+    agents = settings.agents
+    return TreeRules(
+        slots=agents.slots,
+        spawned=agents.spawned,
+        depth=agents.depth,
+        autosubmit=agents.autosubmit,
+        await_floor_s=agents.await_floor_s,
+        watchdogs=agents.watchdogs,
+    )
+
+
+def turn_settings(settings: Settings) -> TurnSettings:
+    """What the first turn runs under."""
+    defaults = settings.session_defaults
+    return TurnSettings(
+        cwd=str(defaults.cwd),
+        approval_policy=defaults.approval_policy,
+        sandbox_policy=defaults.sandbox.wire(),
+        model=defaults.model,
+        model_provider=defaults.model_provider,
+        effort=defaults.effort,
+        summary=defaults.summary,
+        verbosity=defaults.verbosity,
+        window=settings.model.context_window,
+    )
+
+
+def rollout_path(home: Path, session: str, at_ms: int) -> Path:
+    """`<home>/sessions/YYYY/MM/DD/rollout-<time>-<session id>.jsonl`, in local time as the peer has it."""
+    moment = datetime.fromtimestamp(at_ms / 1000)
+    day = home / "sessions" / f"{moment:%Y}" / f"{moment:%m}" / f"{moment:%d}"
+    return day / f"rollout-{moment:%Y-%m-%dT%H-%M-%S}-{session}.jsonl"

@@ -1,0 +1,165 @@
+"""A worker from settings: models, tools with their keeper, leases, the loop that claims."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from orchestrator.broker.admission import Limits
+from orchestrator.broker.broker import Broker
+from orchestrator.core.settings import Rules
+from orchestrator.model.provider import Provider, ProviderSecrets
+from orchestrator.runtime.archive import Archive
+from orchestrator.runtime.calls import ToolCalls
+from orchestrator.runtime.patience import PatientTexts
+from orchestrator.runtime.ports import Ports, ProviderPolicy
+from orchestrator.runtime.providers import KnownProvider, ModelClients
+from orchestrator.runtime.renewal import LeaseTimes, Renewal, Report
+from orchestrator.runtime.runner import RunnerConfig
+from orchestrator.runtime.worker import Worker, WorkerConfig
+from orchestrator.sandbox.environment import EnvironmentRules
+from orchestrator.sandbox.probe import probe
+from orchestrator.settings import ProviderSettings, Settings
+from orchestrator.tools.exec.keeper import Keeper, KeeperConfig
+from orchestrator.tools.toolbox import Toolbox, ToolConfig
+from orchestrator.wiring.deploying import chain_key, deployment, open_broker, worker_name, worker_pools
+from orchestrator.wiring.sessions import VERSION
+
+
+def providers(settings: Settings) -> dict[str, KnownProvider]:
+    """What this worker knows of model providers; tables without a URL are left out."""
+    return {
+        name: KnownProvider(_provider(name, table), ProviderSecrets(table.api_key, table.secret_headers))
+        for name, table in settings.model.providers.items()
+        if table.base_url
+    }
+
+
+def _provider(name: str, table: ProviderSettings) -> Provider:
+    return Provider(
+        name=name,
+        base_url=table.base_url,
+        env_key=table.env_key,
+        query_params=table.query_params,
+        http_headers=table.http_headers,
+        request_max_retries=table.request_max_retries,
+        stream_max_retries=table.stream_max_retries,
+        stream_idle_timeout_s=table.stream_idle_timeout_s,
+        proxy=table.proxy,
+        ca_file=table.ca_file,
+    )
+
+
+def provider_policies(settings: Settings) -> dict[str, ProviderPolicy]:
+    """How this worker treats each provider: the fleet's limits, and what is sent."""
+    return {
+        name: ProviderPolicy(
+            limits=_limits(table),
+            max_output_tokens=settings.model.max_output_tokens,
+            previous_response_id=table.previous_response_id,
+        )
+        for name, table in settings.model.providers.items()
+    }
+
+
+def _limits(table: ProviderSettings) -> Limits | None:
+    limits = Limits(table.requests_per_minute, table.tokens_per_minute)
+    return None if limits == Limits() else limits
+
+
+def tool_config(settings: Settings, url: str) -> ToolConfig:
+    """Tries the machine's confinement once; some 50 ms of blocking work."""
+    rules = settings.sandbox.environment
+    return ToolConfig(
+        support=probe(),
+        environ=settings.host.environ,
+        prefer=settings.sandbox.mechanism,
+        environment=EnvironmentRules(
+            rules.inherit, rules.ignore_default_excludes, rules.exclude, rules.set, rules.include_only
+        ),
+        hidden=hidden_paths(settings, url),
+        timeout_s=settings.tools.timeout_s,
+        max_processes=settings.sandbox.max_processes,
+        max_deltas=settings.tools.max_deltas,
+    )
+
+
+def hidden_paths(settings: Settings, url: str) -> tuple[Path, ...]:
+    """Dendro's own: a command that reaches Redis's socket could approve itself."""
+    parts = urlsplit(url)
+    return (settings.home, Path(unquote(parts.path))) if parts.scheme == "unix" else (settings.home,)
+
+
+def archive(settings: Settings) -> Archive:
+    """Where the sealed parts of logs are."""
+    key = chain_key(settings)
+    return Archive.at(settings.upkeep.archive_url, key.secret if key else b"")
+
+
+@asynccontextmanager
+async def running_worker(settings: Settings, url: str) -> AsyncIterator[Worker]:
+    """A worker ready to `run`, with its keeper; everything is closed at the end."""
+    tools = tool_config(settings, url)
+    keeper = await Keeper.start(KeeperConfig(tools.support, tools.prefer))
+    models = ModelClients(providers(settings))
+    try:
+        async with deployment(settings, url) as opened:
+            texts = PatientTexts(opened.blobs, asyncio.sleep)
+            ports = Ports(
+                broker=opened.broker,
+                texts=texts,
+                models=models,
+                tools=ToolCalls(Toolbox(tools, keeper), texts),
+                keeper=keeper,
+                policies=provider_policies(settings),
+                archive=archive(settings),
+                version=VERSION,
+            )
+            yield Worker(
+                ports,
+                _worker_config(settings, opened.broker),
+                lambda report: _renewal(settings, url, keeper, report),
+            )
+    finally:
+        await models.aclose()
+        await keeper.close()
+
+
+def _worker_config(settings: Settings, broker: Broker) -> WorkerConfig:
+    worker = settings.worker
+    return WorkerConfig(
+        name=worker_name(),
+        pools=worker_pools(settings),
+        concurrency=worker.concurrency,
+        runner=RunnerConfig(
+            rules=Rules(auto_compact_limit=settings.model.auto_compact_token_limit),
+            chain_key=chain_key(settings),
+            confirm_effects=_confirmation(settings, broker),
+            keep_deltas=settings.log.rollout_deltas,
+            snapshot_every=settings.log.snapshot_every,
+            quantum_s=worker.quantum_s,
+            drain_grace_s=worker.drain_grace_s,
+        ),
+    )
+
+
+def _confirmation(settings: Settings, broker: Broker) -> Callable[[], Awaitable[bool]] | None:
+    """Under `effects = wait`: whether enough replicas have everything that was committed."""
+    redis = settings.redis
+    if redis.effects != "wait":
+        return None
+
+    async def confirmed() -> bool:
+        have = await broker.command("WAIT", redis.wait_replicas, int(redis.wait_timeout_s * 1000))
+        return isinstance(have, int) and have >= redis.wait_replicas
+
+    return confirmed
+
+
+def _renewal(settings: Settings, url: str, keeper: Keeper, report: Report) -> Renewal:
+    worker = settings.worker
+    times = LeaseTimes(worker.renew_s, worker.trust_s, worker.stall_s)
+    return Renewal(lambda: open_broker(settings, url), times, keeper.extend, report)
