@@ -52,6 +52,7 @@ class Worker:
         self._hinted: dict[tuple[str, int], None] = {}
         """(pool, shard) pairs to look at, in the order in which they were hinted."""
         self._backlog = False
+        self._broken: BaseException | None = None
         self._runner_config = replace(config.runner, others_wait=lambda: self._backlog)
 
     async def run(self) -> None:
@@ -68,6 +69,8 @@ class Worker:
                 *((f"hints:{pool}", self._listen(pool)) for pool in self._config.pools),
             )
         ]
+        for chore in chores:
+            chore.add_done_callback(self._chore_ended)
         try:
             await self._claim_until_drained()
             await self._emptied()
@@ -76,6 +79,15 @@ class Worker:
                 chore.cancel()
             await asyncio.gather(*chores, return_exceptions=True)
             self._renewal.stop()
+        if self._broken is not None:
+            raise self._broken
+
+    def _chore_ended(self, chore: asyncio.Task[None]) -> None:
+        """A worker that does not tick, look or listen any more must not go on as if it did."""
+        if not chore.cancelled() and (error := chore.exception()) is not None:
+            log.critical("%s failed: the worker leaves", chore.get_name(), exc_info=error)
+            self._broken = error
+            self.drain()
 
     def drain(self) -> None:
         """Takes nothing more; running sessions are given back at their next boundary."""

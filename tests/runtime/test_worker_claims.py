@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from orchestrator.runtime.worker import Worker
 from tests.runtime.players import calls
 from tests.runtime.stage import Stage, open_broker
@@ -63,3 +65,17 @@ async def test_a_draining_worker_does_not_run_what_it_was_just_about_to_claim(st
     assert head is not None
     assert head.holder is None
     assert len(await stage.facts(session, "task")) <= 1
+
+
+async def test_a_worker_whose_heartbeat_breaks_leaves_and_says_why(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = stage.worker()
+
+    async def broken(*_: object) -> None:
+        raise RuntimeError("the heart stopped")
+
+    monkeypatch.setattr(worker._ports.broker, "heartbeat", broken)
+    async with asyncio.timeout(20):
+        with pytest.raises(RuntimeError, match="the heart stopped"):
+            await worker.run()
