@@ -45,6 +45,8 @@ class Submitted:
     """The session's `seq` when it was submitted."""
     below: tuple[PendingBelow, ...] = ()
     """Of an answer: what was pending then in the tree below this session."""
+    agents: tuple[Target, ...] = ()
+    """Of a word about an agent: that agent, then those below it that are at work."""
 
 
 @dataclass(frozen=True, slots=True)

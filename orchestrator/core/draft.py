@@ -40,7 +40,7 @@ class Letter:
 
     to: str
     kind: str
-    """`message`, `completion`, `status`, `cancel`, `ended`, `gone` or `answer`."""
+    """`message`, `completion`, `status`, `interrupt`, `cancel`, `ended`, `gone` or `answer`."""
     payload: Mapping[str, Any]
     key: str
     """The same letter has the same key, however often it is written."""

@@ -1,6 +1,6 @@
 """How mail reaches a model: at the boundary of a turn, or as the result of an await.
 
-A letter of an ancestor is a `user` message: it instructs. Everything else (a child's
+A letter of an ancestor, or of a person, is a `user` message: it instructs. Everything else (a child's
 result, a sibling's word, a watchdog) is a synthetic `subagent_await` call with its output,
 both in one commit. Its call id carries the agent's number and the number of the sender's
 first letter in the session's queue: neither is ever used again, not even in a fork's copy.
@@ -26,7 +26,9 @@ MOST_BYTES = 64 << 10
 
 
 def is_instruction(facts: SessionFacts, mail: Mail) -> bool:
-    """Whether a letter comes from above, and not from a timer of somebody there."""
+    """Whether a letter comes from above, where people are too, and not from a timer of somebody there."""
+    if mail.content.get("person"):
+        return True
     above = mail.kind == "message" and mail.agent_id in facts.ancestors
     return above and not mail.content.get("watchdog")
 

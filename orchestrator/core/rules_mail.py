@@ -13,6 +13,7 @@ from orchestrator.core.mail_delivery import forget_child, tell_inbox
 from orchestrator.core.rules_approval import routed_answer
 from orchestrator.core.rules_await import woken
 from orchestrator.core.rules_helper import helper_done
+from orchestrator.core.rules_people import interrupt_below
 from orchestrator.core.rules_standing import begin_canceling, came_to_rest, change, tell_ended
 from orchestrator.core.rules_task import begin_mail_task, start_next, stop, wants_turn
 
@@ -31,6 +32,9 @@ def mail_arrived(draft: Draft, command: MailArrived) -> None:
             woken(draft)
         case "ended":
             _ended(draft, command.payload)
+        case "interrupt":
+            interrupt_below(draft, command.key)
+            stop(draft, "interrupted", command.key)
         case "cancel":
             cancel(draft, str(command.payload.get("reason") or ""))
         case "answer":

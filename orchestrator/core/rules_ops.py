@@ -11,6 +11,7 @@ from orchestrator.core.commands import Submitted
 from orchestrator.core.context import instructions_item
 from orchestrator.core.draft import Draft
 from orchestrator.core.rules_approval import answer
+from orchestrator.core.rules_people import cancel_agent, interrupt_below, message_agent
 from orchestrator.core.rules_standing import cancel_children
 from orchestrator.core.rules_task import (
     begin_task,
@@ -23,6 +24,7 @@ from orchestrator.core.rules_task import (
 )
 from orchestrator.core.state import Queued
 from orchestrator.protocol import ops
+from orchestrator.protocol.inputs import TextInput
 
 MOST_STEERED = 100
 """They join the history together, in one commit."""
@@ -35,7 +37,16 @@ def submitted(draft: Draft, command: Submitted) -> None:
         case ops.UserInput() | ops.UserTurn() | ops.Compact():
             _user_turn(draft, command, op.model_dump(mode="json"))
         case ops.Interrupt():
+            if op.tree:
+                interrupt_below(draft, f"interrupt:{command.client}:{command.id}")
             stop(draft, "interrupted", command.id)
+        case ops.MessageAgent(agent_id=0) if draft.state.facts.is_root and draft.state.task is None:
+            said = ops.UserInput(items=(TextInput(text=op.text),))
+            _user_turn(draft, command, said.model_dump(mode="json"))
+        case ops.MessageAgent():
+            message_agent(draft, command, op)
+        case ops.CancelAgent():
+            cancel_agent(draft, command, op)
         case ops.ExecApproval() | ops.PatchApproval():
             answer(draft, command, op)
         case ops.OverrideTurnContext():

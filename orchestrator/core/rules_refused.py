@@ -45,6 +45,9 @@ def commit_refused(draft: Draft, command: c.CommitRefused) -> None:
             raise ValueError(f"{type(refused).__name__} was refused: {_why(command)}")
 
 
+        case c.Submitted(id):
+            # A word to an agent that is gone, or too busy to be told.
+            draft.add(e.error(id, _why(command)))
 def _why(command: c.CommitRefused) -> str:
     text = _WHY.get(command.reason)
     return text.format(detail=command.detail) if text else f"refused: {command.reason} {command.detail}"

@@ -41,11 +41,14 @@ def _interrupted_by_mail(state: State) -> bool:
 def wants_turn(state: State) -> bool:
     """Whether the inbox of an idle session begins a task: an order does, a result if that is wanted.
 
-    After an interrupt or an error a result waits for the next input; so does all mail of a root.
+    After an interrupt or an error a result waits for the next input; so does what agents write to a root.
     """
     results = state.facts.tree_rules.autosubmit and state.outcome == "completed"
     orders = results if state.facts.is_root else True
-    return any(orders if mail.kind == "message" else results for mail in state.tree.inbox)
+    return any(
+        bool(mail.content.get("person")) or (orders if mail.kind == "message" else results)
+        for mail in state.tree.inbox
+    )
 
 
 def close(draft: Draft, by: str) -> None:

@@ -65,9 +65,13 @@ class ConfigureSession(OpModel):
 
 
 class Interrupt(OpModel):
-    """Stops the running task; expect `turn_aborted`."""
+    """Stops the running task; expect `turn_aborted`.
+
+    `tree` is Dendro's own: the tasks of all agents below stop as well.
+    """
 
     type: Literal["interrupt"] = "interrupt"
+    tree: WhenTrue[Flag] = False
 
 
 class UserInput(OpModel):
@@ -287,6 +291,31 @@ class RunUserShellCommand(OpModel):
     command: str
 
 
+class MessageAgent(OpModel):
+    """Says something to an agent of the tree, the root (0) too; it reads it when its current turn is over.
+
+    With `interrupt` what it does is stopped first. Only a root takes it.
+    """
+
+    stated_in = Source.DENDRO
+    type: Literal["message_agent"] = "message_agent"
+    agent_id: Uint
+    text: str
+    interrupt: WhenTrue[Flag] = False
+
+
+class CancelAgent(OpModel):
+    """Ends an agent and everything below it, for good. Only a root takes it.
+
+    It is over when the agent's status is `canceled`; the event's `cancel` tells how surely.
+    """
+
+    stated_in = Source.DENDRO
+    type: Literal["cancel_agent"] = "cancel_agent"
+    agent_id: Uint
+    reason: Maybe[str] = None
+
+
 class Shutdown(OpModel):
     """Closes the session and its tree; `shutdown_complete` is the last event."""
 
@@ -321,6 +350,8 @@ Op: TypeAlias = (
     | ThreadRollback
     | Review
     | RunUserShellCommand
+    | MessageAgent
+    | CancelAgent
     | Shutdown
 )
 

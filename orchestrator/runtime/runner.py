@@ -46,7 +46,7 @@ from orchestrator.core.replacing import replace
 from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import encode_snapshot
 from orchestrator.core.state import Call, State
-from orchestrator.protocol.ops import ExecApproval, PatchApproval
+from orchestrator.protocol.ops import CancelAgent, ExecApproval, MessageAgent, PatchApproval
 from orchestrator.runtime.commits import Writing
 from orchestrator.runtime.deltas import Delta
 from orchestrator.runtime.effects import EffectKey, Effects
@@ -226,14 +226,20 @@ class Runner:
             self._unread = False
 
     async def _with_lookups(self, command: c.Command | Decision, entry: SqEntry) -> c.Command | Decision:
-        """An answer may be meant for an agent below: what is open there is looked up for it."""
-        answers = isinstance(command, c.Submitted) and isinstance(command.op, ExecApproval | PatchApproval)
-        if not answers or not self._state.tree.children or not self._state.facts.is_root:
+        """What a person says may be meant for an agent below: who and what is there is looked up for it."""
+        facts = self._state.facts
+        if not isinstance(command, c.Submitted) or not facts.is_root:
             return command
-        assert isinstance(command, c.Submitted)
-        lookups = TreeLookups.of(self._ports, self._state.facts)
-        below = await self._writing.insist(lambda: lookups.pending_below(entry.at_ms))
-        return replace(command, below=below or ())
+        lookups = TreeLookups.of(self._ports, facts)
+        match command.op:
+            case ExecApproval() | PatchApproval() if self._state.tree.children:
+                below = await self._writing.insist(lambda: lookups.pending_below(entry.at_ms))
+                return replace(command, below=below or ())
+            case MessageAgent(agent_id=agent_id) | CancelAgent(agent_id=agent_id):
+                agents = await self._writing.insist(lambda: lookups.target_and_below(agent_id))
+                return replace(command, agents=agents or ())
+            case _:
+                return command
 
     def _push(self, command: c.Command) -> None:
         """An effect's result."""

@@ -14,12 +14,14 @@ import orjson
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import OpenApproval
-from orchestrator.core.commands import PendingBelow
+from orchestrator.core.commands import PendingBelow, Target
 from orchestrator.core.ids import SessionId, TreeId, new_session_id, shard_of
 from orchestrator.core.registry import RegistryView, projected
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import Call
+from orchestrator.core.tree import ROOT
 from orchestrator.runtime.ports import Ports
+from orchestrator.tools.subagents.assess import root_target, target_of
 from orchestrator.tools.subagents.specs import BATCHED, NAMES
 
 _ENTRIES_READ = 2_000
@@ -83,6 +85,16 @@ class TreeLookups:
         opened = await self._broker.approvals()
         found = (_pending(approval, self.facts.tree_id, at_ms) for approval in opened)
         return tuple(pending for pending in found if pending is not None)
+
+    async def target_and_below(self, agent_id: int) -> tuple[Target, ...]:
+        """An agent, then those below it that are at work; empty if there is no such agent."""
+        view = await self.registry()
+        if agent_id == ROOT:
+            return (root_target(self.facts.tree_id),)
+        if agent_id not in view.agents:
+            return ()
+        below = (agent for agent in view.agents.values() if agent.below(agent_id) and agent.active)
+        return (target_of(view.agents[agent_id]), *map(target_of, below))
 
 
 def looks_up(call: Call) -> bool:

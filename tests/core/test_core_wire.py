@@ -32,6 +32,8 @@ SERVED = {
     "patch_approval": {"id": "c1", "decision": "denied"},
     "get_path": {},
     "compact": {},
+    "message_agent": {"agent_id": 0, "text": "hi"},
+    "cancel_agent": {"agent_id": 1},
     "shutdown": {},
 }
 NOT_YET: dict[str, dict[str, Any]] = {

@@ -179,7 +179,7 @@ async def _cancel(asking: Asking) -> c.CancelAgent:
     target = _target(asking, view, given.agent_id)
     _own(asking, view, given.agent_id, "cancelled")
     below = (agent for agent in view.agents.values() if agent.below(given.agent_id) and agent.active)
-    return c.CancelAgent(target, tuple(map(_known, below)), given.reason)
+    return c.CancelAgent(target, tuple(map(target_of, below)), given.reason)
 
 
 async def _prune(asking: Asking) -> c.Prune:
@@ -194,7 +194,7 @@ async def _prune(asking: Asking) -> c.Prune:
     if given.agent_ids is not None and not found:
         raise BadArguments(f"none of these agents is below you: {list(unknown)}; {REFRESH}")
     echo = given.model_dump(mode="json", exclude_none=True)
-    return c.Prune(tuple(map(_known, found)), echo, unknown, given.completed_only)
+    return c.Prune(tuple(map(target_of, found)), echo, unknown, given.completed_only)
 
 
 # ── looking up ────────────────────────────────────────────────────────────────────────────────
@@ -202,14 +202,20 @@ async def _prune(asking: Asking) -> c.Prune:
 
 def _target(asking: Asking, view: RegistryView, number: int) -> c.Target:
     if number == 0:
-        return c.Target(0, asking.state.facts.tree_id, "0", "", {"label": None, "summary": None})
+        return root_target(asking.state.facts.tree_id)
     agent = view.agents.get(number)
     if agent is None:
         raise BadArguments(f"there is no agent {number}; {REFRESH}")
-    return _known(agent)
+    return target_of(agent)
 
 
-def _known(agent: Agent) -> c.Target:
+def root_target(tree: str) -> c.Target:
+    """The root, of which the registry says nothing."""
+    return c.Target(0, tree, "0", "", {"label": None, "summary": None})
+
+
+def target_of(agent: Agent) -> c.Target:
+    """An agent as the registry tells of it."""
     return c.Target(
         agent.agent_id,
         agent.session,

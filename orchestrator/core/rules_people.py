@@ -1,0 +1,84 @@
+"""What people say about agents of a tree: a word to one, its end, a stop for all.
+
+A person speaks through the root's queue, so that everything has one order there; the root
+sends it on by letter, whatever its model is doing. What a model may do with its tools is in
+`rules_subagents`. A person needs no slot: whom they wake is at work at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.core import entries as e
+from orchestrator.core.agent_views import card_of, one_line
+from orchestrator.core.commands import Submitted, Target
+from orchestrator.core.draft import Draft, Letter, TreeEvent
+from orchestrator.core.mail_delivery import inbox_event
+from orchestrator.core.rules_standing import mark_and_tell
+from orchestrator.protocol.ops import CancelAgent, MessageAgent
+
+REASON_CHARS = 200
+
+
+def message_agent(draft: Draft, command: Submitted, op: MessageAgent) -> None:
+    """A letter to the agent, which reads it as an instruction."""
+    target = _target(draft, command, op.agent_id)
+    if target is None:
+        return
+    if target.marked or target.status == "canceled":
+        draft.add(e.error(command.id, f"agent {target.agent_id} was cancelled: it takes no more input"))
+        return
+    if not op.text.strip():
+        draft.add(e.error(command.id, "there is nothing to say: the text is empty"))
+        return
+    content = {**_from(draft), "prompt": op.text, "person": command.who or command.client}
+    key = f"person:{command.client}:{command.id}"
+    draft.tree.letters.append(Letter(target.session, "message", content, key, op.interrupt))
+    draft.tree.events.append(_inbox(draft, command.id, target))
+
+
+def _inbox(draft: Draft, id: str, target: Target) -> TreeEvent:
+    parent = target.record.get("parent_session_id") or target.session
+    watching = tuple(dict.fromkeys((parent, draft.state.facts.tree_id)))
+    return inbox_event(id, target.agent_id, target.session, watching)
+
+
+def cancel_agent(draft: Draft, command: Submitted, op: CancelAgent) -> None:
+    """Marks and tells the agent and everything at work below it."""
+    if op.agent_id == 0:
+        draft.add(e.error(command.id, "the root is not cancelled: `shutdown` ends it, and its tree first"))
+        return
+    target = _target(draft, command, op.agent_id)
+    if target is None:
+        return
+    reason = one_line(op.reason, REASON_CHARS) or f"cancelled by {command.who or 'a person'}"
+    for agent in (target, *command.agents[1:]):
+        if not agent.finished:
+            mark_and_tell(draft, agent.session, agent.agent_id, reason)
+
+
+def _target(draft: Draft, command: Submitted, agent_id: int) -> Target | None:
+    if not draft.state.facts.is_root:
+        draft.add(
+            e.error(command.id, f"{command.op.type} is for the root of a tree; this is an agent of one")
+        )
+        return None
+    if not command.agents:
+        draft.add(e.error(command.id, f"there is no agent {agent_id} in this tree"))
+        return None
+    return command.agents[0]
+
+
+def interrupt_below(draft: Draft, key: str) -> None:
+    """Stops what the agents below do, from above to below: none of them is cancelled.
+
+    A finished agent is told as well: below it, some may be at work.
+    """
+    for child in draft.state.tree.children.values():
+        if child.status != "canceled":
+            told = f"{key}:{child.agent_id}"
+            draft.tree.letters.append(Letter(child.session, "interrupt", _from(draft), told, interrupt=True))
+
+
+def _from(draft: Draft) -> dict[str, Any]:
+    return {"from": card_of(draft.state), "at_ms": draft.moment.at_ms}
