@@ -309,6 +309,8 @@ class CommitRefused:
     command: Command
     reason: str
     detail: str = ""
+    budget: Mapping[str, Any] = field(default_factory=dict)
+    """`kind`, `limit` and `used` of the budget that refused."""
 
 
 Command = (

@@ -15,6 +15,8 @@ from orchestrator.core.state import State, Task
 
 SLOTS = "slots"
 SPAWNED = "spawned"
+BUDGET_TIMER = "budget"
+"""The timer that a commit makes due when it makes room in the tree's budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class TreeEvent:
     """The session whose inbox depths belong into the message: only the commit knows them."""
     about: Mapping[str, Any] = field(default_factory=dict)
     """For the tree log alone: what its fold has to know beside the message."""
+    once: str = ""
+    """With a name, it is dropped if the tree was told under that name before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,8 @@ class TreePart:
     """Refused if this agent, or one above it, was cancelled."""
     taken: tuple[int, int] = (0, 0)
     """Regular and interrupting letters that left the inbox."""
+    budget_wait: bool = False
+    """The session waits for room in the tree's budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +212,7 @@ class Draft:
 class TreeDraft:
     """The part of a draft that concerns other sessions."""
 
-    __slots__ = ("_taken", "children", "draws", "events", "guarded", "letters", "summary")
+    __slots__ = ("_taken", "budget_wait", "children", "draws", "events", "guarded", "letters", "summary")
 
     def __init__(self) -> None:
         self.letters: list[Letter] = []
@@ -215,6 +221,7 @@ class TreeDraft:
         self.summary: dict[str, Any] = {}
         self.draws: list[Draw] = []
         self.guarded = False
+        self.budget_wait = False
         self._taken = [0, 0]
 
     def take(self, interrupt: bool) -> None:
@@ -222,7 +229,7 @@ class TreeDraft:
         self._taken[interrupt] += 1
 
     def part(self) -> TreePart | None:
-        counted = self.guarded or self._taken != [0, 0]
+        counted = self.guarded or self.budget_wait or self._taken != [0, 0]
         if not (counted or self.letters or self.children or self.events or self.summary or self.draws):
             return None
         return TreePart(
@@ -233,4 +240,5 @@ class TreeDraft:
             tuple(self.draws),
             self.guarded,
             (self._taken[0], self._taken[1]),
+            self.budget_wait,
         )

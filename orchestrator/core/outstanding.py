@@ -59,7 +59,7 @@ def outstanding(state: State, rules: Rules) -> tuple[Work, ...]:
     work += [AssessCall(call.call_id) for call in _startable(task, rules)]
     if task.request is not None:
         work.append(FollowRequest(task.request.n, task.request.epoch))
-    elif not task.open_calls and not task.wait:
+    elif not task.open_calls and not task.wait and not state.tree.paused:
         work.append(OweRequest(task.not_before_ms))
     return tuple(work)
 

@@ -26,7 +26,8 @@ from orchestrator.core.tree import ACTIVE
 
 def first_limits(rules: TreeRules) -> dict[str, bytes]:
     """The fields that a tree begins with."""
-    return {f"limit:{SLOTS}": b"%d" % rules.slots, f"limit:{SPAWNED}": b"%d" % rules.spawned}
+    limits = {SLOTS: rules.slots, SPAWNED: rules.spawned, **rules.budgets}
+    return {f"limit:{name}": b"%d" % most for name, most in limits.items()}
 
 
 @dataclass(frozen=True, slots=True)

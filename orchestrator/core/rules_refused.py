@@ -12,6 +12,7 @@ from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core.draft import SLOTS, SPAWNED, Draft
 from orchestrator.core.rules_approval import reject
+from orchestrator.core.rules_budget import pause
 from orchestrator.core.rules_mail import cancel, mail_arrived
 from orchestrator.core.rules_standing import pruned_mark, watchdog_timer
 from orchestrator.core.rules_task import fail
@@ -24,6 +25,7 @@ _WHY = {
     SPAWNED: "this tree may make {detail} agents in all, and it has; go on with those that there are",
     "unknown_target": "no such agent; refresh with subagent_list",
     "archived_target": "that agent is archived: nothing can be sent to it",
+    "budget_spent": "the tree's budget of {detail} is spent: no agent can be made until more is added",
     "queue_full": "that agent's queue is full; try again later",
 }
 
@@ -39,15 +41,17 @@ def commit_refused(draft: Draft, command: c.CommitRefused) -> None:
             _call_refused(draft, call_id, _why(command))
         case c.TimerFired(id):
             _watchdog_refused(draft, id)
+        case c.BeginRequest() if command.reason in {"budget_spent", "budget_reserved"}:
+            pause(draft, command)
         case c.BeginRequest():
             fail(draft, _why(command))
+        case c.Submitted(id):
+            # A word to an agent that is gone, or too busy to be told.
+            draft.add(e.error(id, _why(command)))
         case _:
             raise ValueError(f"{type(refused).__name__} was refused: {_why(command)}")
 
 
-        case c.Submitted(id):
-            # A word to an agent that is gone, or too busy to be told.
-            draft.add(e.error(id, _why(command)))
 def _why(command: c.CommitRefused) -> str:
     text = _WHY.get(command.reason)
     return text.format(detail=command.detail) if text else f"refused: {command.reason} {command.detail}"

@@ -10,6 +10,7 @@ from orchestrator.core import entries as e
 from orchestrator.core.context import TURN_ABORTED_MARKER, context_change, environment_context, is_context
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import call_output, user_message
+from orchestrator.core.rules_budget import give_up_waiting
 from orchestrator.core.rules_standing import came_to_rest, end_watchdogs, took_task
 from orchestrator.core.state import Phase, Queued, State
 from orchestrator.core.tokens import counted
@@ -226,6 +227,7 @@ def give_up(draft: Draft, message: str, codex_error_info: Any = None, why: str =
 def abort(draft: Draft, reason: str, elapsed_s: Mapping[str, float] | None = None) -> None:
     """Ends a task of which nothing runs any more; every call gets an output that says so."""
     task = draft.task
+    give_up_waiting(draft)
     if task.request is not None:
         draft.add(e.request_ended(task.request.n, "stopped"))
     close_calls(draft, elapsed_s)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from orchestrator.core import entries as e
 from orchestrator.core.commands import TimerFired
-from orchestrator.core.draft import Draft
+from orchestrator.core.draft import BUDGET_TIMER, Draft
 from orchestrator.core.rules_approval import resolve
 from orchestrator.core.rules_await import timed_out
+from orchestrator.core.rules_budget import resume
 from orchestrator.core.rules_standing import watchdog_timer
 from orchestrator.core.rules_subagents import watchdog_fired
 from orchestrator.core.rules_task import RETRY_TIMER, approval_timer, wait_timer
@@ -14,6 +15,9 @@ from orchestrator.core.rules_task import RETRY_TIMER, approval_timer, wait_timer
 
 def timer_fired(draft: Draft, command: TimerFired) -> None:
     """A retry's delay is over, nobody answered an approval in time, a wait ends, a watchdog barks."""
+    if command.id == BUDGET_TIMER:
+        resume(draft)
+        return
     for watchdog in draft.state.tree.watchdogs.values():
         if command.id == watchdog_timer(watchdog.agent_id) and command.generation == watchdog.generation:
             watchdog_fired(draft, watchdog)

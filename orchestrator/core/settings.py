@@ -83,6 +83,8 @@ class TreeRules:
     watchdog_floor_s: float = 30.0
     watchdogs: int = 16
     """Watchdogs that one agent may keep."""
+    budgets: Mapping[str, int] = field(default_factory=dict)
+    """What the tree may use at first: `tokens`, `cost` (millionths), `requests`, `wall` (milliseconds)."""
 
     @classmethod
     def of(cls, wire: Mapping[str, Any]) -> TreeRules:

@@ -17,11 +17,12 @@ from orchestrator.broker.records import Approval, NewEntry, NewEvent, TimerSet
 from orchestrator.core.blobs import externalise
 from orchestrator.core.chain import SALT_BYTES, ChainKey, next_chain, payload_digest
 from orchestrator.core.draft import Decision, TreePart
-from orchestrator.core.entries import EVENT_MSG
+from orchestrator.core.entries import DENDRO, EVENT_MSG
 from orchestrator.core.evolve import evolve
 from orchestrator.core.replacing import replace
 from orchestrator.core.state import State
 from orchestrator.core.stored import encode_entry, encode_event
+from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.tree_step import TreeSite, TreeStep
 
 
@@ -41,6 +42,7 @@ class Writer:
     epoch: int
     random_bytes: Callable[[int], bytes]
     key: ChainKey | None = None
+    accounting: Accounting = field(default_factory=Accounting)
 
     @property
     def secret(self) -> bytes:
@@ -74,6 +76,8 @@ class Step:
     def take(self, decision: Decision) -> None:
         """Adds one decision: from here on the position is what the log will say."""
         for entry in decision.entries:
+            if entry.type == DENDRO:
+                self._account(entry.payload)
             encoded = encode_entry(entry, self.at_ms, self.blobs)
             self._append(encoded.line)
             seq = self.position.seq
@@ -94,12 +98,29 @@ class Step:
         if decision.tree is not None:
             self._take_tree(decision.tree)
 
-    def _take_tree(self, part: TreePart) -> None:
+    def _account(self, fact: Mapping[str, Any]) -> None:
+        """A request's begin reserves, its end settles."""
+        accounting, state = self.writer.accounting, self.position.state
+        match fact["kind"]:
+            case "request_begun" if reservation := accounting.reservation(state, fact):
+                self._shared.reservation = reservation
+            case "request_ended" if settlement := accounting.settlement(state, fact):
+                self._shared.settlements.append(settlement)
+            case _:
+                pass
+
+    @property
+    def _shared(self) -> TreeStep:
         if self.tree is None:
             self.tree = TreeStep()
+        return self.tree
+
+    def _take_tree(self, part: TreePart) -> None:
+        if part.budget_wait:
+            self._shared.budget_wait = self.writer.accounting.wait(self.position.state)
         facts = self.position.state.facts
         site = TreeSite(facts, self.writer.random_bytes, self.writer.secret, self.blobs, self.at_ms)
-        self.size += self.tree.take(part, site, events_before=len(self.events))
+        self.size += self._shared.take(part, site, events_before=len(self.events))
 
     @property
     def weight(self) -> int:

@@ -47,6 +47,7 @@ from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import encode_snapshot
 from orchestrator.core.state import Call, State
 from orchestrator.protocol.ops import CancelAgent, ExecApproval, MessageAgent, PatchApproval
+from orchestrator.runtime.budget import Accounting, nearly_used, warnings
 from orchestrator.runtime.commits import Writing
 from orchestrator.runtime.deltas import Delta
 from orchestrator.runtime.effects import EffectKey, Effects
@@ -85,6 +86,8 @@ class RunnerConfig:
 
     rules: Rules = field(default_factory=Rules)
     chain_key: ChainKey | None = None
+    accounting: Accounting = field(default_factory=Accounting)
+    """What model requests cost."""
     snapshot_every: int = 256
     keep_deltas: bool = False
     """Whether deltas join the rollout as well."""
@@ -105,12 +108,13 @@ class Runner:
         self._config = config
         self._claimed = claimed
         self._cache = cache
-        self._writer = Writer(claimed.claim.epoch, ports.random_bytes, config.chain_key)
+        self._writer = Writer(claimed.claim.epoch, ports.random_bytes, config.chain_key, config.accounting)
         self._writing = Writing(ports, claimed.claim)
         self._effects = Effects(ports, claimed.claim.session, self._effect_ended)
         self._workspace = Workspace(ports.workspace)
         self._inbox: deque[Arrival] = deque()
         self._trial = Trial()
+        self._warned: set[tuple[str, int | None]] = set()
         self._agents: TreeLookups | None = None
         self._wake = asyncio.Event()
         self._cursor = claimed.cursor
@@ -314,7 +318,7 @@ class Runner:
             state = step.position.state
             for work in outstanding(state, self._rules(state)):
                 match work:
-                    case AssessCall() | OweRequest() if fault := await self._workspace.fault(state):
+                    case AssessCall() | OweRequest() if fault := await self._fault(state):
                         self._decide(step, c.TaskRefused(fault))
                         return
                     case AssessCall(call_id) if step.tree and looks_up(_call(state, call_id)):
@@ -334,6 +338,13 @@ class Runner:
                     case _:
                         continue
                 break
+
+    async def _fault(self, state: State) -> str:
+        """Why the task cannot go on here; empty if it can."""
+        model = self._config.accounting.lacks_price(state)
+        if model:
+            return f"the tree has a cost budget and model {model} has no price: set model_prices.{model!r}"
+        return await self._workspace.fault(state) or ""
 
     def _make(self, step: Step, command: c.Command) -> None:
         """A command that nobody sent: the state owes it."""
@@ -388,6 +399,7 @@ class Runner:
 
     def _committed(self, step: Step, answer: Committed) -> None:
         self._trial.committed()
+        self._warn(answer)
         first = self._position.seq + 1
         self._unexported += [
             StoredEntry(seq, self.claim.epoch, entry.payload, entry.salt, entry.chain)
@@ -396,6 +408,14 @@ class Runner:
         self._position = step.position
         if _number(answer.sq_tip) > _number(self._read_to):
             self._unread = True
+
+    def _warn(self, answer: Committed) -> None:
+        """Tells of budgets that are nearly used up, each once."""
+        news = [a for a in nearly_used(answer.budget) if (a.kind, a.limit) not in self._warned]
+        told = warnings(self._state, news)
+        if told is not None:
+            self._warned.update((account.kind, account.limit) for account in news)
+            self._inbox.append((Decision(tree=told), None))
 
     async def _refused(self, answer: Refused) -> None:
         """Nothing of the step was written: its parts are decided again."""

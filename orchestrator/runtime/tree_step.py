@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from orchestrator.broker.records import Mail, NewEntry, NewEvent, NewSession, NewSubmission
-from orchestrator.broker.tree_records import Draw, TreeEvent
+from orchestrator.broker.tree_records import BudgetWait, Draw, Reservation, Settlement, TreeEvent
 from orchestrator.core.chain import GENESIS, SALT_BYTES, next_chain, payload_digest
 from orchestrator.core.draft import Letter, NewChild, TreePart
 from orchestrator.core.draft import TreeEvent as CoreEvent
@@ -51,6 +51,9 @@ class TreeStep:
     unless_marked: tuple[str, ...] = ()
     taken: tuple[int, int] = (0, 0)
     entries: int = 0
+    settlements: list[Settlement] = field(default_factory=list)
+    reservation: Reservation | None = None
+    budget_wait: BudgetWait | None = None
 
     def take(self, part: TreePart, site: TreeSite, events_before: int) -> int:
         """Adds a decision's part; answers how many bytes it adds to the commit."""
@@ -100,11 +103,11 @@ def _event(event: CoreEvent, after: int) -> TreeEvent:
     targets = tuple(SessionId(target) for target in event.targets)
     about = dumps(event.about) if event.about else b""
     if not event.inbox:
-        return TreeEvent((payload,), targets, about=about, after=after)
+        return TreeEvent((payload,), targets, about=about, after=after, once=event.once)
     # The last such place: texts of people come before it.
     head, _, tail = payload.rpartition(_DEPTHS)
     parts = (head + b'"pending_messages":', b',"pending_interrupts":', tail)
-    return TreeEvent(parts, targets, SessionId(event.inbox), about, after)
+    return TreeEvent(parts, targets, SessionId(event.inbox), about, after, event.once)
 
 
 def _born(child: NewChild, site: TreeSite) -> NewSession:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 from orchestrator.broker.records import Refused
 from orchestrator.core import commands as c
@@ -54,8 +55,19 @@ class Trial:
             return
         (command, sq_id) = commands[0]
         assert not isinstance(command, (Delta, Decision))
+        if isinstance(command, c.CommitRefused) and answer.reason == "budget_free":
+            # Room was made between the two commits: it is tried once more.
+            inbox.appendleft((command.command, sq_id))
+            return
         if isinstance(command, c.CommitRefused):
             raise RefusedTwice(f"{command.reason}, then {answer.reason} {answer.detail}")
-        instead: Arrival = (c.CommitRefused(command, answer.reason, answer.detail), sq_id)
+        refused = c.CommitRefused(command, answer.reason, answer.detail, _budget(answer))
+        instead: Arrival = (refused, sq_id)
         kept = [instead if arrival is commands[0] else arrival for arrival in self.arrived]
         inbox.extendleft(reversed(kept if self.arrived else [instead]))
+
+
+def _budget(answer: Refused) -> dict[str, Any]:
+    """The account that refused, as events tell of it."""
+    found = next((account for account in answer.budget if account.kind == answer.detail), None)
+    return {} if found is None else {"kind": found.kind, "limit": found.limit, "used": found.spent}

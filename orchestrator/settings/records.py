@@ -440,6 +440,21 @@ class AgentSettings:
     watchdogs: int = setting(16, "agents.max_watchdogs", at_least=0)
     """Watchdogs that one agent may keep."""
 
+    budget_tokens: int | None = setting(None, "agents.budget_tokens", at_least=1, shown_default="no limit")
+    """Tokens that one tree may use, the root's too. Reserved before each request and settled after it: the
+    overshoot is what is in flight. At the end of a budget the tree pauses, and goes on when more is added."""
+
+    budget_cost: float | None = setting(None, "agents.budget_cost", at_least=0, shown_default="no limit")
+    """Dollars, by `model_prices`. A model without a price is refused then."""
+
+    budget_requests: int | None = setting(
+        None, "agents.budget_requests", at_least=1, shown_default="no limit"
+    )
+    """Model requests."""
+
+    budget_wall_s: float | None = setting(None, "agents.budget_wall_s", at_least=1, shown_default="no limit")
+    """Seconds since the tree was made."""
+
 
 @dataclass(frozen=True, slots=True)
 class WireSettings:

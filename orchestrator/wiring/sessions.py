@@ -12,6 +12,7 @@ from orchestrator.core.ids import new_session_id
 from orchestrator.core.settings import SessionFacts, TreeRules, TurnSettings, WorkspaceMark
 from orchestrator.gateways.workspace import Workspace, mark
 from orchestrator.settings import Settings
+from orchestrator.settings.records import AgentSettings
 from orchestrator.wiring.deploying import session_pool
 
 VERSION = version("dendro-orchestrator")
@@ -66,7 +67,19 @@ def tree_rules(settings: Settings) -> TreeRules:
         autosubmit=agents.autosubmit,
         await_floor_s=agents.await_floor_s,
         watchdogs=agents.watchdogs,
+        budgets=_budgets(agents),
     )
+
+
+def _budgets(agents: AgentSettings) -> dict[str, int]:
+    """In the units of a tree's accounts: millionths of a dollar, milliseconds."""
+    limits = {
+        "tokens": agents.budget_tokens,
+        "cost": None if agents.budget_cost is None else int(agents.budget_cost * 1_000_000),
+        "requests": agents.budget_requests,
+        "wall": None if agents.budget_wall_s is None else int(agents.budget_wall_s * 1000),
+    }
+    return {kind: limit for kind, limit in limits.items() if limit is not None}
 
 
 def turn_settings(settings: Settings) -> TurnSettings:

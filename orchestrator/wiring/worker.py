@@ -13,6 +13,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.core.settings import Rules
 from orchestrator.model.provider import Provider, ProviderSecrets
 from orchestrator.runtime.archive import Archive
+from orchestrator.runtime.budget import Accounting, Price
 from orchestrator.runtime.calls import ToolCalls
 from orchestrator.runtime.patience import PatientTexts
 from orchestrator.runtime.ports import Ports, ProviderPolicy
@@ -137,6 +138,7 @@ def _worker_config(settings: Settings, broker: Broker) -> WorkerConfig:
         runner=RunnerConfig(
             rules=Rules(auto_compact_limit=settings.model.auto_compact_token_limit),
             chain_key=chain_key(settings),
+            accounting=_accounting(settings),
             confirm_effects=_confirmation(settings, broker),
             keep_deltas=settings.log.rollout_deltas,
             snapshot_every=settings.log.snapshot_every,
@@ -144,6 +146,12 @@ def _worker_config(settings: Settings, broker: Broker) -> WorkerConfig:
             drain_grace_s=worker.drain_grace_s,
         ),
     )
+
+
+def _accounting(settings: Settings) -> Accounting:
+    model = settings.model
+    prices = {name: Price(p.input, p.cached_input, p.output) for name, p in model.prices.items()}
+    return Accounting(prices, model.max_output_tokens)
 
 
 def _confirmation(settings: Settings, broker: Broker) -> Callable[[], Awaitable[bool]] | None:

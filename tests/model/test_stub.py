@@ -141,7 +141,7 @@ async def _only_item(peer: Connected, history: list[dict[str, Any]]) -> dict[str
 
 @pytest.mark.parametrize("name", ["gpt-5", "shell:", "shell:-1", "shell:x", "shell"])
 def test_unknown_behaviour_is_refused_with_the_known_ones(name: str) -> None:
-    with pytest.raises(UnknownBehaviour, match="echo, survey, instant or shell:N"):
+    with pytest.raises(UnknownBehaviour, match="echo, survey, tree, instant or shell:N"):
         behaviour(name)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from orchestrator.model.stub.conversation import Conversation
 from orchestrator.model.stub.script import Answer, Call, Script, Step, StubRequest, Text
 from orchestrator.model.stub.survey import survey_step
+from orchestrator.model.stub.tree import tree_step
 
 _INSTANT = Step(items=(Text("All done."),))
 
@@ -34,18 +35,18 @@ class Behaviour:
 
 
 def behaviour(name: str) -> Script:
-    """The behaviour of this name: `echo`, `survey`, `instant`, or `shell:N`.
+    """The behaviour of this name: `echo`, `survey`, `tree`, `instant`, or `shell:N`.
 
     Raises `UnknownBehaviour`.
     """
-    fixed = {"echo": _echo, "survey": survey_step, "instant": _instant}
+    fixed = {"echo": _echo, "survey": survey_step, "instant": _instant, "tree": tree_step}
     if name in fixed:
         return Behaviour(name, fixed[name])
     kind, _, count = name.partition(":")
     if kind == "shell" and count.isdecimal():
         return Behaviour(name, lambda conversation: _shell(conversation, int(count)))
     raise UnknownBehaviour(
-        f"the model stub has no behaviour {name!r}; choose echo, survey, instant or shell:N"
+        f"the model stub has no behaviour {name!r}; choose echo, survey, tree, instant or shell:N"
     )
 
 

@@ -77,14 +77,14 @@ def survey_step(conversation: Conversation) -> Step:
         return Step(items=(Reasoning("**Planning** the survey before touching anything."), _plan_call(0)))
     if question := _next_question(conversation):
         return Step(items=(Reasoning(question.thought), _ask(question)))
-    written = _written(conversation)
-    if written is None:
+    done = written(conversation)
+    if done is None:
         thought = Reasoning("**Writing** the report from what the commands printed.")
         progress = (_plan_call(1),) if planning and len(plans) < 2 else ()
-        return Step(items=(thought, *progress, _patch_call(conversation)))
+        return Step(items=(thought, *progress, patch_call(conversation, _report(conversation))))
     if planning and len(plans) < 3:
         return Step(items=(_plan_call(3),))
-    return Step(items=(Text(_closing(conversation, written)),))
+    return Step(items=(Text(_closing(conversation, done)),))
 
 
 def _next_question(conversation: Conversation) -> _Question | None:
@@ -144,9 +144,9 @@ def _plan_call(done: int) -> Call:
     return Call("update_plan", {"plan": plan})
 
 
-def _patch_call(conversation: Conversation) -> OutputItem:
-    """The patch in the form that the tools on offer take."""
-    patch = _patch(report_path(conversation.task), _report(conversation))
+def patch_call(conversation: Conversation, report: Sequence[str]) -> OutputItem:
+    """The patch that writes a report, in the form that the tools on offer take."""
+    patch = _patch(report_path(conversation.task), report)
     match conversation.tools.get("apply_patch"):
         case "custom":
             return CustomCall("apply_patch", patch)
@@ -156,7 +156,7 @@ def _patch_call(conversation: Conversation) -> OutputItem:
             return Call("shell", {"command": ["apply_patch", patch]})
 
 
-def _written(conversation: Conversation) -> ToolOutput | None:
+def written(conversation: Conversation) -> ToolOutput | None:
     """What the patch answered, None while it has to be tried (again)."""
     patches = [
         call

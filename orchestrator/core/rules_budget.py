@@ -1,0 +1,44 @@
+"""A task whose tree has no budget left: it waits, holding nothing, until there is room again."""
+
+from __future__ import annotations
+
+from orchestrator.core import entries as e
+from orchestrator.core.commands import CommitRefused
+from orchestrator.core.draft import BUDGET_TIMER, Draft, TreeEvent
+
+FAR_MS = 365 * 24 * 3_600_000
+"""The timer's own time hardly matters: the commit that makes room makes it due."""
+
+
+def pause(draft: Draft, refused: CommitRefused) -> None:
+    """The request that is owed does not fit: because of what others hold, or because all is spent."""
+    draft.add(e.agent_changed(paused=refused.reason))
+    draft.set_timer(BUDGET_TIMER, draft.moment.at_ms + FAR_MS)
+    draft.tree.budget_wait = True
+    if refused.reason == "budget_spent":
+        _tell(draft, refused)
+
+
+def _tell(draft: Draft, refused: CommitRefused) -> None:
+    """One event for the whole tree: it goes on when the budget is raised."""
+    facts, account = draft.state.facts, dict(refused.budget)
+    message = {
+        "type": "warning",
+        "message": f"the tree's budget of {refused.detail} is spent: it is paused until more is added",
+        "budget": {**account, "agent_id": facts.agent_id},
+    }
+    once = f"{refused.detail}:100"
+    draft.tree.events.append(TreeEvent(draft.task_id, message, (facts.tree_id,), once=once))
+
+
+def resume(draft: Draft) -> None:
+    """There may be room now; the request is tried again."""
+    if draft.state.tree.paused:
+        draft.add(e.agent_changed(paused=""))
+
+
+def give_up_waiting(draft: Draft) -> None:
+    """The task ends while it waits for a budget."""
+    if draft.state.tree.paused:
+        draft.clear_timer(BUDGET_TIMER)
+        draft.add(e.agent_changed(paused=""))

@@ -1,0 +1,227 @@
+"""The `tree` behaviour: a root that divides a repository among agents and merges what they say.
+
+    root ── a surveyor for each large folder ── the first of them has a reader of its own
+         ├─ a fork, which knows what the root has seen
+         ├─ one that asks for permission
+         ├─ one that waits, and is interrupted with other orders
+         └─ one that fails
+
+Every agent recognises its part by the first word of its task, and derives its next step
+from its conversation alone, as `survey` does. No figure in a report is not a command's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from orchestrator.model.stub.conversation import Conversation, MadeCall
+from orchestrator.model.stub.script import Call, OutputItem, Reasoning, Step, Text
+from orchestrator.model.stub.survey import patch_call, report_path, written
+
+_FOLDERS = "git ls-files | grep / | cut -d/ -f1 | sort | uniq -c | sort -rn | head -n 3"
+_TIMEOUT_MS = 20_000
+_WAIT_MS = 600_000
+_MAX_LINES = 12
+
+
+def tree_step(conversation: Conversation) -> Step:
+    """The next step of whoever this conversation belongs to."""
+    word = conversation.task.split(" ", 1)[0].rstrip(":").lower()
+    return _PARTS.get(word, _root)(conversation)
+
+
+# ── the root ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _root(conversation: Conversation) -> Step:
+    folders = _said(conversation, _FOLDERS)
+    if folders is None:
+        return _run("**Dividing the work**: which folders hold the most files?", _FOLDERS)
+    if not _named(conversation, "subagent_spawn"):
+        thought = Reasoning("**Spawning** one agent for each folder, and a few for the rest.")
+        return Step(items=(thought, *_spawns(_folder_names(folders)), _fork()))
+    waiter = _agent_of(conversation, "waiter")
+    if waiter is not None and not _named(conversation, "subagent_send_message"):
+        order = {"agent_id": waiter, "interrupt": True, "prompt": "Count the test files instead of waiting."}
+        return Step(
+            items=(Reasoning("**Redirecting** the one that waits."), Call("subagent_send_message", order))
+        )
+    if _still_waiting(conversation):
+        return Step(items=(Call("subagent_await", {}),))
+    done = written(conversation)
+    if done is None:
+        thought = Reasoning("**Merging** what the agents reported.")
+        return Step(items=(thought, patch_call(conversation, _report(conversation))))
+    results = _results(conversation)
+    return Step(
+        items=(Text(f"{len(results)} agents reported; {report_path(conversation.task)} has it all."),)
+    )
+
+
+def _spawns(folders: Sequence[str]) -> list[OutputItem]:
+    spawned: list[OutputItem] = []
+    for place, folder in enumerate(folders):
+        helper = " with a reader of your own" if place == 0 else ""
+        spawned.append(_spawn(folder, f"Survey the folder `{folder}`{helper}."))
+    asks = "Ask for permission to look at the object store, and say what it holds."
+    waits = "Wait for orders."
+    fails = "Fail: this one shows what a failure looks like."
+    return [*spawned, _spawn("asker", asks), _spawn("waiter", waits), _spawn("failing", fails)]
+
+
+def _spawn(label: str, prompt: str) -> Call:
+    return Call("subagent_spawn", {"label": label, "prompt": prompt})
+
+
+def _fork() -> Call:
+    return Call("subagent_fork", {"label": "historian", "prompt": "History: what was done here last?"})
+
+
+def _folder_names(listing: str) -> list[str]:
+    return [line.split(maxsplit=1)[1] for line in listing.splitlines() if line.strip()]
+
+
+def _agent_of(conversation: Conversation, label: str) -> int | None:
+    for made in _decoded(_named(conversation, "subagent_spawn")):
+        if made.get("label") == label:
+            return int(made["agent_id"])
+    return None
+
+
+def _still_waiting(conversation: Conversation) -> bool:
+    """Whether agents are at work, as the last look at them said."""
+    awaits = _decoded(_named(conversation, "subagent_await"))
+    return not awaits or bool(awaits[-1].get("waiting"))
+
+
+def _results(conversation: Conversation) -> list[Mapping[str, Any]]:
+    """Everything that came by an await, asked for or not."""
+    awaits = _decoded(_named(conversation, "subagent_await"))
+    return [ready for answer in awaits for ready in answer.get("ready", ()) if ready["completion"]]
+
+
+def _report(conversation: Conversation) -> list[str]:
+    lines = ["# What the agents found", "", f"Asked for: {conversation.task.splitlines()[0]}", ""]
+    for result in sorted(_results(conversation), key=lambda ready: ready["metadata"]["agent_id"]):
+        about = result["metadata"]
+        lines += [f"## {about['label'] or 'agent'} (agent {about['agent_id']})", ""]
+        lines += [*_outcome(result["completion"]), ""]
+    return lines[:-1]
+
+
+def _outcome(completion: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    ((kind, content),) = completion.items()
+    text = next(iter(content.values())) or "nothing"
+    shown = [f"    {line}".rstrip() for line in str(text).splitlines()[:_MAX_LINES]]
+    return shown if kind == "Completed" else [f"It ended early ({kind.lower()}):", "", *shown]
+
+
+# ── the agents ────────────────────────────────────────────────────────────────────────────────
+
+
+def _survey(conversation: Conversation) -> Step:
+    folder = _quoted_in(conversation.task)
+    count = f"git ls-files {folder} | wc -l"
+    longest = f"git grep -I -c '' -- {folder} | sort -t: -k2 -rn | head -n 3"
+    for thought, script in ((f"**Counting** in {folder}", count), (f"**Weighing** {folder}", longest)):
+        if _said(conversation, script) is None:
+            return _run(thought, script)
+    heaviest = (_said(conversation, longest) or "").partition("\n")[0].rpartition(":")[0]
+    if "reader" in conversation.task and heaviest:
+        if not _named(conversation, "subagent_spawn"):
+            return Step(items=(_spawn("reader", f"Read how `{heaviest}` begins."),))
+        if _still_waiting(conversation):
+            return Step(items=(Call("subagent_await", {}),))
+    read = [str(next(iter(r["completion"].values()))["last_message"]) for r in _results(conversation)]
+    said = [f"{folder}: {_said(conversation, count)} files; the longest:", _said(conversation, longest) or ""]
+    return Step(items=(Text("\n".join([*said, *read])),))
+
+
+def _read(conversation: Conversation) -> Step:
+    return _report_of(conversation, "**Reading**", f"head -n 3 {_quoted_in(conversation.task)}")
+
+
+def _history(conversation: Conversation) -> Step:
+    return _report_of(conversation, "**Looking back**", "git log --oneline -n 3")
+
+
+def _count(conversation: Conversation) -> Step:
+    return _report_of(conversation, "**Counting tests**", "git ls-files | grep -c test")
+
+
+def _wait(conversation: Conversation) -> Step:
+    command = {"command": ["sleep", "600"], "timeout_ms": _WAIT_MS}
+    return Step(items=(Reasoning("**Waiting** for orders."), Call("shell", command)))
+
+
+def _ask(conversation: Conversation) -> Step:
+    command = ["git", "count-objects", "-v"]
+    asked = [call for call in _named(conversation, "shell") if call.output is not None]
+    if asked and asked[-1].output is not None:
+        return Step(items=(Text(asked[-1].output.text),))
+    why = {"with_escalated_permissions": True, "justification": "The object store is outside of my reach."}
+    return Step(items=(Reasoning("**Asking** first."), Call("shell", {"command": command, **why})))
+
+
+def _fail(conversation: Conversation) -> Step:
+    message = "this agent was made to fail"
+    return Step(status=400, body={"error": {"code": "invalid_request", "message": message}})
+
+
+_PARTS: Mapping[str, Callable[[Conversation], Step]] = {
+    "survey": lambda conversation: (_survey if "folder `" in conversation.task else _root)(conversation),
+    "read": _read,
+    "history": _history,
+    "count": _count,
+    "wait": _wait,
+    "ask": _ask,
+    "fail": _fail,
+}
+
+
+# ── what a conversation says ──────────────────────────────────────────────────────────────────
+
+
+def _run(thought: str, script: str) -> Step:
+    command = {"command": ["bash", "-c", script], "timeout_ms": _TIMEOUT_MS}
+    return Step(items=(Reasoning(thought), Call("shell", command)))
+
+
+def _report_of(conversation: Conversation, thought: str, script: str) -> Step:
+    said = _said(conversation, script)
+    return _run(thought, script) if said is None else Step(items=(Text(said or "nothing"),))
+
+
+def _said(conversation: Conversation, script: str) -> str | None:
+    """What a script printed; None if it was not run, or nobody knows whether it was."""
+    for call in _named(conversation, "shell"):
+        settled = call.output is not None and not call.output.in_doubt
+        if settled and call.output is not None and orjson.loads(call.arguments)["command"][-1] == script:
+            return call.output.text.strip()
+    return None
+
+
+def _named(conversation: Conversation, name: str) -> list[MadeCall]:
+    return [call for call in conversation.calls if call.name == name]
+
+
+def _decoded(calls: Sequence[MadeCall]) -> list[dict[str, Any]]:
+    """The outputs that are JSON objects; a refusal is a sentence."""
+    found = []
+    for call in calls:
+        try:
+            value = orjson.loads(call.output.text if call.output is not None else "")
+        except orjson.JSONDecodeError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
+
+
+def _quoted_in(task: str) -> str:
+    found = re.search(r"`([^`]+)`", task)
+    return found[1] if found else "."

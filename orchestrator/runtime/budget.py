@@ -1,0 +1,130 @@
+"""What model requests cost their tree: reserved when they begin, settled when they end.
+
+Both are read off the step's own entries, so that whoever commits the end of a request
+settles it, a takeover too. Nothing is decided here: a budget's refusal comes from the
+commit, and what follows from it is the core's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from orchestrator.broker.tree_records import Account, BudgetWait, Reservation, Settlement, Spend
+from orchestrator.broker.trees import warned
+from orchestrator.core.blobs import is_reference
+from orchestrator.core.draft import BUDGET_TIMER, TreeEvent, TreePart
+from orchestrator.core.state import State
+from orchestrator.core.tokens import Usage
+
+BYTES_A_TOKEN = 4
+NEAR = 0.8
+"""The share of a budget from which on people are warned."""
+_NOTHING = Spend()
+_FREE = frozenset({"waiting"})
+"""Ends of a request that no provider served."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Dollars a million tokens; that is millionths of a dollar a token."""
+
+    input: float
+    cached_input: float
+    output: float
+
+    def cost(self, usage: Usage) -> int:
+        """In millionths of a dollar, rounded up: a budget is never short of what was billed."""
+        fresh = usage.input_tokens - usage.cached_input_tokens
+        exact = fresh * self.input + usage.cached_input_tokens * self.cached_input
+        exact += usage.output_tokens * self.output
+        return int(-(-exact // 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Accounting:
+    """What a worker knows of costs."""
+
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    max_output_tokens: int = 16_000
+
+    def lacks_price(self, state: State) -> str:
+        """The model that a cost budget cannot be kept for; empty if there is none."""
+        settings = (state.task or state).settings
+        budgets = state.facts.tree_rules.budgets
+        return settings.model if "cost" in budgets and settings.model not in self.prices else ""
+
+    def estimate(self, state: State) -> Spend:
+        """The most that the next request may use: its input at four bytes a token, and a full answer."""
+        sizes = (_size(item) for item in state.history)
+        tokens = sum(sizes) // BYTES_A_TOKEN
+        usage = Usage(tokens, 0, self.max_output_tokens, 0, tokens + self.max_output_tokens)
+        return self._spend(state, usage)
+
+    def _spend(self, state: State, usage: Usage) -> Spend:
+        price = self.prices.get((state.task or state).settings.model)
+        return Spend(usage.total_tokens, price.cost(usage) if price else 0, 1)
+
+    def reservation(self, state: State, fact: Mapping[str, Any]) -> Reservation | None:
+        """For a request that `fact` says begins, if its tree has a budget."""
+        if not state.facts.tree_rules.budgets:
+            return None
+        return Reservation(str(fact["n"]), self.estimate(state))
+
+    def settlement(self, state: State, fact: Mapping[str, Any]) -> Settlement | None:
+        """For a request that `fact` says ended; `state` is that before it."""
+        alone = state.facts.is_root and not state.tree.children and not state.facts.tree_rules.budgets
+        if alone:
+            return None
+        used: Spend | None = None
+        if fact["outcome"] in _FREE:
+            used = _NOTHING
+        elif fact.get("usage"):
+            used = self._spend(state, Usage.of(fact["usage"]))
+        return Settlement(str(fact["n"]), used)
+
+    def wait(self, state: State) -> BudgetWait:
+        """For the request that had no room."""
+        return BudgetWait(self.estimate(state), BUDGET_TIMER)
+
+
+def _size(value: Any) -> int:
+    """The bytes of an item as a request carries it: a large text counts whole."""
+    if is_reference(value):
+        return int(value["bytes"])
+    if isinstance(value, Mapping):
+        return sum(len(key) + _size(inner) for key, inner in value.items())
+    if isinstance(value, (list, tuple)):
+        return sum(map(_size, value))
+    return len(value.encode()) if isinstance(value, str) else len(orjson.dumps(value))
+
+
+def warnings(state: State, accounts: Sequence[Account]) -> TreePart | None:
+    """What people are told of budgets that are nearly used up."""
+    if not accounts:
+        return None
+    id = state.task.id if state.task is not None else ""
+    return TreePart(events=tuple(_warning(account, state, id) for account in accounts))
+
+
+def nearly_used(accounts: tuple[Account, ...]) -> list[Account]:
+    """The budgets that people should hear of before they are spent."""
+    return [a for a in accounts if a.limit and a.limit > a.spent >= NEAR * a.limit]
+
+
+def _warning(account: Account, state: State, id: str) -> TreeEvent:
+    used = f"{account.spent} of {account.limit}"
+    message = {
+        "type": "warning",
+        "message": f"the tree has used {used} of its budget of {account.kind}",
+        "budget": {
+            "kind": account.kind,
+            "limit": account.limit,
+            "used": account.spent,
+            "agent_id": state.facts.agent_id,
+        },
+    }
+    return TreeEvent(id, message, (state.facts.tree_id,), once=warned(account.kind))

@@ -1,0 +1,86 @@
+"""Budgets of a tree: reserved, settled, warned of, spent, raised."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.broker.tree_records import LimitChange
+from orchestrator.runtime.budget import Accounting, Price
+from tests.runtime.players import calls, message
+from tests.runtime.wires import Gate
+from tests.tree.forest import Forest, asks
+
+WAITS = [asks("w", "await")]
+pytestmark = pytest.mark.realredis
+
+
+async def test_spent_budget_pauses_the_tree_and_more_of_it_lets_it_go_on(forest: Forest) -> None:
+    forest.minds.will("root", [calls("c1")], [calls("c2")], [message("through")])
+    await forest.plant(budgets={"tokens": 20})
+    forest.start()
+    events = await forest.stage.until(forest.root, "warning")
+    told = events[-1].msg
+    assert "is spent" in told["message"]
+    assert told["budget"] == {"kind": "tokens", "limit": 20, "used": 24, "agent_id": 0}
+    assert len(forest.minds.prompts) == 2, "no third request"
+    assert forest.tools.started["c2"] == 1, "what was asked for before still runs"
+    await forest.stage.broker.raise_limits(forest.tree, LimitChange("more", {"tokens": 1_000_000}))
+    events = await forest.stage.until(forest.root, "task_complete")
+    assert events[-1].msg["last_agent_message"] == "through"
+
+
+async def test_warning_comes_before_the_end_of_a_budget_and_once(forest: Forest) -> None:
+    forest.minds.will("root", *[[calls(f"c{n}")] for n in range(8)], [message("through")])
+    await forest.plant(budgets={"requests": 10})
+    forest.start()
+    events = await forest.stage.until(forest.root, "task_complete")
+    warnings = [event.msg["budget"] for event in events if event.type == "warning"]
+    assert [(w["kind"], w["used"]) for w in warnings] == [("requests", 8)]
+
+
+async def test_children_draw_from_the_trees_budget(forest: Forest) -> None:
+    forest.minds.will("root", [asks("a", "spawn", prompt="[a] work")], WAITS, [message("ok")])
+    forest.minds.will("a", [message("x")])
+    await forest.plant(budgets={"tokens": 1_000_000})
+    forest.start()
+    await forest.stage.until(forest.root, "task_complete")
+    registry = await forest.stage.broker.registry(forest.tree)
+    assert registry.budget["tokens"].spent == 12 * len(forest.minds.prompts)
+    assert registry.budget["tokens"].held == 0
+    assert registry.agents[1].used.tokens == 12  # type: ignore[index]
+
+
+async def test_request_that_others_reservations_crowd_out_waits_and_is_woken(forest: Forest) -> None:
+    gate = Gate()
+    forest.minds.will(
+        "root", [asks("a", "spawn", prompt="[a] work")], [gate, message("first")], [message("ok")]
+    )
+    forest.minds.will("a", [message("second")])
+    await forest.plant(budgets={"tokens": 20_000})
+    forest.start()
+    await gate.reached.wait()
+    while (await forest.stage.until(forest.root, "subagent_lifecycle"))[-1].msg.get("status") != "running":
+        pass
+    assert [forest.minds.name_of(prompt) for prompt in forest.minds.prompts] == ["root", "root"]
+    gate.open()
+    await forest.stage.until(forest.root, "task_complete")
+    await forest.stage.until(await forest.session_of(1), "task_complete")
+    assert len(forest.minds.seen_by("a")) == 1
+    assert not [e for e in await forest.log() if e.message["type"] == "warning"], "nothing is spent: no alarm"
+
+
+async def test_model_without_a_price_is_refused_under_a_cost_budget(forest: Forest) -> None:
+    await forest.plant(budgets={"cost": 1_000_000})
+    forest.start()
+    events = await forest.stage.until(forest.root, "task_complete")
+    assert "has no price" in next(event.msg["message"] for event in events if event.type == "error")
+    assert forest.minds.prompts == []
+
+
+async def test_cost_is_counted_in_millionths(forest: Forest) -> None:
+    forest.minds.will("root", [message("ok")])
+    await forest.plant(budgets={"cost": 1_000_000})
+    forest.start(accounting=Accounting({"gpt-5": Price(1.25, 0.125, 10.0)}))
+    await forest.stage.until(forest.root, "task_complete")
+    registry = await forest.stage.broker.registry(forest.tree)
+    assert registry.budget["cost"].spent == 33, "10 tokens in, 2 out: 12.5 + 20, rounded up"
