@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -205,11 +206,21 @@ class Scene:
 async def scene(root: Path, config: str, model: Sequence[Message]) -> AsyncIterator[Scene]:
     """Sets the stage and serves the scripted model; requests and log are read at the end."""
     stage = set_stage(root, _with_provider_table(config))
-    async with running(StubConfig(Scenario.parse(list(model)))) as stub:
-        found = Scene(stage, stub.base_url, Held())
-        yield found
-        found.held.requests += await _requests(stub.base_url)
-    found.held.rollout += list(_rollout(found.held))
+    try:
+        async with running(StubConfig(Scenario.parse(list(model)))) as stub:
+            found = Scene(stage, stub.base_url, Held())
+            yield found
+            found.held.requests += await _requests(stub.base_url)
+        found.held.rollout += list(_rollout(found.held))
+    finally:
+        _stop_orphan(stage)
+
+
+def _stop_orphan(stage: Stage) -> None:
+    """Ends the stage's own server if its last user was killed: nobody else will."""
+    pidfile = stage.data / "redis" / "redis.pid"
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):
+        os.kill(int(pidfile.read_text()), signal.SIGTERM)
 
 
 def _with_provider_table(config: str) -> str:
