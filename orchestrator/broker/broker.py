@@ -17,10 +17,12 @@ from orchestrator.broker.commit_requests import check_bounds, commit_call, other
 from orchestrator.broker.connection import Call
 from orchestrator.broker.errors import (
     BrokerError,
+    Corrupt,
     Misconfigured,
     QueueFull,
     SessionArchived,
     SubmissionConflict,
+    Unavailable,
     UnknownSession,
 )
 from orchestrator.broker.hints import wait_for_hints
@@ -122,25 +124,36 @@ class Broker(Trees, Storage, Admission):
         """Takes one session of the shard: an expired lease first, else the fairest that is due.
 
         Expired ones first: they have waited a whole lease already, and the pool may never be idle.
+        Raises `Corrupt` for a damaged session once nothing else can be claimed.
         """
+        damaged: list[Corrupt] = []
         keys, offset = [self.keys.due(shard, pool), self.keys.leases(shard, pool)], 0
         while True:
             now, expired, due = await self._wire.run(Call(load("peek"), keys, [offset, _CANDIDATES]))
             self._clock.heard(now)
             members = [*expired, *due]
             for member in members:
-                found = await self._try_claim(SessionId(member.decode()), (pool, worker, claim_id))
+                session = SessionId(member.decode())
+                found = await self._try_claim(session, (pool, worker, claim_id), damaged)
                 if found is not None:
                     return replace(found, others=len(members) > 1)
             if max(len(expired), len(due)) < _CANDIDATES:
+                if damaged:
+                    raise damaged[0]
                 return None
             # A page of sessions that need a newer worker must not hide those behind it.
             offset += _CANDIDATES
 
-    async def _try_claim(self, session: SessionId, who: tuple[str, str, str]) -> Claimed | None:
+    async def _try_claim(
+        self, session: SessionId, who: tuple[str, str, str], damaged: list[Corrupt]
+    ) -> Claimed | None:
         try:
             return await self._claim(session, who, parked=False)
         except (UnknownSession, SessionArchived):
+            return None
+        except Corrupt as error:
+            # It must not hide those behind it, and it must be told of when they are served.
+            damaged.append(error)
             return None
 
     async def claim_session(
@@ -295,6 +308,19 @@ class Broker(Trees, Storage, Admission):
                 raise unexpected("emit", code)
 
     # ── workers ───────────────────────────────────────────────────────────────────────────────
+
+    async def confirmed(self, replicas: int, timeout_s: float) -> bool:
+        """Whether so many replicas have everything that was written before this call; no answer means no.
+
+        WAIT speaks of the writes of its own connection, and a pool hands out any of them: so it follows
+        a write of its own, which stands behind all the others in the stream that replicas read.
+        """
+        mark = ("HSET", self.keys.topology(), "confirmed", "")
+        try:
+            _, have = await self._wire.commands([mark, ("WAIT", replicas, int(timeout_s * 1000))])
+        except Unavailable:
+            return False
+        return int(have) >= replicas
 
     async def heartbeat(self, worker: str, state: bytes) -> None:
         """Says that the worker lives, and how it is."""

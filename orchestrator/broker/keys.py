@@ -4,7 +4,7 @@ Names begin with the prefix (a setting, `dendro:`) and the shard's hash tag, so 
 a tree live in one slot and a script may touch them together.
 
     key                     type    written by                   read by           lives as long as
-    topology                hash    first process ever           every process     the deployment
+    topology                hash    first process; confirmed     every process     the deployment
     {s}:session:<session>   hash    every script                 all               the session
     {s}:sq:<session>        stream  submit fire commit create    claim, worker     unread entries
     {s}:eq:<session>        stream  commit emit claim create     followers         eq_ttl_s after the last

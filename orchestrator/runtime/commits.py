@@ -33,6 +33,8 @@ class Writing:
         self._turn = asyncio.Lock()
         self._deltas = Deltas()
         self._flush: asyncio.Task[None] | None = None
+        self._shown_at: Position | None = None
+        """Where the log stood when the last delta came; a commit takes those before it along."""
         self._given_up = False
         self._cursor: str | None = None
 
@@ -112,16 +114,22 @@ class Writing:
     def delta(self, delta: Delta, position: Position) -> None:
         """Queues an event that belongs to no entry; it rides in the next commit, or goes by itself soon."""
         self._deltas.add(delta.task_id, delta.message)
+        self._shown_at = position
         if self._flush is None or self._flush.done():
-            self._flush = self._ports.spawn(self._flush_soon(position), f"{self._claim.session}:deltas")
+            self._flush = self._ports.spawn(self._flush_soon(), f"{self._claim.session}:deltas")
 
-    async def _flush_soon(self, position: Position) -> None:
-        if not self._deltas.full:
-            await self._ports.sleep(COALESCE_S)
-        async with self._turn:
-            events = self._deltas.take(position.seq, position.head)
-            if not events or self._given_up:
-                return
+    async def _flush_soon(self) -> None:
+        # What arrives while the last ones are on their way is nobody else's to send.
+        while self._deltas and not self._given_up:
+            if not self._deltas.full:
+                await self._ports.sleep(COALESCE_S)
+            async with self._turn:
+                await self._emit_pending()
+
+    async def _emit_pending(self) -> None:
+        if self._shown_at is not None and (
+            events := self._deltas.take(self._shown_at.seq, self._shown_at.head)
+        ):
             try:
                 await self._ports.broker.emit(self._claim, events)
             except (Unavailable, OutOfMemory) as error:

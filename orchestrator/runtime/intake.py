@@ -84,6 +84,11 @@ def refused_call(call: Call, why: str) -> c.CallFinished:
     return _ended_early(call, why, 0.0)
 
 
+def failed_call(call: Call, why: str) -> c.CallFinished:
+    """A call whose tool broke down: nobody knows how far it came."""
+    return _ended_early(call, f"{why}; it may have had effects", 0.0)
+
+
 def _ended_early(call: Call, text: str, elapsed_s: float) -> c.CallFinished:
     if call.spec["kind"] != "exec":
         return c.CallFinished(call.call_id, text)

@@ -52,7 +52,14 @@ from orchestrator.runtime.commits import Writing
 from orchestrator.runtime.deltas import Delta
 from orchestrator.runtime.effects import EffectKey, Effects
 from orchestrator.runtime.export import RolloutFile
-from orchestrator.runtime.intake import command_of, drained_call, judged_running, refused_call, with_images
+from orchestrator.runtime.intake import (
+    command_of,
+    drained_call,
+    failed_call,
+    judged_running,
+    refused_call,
+    with_images,
+)
 from orchestrator.runtime.journal import Position, Step, Writer
 from orchestrator.runtime.loading import Cache, Loaded, load
 from orchestrator.runtime.log import log
@@ -559,7 +566,7 @@ class Runner:
         if key[0] == "request":
             self._push(c.ResponseBroken(int(key[1]), "fatal", text))
         elif key[0] == "call":
-            self._push(c.CallFinished(key[1], text))
+            self._push(failed_call(_call(self._state, key[1]), text))
 
     async def _cut_short(self) -> None:
         """After the grace what runs is stopped and recorded as such, and nothing is started any more."""

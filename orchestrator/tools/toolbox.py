@@ -11,7 +11,7 @@ Redis nor models.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -121,13 +121,23 @@ class Toolbox:
         """Runs an accepted call to its end; cancelling it kills it and waits for the proof."""
         if call.spec["kind"] == "exec":
             return await run_shell(call, site, self._config, self._keeper)
-        return await asyncio.to_thread(run_patch, call, site.state, self._config)
+        return await _to_its_end(asyncio.to_thread(run_patch, call, site.state, self._config))
 
     async def judge(self, call: Call) -> str:
         """`none`, `all` or `in_doubt`: a command that had begun is always in doubt."""
         if call.spec.get("kind") != "patch":
             return "in_doubt"
         return await asyncio.to_thread(judge_patch_call, call)
+
+
+async def _to_its_end(writing: Coroutine[Any, Any, CallFinished]) -> CallFinished:
+    """A thread cannot be killed: who cancels a patch waits for the milliseconds until it is written."""
+    thread = asyncio.ensure_future(writing)
+    try:
+        return await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        await asyncio.wait({thread})
+        raise
 
 
 def _shell_request(arguments: ShellArguments) -> ShellRequest:

@@ -160,11 +160,7 @@ def _confirmation(settings: Settings, broker: Broker) -> Callable[[], Awaitable[
     if redis.effects != "wait":
         return None
 
-    async def confirmed() -> bool:
-        have = await broker.command("WAIT", redis.wait_replicas, int(redis.wait_timeout_s * 1000))
-        return isinstance(have, int) and have >= redis.wait_replicas
-
-    return confirmed
+    return lambda: broker.confirmed(redis.wait_replicas, redis.wait_timeout_s)
 
 
 def _renewal(settings: Settings, url: str, keeper: Keeper, report: Report) -> Renewal:
