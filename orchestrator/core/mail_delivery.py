@@ -50,11 +50,11 @@ def by_sender(mails: Sequence[Mail]) -> list[list[Mail]]:
 
 
 def deliver(draft: Draft) -> None:
-    """Puts all mail into the conversation, before the request that shows it."""
-    mails = in_order(draft.state.tree.inbox)
+    """Puts the mail into the conversation, before the request that shows it."""
+    facts = draft.state.facts
+    mails = [mail for mail in in_order(draft.state.tree.inbox) if _by_itself(facts, mail)]
     if not mails:
         return
-    facts = draft.state.facts
     for mail in mails:
         if is_instruction(facts, mail):
             text = mail.content["prompt"]
@@ -64,6 +64,11 @@ def deliver(draft: Draft) -> None:
     for group in by_sender(reported):
         draft.add(*_synthetic(draft.state, group))
     take(draft, mails)
+
+
+def _by_itself(facts: SessionFacts, mail: Mail) -> bool:
+    """Without autosubmit a result comes to a model only when it awaits one."""
+    return mail.kind == "message" or facts.tree_rules.autosubmit
 
 
 def _synthetic(state: State, group: Sequence[Mail]) -> tuple[e.Entry, e.Entry]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -53,11 +53,16 @@ class Minds:
     def __init__(self) -> None:
         self.prompts: list[Prompt] = []
         self._turns: dict[str, deque[Turn]] = {}
+        self._thoughts: dict[str, Callable[[Outputs], Sequence[Cue]]] = {}
         self._of: dict[str, str] = {}
 
     def will(self, name: str, *turns: Turn) -> None:
         """What the mind answers, request by request; then it says `done`."""
         self._turns.setdefault(name, deque()).extend(turns)
+
+    def thinks(self, name: str, thought: Callable[[Outputs], Sequence[Cue]]) -> None:
+        """A mind that answers by what its request tells, however often it is asked."""
+        self._thoughts[name] = thought
 
     def retries(self, provider: str) -> tuple[int, int]:
         return 4, 5
@@ -73,8 +78,10 @@ class Minds:
 
     async def stream(self, provider: str, prompt: Prompt, budget: HttpBudget) -> AsyncIterator[ModelEvent]:
         self.prompts.append(prompt)
-        turns = self._turns.get(self.name_of(prompt))
+        name = self.name_of(prompt)
+        turns = self._turns.get(name)
         turn: Turn = turns.popleft() if turns else (TextDelta("done"), message("done"))
+        turn = self._thoughts.get(name, turn)
         cues = turn(outputs_of(prompt)) if callable(turn) else turn
         for cue in (*cues, *(() if any(isinstance(cue, Completed) for cue in cues) else (ends(),))):
             match cue:
@@ -128,9 +135,17 @@ class Forest:
     tools: TreeTools = field(default_factory=TreeTools)
     root: SessionId = field(default=cast(SessionId, ""))
     _workers: list[tuple[Worker, asyncio.Task[None]]] = field(default_factory=list)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _named: int = 0
 
     def __post_init__(self) -> None:
-        self.stage.ports = replace(self.stage.ports, models=self.minds, tools=self.tools)
+        self.stage.ports = replace(self.stage.ports, models=self.minds, tools=self.tools, spawn=self._spawn)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     @property
     def tree(self) -> TreeId:
@@ -145,8 +160,36 @@ class Forest:
     def start(self, count: int = 1, **config: Any) -> None:
         """Workers, as tasks of this loop."""
         for _ in range(count):
-            worker = self.stage.worker(f"w{len(self._workers) + 1}", **config)
+            self._named += 1
+            worker = self.stage.worker(f"w{self._named}", **config)
             self._workers.append((worker, asyncio.create_task(worker.run())))
+
+    def dies_at(self, commit: int, *, told: bool) -> asyncio.Event:
+        """All workers stand still at this commit: before it, or (`told`) behind it; sets the event."""
+        reached, wire = asyncio.Event(), self.stage.wire
+        left = commit
+
+        async def stand_still(_: Any) -> None:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                reached.set()
+                await asyncio.Event().wait()
+
+        (wire.after if told else wire.before)["commit"] = stand_still
+        return reached
+
+    async def bury(self) -> None:
+        """The workers are dead, and nobody says so: their leases run out."""
+        for hooks in (self.stage.wire.before, self.stage.wire.after):
+            hooks.pop("commit", None)
+        tasks = [*self._tasks, *(task for _, task in self._workers)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._workers.clear()
+        sessions = [self.root, *(SessionId(a.session) for a in (await self.registry()).agents.values())]
+        await self.stage.broker.revoke_tree(self.tree, sessions)
 
     async def close(self) -> None:
         for worker, _ in self._workers:
