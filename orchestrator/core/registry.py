@@ -23,6 +23,8 @@ from orchestrator.core.replacing import replace
 from orchestrator.core.settings import TreeRules
 from orchestrator.core.tree import ACTIVE
 
+_NOBODY = -1
+
 
 def first_limits(rules: TreeRules) -> dict[str, bytes]:
     """The fields that a tree begins with."""
@@ -97,48 +99,59 @@ class RegistryView:
 
     def after(self, fact: TreeFact) -> RegistryView:
         """With one more entry of the tree log."""
-        view = self._told(fact)
-        if not fact.depths:
-            return view
-        agents = {
-            id: replace(agent, pending=fact.depths.get(agent.session, agent.pending))
-            for id, agent in view.agents.items()
-        }
-        return replace(view, agents=agents)
-
-    def _told(self, fact: TreeFact) -> RegistryView:
-        about = fact.about
-        if "record" in about:
-            born = fact.message.get("event") == "created"
-            view = replace(self, spawned=self.spawned + born)
-            return view._recorded(about["record"], born)
-        id = about.get("agent_id", fact.message.get("agent_id"))
-        agent = self.agents.get(id) if id is not None else None
-        if agent is None:
-            return self
-        if fact.message.get("event") == "deleted":
-            return replace(self, agents={key: kept for key, kept in self.agents.items() if key != id})
-        if "read" in about:
-            agent = replace(agent, read_turn=about["read"])
-        if about.get("marked"):
-            agent = replace(agent, marked=True)
-        return replace(self, agents={**self.agents, agent.agent_id: agent})
-
-    def _recorded(self, record: Mapping[str, Any], born: bool) -> RegistryView:
-        known = self.agents.get(record["agent_id"])
-        if known is None and not born:
-            # What a pruned agent still has to say is nobody's business any more.
-            return self
-        agent = replace(known, record=record) if known is not None else Agent(record)
-        return replace(self, agents={**self.agents, agent.agent_id: agent})
+        return fold_tree((fact,), self)
 
 
 def fold_tree(facts: Iterable[TreeFact], view: RegistryView | None = None) -> RegistryView:
     """The registry that a tree log tells of."""
-    view = view or RegistryView()
+    fold = _Fold(view or RegistryView())
     for fact in facts:
-        view = view.after(fact)
-    return view
+        fold.take(fact)
+    return RegistryView(fold.agents, fold.spawned)
+
+
+class _Fold:
+    """A registry that is being told. Views are values; copying one for each entry of a log is not cheap."""
+
+    def __init__(self, view: RegistryView) -> None:
+        self.agents = dict(view.agents)
+        self.spawned = view.spawned
+        self._ids = {agent.session: id for id, agent in view.agents.items()}
+
+    def take(self, fact: TreeFact) -> None:
+        about = fact.about
+        if "record" in about:
+            self._recorded(about["record"], fact.message.get("event") == "created")
+        else:
+            self._marked(fact, about.get("agent_id", fact.message.get("agent_id")))
+        for session, pending in fact.depths.items():
+            agent = self.agents.get(self._ids.get(session, _NOBODY))
+            if agent is not None:
+                self.agents[agent.agent_id] = replace(agent, pending=pending)
+
+    def _recorded(self, record: Mapping[str, Any], born: bool) -> None:
+        self.spawned += born
+        known = self.agents.get(record["agent_id"])
+        if known is not None:
+            self.agents[known.agent_id] = replace(known, record=record)
+        elif born:
+            # What a pruned agent still has to say is nobody's business any more.
+            agent = Agent(record)
+            self.agents[agent.agent_id] = agent
+            self._ids[agent.session] = agent.agent_id
+
+    def _marked(self, fact: TreeFact, id: int | None) -> None:
+        agent = self.agents.get(_NOBODY if id is None else id)
+        if agent is None:
+            return
+        if fact.message.get("event") == "deleted":
+            del self.agents[agent.agent_id]
+            return
+        if "read" in fact.about:
+            agent = replace(agent, read_turn=fact.about["read"])
+        if fact.about.get("marked"):
+            agent = replace(agent, marked=True)
+        self.agents[agent.agent_id] = agent
 
 
 def projected(fields: Mapping[str, bytes]) -> RegistryView:
