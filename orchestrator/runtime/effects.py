@@ -77,7 +77,9 @@ class Effects:
     def cancel(self) -> None:
         """Tells everything to end, without waiting for the proof."""
         for task, _ in self._running.values():
-            task.cancel()
+            # A second cancel would end the wait for the proof that what ran is dead.
+            if not task.cancelling():
+                task.cancel()
 
     async def stop(self) -> None:
         """Cancels everything and returns when all of it has ended; commands are proved dead by then."""
