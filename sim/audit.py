@@ -12,6 +12,7 @@ from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS
 from orchestrator.core.snapshot import encode
 from orchestrator.core.state import State
 from orchestrator.core.stored import decode_entry
+from orchestrator.gateways.client import GAP_TEXTS
 from sim.watch import Seen
 
 if TYPE_CHECKING:
@@ -39,7 +40,9 @@ def _replayed(world: World, session: str, seen: Seen) -> None:
     for n, (_, fields) in enumerate(world.double.stream_after(world.site.watch.keys.rollout(session), 0), 1):
         state = evolve(state, decode_entry(fields[b"p"]), n)
     if encode(state) != encode(seen.state):
-        world.site.watch.broken("live_state", f"the log of {session} does not fold to what was folded as it grew")
+        world.site.watch.broken(
+            "live_state", f"the log of {session} does not fold to what was folded as it grew"
+        )
 
 
 def applied(seen: Seen) -> Counter[str]:
@@ -50,6 +53,9 @@ def applied(seen: Seen) -> Counter[str]:
             found[f"{entry.payload['kind']}:{entry.payload['id']}"] += 1
         elif entry.type == EVENT_MSG and entry.payload["type"] == "conversation_path":
             found[f"path:{entry.id}"] += 1
+        elif entry.type == EVENT_MSG and entry.payload["type"] == "user_message":
+            # What was said is in a text of its own each time: sent again under another id it shows here.
+            found[f"text:{entry.payload['message']}"] += 1
     return found
 
 
@@ -60,11 +66,15 @@ def _submissions(world: World, session: str, seen: Seen) -> None:
         if count > 1:
             watch.broken("applied_once", f"{session}: {what} is in the log {count} times")
     known = {what.partition(":")[2] for what in counts}
-    known |= {entry.id for entry in seen.entries if entry.type == EVENT_MSG and entry.payload["type"] == "error"}
+    known |= {
+        entry.id for entry in seen.entries if entry.type == EVENT_MSG and entry.payload["type"] == "error"
+    }
     for noted in diary.acknowledged.values():
-        kept = noted.at_s <= watch.back_to_s or noted.at_s > watch.went_back_s
+        kept = any(watch.kept(at_s) for at_s in watch.taken[noted.id])
         if noted.session == session and noted.kind in SHOWN and kept and noted.id not in known:
-            watch.broken("acknowledged", f"{session}: {noted.id} ({noted.kind}) was acknowledged and is nowhere")
+            watch.broken(
+                "acknowledged", f"{session}: {noted.id} ({noted.kind}) was acknowledged and is nowhere"
+            )
 
 
 def _calls(world: World, session: str, seen: Seen) -> None:
@@ -92,17 +102,26 @@ def _followed(world: World) -> None:
             if entry.type == EVENT_MSG and not entry.payload["type"].endswith("_delta")
         ]
         seen = [(event.id, event.type) for event in events if not event.type.endswith("_delta")]
+        if any(event.msg.get("message") in GAP_TEXTS.values() for event in events):
+            # What came before the gap may come again behind it.
+            seen = [pair for pair in dict.fromkeys(seen) if pair in logged]
+            logged = list(dict.fromkeys(logged))
+            seen.sort(key=logged.index)
         if seen != logged:
-            at = next((i for i, pair in enumerate(zip(seen, logged, strict=False)) if pair[0] != pair[1]), None)
+            at = next(
+                (i for i, pair in enumerate(zip(seen, logged, strict=False)) if pair[0] != pair[1]), None
+            )
             place = min(len(seen), len(logged)) if at is None else at
-            told = f"{person} saw {len(seen)} events of {len(logged)}, other from {place} on: {seen[place:place+2]}"
-            watch.broken("events", f"{session}: {told} instead of {logged[place:place + 2]}")
+            told = f"{person} saw {len(seen)} events of {len(logged)}, other from {place} on: {seen[place : place + 2]}"
+            watch.broken("events", f"{session}: {told} instead of {logged[place : place + 2]}")
         done: list[str] = []
         for event in events:
             if event.type == "agent_message":
                 done.append(event.msg["message"])
             elif event.type == "agent_message_delta" and any(event.msg["delta"] in text for text in done):
-                watch.broken("deltas", f"{session}: {person} saw {event.msg['delta']!r} behind the finished text")
+                watch.broken(
+                    "deltas", f"{session}: {person} saw {event.msg['delta']!r} behind the finished text"
+                )
 
 
 def _overdue(world: World) -> None:

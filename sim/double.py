@@ -19,7 +19,6 @@ from fakeredis._helpers import SimpleError
 from fakeredis._msgs import FLAG_LEAVE_EMPTY_VAL
 from fakeredis._socket import FakeSocket
 from fakeredis._socket._resp import convert_to_resp2
-
 from redis._parsers.helpers import _RedisCallbacks, _RedisCallbacksRESP2
 
 from tests.broker.doubles import FakeClock, redis_time

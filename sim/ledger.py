@@ -63,7 +63,8 @@ class Ledger:
 class SimKeeper:
     """The keeper of one worker: it dies with it, and nothing else stops it."""
 
-    def __init__(self, loop: SimLoop, ledger: Ledger, machine: str, simulated: Callable[[float], float]
+    def __init__(
+        self, loop: SimLoop, ledger: Ledger, machine: str, simulated: Callable[[float], float]
     ) -> None:
         self._loop = loop
         self._ledger = ledger

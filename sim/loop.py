@@ -157,7 +157,13 @@ class SimLoop(asyncio.AbstractEventLoop):
         """Runs a coroutine on a lane."""
         context = copy_context()
         context.run(_LANE.set, lane)
-        return context.run(self.create_task, work, name=name)
+        task: asyncio.Task[Any] = context.run(self.create_task, work, name=name)
+        task.add_done_callback(self._look_at)
+        return task
+
+    def _look_at(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.failures.append(error)
 
     def on(self, lane: Lane, callback: Callable[..., Any], *args: Any, after: float = 0.0) -> Step:
         """Calls something on a lane, now or later."""
@@ -247,7 +253,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         return future
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        if not self._closed and (error := context.get("exception")) is not None:
+        # A reply that nobody waits for any more is told here when its future is freed: that is no failure.
+        if not self._closed and "future" not in context and (error := context.get("exception")) is not None:
             self.failures.append(error)
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ everything comes to rest.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
@@ -21,15 +22,23 @@ class Plan:
 
     faults: int
     lasts_s: float
-    deadly: float
-    """How likely a worker is to die right at a command's effect, once a plan."""
     workers: int
+
+
+@dataclass(slots=True)
+class Doom:
+    """Something that hits a machine when so many more of its commands have taken effect."""
+
+    victim: Machine
+    strikes: Callable[[Machine], None]
+    left: int
 
 
 KINDS = (
     ("kill", 8),
     ("kill_at", 8),
     ("pause", 6),
+    ("pause_at", 5),
     ("stall", 3),
     ("cut", 4),
     ("down", 2),
@@ -53,8 +62,7 @@ class Nemesis:
         self._rng = rng
         self._plan = plan
         self._started = 0
-        self._doomed: tuple[str, int] | None = None
-        """A machine that dies at a command's effect, after so many more of them."""
+        self._doomed: Doom | None = None
         self.peaceful = False
         site.network.arrived = self._arrived
 
@@ -111,25 +119,34 @@ class Nemesis:
             self.start_worker()
 
     async def _kill_at(self) -> None:
+        """It dies around the moment when a command of it takes effect."""
         if victim := self._victim():
-            self._doomed = (victim.name, self._rng.choice((1, 1, 2, 3, 5, 8, 13)))
+            self._doomed = Doom(victim, self._end, self._rng.choice((1, 1, 2, 3, 5, 8, 13)))
+
+    async def _pause_at(self) -> None:
+        """It is stopped there, and wakes up when others have had its session for a while."""
+        if victim := self._victim():
+            self._doomed = Doom(victim, self._stop, self._rng.choice((1, 1, 2, 3, 5, 8, 13)))
+
+    def _stop(self, victim: Machine) -> None:
+        victim.pause(self._rng.uniform(5.0, 12.0))
 
     def _arrived(self, machine: str, name: str) -> None:
         """The command took effect; its reply is on the way and will find nobody, or somebody in a hurry."""
-        if self._doomed is None or self._doomed[0] != machine or name in ("peek", "timers_due", "heartbeat"):
+        doom = self._doomed
+        if doom is None or doom.victim.name != machine or name in ("peek", "timers_due", "heartbeat"):
             return
-        left = self._doomed[1] - 1
-        self._doomed = (machine, left) if left else None
-        if left:
-            return
-        victim = next((m for m in self.living if m.name == machine), None)
-        if victim is not None:
+        doom.left -= 1
+        if not doom.left:
+            self._doomed = None
             # At once, or as soon as the reply was heard and a few steps were made.
-            self.site.loop.on(self.lane, self._end_if_alive, victim, after=self._rng.choice((0.0, 0.001, 0.003, 0.01)))
+            self.site.loop.on(
+                self.lane, self._strike, doom, after=self._rng.choice((0.0, 0.001, 0.003, 0.01))
+            )
 
-    def _end_if_alive(self, victim: Machine) -> None:
-        if victim.alive:
-            self._end(victim)
+    def _strike(self, doom: Doom) -> None:
+        if doom.victim.alive:
+            doom.strikes(doom.victim)
 
     async def _pause(self) -> None:
         if victim := self._victim():

@@ -24,7 +24,9 @@ from sim.double import Double
 from sim.loop import Lane, SimLoop, current_lane
 from sim.trace import Trace
 
-QUIET = frozenset({"peek", "timers_due", "heartbeat", "XREAD", "XRANGE", "XREVRANGE", "HMGET", "XADD", "EXPIRE"})
+QUIET = frozenset(
+    {"peek", "timers_due", "heartbeat", "XREAD", "XRANGE", "XREVRANGE", "HMGET", "XADD", "EXPIRE"}
+)
 """Not worth a line of the trace each time."""
 
 
@@ -37,7 +39,7 @@ class Weather:
     lost_before: float = 0.0
     lost_after: float = 0.0
     late: float = 0.0
-    """The sender is told that the connection broke; the command takes effect within 3 s."""
+    """The sender is told that the connection broke; the command takes effect within 12 s."""
     late_wake: float = 0.0
     """A blocking read is answered up to 3 s after it could have been."""
 
@@ -104,8 +106,10 @@ class Network:
             self._trace.note(lane, fate, name)
             self._loop.on(self.lane, self._lose, future, after=self._rng.uniform(0.001, 0.4))
         if fate == "late":
-            after = self._rng.uniform(0.05, 3.0)
-            self._loop.on(self.lane, self._arrive, Sent(machine, lane, name, args, "late"), unheard, after=after)
+            after = self._rng.choice((0.3, 3.0, 12.0)) * self._rng.random()
+            self._loop.on(
+                self.lane, self._arrive, Sent(machine, lane, name, args, "late"), unheard, after=after
+            )
         elif fate != "lost_before":
             sent = Sent(machine, lane, name, args, fate)
             self._loop.on(self.lane, self._arrive, sent, future, after=self._delay())

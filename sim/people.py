@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, cast
@@ -63,7 +63,9 @@ class Person:
         clock = Clock(site.loop, rng.uniform(0, 1e6), 1.0)
         broker, wire = broker_on(site, name, clock)
         texts = Texts(Blobs(wire, broker.keys))
-        self._client = Client(ClientPorts(broker, texts, rng.randbytes, asyncio.sleep), f"client-{name}", name)
+        self._client = Client(
+            ClientPorts(broker, texts, rng.randbytes, asyncio.sleep), f"client-{name}", name
+        )
 
     def does(self, habit: Any, name: str) -> asyncio.Task[Any]:
         """Starts something that this person does."""
@@ -135,11 +137,13 @@ class Person:
         """Reads the session's events for ever."""
         seen = self._diary.seen.setdefault((self.name, session), [])
         events = cast(Any, self._client.follow(SessionId(session)))
-        async with aclosing(events):
-            async for event in events:
-                seen.append(event)
-                if react is not None:
-                    await react(event)
+        # A session whose birth was lost with Redis's last second is nobody's any more.
+        with suppress(UnknownSession):
+            async with aclosing(events):
+                async for event in events:
+                    seen.append(event)
+                    if react is not None:
+                        self.does(react(event), "answers")
 
     async def answers(self, session: str, event: Event) -> None:
         """Decides approvals, some of them late, twice, or not at all."""
@@ -151,7 +155,9 @@ class Person:
             await self.decides(session, event.type, event.msg["call_id"])
 
     async def decides(self, session: str, request: str, call_id: str, decision: str = "") -> None:
-        chosen = decision or self._rng.choice(("approved", "approved", "denied", "abort", "approved_for_session"))
+        chosen = decision or self._rng.choice(
+            ("approved", "approved", "denied", "abort", "approved_for_session")
+        )
         kind = ops.ExecApproval if request.startswith("exec") else ops.PatchApproval
         await self.submits(session, kind(id=call_id, decision=cast(Any, chosen)))
 

@@ -7,6 +7,7 @@ can be told from the ledger, whatever worker ran it.
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -199,7 +200,9 @@ class SimTools:
             case "apply_patch":
                 name = f"/sim/{call.call_id}"
                 changes = {name: {"type": "add", "content": "a"}}
-                return ApplyPatch("*** Begin Patch", "/sim", changes, f"Success. {call.call_id}", [[name, None, "h"]])
+                return ApplyPatch(
+                    "*** Begin Patch", "/sim", changes, f"Success. {call.call_id}", [[name, None, "h"]]
+                )
             case "update_plan":
                 return Immediate("Plan updated")
             case _:
@@ -220,17 +223,18 @@ class SimTools:
             lambda how: None if done.done() else done.set_result(how),
         )
         self._ledger.begin(run)
-        lasts = mind.rng.choice((0.0, 0.01, 0.3, 2.0, 7.0, 15.0)) * mind.rng.random()
+        lasts = mind.rng.choice((0.0, 0.01, 0.3, 2.0, 7.0, 30.0)) * mind.rng.random()
         mind.loop.on(self._keeper.lane, self._ledger.end, run, "finished", after=lasts)
         for part in range(mind.rng.choice((0, 0, 2))):
-            chunk = f"{call.call_id}.{part}"
-            site.deltas({"type": "exec_command_output_delta", "call_id": call.call_id, "chunk": chunk})
+            chunk = b64encode(f"{call.call_id}.{part}".encode()).decode()
+            fields = {"call_id": call.call_id, "stream": "stdout", "chunk": chunk}
+            site.deltas({"type": "exec_command_output_delta", **fields})
         try:
             how = await done
         except asyncio.CancelledError:
             # Killed, and waited for until it is proved.
+            await asyncio.sleep(mind.rng.uniform(0.0, 0.2))
             self._ledger.end(run, "killed")
-            await asyncio.sleep(mind.rng.uniform(0.0, 0.05))
             raise
         large = "x" * 6000 if how == "finished" and orjson.loads(call.item["arguments"]).get("large") else ""
         run.output = f"{how} {call.call_id}{large}"

@@ -32,7 +32,6 @@ from tests.core.auditor import Audit
 
 TRUST_S = 4.1
 """After Redis went back, a holder of the lost branch believes in its claim so long."""
-LATE_S = 6.0
 
 
 @dataclass(slots=True)
@@ -62,13 +61,21 @@ class Watch:
         self.keys = keys
         self._ledger = ledger
         self.sessions: dict[str, Seen] = {}
-        self.went_back_s = -100.0
-        """When Redis was last put back to an earlier moment."""
-        self.back_to_s = 0.0
+        self.rewinds: list[tuple[float, float]] = []
+        """(to, at): what was written between is lost."""
+        self.taken: defaultdict[str, list[float]] = defaultdict(list)
+        """When each submission was put into a queue, by its id."""
         self.violation: Violation | None = None
         self.commits = 0
-        self.served_since_s = 0.0
-        """Since when Redis and somebody who looks were up without a break."""
+
+    @property
+    def went_back_s(self) -> float:
+        """When Redis was last put back to an earlier moment."""
+        return self.rewinds[-1][1] if self.rewinds else -100.0
+
+    def kept(self, at_s: float) -> bool:
+        """Whether Redis still has what it wrote then."""
+        return not any(to < at_s <= at for to, at in self.rewinds)
 
     def broken(self, rule: str, seen: str) -> None:
         """The first broken rule ends the simulation, wherever the product would catch the error."""
@@ -91,9 +98,13 @@ class Watch:
             return
         if name == "commit":
             self.commits += 1
+        if name == "submit":
+            self.taken[str(args[3 + int(args[2]) + 4])].append(self._loop.time())
         if name == "claim":
             self._alone(session, args)
-        for other in dict.fromkeys((session, *(s for s in self.sessions if s != session and name == "commit"))):
+        for other in dict.fromkeys(
+            (session, *(s for s in self.sessions if s != session and name == "commit"))
+        ):
             self.look(other)
 
     def look(self, session: str) -> None:
@@ -118,15 +129,23 @@ class Watch:
         if data.get(b"head", GENESIS) != seen.head:
             self.broken("chain", f"the hash of session {session} has another head than its log at {seen.seq}")
 
-    def _entry(self, session: str, seen: Seen, entry_id: bytes, fields: dict[bytes, bytes], epoch: int) -> None:
+    def _entry(
+        self, session: str, seen: Seen, entry_id: bytes, fields: dict[bytes, bytes], epoch: int
+    ) -> None:
         stored = stored_entry(entry_id, fields)
         if number_of(entry_id) != seen.seq + 1 or stored.seq != seen.seq + 1:
             self.broken("gapless", f"{session}: entry {stored.seq} follows entry {seen.seq}")
-        head = next_chain(seen.head, stored.seq, stored.epoch, payload_digest(stored.salt, stored.payload), b"")
+        head = next_chain(
+            seen.head, stored.seq, stored.epoch, payload_digest(stored.salt, stored.payload), b""
+        )
         if head != stored.chain:
-            self.broken("chain", f"entry {stored.seq} of session {session} does not follow from the one before")
+            self.broken(
+                "chain", f"entry {stored.seq} of session {session} does not follow from the one before"
+            )
         if stored.seq > 1 and seen.epoch and stored.epoch != epoch and stored.epoch != 0:
-            self.broken("epochs", f"{session}: entry {stored.seq} is of epoch {stored.epoch}, the claim of {epoch}")
+            self.broken(
+                "epochs", f"{session}: entry {stored.seq} is of epoch {stored.epoch}, the claim of {epoch}"
+            )
         entry = decode_entry(stored.payload)
         try:
             seen.audit.read(replace(entry, payload=resolve(entry.payload, lambda _: "large")))
@@ -172,7 +191,9 @@ class Watch:
         if (lease is not None) != bool(data.get(b"owner")):
             self.broken("owner", f"session {session}: owner {data.get(b'owner')!r}, lease {lease}")
         if not seen.cursor <= cursor <= tip:
-            self.broken("cursor", f"session {session}: from {seen.cursor} to {cursor}, the queue ends at {tip}")
+            self.broken(
+                "cursor", f"session {session}: from {seen.cursor} to {cursor}, the queue ends at {tip}"
+            )
         seen.cursor = cursor
 
     # ── what runs ─────────────────────────────────────────────────────────────────────────────
@@ -190,9 +211,15 @@ class Watch:
         known = seen.state.task.call(call.call_id) if seen.state.task else None
         lost = self._loop.time() < self.went_back_s + TRUST_S
         if (known is None or known.phase is not Phase.RUNNING) and not lost:
-            self.broken("begun_in_log", f"{session}: {call.call_id} starts and its log says {known and known.phase}")
-        starts = 1 + sum(run.began_s > self.went_back_s for run in self._ledger.by_call[session, call.call_id])
-        if starts > max(seen.running[call.call_id], int(lost)):
+            self.broken(
+                "begun_in_log", f"{session}: {call.call_id} starts and its log says {known and known.phase}"
+            )
+        starts = 1 + sum(
+            run.began_s > self.went_back_s for run in self._ledger.by_call[session, call.call_id]
+        )
+        # Only a patch can be judged by what it left; a command is never decided on twice.
+        allowed = seen.running[call.call_id] if call.spec["kind"] == "patch" else 1
+        if starts > max(allowed, int(lost)):
             self.broken("started_once", f"{session}: {call.call_id} was started {starts} times")
 
     def worker_ends(self, runners: Sequence[Runner]) -> None:
@@ -203,13 +230,15 @@ class Watch:
             if position is None or seen is None or (position.seq, position.head) != (seen.seq, seen.head):
                 continue
             if encode(position.state) != encode(seen.state):
-                self.broken("live_state", f"{runner.claim.session} at {seen.seq}: the worker's state is not the log's")
+                self.broken(
+                    "live_state", f"{runner.claim.session} at {seen.seq}: the worker's state is not the log's"
+                )
 
     # ── Redis goes back ───────────────────────────────────────────────────────────────────────
 
     def went_back(self, to_s: float) -> None:
         """Redis holds what it held at `to_s`: everything is read anew."""
-        self.went_back_s, self.back_to_s = self._loop.time(), to_s
+        self.rewinds.append((to_s, self._loop.time()))
         known, self.sessions = self.sessions, {}
         for session in known:
             self.look(session)

@@ -72,7 +72,6 @@ class World:
         plan = Plan(
             faults=master.choice((0, 2, 5, 10)),
             lasts_s=master.choice((8.0, 20.0, 40.0)),
-            deadly=0.0,
             workers=master.choice((1, 2, 2, 3)),
         )
         self.nemesis = Nemesis(self.site, double, Random(master.getrandbits(64)), plan)
@@ -89,15 +88,17 @@ class World:
             )
             weather.late_wake = rng.choice((0.0, 0.2))
         if rng.random() < 0.6:
-            moods.limited, moods.refused, moods.cut, moods.slow = (rng.choice((0.0, 0.05, 0.2)) for _ in range(4))
+            moods.limited, moods.refused, moods.cut, moods.slow = (
+                rng.choice((0.0, 0.05, 0.2)) for _ in range(4)
+            )
             moods.fatal = rng.choice((0.0, 0.0, 0.05))
 
     def _model_complains(self, seen: str) -> None:
         if self.loop.time() > self.site.watch.went_back_s + 5.0:
             self.site.watch.broken("outputs", seen)
 
-    def run(self) -> Outcome:
-        """Runs the seed to its end, or to the first broken rule."""
+    def run(self, *, traced: bool = False) -> Outcome:
+        """Runs the seed to its end, or to the first broken rule; `traced` keeps the trace's lines."""
         watch = self.site.watch
         with _errors_told(self):
             try:
@@ -118,7 +119,7 @@ class World:
             self.loop.steps,
             self.loop.time(),
             self.trace.digest(),
-            tuple(self.trace.lines()) if violation else (),
+            tuple(self.trace.lines()) if traced else (),
         )
         # The clean-up of what is suspended has nobody to tell any more.
         log.disabled = True

@@ -1,0 +1,87 @@
+"""Many seeds, on all cores: what they cost, and the first that breaks a rule."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+
+from sim.double import opened
+from sim.world import Outcome, World
+
+BATCH = 25
+
+
+@dataclass(slots=True)
+class Report:
+    """What a campaign found out."""
+
+    outcomes: int = 0
+    commits: int = 0
+    commands: int = 0
+    simulated_s: float = 0.0
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    failures: list[Outcome] = field(default_factory=list)
+
+    def add(self, outcomes: Sequence[Outcome], cpu_s: float) -> None:
+        self.outcomes += len(outcomes)
+        self.commits += sum(outcome.commits for outcome in outcomes)
+        self.commands += sum(outcome.commands for outcome in outcomes)
+        self.simulated_s += sum(outcome.simulated_s for outcome in outcomes)
+        self.cpu_s += cpu_s
+        self.failures += [outcome for outcome in outcomes if outcome.violation]
+
+    def __str__(self) -> str:
+        cpu = max(self.cpu_s, 1e-9)
+        return (
+            f"{self.outcomes} seeds, {self.commits} commits, {self.commands} commands, "
+            f"{self.simulated_s / 3600:.1f} simulated hours in {self.wall_s:.1f} s: "
+            f"{self.outcomes / cpu:.1f} schedules and {self.commits / cpu:.0f} commits "
+            f"a second of one core's time; {len(self.failures)} failures"
+        )
+
+
+def run_batch(
+    seeds: Sequence[int], workload: str | None = None, *, traced: bool = False
+) -> tuple[list[Outcome], float]:
+    """Runs seeds one after the other in this process; their outcomes and the CPU seconds that they took."""
+    began = time.process_time()
+    # When garbage is collected must not depend on what ran before: each simulation clears up behind itself.
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        with opened() as double:
+            outcomes = [World(seed, double, workload).run(traced=traced) for seed in seeds]
+    finally:
+        gc.enable()
+        gc.unfreeze()
+    return outcomes, time.process_time() - began
+
+
+def campaign(
+    seeds: range, processes: int, workload: str | None = None, told: Callable[[Report], None] = lambda _: None
+) -> Report:
+    """Runs all seeds on `processes` cores; goes on behind failures."""
+    report, began = Report(), time.monotonic()
+    for outcomes, cpu_s in _done(seeds, processes, workload):
+        report.add(outcomes, cpu_s)
+        report.wall_s = time.monotonic() - began
+        told(report)
+    return report
+
+
+def _done(seeds: range, processes: int, workload: str | None) -> Iterator[tuple[list[Outcome], float]]:
+    batches = (seeds[at : at + BATCH] for at in range(0, len(seeds), BATCH))
+    with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
+        running: set[Future[tuple[list[Outcome], float]]] = set()
+        for batch in batches:
+            running.add(pool.submit(run_batch, batch, workload))
+            if len(running) >= 2 * processes:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                yield from (future.result() for future in done)
+        yield from (future.result() for future in running)
