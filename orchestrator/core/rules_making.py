@@ -77,6 +77,7 @@ def _newborn(draft: Draft, call: Call, asked: Spawn | Fork | Helper) -> Newborn:
         rollout_path=making.rollout_path,
         agent_path=f"{draft.state.facts.agent_path}/{making.agent_id}",
         parent_session=draft.state.facts.session_id,
+        grandparent_session=draft.state.facts.parent_session,
         origin="fork" if isinstance(asked, Fork) else "spawn",
         born_in=draft.task.id,
         helper_call=call.call_id if isinstance(asked, Helper) else "",

@@ -15,7 +15,7 @@ from orchestrator.core import entries as e
 from orchestrator.core.agent_views import card_of, record_of, summary_of
 from orchestrator.core.draft import SLOTS, Draft, Draw, Letter, TreeEvent
 from orchestrator.core.history import Item
-from orchestrator.core.mail_delivery import take, watchers
+from orchestrator.core.mail_delivery import inbox_event, take, watchers
 from orchestrator.core.tree import ACTIVE
 
 _STATUS_AFTER = {"completed": "ready", "failed": "failed", "canceled": "canceled"}
@@ -126,7 +126,13 @@ def _completion(outcome: str, text: str | None) -> dict[str, Any]:
 def _tell_parent(draft: Draft, kind: str, payload: dict[str, Any], key: str) -> None:
     parent = draft.state.facts.parent_session
     content = {"from": card_of(draft.state), "at_ms": draft.moment.at_ms, **payload}
-    draft.tree.letters.append(Letter(parent, kind, content, key))
+    letter = Letter(parent, kind, content, key)
+    draft.tree.letters.append(letter)
+    if letter.counted:
+        facts = draft.state.facts
+        watching = dict.fromkeys((facts.grandparent_session or parent, facts.tree_id))
+        above = facts.ancestors[-1]
+        draft.tree.events.append(inbox_event(facts.born_in, above, parent, tuple(watching)))
 
 
 def heading(draft: Draft, item: Item) -> None:

@@ -125,6 +125,8 @@ class SessionFacts:
     """The agent ids from the root down to this session, joined by `/`."""
     parent_session: str = ""
     """Empty for a root."""
+    grandparent_session: str = ""
+    """Whose event queue tells of the parent's inbox; empty below a root."""
     origin: str = ""
     """How an agent came to be: `spawn` or `fork`."""
     born_in: str = ""

@@ -35,10 +35,11 @@ class TreeLookups:
     ports: Ports
     facts: SessionFacts
     _numbers: list[int]
+    _given: dict[str, tuple[int, str, str]]
 
     @classmethod
     def of(cls, ports: Ports, facts: SessionFacts) -> TreeLookups:
-        return cls(ports, facts, [])
+        return cls(ports, facts, [], {})
 
     @property
     def version(self) -> str:
@@ -52,8 +53,16 @@ class TreeLookups:
     def _tree(self) -> TreeId:
         return TreeId(self.facts.tree_id)
 
-    async def reserve(self, wanted: int) -> tuple[int, str, str]:
-        """A new agent's number, session id and rollout path; `wanted` are taken in one go."""
+    async def reserve(self, call: str, wanted: int) -> tuple[int, str, str]:
+        """A new agent's number, session id and rollout path; `wanted` are taken in one go.
+
+        A call that is assessed again, because its step was refused, is given the same again.
+        """
+        if call not in self._given:
+            self._given[call] = await self._new(wanted)
+        return self._given[call]
+
+    async def _new(self, wanted: int) -> tuple[int, str, str]:
         if not self._numbers:
             self._numbers = list(await self._broker.reserve(self._tree, max(1, wanted)))
         number, now_ms = self._numbers.pop(0), self._broker.now_ms()

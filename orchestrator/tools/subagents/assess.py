@@ -98,7 +98,9 @@ async def _making(
     task = asking.state.task
     same = [call for call in task.calls if call.name == asking.call.name] if task is not None else []
     wanted = sum(call.phase is Phase.PROPOSED for call in same)
-    number, session, path = await asking.tree.reserve(wanted)
+    number, session, path = await asking.tree.reserve(
+        f"{asking.state.requests}:{asking.call.call_id}", wanted
+    )
     return c.Making(
         agent_id=number,
         session=session,

@@ -18,8 +18,11 @@ class Tree(Protocol):
         """Of the program: what a new session's first line names."""
         ...
 
-    async def reserve(self, wanted: int) -> tuple[int, str, str]:
-        """A new agent's number, session id and rollout path; `wanted` numbers are taken in one go."""
+    async def reserve(self, call: str, wanted: int) -> tuple[int, str, str]:
+        """A new agent's number, session id and rollout path; the same again for the same call.
+
+        `wanted` numbers are taken in one go: as many as calls of one response may need.
+        """
         ...
 
     async def registry(self) -> RegistryView:

@@ -1,0 +1,292 @@
+"""Defects of systems that came before, each asked of Dendro. `docs/trees.md` lists them all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from orchestrator.core.ids import SessionId
+from orchestrator.model.errors import RetryableModelError
+from orchestrator.protocol import ops
+from orchestrator.tools.subagents.specs import PRUNE
+from tests.runtime.players import calls, message
+from tests.runtime.wires import Gate
+from tests.tree.forest import Forest, asks, outputs_of
+
+WAITS = [asks("w", "await")]
+pytestmark = pytest.mark.realredis
+
+
+def awaited(outputs: Any) -> list[dict[str, Any]]:
+    return [ready for out in outputs.values() if isinstance(out, dict) for ready in out.get("ready", ())]
+
+
+async def test_child_of_a_narrowed_turn_does_not_get_the_sessions_wider_policy(forest: Forest) -> None:
+    forest.minds.will("root", [asks("a", "spawn", prompt="[a] look")], WAITS, [message("ok")])
+    await forest.plant("[root] first")
+    forest.start()
+    await forest.stage.until(forest.root, "task_complete")
+    forest.minds.will("root", [asks("b", "spawn", prompt="[b] look")], WAITS, [message("ok")])
+    turn = {
+        "items": ({"type": "text", "text": "[root] now carefully"},),
+        "cwd": "/",
+        "approval_policy": "never",
+        "sandbox_policy": {"mode": "read-only"},
+        "model": "gpt-5",
+        "summary": "auto",
+    }
+    await forest.stage.submit(forest.root, ops.UserTurn.model_validate(turn))
+    await forest.stage.until(forest.root, "task_complete")
+    child = (await forest.stage.replayed(await forest.session_of(2))).state
+    assert (child.settings.sandbox_policy, child.settings.cwd) == ({"mode": "read-only"}, "/")
+
+
+async def test_second_turns_result_is_not_replaced_by_the_first_ones(forest: Forest) -> None:
+    told: list[dict[str, Any]] = []
+    forest.minds.will(
+        "root",
+        [asks("a", "spawn", prompt="[a] one")],
+        [asks("w1", "await")],
+        [asks("m", "send_message", agent_id=1, prompt="two")],
+        [asks("w2", "await")],
+        lambda outputs: told.append(dict(outputs)) or [message("ok")],
+    )
+    forest.minds.will("a", [message("first")], [message("second")])
+    await forest.plant()
+    forest.start()
+    await forest.stage.until(forest.root, "task_complete")
+    results = [ready["completion"]["Completed"]["last_message"] for ready in awaited(told[0])]
+    assert results == ["first", "second"]
+
+
+async def test_parents_await_does_not_drain_mail_that_is_addressed_to_a_child(forest: Forest) -> None:
+    gate = Gate()
+    forest.minds.will(
+        "root",
+        [asks("a", "spawn", prompt="[a] one"), asks("b", "spawn", prompt="[b] two")],
+        [gate.reached, asks("m", "send_message", agent_id=1, prompt="for a alone")],
+        WAITS,
+        [message("ok")],
+    )
+    forest.minds.will("a", [gate, message("x")], [message("read")])
+    forest.minds.will("b", [gate.reached, asks("s", "send_message", agent_id=1, prompt="from b")])
+    await forest.plant()
+    forest.start()
+    while (await forest.stage.until(forest.root, "agent_inbox"))[-1].msg["pending_messages"] < 2:
+        pass
+    gate.open()
+    await forest.stage.until(forest.root, "task_complete")
+    for prompt in forest.minds.seen_by("root"):
+        assert not [m for ready in awaited(outputs_of(prompt)) for m in ready["messages"]]
+    last = str(forest.minds.seen_by("a")[-1].input)
+    assert "for a alone" in last
+    assert "from b" in last
+
+
+async def test_replaced_watchdog_says_so(forest: Forest) -> None:
+    watch = {"agent_id": 0, "interval_s": 30}
+    forest.minds.will(
+        "root", [asks("w1", "watchdog", **watch)], [asks("w2", "watchdog", **watch)], [message("ok")]
+    )
+    await forest.plant()
+    forest.start()
+    await forest.stage.until(forest.root, "task_complete")
+    outputs = outputs_of(forest.minds.prompts[-1])
+    assert [outputs[name]["action"] for name in ("w1", "w2")] == ["started", "replaced"]
+
+
+async def test_cancelled_child_is_stopped_and_no_message_revives_it(forest: Forest) -> None:
+    forest.tools.gates["c1"] = forever = Gate()
+    forest.minds.will(
+        "root",
+        [asks("a", "spawn", prompt="[a] run")],
+        [forever.reached, asks("x", "cancel", agent_id=1)],
+        [asks("w", "await")],
+        [asks("m", "send_message", agent_id=1, prompt="still there?")],
+        [message("ok")],
+    )
+    forest.minds.will("a", [calls("c1")], [message("back again")])
+    await forest.plant()
+    forest.start()
+    events = await forest.stage.until(forest.root, "task_complete")
+    assert forest.tools.killed == ["c1"]
+    assert "canceled, for good" in outputs_of(forest.minds.prompts[-1])["m"]
+    assert len(forest.minds.seen_by("a")) == 1
+    assert "canceled" in [event.msg.get("status") for event in events], "the cancel itself is told"
+
+
+async def test_prune_takes_what_its_schema_offers(forest: Forest) -> None:
+    assert "required" not in PRUNE["parameters"] or PRUNE["parameters"]["required"] == []
+    forest.minds.will(
+        "root",
+        [asks("a", "spawn", prompt="[a] one")],
+        WAITS,
+        [asks("p0", "prune"), asks("p1", "prune", all=True)],
+        [message("ok")],
+    )
+    await forest.plant()
+    forest.start()
+    await forest.stage.until(forest.root, "task_complete")
+    outputs = outputs_of(forest.minds.prompts[-1])
+    assert "all: true" in outputs["p0"], "the refusal names the remedy"
+    assert outputs["p1"]["counts"]["pruned"] == 1
+
+
+async def test_without_autosubmit_a_turns_end_drains_nothing(forest: Forest) -> None:
+    gate = Gate()
+    forest.minds.will("root", [asks("a", "spawn", prompt="[a] one")], [gate, calls("c1")], [message("ok")])
+    await forest.plant(autosubmit=False)
+    forest.start()
+    while (await forest.stage.until(forest.root, "agent_inbox"))[-1].msg["agent_id"] != 0:
+        pass
+    gate.open()
+    await forest.stage.until(forest.root, "task_complete")
+    assert not awaited(outputs_of(forest.minds.seen_by("root")[-1]))
+
+
+async def test_message_of_the_root_is_in_a_childs_conversation_once(forest: Forest) -> None:
+    gate, second = Gate(), Gate()
+    sends = [gate.reached, asks("m", "send_message", agent_id=1, prompt="just once")]
+    forest.minds.will("root", [asks("a", "spawn", prompt="[a] begin")], sends, WAITS, [message("ok")])
+    forest.minds.will("a", [gate, message("first")], [second, message("second")])
+    await forest.plant()
+    forest.start()
+    while (await forest.stage.until(forest.root, "agent_inbox"))[-1].msg["pending_messages"] == 0:
+        pass
+    gate.open()
+    await second.reached.wait()
+    second.open()
+    assert str(forest.minds.seen_by("a")[-1].input).count("just once") == 1
+
+
+async def test_synthetic_awaits_never_repeat_a_call_id_and_the_roots_inbox_is_told_empty(
+    forest: Forest,
+) -> None:
+    gates = [Gate(), Gate()]
+    forest.minds.will("root", [asks("a", "spawn", prompt="[a] one")], [message("x")])
+    forest.minds.will("root", [asks("m", "send_message", agent_id=1, prompt="more")], [message("y")])
+    forest.minds.will("a", [gates[0], message("first")], [gates[1], message("second")])
+    await forest.plant()
+    forest.start()
+    for gate in gates:
+        await forest.stage.until(forest.root, "task_complete")
+        gate.open()
+    await forest.stage.until(forest.root, "task_complete")
+    last = forest.minds.seen_by("root")[-1].input
+    ids = [item["call_id"] for item in last if item["type"] == "function_call"]
+    assert len([id for id in ids if id.startswith("await-")]) == 2
+    assert len(ids) == len(set(ids))
+    own = [f.depths for f in await forest.log() if f.message.get("agent_id") == 0]
+    assert [depths[forest.root] for depths in own][-1] == (0, 0)
+
+
+async def test_approvals_of_two_children_stand_side_by_side_even_before_an_idle_root(forest: Forest) -> None:
+    spawns = [asks("a", "spawn", prompt="[a] ask"), asks("b", "spawn", prompt="[b] ask")]
+    forest.minds.will("root", spawns, [message("meanwhile")])
+    for name in ("a", "b"):
+        forest.minds.will(name, [calls(f"c-{name}", ask=True)], [message(f"{name} may")])
+    await forest.plant(policy="untrusted")
+    forest.start()
+    await forest.stage.until(forest.root, "task_complete")
+    events = [e for e in await forest.log() if e.message["type"] == "exec_approval_request"]
+    while len(events) < 2:
+        await forest.stage.until(forest.root, "exec_approval_request")
+        events = [e for e in await forest.log() if e.message["type"] == "exec_approval_request"]
+    assert {e.message["call_id"] for e in events} == {"c-a", "c-b"}
+    for name in ("b", "a"):
+        await forest.stage.approve(forest.root, f"c-{name}")
+        await forest.stage.until(await forest.session_of(1 if name == "a" else 2), "task_complete")
+    assert forest.tools.started == {"c-a": 1, "c-b": 1}
+
+
+async def test_agent_ids_go_on_and_running_agents_run_on_after_a_crash(forest: Forest) -> None:
+    held = Gate()
+    forest.minds.will("root", [asks("a", "spawn", prompt="[a] long")], [asks("w", "await")])
+    forest.minds.will("a", [held, message("never told")], [message("after all")])
+    await forest.plant()
+    forest.start()
+    await held.reached.wait()
+    await forest.bury()
+    forest.minds.will("root", [asks("b", "spawn", prompt="[b] next")], [asks("w2", "await")], [message("ok")])
+    forest.start()
+    await forest.stage.until(forest.root, "task_complete")
+    registry = await forest.registry()
+    assert list(registry.agents) == [1, 2]
+    assert {agent.status for agent in registry.agents.values()} == {"idle"}
+    await forest.check()
+
+
+async def test_tree_has_one_registry_one_numbering_and_one_cap(forest: Forest) -> None:
+    listed: dict[str, Any] = {}
+    forest.minds.will("root", [asks("a", "spawn", prompt="[a] split")], WAITS, [message("ok")])
+    forest.minds.will(
+        "a",
+        [asks("b", "spawn", prompt="[b] leaf"), asks("t", "spawn", prompt="[c] too much")],
+        [asks("m", "send_message", agent_id=0, prompt="from below"), asks("l", "list", all=True)],
+        lambda outputs: listed.update(outputs) or [asks("w", "await")],
+        [message("half")],
+    )
+    await forest.plant(slots=2)
+    forest.start()
+    await forest.stage.until(forest.root, "task_complete")
+    assert listed["b"]["agent_id"] == 2
+    assert "no slot is free: 2 agents" in listed["t"]
+    assert listed["m"]["agent_id"] == 0
+    assert [entry["agent_id"] for entry in listed["l"]["sessions"]] == [1, 2]
+
+
+async def test_interrupted_agent_reports_what_it_did_then(forest: Forest) -> None:
+    stuck = Gate()
+    told: list[dict[str, Any]] = []
+    forest.minds.will(
+        "root",
+        [asks("a", "spawn", prompt="[a] begin")],
+        [stuck.reached, asks("m", "send_message", agent_id=1, prompt="this", interrupt=True)],
+        WAITS,
+        lambda outputs: told.append(dict(outputs)) or [message("ok")],
+    )
+    forest.minds.will("a", [stuck, message("never")], [message("did this")])
+    await forest.plant()
+    forest.start()
+    await forest.stage.until(forest.root, "task_complete")
+    assert [ready["completion"] for ready in awaited(told[0])] == [
+        {"Completed": {"last_message": "did this"}}
+    ]
+
+
+async def test_retried_stream_does_not_fail_a_child(forest: Forest) -> None:
+    forest.minds.will("root", [asks("a", "spawn", prompt="[a] try")], WAITS, [message("ok")])
+    forest.minds.will("a", [RetryableModelError("cut", None, 0.0)], [message("got through")])
+    await forest.plant()
+    forest.start()
+    events = await forest.stage.until(forest.root, "task_complete")
+    assert "failed" not in [event.msg.get("status") for event in events]
+    assert (await forest.registry()).agents[1].status == "idle"
+
+
+async def test_logs_page_without_a_gap(forest: Forest) -> None:
+    pages: list[Any] = []
+    forest.minds.will("root", [asks("a", "spawn", prompt="[a] work")], WAITS)
+    for n in range(4):
+        forest.minds.will(
+            "root",
+            lambda outputs, n=n: [asks(f"l{n}", "logs", agent_id=1, limit=3, cursor=_cursor(outputs, n))],
+        )
+    forest.minds.will("root", lambda outputs: pages.append(dict(outputs)) or [message("ok")])
+    await forest.plant()
+    forest.start()
+    await forest.stage.until(forest.root, "task_complete")
+    shown = [event["event"] for n in range(4) for event in pages[0][f"l{n}"]["events"]]
+    logged = [
+        orjson.loads(entry.payload)["payload"]["type"]
+        for entry in await forest.stage.log(SessionId(await forest.session_of(1)))
+        if orjson.loads(entry.payload)["type"] == "event_msg"
+    ]
+    assert [event["msg"]["type"] for event in shown] == logged[: len(shown)]
+    assert len(shown) >= 6
+
+
+def _cursor(outputs: Any, n: int) -> int:
+    return int(outputs[f"l{n - 1}"]["cursor"]) if n else 0
