@@ -390,8 +390,8 @@ class Runner:
                 return self._turned_away(answer)
             self._committed(step, answer)
             released = answer.released
-        if snapshot_due:
-            await self._snapshot()
+        if snapshot_due and not await self._snapshot():
+            return self._turned_away(None)
         if not released and release != "keep" and not self._unread:
             released = await self._give_back(release)
         if released:
@@ -462,12 +462,17 @@ class Runner:
         )
         return answer is not None
 
-    async def _snapshot(self) -> None:
+    async def _snapshot(self) -> bool:
+        """False if the claim is over, or Redis went back behind the commit that it had just taken."""
         data = encode_snapshot(self._state, self._position.seq, self._position.head)
         seq = self._position.seq
         stored = await self._writing.insist(lambda: self._ports.broker.snapshot(self.claim, seq, data))
         if isinstance(stored, Stored):
             self._snapshot_seq = self._position.seq
+        elif stored is not None and (isinstance(stored, Fenced) or stored.reason == "ahead"):
+            log.warning("session %s was lost: its snapshot of entry %d was refused", self.claim.session, seq)
+            return False
+        return True
 
     async def _export(self) -> None:
         path = self._state.facts.rollout_path
