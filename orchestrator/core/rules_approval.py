@@ -9,10 +9,12 @@ from orchestrator.core.approval import full_access, unconfined_key
 from orchestrator.core.commands import MailArrived, PendingBelow, Submitted
 from orchestrator.core.draft import Draft, Letter
 from orchestrator.core.history import call_output
+from orchestrator.core.rules_standing import activity
 from orchestrator.core.rules_task import approval_timer, settle, stop
 from orchestrator.core.state import Answer, Call, Phase
 from orchestrator.protocol.ops import ExecApproval, PatchApproval
 
+ACTIVITY_CHARS = 120
 REJECTED = {"exec": "exec command rejected by user", "patch": "patch rejected by user"}
 
 
@@ -130,6 +132,7 @@ def run(draft: Draft, call: Call, spec: dict[str, Any], auto_approved: bool = Fa
     """The decision to start the call, with the event that tells of it; whoever commits it starts it once."""
     draft.guard()
     if spec["kind"] == "exec":
+        activity(draft, f"runs {' '.join(spec['command'])}"[:ACTIVITY_CHARS])
         draft.event(
             "exec_command_begin",
             call_id=call.call_id,

@@ -20,7 +20,7 @@ from orchestrator.core.commands import ApplyPatch, CallAssessed, CallFinished, E
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import call_output
 from orchestrator.core.rules_approval import done_phase, reject, run
-from orchestrator.core.rules_standing import surface
+from orchestrator.core.rules_standing import activity, surface
 from orchestrator.core.rules_subagents import agent_call
 from orchestrator.core.rules_task import approval_timer, settle
 from orchestrator.core.state import Call, Phase
@@ -142,5 +142,7 @@ def finished(draft: Draft, command: CallFinished) -> None:
 def _done(draft: Draft, call: Call, output: Any, events: tuple[Any, ...], applied: bool = False) -> None:
     for event in events:
         draft.emit(event)
+    if call.phase is Phase.RUNNING:
+        activity(draft, "")
     draft.add(e.item(call_output(call.item, output)), done_phase(call, applied))
     settle(draft)

@@ -95,6 +95,7 @@ def came_to_rest(draft: Draft, outcome: str, message: str | None) -> None:
         "born_in": facts.born_in,
         "header": tree.header,
         "evidence": tree.evidence,
+        "tokens": _tokens(draft),
         **_completion(outcome, message or tree.canceling or None),
     }
     _tell_parent(draft, "completion", result, f"done:{facts.session_id}:{turn}")
@@ -133,6 +134,28 @@ def _tell_parent(draft: Draft, kind: str, payload: dict[str, Any], key: str) -> 
         watching = dict.fromkeys((facts.grandparent_session or parent, facts.tree_id))
         above = facts.ancestors[-1]
         draft.tree.events.append(inbox_event(facts.born_in, above, parent, tuple(watching)))
+
+
+def activity(draft: Draft, text: str) -> None:
+    """What a helper does now, for whoever looks at the agent that asked it; an empty text clears it."""
+    _tell_asker(draft, {"type": "sub_agent_tool_call_activity", "activity": text})
+
+
+def tokens_used(draft: Draft) -> None:
+    """What a helper has used so far, at the end of each of its turns."""
+    _tell_asker(draft, {"type": "sub_agent_tool_call_tokens", "tokens": _tokens(draft)})
+
+
+def _tell_asker(draft: Draft, message: dict[str, Any]) -> None:
+    facts = draft.state.facts
+    if facts.helper_call:
+        told = {**message, "call_id": facts.helper_call}
+        draft.tree.events.append(TreeEvent(facts.born_in, told, (facts.parent_session,)))
+
+
+def _tokens(draft: Draft) -> int:
+    tokens = draft.state.tokens
+    return tokens.total.total_tokens if tokens is not None else 0
 
 
 def heading(draft: Draft, item: Item) -> None:

@@ -11,7 +11,7 @@ from orchestrator.core.context import TURN_ABORTED_MARKER, context_change, envir
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import call_output, user_message
 from orchestrator.core.rules_budget import give_up_waiting
-from orchestrator.core.rules_standing import came_to_rest, end_watchdogs, took_task
+from orchestrator.core.rules_standing import came_to_rest, end_watchdogs, tokens_used, took_task
 from orchestrator.core.state import Phase, Queued, State
 from orchestrator.core.tokens import counted
 
@@ -183,6 +183,7 @@ def settle(draft: Draft) -> None:
     if task is None or task.stopping or not task.response_complete or task.open_calls:
         return
     token_count(draft, task.response_id)
+    tokens_used(draft)
     if not (task.calls or task.steered or task.goes_on or _joins(draft.state)):
         complete(draft, task.last_message)
 

@@ -714,9 +714,16 @@ def test_helpers_answer_is_the_calls_output() -> None:
     assert helper.state.settings.approval_policy == "never"
     assert helper.state.settings.sandbox_policy == {"mode": "read-only"}
     assert "cannot make agents" in helper.asks("s", "subagent_spawn", grove.spawn(grove.next_id(), "x"))
+    helper.asks_for("c1")
+    helper.runs("c1", "ls", "-l")
+    helper.finishes("c1")
     answers(helper, "it says no")
     grove.settle()
     assert grove.root.told("h") == "it says no"
     ended = grove.root.seen[-1].one("sub_agent_tool_call_end")
     assert ended["result"] == {"Ok": "it says no"}
+    assert ended["tokens"] == 360, "three turns"
+    told = [fact.message for fact in grove.log if fact.message.get("call_id") == "h"]
+    assert [m["activity"] for m in told if "activity" in m] == ["runs ls -l", ""]
+    assert [m["tokens"] for m in told if "tokens" in m] == [120, 240, 360]
     grove.check()
