@@ -112,8 +112,15 @@ class Live:
                 self.line("the conversation was compacted", "dim")
             case "turn_aborted":
                 self.line(f"the turn was {message['reason']}", "yellow")
+            case "subagent_lifecycle":
+                self._agent(message)
             case _:
                 self._end_line_of_task(kind)
+
+    def _agent(self, message: Mapping[str, Any]) -> None:
+        text = lifecycle_text(message)
+        if text:
+            self.line(text, "blue")
 
     def _end_line_of_task(self, kind: str) -> None:
         if kind in ("task_complete", "shutdown_complete"):
@@ -201,6 +208,27 @@ class Live:
         left = context_left(TokenInfo(total, last), self._tokens.get("model_context_window"))
         share = f", {left:.0%} of the context left" if left is not None else ""
         return f"{total.blended_total:,} tokens{share}"
+
+
+def lifecycle_text(message: Mapping[str, Any]) -> str:
+    """What a person is told of an agent's life; empty for what only changes in between."""
+    known = message.get("subagent") or {}
+    number = message.get("agent_id", known.get("agent_id"))
+    named = f"agent {number}" + (f" ({known['label']})" if known.get("label") else "")
+    match message["event"], message.get("status"):
+        case "created", _:
+            what = f": {known['summary']}" if known.get("summary") else ""
+            return f"+ {named} was made{what}"
+        case "deleted", _:
+            return f"- {named} was taken off the list"
+        case "status", "canceled":
+            return f"✗ {named} was cancelled: {message.get('cancel', 'proved')}"
+        case "status", "failed":
+            return f"✗ {named} failed"
+        case "status", "ready":
+            return f"✓ {named} has come to rest"
+        case _:
+            return ""
 
 
 def command_text(command: list[str]) -> str:

@@ -12,11 +12,16 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli.approvals import approvals
+from orchestrator.cli.attach import attach
+from orchestrator.cli.budget import budget
+from orchestrator.cli.cancel import cancel
 from orchestrator.cli.demonstration import demo
 from orchestrator.cli.diagnosing import doctor
 from orchestrator.cli.exporting import export
 from orchestrator.cli.importing import import_
 from orchestrator.cli.invocation import Invocation, hoisted
+from orchestrator.cli.logs import logs
 from orchestrator.cli.model_stub import model_stub
 from orchestrator.cli.processes import upkeep, worker
 from orchestrator.cli.proto import proto
@@ -24,6 +29,8 @@ from orchestrator.cli.replay import replay
 from orchestrator.cli.revoke import revoke
 from orchestrator.cli.run import run
 from orchestrator.cli.sessions import sessions
+from orchestrator.cli.steering import interrupt, send
+from orchestrator.cli.tree import tree
 from orchestrator.cli.verify import verify
 
 app = typer.Typer(
@@ -69,6 +76,8 @@ def dendro(
     dendro run "fix the failing test"    one task, watched in this terminal
     dendro proto                         submissions and events as NDJSON
     dendro sessions                      what there is, and who holds it
+    dendro tree 0199a2b4                 who works for whom, and who waits
+    dendro approvals                     what waits for a person
     dendro replay 0199a2b4               fold a log again, and compare
     dendro run -c model=gpt-5-mini "hi"  with another setting
     """
@@ -76,7 +85,9 @@ def dendro(
 
 
 for command in (
-    demo, run, proto, sessions, replay, verify, export, revoke, worker, upkeep, doctor, model_stub,
+    demo, run, proto, sessions,
+    tree, logs, attach, send, interrupt, cancel, approvals, budget,
+    replay, verify, export, revoke, worker, upkeep, doctor, model_stub,
 ):  # fmt: skip
     app.command()(command)
 app.command("import")(import_)

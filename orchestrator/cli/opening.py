@@ -43,9 +43,9 @@ class Opened:
         """Where sealed stretches of logs are."""
         return Archive.at(self.settings.upkeep.archive_url, self.secret)
 
-    def log(self, session: SessionId, through: int) -> AsyncIterator[StoredEntry]:
-        """The session's entries from the first up to `through`, wherever they are kept."""
-        return full_log(self.broker, self.archive(), session, 0, through)
+    def log(self, session: SessionId, through: int, after: int = 0) -> AsyncIterator[StoredEntry]:
+        """The session's entries after `after` up to `through`, wherever they are kept."""
+        return full_log(self.broker, self.archive(), session, after, through)
 
     async def large_texts(self, tree: TreeId, digests: Iterable[str]) -> dict[str, str]:
         """The texts that entries refer to, from Redis or the archive; one that is nowhere is left out."""

@@ -20,12 +20,18 @@ from orchestrator.gateways.client import Event
 class LiveView:
     """On the console. Remarks of our own go to stderr unless a terminal shows both together."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(
+        self, console: Console | None = None, *, streaming: bool | None = None, whole: bool = False
+    ) -> None:
         self._console = console or Console(highlight=False)
-        self._live = Live(self._console)
+        self._live = Live(self._console, streaming)
+        self._whole = whole
+        """Whether the session's input is shown as well: not to the person who has just typed it."""
         self._began = time.monotonic()
 
     def event(self, event: Event) -> None:
+        if self._whole and event.type == "user_message":
+            self._live.line(f"» {event.msg['message']}", "bold")
         self._live.show(event)
 
     def ask(self, request: dict[str, Any]) -> None:

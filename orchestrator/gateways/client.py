@@ -89,7 +89,7 @@ class Client:
     def __init__(self, ports: ClientPorts, client_id: str, who: str = "") -> None:
         self._ports = ports
         self.client_id = client_id
-        self._who = who
+        self.who = who
 
     async def create(self, birth: Birth) -> SessionId:
         """Creates a root session; safe to repeat with the same birth."""
@@ -125,7 +125,7 @@ class Client:
         Raises the broker's errors: `SubmissionConflict`, `QueueFull`, `UnknownSession`, `SessionArchived`.
         """
         request = Submit(
-            session, self.client_id, submission.id, encode_submission(submission), sender=self._who
+            session, self.client_id, submission.id, encode_submission(submission), sender=self.who
         )
         for _ in range(RESTORES):
             try:

@@ -1,0 +1,79 @@
+"""Naming an agent on the command line: by its tree and its number, or by its own session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.faults import Fault
+
+if TYPE_CHECKING:
+    from orchestrator.broker.records import SessionHead
+    from orchestrator.cli.opening import Opened
+    from orchestrator.core.ids import SessionId, TreeId
+
+ID_HELP = "A session id, or the beginning of one: the tree's root, or an agent itself."
+AGENT_HELP = "An agent's number in the tree; 0 is the root."
+
+
+@dataclass(frozen=True, slots=True)
+class Addressed:
+    """An agent that a command is about."""
+
+    head: SessionHead
+
+    @property
+    def session(self) -> SessionId:
+        return self.head.session
+
+    @property
+    def agent_id(self) -> int:
+        return int(self.head.agent_id)
+
+    @property
+    def tree(self) -> TreeId:
+        return self.head.tree
+
+    @property
+    def root(self) -> SessionId:
+        """The root's session, whose id is the tree's."""
+        from orchestrator.core.ids import SessionId
+
+        return SessionId(self.head.tree)
+
+    @property
+    def name(self) -> str:
+        """As a person speaks of it."""
+        return f"agent {self.agent_id}" if self.agent_id else "the root"
+
+
+async def addressed(found: Opened, text: str, agent: int | None) -> Addressed:
+    """The agent `agent` of the tree that `text` belongs to, else the session itself; raises `Fault`."""
+    from orchestrator.core.ids import SessionId
+
+    head = await found.find(text)
+    if agent is None or agent == head.agent_id:
+        return Addressed(head)
+    if agent == 0:
+        return Addressed(await _known(found, SessionId(head.tree)))
+    fields = await found.broker.agents(head.tree)
+    session = fields.get(f"s:{agent}")
+    if session is None:
+        raise Fault(f"there is no agent {agent} in the tree {head.tree}; {_there_are(fields)}")
+    return Addressed(await _known(found, SessionId(session.decode())))
+
+
+async def _known(found: Opened, session: SessionId) -> SessionHead:
+    head = await found.broker.head(session)
+    if head is None:
+        raise Fault(f"the session {session} of this agent is gone: its tree was deleted")
+    return head
+
+
+def _there_are(fields: Mapping[str, bytes]) -> str:
+    numbers = sorted(int(name[2:]) for name in fields if name.startswith("s:") and name != "s:0")
+    if not numbers:
+        return "its root has made none"
+    shown = ", ".join(map(str, numbers[:20])) + (" …" if len(numbers) > 20 else "")
+    return f"there are {shown}; `dendro tree` shows them"

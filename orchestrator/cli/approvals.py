@@ -1,0 +1,121 @@
+"""`dendro approvals`: what waits for a person, in a tree or in the whole fleet, and its answer."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.faults import ExitCode, Fault
+from orchestrator.cli.invocation import Invocation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.cli.deciding import Asked, Wishes
+    from orchestrator.protocol.policy import ReviewDecision
+
+PLAIN_WIDTH = 400
+AT_ONCE = 32
+_PATTERN = "A call, or a glob over the command line or the paths; may be repeated."
+
+
+def approvals(
+    ctx: typer.Context,
+    id: Annotated[
+        str | None, typer.Argument(metavar="ID", help="Only the tree that this session belongs to.")
+    ] = None,
+    allow: Annotated[list[str] | None, typer.Option("--allow", metavar="PATTERN", help=_PATTERN)] = None,
+    deny: Annotated[list[str] | None, typer.Option("--deny", metavar="PATTERN", help="The same.")] = None,
+    for_session: Annotated[
+        list[str] | None,
+        typer.Option("--for-session", metavar="PATTERN", help="Allow, and do not ask that agent again."),
+    ] = None,
+    all: Annotated[
+        bool, typer.Option("--all", help="Answer in every tree of the fleet, without ID.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="What is open as a JSON array.")] = False,
+) -> None:
+    """Lists the requests that wait for a person, and answers them.
+
+    Each answer is a submission to the agent that asked, with your name in its
+    log. Whoever answers second is told who decided.
+
+    \b
+    dendro approvals
+    dendro approvals 0199a2b4 --allow "git fetch*" --deny 3:call_7
+    dendro approvals --all --for-session "npm test*"
+    """
+    import asyncio
+
+    from orchestrator.protocol.policy import ReviewDecision
+
+    wishes = {
+        ReviewDecision.APPROVED: allow or [],
+        ReviewDecision.APPROVED_FOR_SESSION: for_session or [],
+        ReviewDecision.DENIED: deny or [],
+    }
+    if any(wishes.values()) and id is None and not all:
+        raise Fault("name the tree to answer in, or say --all for the whole fleet", ExitCode.USAGE)
+    if id is not None and all:
+        raise Fault("either one tree's ID, or --all", ExitCode.USAGE)
+    asyncio.run(_approvals(Invocation.of(ctx), id, wishes, json=json))
+
+
+async def _approvals(invocation: Invocation, id: str | None, wishes: Wishes, *, json: bool) -> None:
+    import asyncio
+
+    from orchestrator.cli.deciding import Decided, chosen, decide, open_requests_of
+    from orchestrator.cli.opening import opened
+    from orchestrator.cli.text import plain
+
+    async with opened(invocation.settings()) as found:
+        tree = (await found.find(id)).tree if id is not None else None
+        asked = await open_requests_of(found, tree)
+        if not any(wishes.values()):
+            _list(asked, json=json)
+            return
+        client, gate = found.client(), asyncio.Semaphore(AT_ONCE)
+
+        async def answered(request: Asked, decision: ReviewDecision) -> Decided:
+            async with gate:
+                return await decide(client, found, request, decision)
+
+        done = await asyncio.gather(*(answered(*choice) for choice in chosen(asked, wishes)))
+    for decided in done:
+        typer.echo(plain(decided.line()))
+
+
+def _list(asked: Sequence[Asked], *, json: bool) -> None:
+    if json:
+        import orjson
+
+        values = [request.value() for request in asked]
+        typer.echo(orjson.dumps(values, option=orjson.OPT_INDENT_2).decode())
+        return
+    if not asked:
+        typer.echo("nothing waits for a person")
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    from orchestrator.cli.sessions import age
+    from orchestrator.cli.text import shown
+
+    console = Console()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("tree", "agent", "call", "for", "asks to"):
+        table.add_column(name, no_wrap=name != "asks to", overflow="fold")
+    now_ms = time.time() * 1000
+    for request in asked:
+        waited = age((now_ms - request.opened_ms) / 1000)
+        cells = (request.tree, request.agent_path, request.call, waited, _wish(request))
+        table.add_row(*(shown(cell) for cell in cells))
+    (console if console.is_terminal else Console(width=PLAIN_WIDTH)).print(table)
+
+
+def _wish(asked: Asked) -> str:
+    reason = asked.request.get("reason")
+    verb = "run" if asked.request["type"] == "exec_approval_request" else "change"
+    return f"{verb} {asked.subject}" + (f" ({reason})" if reason else "")

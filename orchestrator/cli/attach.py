@@ -1,0 +1,51 @@
+"""`dendro attach`: sitting down beside an agent that works."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.agents import AGENT_HELP, ID_HELP
+from orchestrator.cli.invocation import Invocation
+
+
+def attach(
+    ctx: typer.Context,
+    id: Annotated[str, typer.Argument(metavar="ID", help=ID_HELP)],
+    agent: Annotated[int | None, typer.Argument(metavar="AGENT", min=0, help=AGENT_HELP)] = None,
+    limit: Annotated[
+        int,
+        typer.Option("--limit", "-n", metavar="N", min=1, help="Events of the past that are shown first."),
+    ] = 20,
+) -> None:
+    """Follows an agent live, and takes what you type.
+
+    A line is a message to it; a line that begins with ! stops what it does
+    first; /stop only stops it. Requests for approval are asked here: at the
+    root those of the whole tree. Ctrl-C (or the end of input) leaves; the agent
+    works on.
+
+    \b
+    dendro attach 0199a2b4
+    dendro attach 0199a2b4 3
+    """
+    import uvloop
+
+    uvloop.run(_attach(Invocation.of(ctx), (id, agent), limit))
+
+
+async def _attach(invocation: Invocation, whom: tuple[str, int | None], limit: int) -> None:
+    from orchestrator.cli.agents import addressed
+    from orchestrator.cli.attachment import Attachment
+    from orchestrator.cli.logs import newest_events
+    from orchestrator.cli.opening import opened
+    from orchestrator.cli.views import LiveView
+
+    async with opened(invocation.settings()) as found:
+        target = await addressed(found, *whom)
+        view = LiveView(whole=True)
+        view.note(f"{target.name} of the tree {target.tree}; Ctrl-C leaves")
+        for event in await newest_events(found, target.head, limit):
+            view.event(event)
+        await Attachment(found, target, view).run()

@@ -1,0 +1,135 @@
+"""Being attached: an agent's events on one side, a person's lines on the other.
+
+Whatever happens arrives in one queue and is handled one after the other. Nothing here ends
+the agent: leaving leaves it as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.broker.follow import EqCursor
+from orchestrator.cli.agents import Addressed
+from orchestrator.cli.asking import ANSWERS, QUESTION, answer_op
+from orchestrator.cli.conversation import ASKS, BEGINS, new_submission_id
+from orchestrator.cli.deciding import open_requests_of
+from orchestrator.cli.leaving import Left, ctrl_c
+from orchestrator.cli.opening import Opened
+from orchestrator.cli.stdio import read_stdin
+from orchestrator.cli.views import LiveView
+from orchestrator.core.ids import SessionId
+from orchestrator.gateways.client import Client, Event
+from orchestrator.protocol import ops
+from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.submission import Submission
+
+LINE_BYTES = 32 << 10
+Key = tuple[int, str]
+"""An agent and its call: two agents may both have a call of that name."""
+
+
+@dataclass(slots=True)
+class Attachment:
+    """One person beside one agent."""
+
+    found: Opened
+    target: Addressed
+    view: LiveView
+    _open: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    _news: asyncio.Queue[Event | str | None] = field(default_factory=asyncio.Queue)
+    _client: Client | None = None
+
+    @property
+    def client(self) -> Client:
+        if self._client is None:
+            self._client = self.found.client()
+        return self._client
+
+    async def run(self) -> None:
+        """Until the person leaves."""
+        tree = self.target.tree
+        for asked in await open_requests_of(self.found, tree):
+            if self.target.session in (asked.session, SessionId(tree)):
+                await self._asks({**asked.request, "agent_id": asked.agent_id})
+        with ctrl_c() as left:
+            reading = (self._listen(left), self._read(left), self._handle(left))
+            await asyncio.gather(*reading)
+        self.view.note("left; it works on")
+
+    async def _listen(self, left: Left) -> None:
+        events: AsyncIterator[Event] = self.client.follow(self.target.session, EqCursor.at(self.target.head))
+        while (event := await left.unless(_next(events))) is not None:
+            self._news.put_nowait(event)
+
+    async def _read(self, left: Left) -> None:
+        """Lines as they are typed; the end of input is the wish to leave."""
+        while not left.is_set():
+            data = await left.unless(read_stdin(LINE_BYTES))
+            if not data:
+                self._news.put_nowait(None)
+                return
+            for line in data.decode("utf-8", "replace").splitlines():
+                self._news.put_nowait(line.strip())
+
+    async def _handle(self, left: Left) -> None:
+        while not left.is_set():
+            match await left.unless(self._news.get()):
+                case None:
+                    left.set()
+                case Event() as event:
+                    await self._event(event)
+                case str() as line if line:
+                    await self._typed(line)
+
+    # ── events ────────────────────────────────────────────────────────────────────────────────
+
+    async def _event(self, event: Event) -> None:
+        self.view.event(event)
+        key = (event.msg.get("agent_id", self.target.agent_id), event.msg.get("call_id", ""))
+        if event.type in ASKS:
+            await self._asks(event.msg)
+        elif event.type in BEGINS:
+            # Somebody else has allowed it.
+            self._open.pop(key, None)
+        elif event.type in ("task_complete", "turn_aborted"):
+            self._open = {key: asked for key, asked in self._open.items() if key[0] != self.target.agent_id}
+
+    async def _asks(self, request: dict[str, Any]) -> None:
+        agent = request.get("agent_id", self.target.agent_id)
+        self._open[agent, request["call_id"]] = request
+        if len(self._open) == 1:
+            self._put()
+
+    def _put(self) -> None:
+        (agent, _), request = next(iter(self._open.items()))
+        if agent != self.target.agent_id:
+            self.view.note(f"agent {agent}:")
+        self.view.ask(request)
+        self.view.note(QUESTION)
+
+    # ── what is typed ─────────────────────────────────────────────────────────────────────────
+
+    async def _typed(self, line: str) -> None:
+        decision = ANSWERS.get(line.lower()) if self._open else None
+        if decision is not None:
+            key = next(iter(self._open))
+            request = self._open.pop(key)
+            await self._submit(self.target.session, answer_op(request, decision))
+            if self._open:
+                self._put()
+        elif line == "/stop":
+            await self._submit(self.target.session, ops.Interrupt())
+        else:
+            text, interrupt = (line[1:].strip(), True) if line.startswith("!") else (line, False)
+            op = ops.MessageAgent(agent_id=self.target.agent_id, text=text, interrupt=interrupt)
+            await self._submit(self.target.root, op)
+
+    async def _submit(self, session: SessionId, op: ops.Op) -> None:
+        await self.client.submit(session, Submission(SubmissionId(new_submission_id()), op))
+
+
+async def _next(events: AsyncIterator[Event]) -> Event:
+    return await anext(events)

@@ -1,0 +1,165 @@
+"""`dendro budget`: what a tree may use, what it has used, and more of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.faults import ExitCode, Fault
+from orchestrator.cli.invocation import Invocation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from orchestrator.broker.tree_records import LimitChange, Registry
+    from orchestrator.cli.opening import Opened
+    from orchestrator.core.ids import TreeId
+
+COUNTS = ("tokens", "requests", "slots", "spawned")
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+PLAIN_WIDTH = 400
+
+
+def budget(
+    ctx: typer.Context,
+    id: Annotated[
+        str, typer.Argument(metavar="ID", help="Any session of the tree, or the beginning of its id.")
+    ],
+    add: Annotated[
+        str | None,
+        typer.Option(
+            "--add",
+            metavar="NAME=AMOUNT,…",
+            help="tokens, cost (dollars), requests, wall (90m, 2h), slots, spawned.",
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Shows a tree's budgets and limits, and raises them.
+
+    A tree that has paused because a budget was spent goes on at once. An
+    amount below zero takes back.
+
+    \b
+    dendro budget 0199a2b4
+    dendro budget 0199a2b4 --add tokens=500000,cost=2.50
+    dendro budget 0199a2b4 --add wall=2h
+    """
+    import asyncio
+
+    asyncio.run(_budget(Invocation.of(ctx), id, _amounts(add) if add is not None else {}, json=json))
+
+
+def _amounts(text: str) -> Mapping[str, int]:
+    """What to add, in the broker's units: millionths of a dollar, milliseconds, and counts."""
+    amounts = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition("=")
+        amounts[name] = _amount(name, value.strip())
+    return amounts
+
+
+def _amount(name: str, value: str) -> int:
+    try:
+        match name:
+            case "cost":
+                return round(float(value) * 1_000_000)
+            case "wall":
+                number, unit = (value, "") if value[-1:].isdigit() else (value[:-1], value[-1:])
+                return round(float(number) * UNITS[unit] * 1000)
+            case name if name in COUNTS:
+                return int(value)
+    except (ValueError, KeyError, OverflowError):
+        raise Fault(
+            f"--add {name}: {value!r} is no amount; try {name}={_example(name)}", ExitCode.USAGE
+        ) from None
+    known = ", ".join(("tokens", "cost", "requests", "wall", "slots", "spawned"))
+    raise Fault(f"--add: there is no budget {name!r}; there are {known}", ExitCode.USAGE)
+
+
+def _example(name: str) -> str:
+    return {"cost": "2.50", "wall": "90m"}.get(name, "1000")
+
+
+async def _budget(invocation: Invocation, text: str, add: Mapping[str, int], *, json: bool) -> None:
+    from orchestrator.cli.opening import opened
+
+    async with opened(invocation.settings()) as found:
+        tree = (await found.find(text)).tree
+        registry = await found.broker.registry(tree)
+        woken = await _raise(found, registry, add) if add else 0
+        registry = await found.broker.registry(tree) if add else registry
+    if json:
+        import orjson
+
+        typer.echo(orjson.dumps(_value(registry), option=orjson.OPT_INDENT_2).decode())
+        return
+    _show(registry)
+    if woken:
+        typer.echo(f"{woken} agent{'' if woken == 1 else 's'} waited for this, and look again")
+
+
+async def _raise(found: Opened, registry: Registry, add: Mapping[str, int]) -> int:
+    """Raises the limits, once; answers how many agents it woke."""
+    unlimited = [name for name in add if name not in registry.limits]
+    if unlimited:
+        raise Fault(f"this tree has no limit on {', '.join(unlimited)}: there is nothing to add to")
+    client = found.client()
+    change = _change(registry.tree, add, client.who, client.client_id)
+    return (await found.broker.raise_limits(registry.tree, change)).woken
+
+
+def _change(tree: TreeId, add: Mapping[str, int], who: str, id: str) -> LimitChange:
+    import orjson
+
+    from orchestrator.broker.tree_records import LimitChange, TreeEvent
+    from orchestrator.cli.tree_view import amount
+    from orchestrator.core.ids import SessionId
+
+    parts = ", ".join(f"{amount(name, value)} {name}" for name, value in add.items())
+    message = {"type": "background_event", "message": f"{who} added to the tree's limits: {parts}"}
+    payload = orjson.dumps({"id": "", "msg": message})
+    return LimitChange(id, dict(add), TreeEvent((payload,), (SessionId(tree),)))
+
+
+def _value(registry: Registry) -> dict[str, object]:
+    from dataclasses import asdict
+
+    return {
+        "tree_id": registry.tree,
+        "budget": {kind: asdict(account) for kind, account in registry.budget.items()},
+        "counters": dict(registry.counters),
+        "limits": dict(registry.limits),
+        "waiting": dict(registry.waiting),
+    }
+
+
+def _show(registry: Registry) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from orchestrator.cli.tree_view import amount
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("", "used", "held", "limit", "left"):
+        table.add_column(name, justify="left" if not name else "right")
+    for kind, account in registry.budget.items():
+        guessed = f" ({amount(kind, account.guessed)} by estimate)" if account.guessed else ""
+        left = "" if account.limit is None else amount(kind, max(0, account.limit - account.spent))
+        limit = "none" if account.limit is None else amount(kind, account.limit)
+        held = amount(kind, account.held) if account.held else ""
+        table.add_row(kind, amount(kind, account.spent) + guessed, held, limit, left)
+    for name in ("slots", "spawned"):
+        used, most = registry.counters.get(name, 0), registry.limits.get(name)
+        table.add_row(
+            name,
+            f"{used:,}",
+            "",
+            "none" if most is None else f"{most:,}",
+            "" if most is None else f"{most - used:,}",
+        )
+    console = Console(highlight=False)
+    (console if console.is_terminal else Console(width=PLAIN_WIDTH, highlight=False)).print(table)
+    if registry.waiting:
+        typer.echo(f"{len(registry.waiting)} agents wait for room in a budget")

@@ -1,0 +1,194 @@
+"""Open approvals of a tree or of the fleet: which ones a pattern means, and their decision.
+
+An answer goes to the very session that asked, as a submission like any other; who gave it
+and when is in that session's log. What became of it is read there, too: somebody else may
+have been faster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import orjson
+
+from orchestrator.broker.records import OpenApproval
+from orchestrator.cli.asking import answer_op
+from orchestrator.cli.conversation import new_submission_id
+from orchestrator.cli.faults import ExitCode, Fault
+from orchestrator.cli.live import command_text
+from orchestrator.cli.opening import Opened
+from orchestrator.core.blobs import references, resolve
+from orchestrator.core.entries import DENDRO
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.gateways.client import Client
+from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.policy import ReviewDecision
+from orchestrator.protocol.submission import Submission
+
+PATIENCE_S = 10.0
+LOOK_S = 0.05
+WORDS: Mapping[str, str] = {
+    "approved": "allowed",
+    "approved_for_session": "allowed for the session",
+    "denied": "denied",
+    "abort": "denied, and its turn aborted",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An open request, as a person decides about it."""
+
+    session: SessionId
+    tree: TreeId
+    agent_id: int
+    agent_path: str
+    call_id: str
+    opened_ms: int
+    request: Mapping[str, Any]
+    seq: int
+    """How far the session's log went when it was listed: its decision comes after that."""
+
+    @property
+    def subject(self) -> str:
+        """What a pattern is held against, and a person reads: the command line, or the paths."""
+        return " ".join(self.subjects)
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        if self.request["type"] == "exec_approval_request":
+            return (command_text(self.request["command"]),)
+        return tuple(self.request["changes"])
+
+    @property
+    def call(self) -> str:
+        """The call, told apart from another agent's of the same id."""
+        return f"{self.agent_id}:{self.call_id}"
+
+    def meant_by(self, pattern: str) -> bool:
+        """A call, or a glob over the command line or over each of the paths."""
+        if pattern in (self.call_id, self.call):
+            return True
+        return all(fnmatchcase(subject, pattern) for subject in self.subjects)
+
+    def value(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "tree_id": self.tree,
+            "session_id": self.session,
+            "agent_id": self.agent_id,
+            "agent_path": self.agent_path,
+            "call_id": self.call_id,
+            "opened_ms": self.opened_ms,
+            "request": dict(self.request),
+        }
+
+
+async def open_requests_of(found: Opened, tree: TreeId | None) -> list[Asked]:
+    """What waits for somebody, oldest first; of the whole fleet without a tree."""
+    asked = []
+    for approval in await found.broker.approvals():
+        place = await found.broker.head(approval.session)
+        if place is not None and tree in (None, place.tree):
+            asked.append(await _asked(found, approval, place.tree, place.seq))
+    return asked
+
+
+async def _asked(found: Opened, approval: OpenApproval, tree: TreeId, seq: int) -> Asked:
+    told = orjson.loads(approval.payload)
+    texts = await found.large_texts(tree, references(told))
+    whole = resolve(told, texts.get)
+    return Asked(
+        session=approval.session,
+        tree=tree,
+        agent_id=whole.get("agent_id", 0),
+        agent_path=whole.get("agent_path", "0"),
+        call_id=approval.key,
+        opened_ms=approval.opened_ms,
+        request=whole["event"],
+        seq=seq,
+    )
+
+
+# ── choosing ──────────────────────────────────────────────────────────────────────────────────
+
+Wishes = Mapping[ReviewDecision, Sequence[str]]
+
+
+def chosen(asked: Sequence[Asked], wishes: Wishes) -> list[tuple[Asked, ReviewDecision]]:
+    """Each request that some pattern means, with its decision.
+
+    Raises `Fault` for a pattern that means none, and for a request of which two different things are said.
+    """
+    decided: dict[int, ReviewDecision] = {}
+    for decision, patterns in wishes.items():
+        for pattern in patterns:
+            meant = [place for place, request in enumerate(asked) if request.meant_by(pattern)]
+            if not meant:
+                raise Fault(f"no open request is meant by {pattern!r}; `dendro approvals` lists them")
+            for place in meant:
+                if decided.setdefault(place, decision) is not decision:
+                    raise Fault(
+                        f"{asked[place].call} ({asked[place].subject}) is meant by two different answers",
+                        ExitCode.USAGE,
+                    )
+    return [(asked[place], decision) for place, decision in sorted(decided.items())]
+
+
+# ── deciding ──────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """How a request was decided, and by whom; `decision` is empty while no worker has taken the answer."""
+
+    asked: Asked
+    decision: str
+    who: str
+    ours: bool
+
+    def line(self) -> str:
+        """What a person is told."""
+        about = f"{self.asked.call}  {self.asked.subject}"
+        if not self.decision:
+            return f"{about}: handed in, and kept; no worker has taken it yet"
+        words = WORDS.get(self.decision, self.decision)
+        return f"{about}: {words}" if self.ours else f"{about}: already {words}, by {self.who or 'a client'}"
+
+
+async def decide(client: Client, found: Opened, asked: Asked, decision: ReviewDecision) -> Decided:
+    """Answers a request, and waits for its decision."""
+    id = new_submission_id()
+    # The session is the agent's own: its call's id is enough.
+    op = answer_op({**asked.request, "agent_id": None}, decision)
+    await client.submit(asked.session, Submission(SubmissionId(id), op))
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            # An answer is no event, so it has to be looked for.
+            while (answer := await _answer(found, asked)) is None:  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_S)
+    except TimeoutError:
+        return Decided(asked, "", "", ours=False)
+    ours = answer["who"] == client.who and answer["decision"] == decision
+    return Decided(asked, answer["decision"], answer["who"], ours)
+
+
+async def _answer(found: Opened, asked: Asked) -> Mapping[str, Any] | None:
+    """The decision in the session's log: the first for this call since it was listed."""
+    after = asked.seq
+    while page := await found.broker.read_rollout(asked.session, after):
+        for stored in page:
+            line = orjson.loads(stored.payload)
+            fact = line["payload"]
+            if line["type"] != DENDRO:
+                continue
+            if fact["kind"] == "answer" and fact["call_id"] == asked.call_id:
+                return dict(fact)
+            if fact["kind"] == "task_ended":
+                return {"decision": "withdrawn: its turn ended", "who": ""}
+        after = page[-1].seq
+    return None

@@ -1,0 +1,94 @@
+"""`dendro logs`: what an agent did, read from its log, and what it does from here on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.agents import AGENT_HELP, ID_HELP
+from orchestrator.cli.invocation import Invocation
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from orchestrator.broker.records import SessionHead
+    from orchestrator.cli.opening import Opened
+    from orchestrator.gateways.client import Event
+
+ENTRIES_AN_EVENT = 4
+"""About so many entries of a log stand for one event that is shown."""
+
+
+def logs(
+    ctx: typer.Context,
+    id: Annotated[str, typer.Argument(metavar="ID", help=ID_HELP)],
+    agent: Annotated[int | None, typer.Argument(metavar="AGENT", min=0, help=AGENT_HELP)] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", min=0, help="The last so many events; 0 is all.")
+    ] = 200,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="And what comes, until Ctrl-C.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Events as NDJSON.")] = False,
+) -> None:
+    """Shows what an agent did, without disturbing it: commands, text, patches, its children.
+
+    \b
+    dendro logs 0199a2b4 3
+    dendro logs 0199a2b4 3 --limit 20 --follow
+    dendro logs 0199a2b4 --json | jq 'select(.msg.type == "error")'
+    """
+    import asyncio
+
+    asyncio.run(_logs(Invocation.of(ctx), (id, agent), limit, (follow, json)))
+
+
+async def _logs(
+    invocation: Invocation, whom: tuple[str, int | None], limit: int, how: tuple[bool, bool]
+) -> None:
+    from orchestrator.broker.follow import EqCursor
+    from orchestrator.cli.agents import addressed
+    from orchestrator.cli.leaving import ctrl_c
+    from orchestrator.cli.opening import opened
+    from orchestrator.cli.views import JsonView, LiveView
+
+    follow, json = how
+    view = JsonView() if json else LiveView(streaming=False, whole=True)
+    async with opened(invocation.settings()) as found:
+        target = await addressed(found, *whom)
+        for event in await newest_events(found, target.head, limit):
+            view.event(event)
+        if follow:
+            with ctrl_c() as left:
+                events = found.client().follow(target.session, EqCursor.at(target.head))
+                while (event := await left.unless(_next(events))) is not None:
+                    view.event(event)
+
+
+async def newest_events(found: Opened, head: SessionHead, limit: int) -> list[Event]:
+    """The last `limit` events of a session's log, oldest first; all of them for 0."""
+    wanted = limit * ENTRIES_AN_EVENT
+    while True:
+        after = max(0, head.seq - wanted) if limit else 0
+        events = await _events_after(found, head, after)
+        if not after or len(events) >= limit:
+            return events[-limit:] if limit else events
+        wanted *= 4
+
+
+async def _events_after(found: Opened, head: SessionHead, after: int) -> list[Event]:
+    from orchestrator.core.blobs import references, resolve
+    from orchestrator.core.entries import EVENT_MSG
+    from orchestrator.core.stored import decode_entry
+    from orchestrator.gateways.client import Event
+
+    events = []
+    async for stored in found.log(head.session, head.seq, after):
+        entry = decode_entry(stored.payload)
+        if entry.type == EVENT_MSG:
+            texts = await found.large_texts(head.tree, references(entry.payload))
+            events.append(Event(entry.id, resolve(dict(entry.payload), texts.get)))
+    return events
+
+
+async def _next(events: AsyncIterator[Event]) -> Event:
+    return await anext(events)

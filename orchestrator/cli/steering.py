@@ -1,0 +1,154 @@
+"""`dendro send` and `dendro interrupt`: a word to an agent that works."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.agents import AGENT_HELP, ID_HELP
+from orchestrator.cli.faults import ExitCode, Fault
+from orchestrator.cli.invocation import Invocation
+
+if TYPE_CHECKING:
+    from orchestrator.cli.agents import Addressed
+    from orchestrator.cli.opening import Opened
+    from orchestrator.cli.telling import Told
+    from orchestrator.gateways.client import Event
+
+
+def send(
+    ctx: typer.Context,
+    id: Annotated[str, typer.Argument(metavar="ID", help=ID_HELP)],
+    agent: Annotated[int, typer.Argument(metavar="AGENT", min=0, help=AGENT_HELP)],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to say; `-` reads it from stdin.")],
+    interrupt: Annotated[
+        bool, typer.Option("--interrupt", help="Stop what it does first, instead of waiting for its turn.")
+    ] = False,
+) -> None:
+    """Writes to an agent, which reads it as an instruction when its turn is over.
+
+    An agent that is done starts again, whether a slot is free or not.
+
+    \b
+    dendro send 0199a2b4 3 "look at the tests too"
+    dendro send 0199a2b4 3 "stop, and write down what you have" --interrupt
+    """
+    import asyncio
+    import sys
+
+    said = sys.stdin.read() if text == "-" else text
+    if not said.strip():
+        raise Fault("there is nothing to say: the text is empty", ExitCode.USAGE)
+    asyncio.run(_send(Invocation.of(ctx), (id, agent), said, interrupt=interrupt))
+
+
+async def _send(invocation: Invocation, whom: tuple[str, int], text: str, *, interrupt: bool) -> None:
+    from orchestrator.cli.agents import addressed
+    from orchestrator.cli.opening import opened
+
+    async with opened(invocation.settings()) as found:
+        target = await addressed(found, *whom)
+        told = await say(found, target, text, interrupt=interrupt)
+    typer.echo(_sent(target, told))
+
+
+async def say(found: Opened, target: Addressed, text: str, *, interrupt: bool) -> Told:
+    """Hands the text to the root, which writes to the agent; raises `Fault` if that is refused."""
+    from orchestrator.cli.telling import tell, under_its_id
+    from orchestrator.protocol.ops import MessageAgent
+
+    op = MessageAgent(agent_id=target.agent_id, text=text, interrupt=interrupt)
+    return await tell(found.client(), target.root, op, under_its_id)
+
+
+def _sent(target: Addressed, told: Told) -> str:
+    from orchestrator.cli.telling import NO_WORKER
+
+    if told.answer is None:
+        return NO_WORKER
+    if told.answer.type != "agent_inbox":
+        return f"{target.name} begins with it now"
+    message = told.answer.msg
+    waiting = message["pending_messages"] + message["pending_interrupts"]
+    return f"{target.name} has it; {waiting} in its inbox"
+
+
+def interrupt(
+    ctx: typer.Context,
+    id: Annotated[str, typer.Argument(metavar="ID", help=ID_HELP)],
+    agent: Annotated[int | None, typer.Argument(metavar="AGENT", min=0, help=AGENT_HELP)] = None,
+    tree: Annotated[bool, typer.Option("--tree", help="And everything below it.")] = False,
+    message: Annotated[
+        str | None, typer.Option("--message", metavar="TEXT", help="What to do instead.")
+    ] = None,
+) -> None:
+    """Stops what an agent does: its commands are killed, its model request ends.
+
+    Nobody is cancelled: an interrupted agent waits for the next word. With a
+    message it goes on with that.
+
+    \b
+    dendro interrupt 0199a2b4
+    dendro interrupt 0199a2b4 3 --message "the unit tests only"
+    dendro interrupt 0199a2b4 --tree
+    """
+    import asyncio
+
+    if message is not None and (tree or not message.strip()):
+        raise Fault("--message takes a text for one agent, and does not go with --tree", ExitCode.USAGE)
+    asyncio.run(_interrupt(Invocation.of(ctx), (id, agent), message, tree=tree))
+
+
+async def _interrupt(
+    invocation: Invocation, whom: tuple[str, int | None], message: str | None, *, tree: bool
+) -> None:
+    from orchestrator.cli.agents import addressed
+    from orchestrator.cli.opening import opened
+
+    async with opened(invocation.settings()) as found:
+        target = await addressed(found, *whom)
+        if message is not None:
+            typer.echo(_sent(target, await say(found, target, message, interrupt=True)))
+            return
+        typer.echo(await _stop(found, target, tree=tree))
+
+
+async def _stop(found: Opened, target: Addressed, *, tree: bool) -> str:
+    from orchestrator.cli.telling import NO_WORKER, tell
+    from orchestrator.protocol.ops import Interrupt
+
+    head = target.head
+    if head.holder is None and head.status in ("idle", "closed") and head.sq_tip == head.cursor and not tree:
+        return f"{target.name} does nothing: there is nothing to interrupt"
+    told = await tell(found.client(), target.session, Interrupt(tree=tree), _ends)
+    if tree:
+        return await _all_stopped(found, target)
+    if told.answer is None:
+        return NO_WORKER
+    ended = "was interrupted" if told.answer.type == "turn_aborted" else "had just come to its end"
+    return f"{target.name} {ended}"
+
+
+def _ends(event: Event, id: str) -> bool:
+    return event.type in ("turn_aborted", "task_complete")
+
+
+async def _all_stopped(found: Opened, target: Addressed) -> str:
+    """Waits until none of the agents below is at work any more."""
+    import asyncio
+    import time
+
+    from orchestrator.cli.telling import LOOK_S, PATIENCE_S
+    from orchestrator.core.registry import projected
+
+    began = time.monotonic()
+    while True:
+        known = projected(await found.broker.agents(target.tree)).agents.values()
+        below = [agent for agent in known if agent.below(target.agent_id)]
+        busy = [agent.agent_id for agent in below if agent.active]
+        if not busy:
+            return f"{target.name} and {len(below)} agents below: nothing of them runs"
+        if time.monotonic() - began > PATIENCE_S:
+            raise Fault(f"handed in; still at work: agents {', '.join(map(str, busy))}")
+        await asyncio.sleep(LOOK_S)

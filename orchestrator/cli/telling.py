@@ -1,0 +1,73 @@
+"""Handing an op to a session, and hearing what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from orchestrator.broker.follow import EqCursor
+from orchestrator.cli.conversation import new_submission_id
+from orchestrator.cli.faults import Fault
+from orchestrator.core.ids import SessionId
+from orchestrator.gateways.client import Client, Event
+from orchestrator.protocol import ops
+from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.submission import Submission
+
+PATIENCE_S = 10.0
+"""A worker answers within milliseconds, one that takes over within seconds."""
+LOOK_S = 0.05
+NO_WORKER = "handed in, and kept; no worker has taken it yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An op that was handed in, and the event that answered it; None if none came in time."""
+
+    id: str
+    answer: Event | None
+
+
+async def tell(client: Client, session: SessionId, op: ops.Op, answers: Callable[[Event, str], bool]) -> Told:
+    """Submits, and waits for the first later event that `answers` accepts (given the op's id).
+
+    Raises `Fault` with the session's words if it refused the op.
+    """
+    head = await client.head(session)
+    assert head is not None
+    id = new_submission_id()
+    await client.submit(session, Submission(SubmissionId(id), op))
+    answer = await _first(client, session, EqCursor.at(head), lambda event: _settles(event, id, answers))
+    if answer is not None and answer.type == "error" and answer.id == id:
+        raise Fault(str(answer.msg["message"]))
+    return Told(id, answer)
+
+
+def _settles(event: Event, id: str, answers: Callable[[Event, str], bool]) -> bool:
+    return (event.type == "error" and event.id == id) or answers(event, id)
+
+
+async def _first(
+    client: Client, session: SessionId, cursor: EqCursor, wanted: Callable[[Event], bool]
+) -> Event | None:
+    async def look() -> Event | None:
+        async for event in client.follow(session, cursor):
+            if wanted(event):
+                return event
+        return None
+
+    task: asyncio.Task[Event | None] = asyncio.create_task(look())
+    try:
+        await asyncio.wait((task,), timeout=PATIENCE_S)
+        return task.result() if task.done() else None
+    finally:
+        while not task.done():
+            # Python 3.11 may forget a cancellation that meets the end of a wait (bpo-37658).
+            task.cancel()
+            await asyncio.wait((task,), timeout=LOOK_S)
+
+
+def under_its_id(event: Event, id: str) -> bool:
+    """Any event that the op itself led to."""
+    return event.id == id

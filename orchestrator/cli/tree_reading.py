@@ -1,0 +1,288 @@
+"""What is to be seen of a tree at one moment: its registry, and how far each session got.
+
+The registry says who there is; a session's head says where it stands; the end of its log
+says since when, what it waits for and what it said last. A log is read again only when it
+has grown, so that looking at a large tree every second costs little.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.records import SessionHead, StoredEntry
+from orchestrator.broker.tree_records import Registry, Spend, TreeEntry
+from orchestrator.cli.live import command_text
+from orchestrator.core.entries import DENDRO, EVENT_MSG
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.registry import Agent, RegistryView, TreeFact, projected
+
+TAIL = 80
+"""Entries at a log's end in which an agent's doings are looked for."""
+AT_ONCE = 16
+"""Sessions that are read side by side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """What the end of a log tells."""
+
+    seq: int = -1
+    since_ms: int = 0
+    """When it came to where it stands."""
+    waits_for: str = ""
+    until_ms: int | None = None
+    awaited: tuple[int, ...] = ()
+    """The agents that an await names; empty for any."""
+    last: str = ""
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPicture:
+    """One agent, as it is drawn."""
+
+    agent_id: int
+    parent: int | None
+    session: SessionId
+    summary: Mapping[str, Any]
+    """The SubagentSummary; for the root only what there is."""
+    status: str
+    """The session's own: what it does, not whether its result was read."""
+    holder: str | None
+    used: Spend
+    doing: Doing
+    canceling: bool = False
+
+    @property
+    def standing(self) -> str:
+        """The agent's status in its tree; the root's is its session's."""
+        return str(self.summary.get("status") or self.status)
+
+    @property
+    def tokens(self) -> int:
+        return self.used.tokens or self.doing.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class TreePicture:
+    """A tree at one moment of Redis's clock."""
+
+    registry: Registry
+    agents: Mapping[int, AgentPicture]
+    now_ms: int
+
+    @property
+    def tree(self) -> TreeId:
+        return self.registry.tree
+
+    def children_of(self, agent_id: int) -> list[AgentPicture]:
+        return [agent for agent in self.agents.values() if agent.parent == agent_id]
+
+
+@dataclass(slots=True)
+class TreeReader:
+    """Looks at one tree again and again."""
+
+    broker: Broker
+    tree: TreeId
+    _doings: dict[SessionId, Doing] = field(default_factory=dict)
+
+    async def picture(self) -> TreePicture:
+        """The tree as it is now; raises `UnknownSession` if it is gone."""
+        registry, fields = await self.broker.registry(self.tree), await self.broker.agents(self.tree)
+        known = projected(fields).agents
+        root = SessionId(self.tree)
+        sessions = {0: root, **{number: SessionId(agent.session) for number, agent in known.items()}}
+        gate = asyncio.Semaphore(AT_ONCE)
+        drawn = await asyncio.gather(
+            *(self._agent(number, session, known, gate) for number, session in sessions.items())
+        )
+        used = {int(number): agent.used for number, agent in registry.agents.items()}
+        agents = {agent.agent_id: _with_use(agent, used) for agent in drawn if agent is not None}
+        return TreePicture(registry, agents, self.broker.now_ms())
+
+    async def _agent(
+        self, number: int, session: SessionId, known: Mapping[int, Agent], gate: asyncio.Semaphore
+    ) -> AgentPicture | None:
+        agent = known.get(number)
+        async with gate:
+            head = await self.broker.head(session)
+            if head is None:
+                return None
+            doing = await self._doing(head)
+        return AgentPicture(
+            agent_id=number,
+            parent=_nearest(agent, known) if agent is not None else None,
+            session=session,
+            summary=agent.summary() if agent is not None else {},
+            status=_status(head),
+            holder=head.holder,
+            used=Spend(),
+            doing=doing,
+            canceling=agent is not None and agent.marked,
+        )
+
+    async def _doing(self, head: SessionHead) -> Doing:
+        known = self._doings.get(head.session)
+        if known is not None and known.seq == head.seq:
+            return known
+        entries = await self.broker.read_rollout(head.session, max(0, head.seq - TAIL), TAIL)
+        doing = doing_of(entries, head)
+        self._doings[head.session] = doing
+        return doing
+
+
+def _nearest(agent: Agent, known: Mapping[int, Agent]) -> int:
+    """Where it is drawn: below its parent, or above that if the parent was pruned while it worked."""
+    above = [int(number) for number in agent.path.split("/")[:-1]]
+    return next((number for number in reversed(above) if number in known), 0)
+
+
+def _with_use(agent: AgentPicture, used: Mapping[int, Spend]) -> AgentPicture:
+    from orchestrator.core.replacing import replace
+
+    return replace(agent, used=used.get(agent.agent_id, Spend()))
+
+
+def _status(head: SessionHead) -> str:
+    if head.quarantined:
+        return "quarantined"
+    if head.archived:
+        return "archived"
+    # A head's status is that of the last rest: whoever is held, or has mail, is at work.
+    at_work = head.holder is not None or head.sq_tip != head.cursor
+    return "running" if at_work and head.status in ("idle", "waiting") else head.status
+
+
+# ── the end of a log ──────────────────────────────────────────────────────────────────────────
+
+
+def doing_of(entries: Sequence[StoredEntry], head: SessionHead) -> Doing:
+    """What the last entries of a log tell; the newest of each kind counts."""
+    meta = orjson.loads(head.meta) if head.meta else {}
+    seen = _Seen()
+    for stored in reversed(entries):
+        line = orjson.loads(stored.payload)
+        seen.take(line["type"], line["payload"], _milliseconds(line["timestamp"]))
+    return Doing(
+        seq=head.seq,
+        since_ms=seen.since_ms or meta.get("updated_ms") or head.created_ms,
+        waits_for=seen.waits_for,
+        until_ms=seen.until_ms,
+        awaited=seen.awaited,
+        last=seen.last,
+        tokens=seen.tokens or meta.get("blended_total") or 0,
+    )
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was found so far, from the end backwards."""
+
+    since_ms: int = 0
+    waits_for: str = ""
+    until_ms: int | None = None
+    awaited: tuple[int, ...] = ()
+    last: str = ""
+    tokens: int = 0
+
+    def take(self, type: str, payload: Mapping[str, Any], at_ms: int) -> None:
+        if type == DENDRO and not self.since_ms:
+            self._stand(payload, at_ms)
+        elif type == EVENT_MSG:
+            self.last = self.last or said(payload)
+            if payload["type"] == "token_count" and not self.tokens:
+                self.tokens = ((payload.get("info") or {}).get("total_token_usage") or {}).get(
+                    "total_tokens", 0
+                )
+
+    def _stand(self, fact: Mapping[str, Any], at_ms: int) -> None:
+        match fact["kind"]:
+            case "call" if fact["phase"] in ("waiting", "awaiting_approval"):
+                self._wait(fact.get("spec") or {}, fact["phase"])
+                self.since_ms = at_ms
+            case "call" | "task" | "task_ended" | "request_begun" | "closed":
+                self.since_ms = at_ms
+            case "agent" if "paused" in fact["changes"]:
+                self.waits_for = "room in the tree's budget" if fact["changes"]["paused"] else ""
+                self.since_ms = at_ms
+
+    def _wait(self, spec: Mapping[str, Any], phase: str) -> None:
+        if phase == "awaiting_approval":
+            self.waits_for = "an approval"
+        elif spec.get("kind") == "helper":
+            self.waits_for, self.awaited = "its helper", (spec["agent_id"],)
+        else:
+            self.waits_for, self.awaited = "agents", tuple(spec.get("agent_ids") or ())
+            self.until_ms = spec.get("until_ms")
+
+
+def said(message: Mapping[str, Any]) -> str:
+    """One line of what an event shows of its agent; empty if it shows nothing."""
+    match message["type"]:
+        case "agent_message" | "user_message":
+            text = message["message"]
+        case "agent_reasoning":
+            text = message["text"]
+        case "exec_command_begin":
+            return f"$ {_first_line(command_text(message['command']))}"
+        case "exec_approval_request":
+            return f"? {_first_line(command_text(message['command']))}"
+        case "apply_patch_approval_request" | "patch_apply_begin":
+            return f"± {', '.join(message['changes'])}" if isinstance(message["changes"], dict) else ""
+        case "error":
+            text = f"error: {message['message']}"
+        case "turn_aborted":
+            return f"the turn was {message['reason']}"
+        case _:
+            return ""
+    return _first_line(text) if isinstance(text, str) else "[a long text]"
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
+
+
+def _milliseconds(timestamp: str) -> int:
+    return int(datetime.fromisoformat(timestamp).timestamp() * 1000)
+
+
+# ── the tree log ──────────────────────────────────────────────────────────────────────────────
+
+
+def tree_fact(entry: TreeEntry) -> TreeFact:
+    """An entry of the tree log as its fold takes it."""
+    return TreeFact(
+        orjson.loads(entry.payload)["msg"],
+        orjson.loads(entry.about) if entry.about else {},
+        {depth.session: (depth.regular, depth.interrupts) for depth in entry.depths},
+    )
+
+
+async def tree_log(broker: Broker, tree: TreeId, after: int = 0) -> list[TreeFact]:
+    """All entries of the tree log after a `tree_seq`."""
+    facts: list[TreeFact] = []
+    while page := await broker.read_tree(tree, after):
+        facts += map(tree_fact, page)
+        after = page[-1].tree_seq
+    return facts
+
+
+def differs(log: RegistryView, projection: RegistryView) -> str:
+    """What the projection says otherwise than the fold of its log; empty if they are equal."""
+    if log.agents.keys() != projection.agents.keys():
+        return f"agents {sorted(projection.agents)} instead of {sorted(log.agents)}"
+    for number, told in log.agents.items():
+        shown = projection.agents[number]
+        names = ("record", "status", "marked", "pending")
+        wrong = [name for name in names if getattr(told, name) != getattr(shown, name)]
+        if wrong:
+            return f"agent {number}: {', '.join(wrong)}"
+    return "" if log.spawned == projection.spawned else "the number of agents made"

@@ -1,0 +1,188 @@
+"""A tree drawn for people, and told to programs. Knows pictures of trees, not how they are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.text import Text
+from rich.tree import Tree
+
+from orchestrator.broker.tree_records import Account, Registry
+from orchestrator.cli.sessions import age
+from orchestrator.cli.text import plain
+from orchestrator.cli.tree_reading import AgentPicture, TreePicture
+from orchestrator.core.tree import ACTIVE
+
+STYLES = {
+    "running": "cyan",
+    "queued": "blue",
+    "waiting": "yellow",
+    "awaiting_approval": "bold yellow",
+    "paused": "bold yellow",
+    "ready": "green",
+    "idle": "dim green",
+    "failed": "bold red",
+    "quarantined": "bold red",
+    "canceled": "red",
+}
+LAST_CHARS = 100
+LABEL_CHARS = 40
+MICRO = 1_000_000
+
+
+def drawing(picture: TreePicture) -> Tree:
+    """The whole tree, two lines an agent."""
+    root = Tree(_node(picture, picture.agents[0]), guide_style="dim")
+    _grow(picture, root, 0)
+    return root
+
+
+def _grow(picture: TreePicture, branch: Tree, agent_id: int) -> None:
+    for child in picture.children_of(agent_id):
+        _grow(picture, branch.add(_node(picture, child)), child.agent_id)
+
+
+def _node(picture: TreePicture, agent: AgentPicture) -> Text:
+    label = agent.summary.get("label") or ("root" if not agent.agent_id else agent.summary.get("summary"))
+    text = Text(f"{agent.agent_id} ", style="bold")
+    text.append(_cut(label or "", LABEL_CHARS), style="bold")
+    shown = status_of(agent)
+    text.append(f"  {shown}", style=STYLES.get(shown, ""))
+    if since := max(0, picture.now_ms - agent.doing.since_ms):
+        text.append(f" {age(since / 1000)}", style="dim")
+    for part, style in _remarks(picture, agent):
+        text.append(f" · {part}", style=style)
+    if agent.doing.last:
+        text.append(f"\n{_cut(agent.doing.last, LAST_CHARS)}", style="dim")
+    return text
+
+
+def status_of(agent: AgentPicture) -> str:
+    """One word: where it stands in the tree, and while it works, what its session does."""
+    if not agent.summary:
+        return agent.status
+    return agent.status if agent.standing == "running" and agent.status != "idle" else agent.standing
+
+
+def waits_for(picture: TreePicture, agent: AgentPicture) -> str:
+    """What a parked agent needs to go on; empty if it is not parked."""
+    doing = agent.doing
+    if status_of(agent) not in ("waiting", "awaiting_approval", "paused") or not doing.waits_for:
+        return ""
+    if doing.waits_for != "agents":
+        return doing.waits_for
+    working = [child.agent_id for child in picture.children_of(agent.agent_id) if child.standing in ACTIVE]
+    named = doing.awaited or working
+    return f"agents {', '.join(map(str, named))}" if named else "mail"
+
+
+def _remarks(picture: TreePicture, agent: AgentPicture) -> Iterator[tuple[str, str]]:
+    if what := waits_for(picture, agent):
+        until = agent.doing.until_ms
+        left = f" (at most {age((until - picture.now_ms) / 1000)} more)" if until else ""
+        yield f"waits for {what}{left}", "yellow"
+    if agent.canceling and agent.standing != "canceled":
+        yield "being cancelled", "red"
+    for name, mark, style in (("pending_messages", "✉", "magenta"), ("pending_interrupts", "⚡", "bold red")):
+        if count := agent.summary.get(name):
+            yield f"{mark} {count}", style
+    if agent.tokens:
+        yield f"{agent.tokens:,} tokens", ""
+    if agent.used.cost:
+        yield money(agent.used.cost), ""
+
+
+def _cut(text: str, most: int) -> str:
+    shown = plain(" ".join(text.split()))
+    return shown if len(shown) <= most else shown[: most - 1] + "…"
+
+
+# ── the tree's accounts ───────────────────────────────────────────────────────────────────────
+
+
+def headline(picture: TreePicture) -> Text:
+    """The tree, its agents, and its budgets."""
+    registry = picture.registry
+    active = sum(agent.standing in ACTIVE for agent in picture.agents.values() if agent.agent_id)
+    slots, spawned = registry.limits.get("slots"), registry.counters.get("spawned", 0)
+    text = Text(f"tree {picture.tree}", style="bold")
+    made = f"{spawned} agent{'' if spawned == 1 else 's'} made"
+    text.append(f"\n{made}, {active} at work{f' of {slots} slots' if slots else ''}")
+    for part, style in budget_parts(registry):
+        text.append(" · ")
+        text.append(part, style=style)
+    return text
+
+
+def budget_parts(registry: Registry) -> Iterator[tuple[str, str]]:
+    """A phrase for each budget that is limited or used."""
+    for account in registry.budget.values():
+        limited = account.limit is not None
+        if limited or (account.spent and account.kind != "wall"):
+            spent = amount(account.kind, account.spent)
+            if account.limit is None:
+                yield f"{spent} {account.kind}", ""
+                continue
+            share = account.spent / account.limit if account.limit else 1.0
+            style = "bold red" if share >= 1 else "yellow" if share >= 0.8 else ""
+            yield f"{account.kind} {spent} of {amount(account.kind, account.limit)} ({share:.0%})", style
+
+
+def amount(kind: str, value: int) -> str:
+    """A budget's figure with its unit."""
+    match kind:
+        case "cost":
+            return money(value)
+        case "wall":
+            return age(value / 1000)
+        case _:
+            return f"{value:,}"
+
+
+def money(micro: int) -> str:
+    """Millionths of a dollar, to a hundredth of a cent at least."""
+    return f"${micro / MICRO:,.4f}"
+
+
+# ── for programs ──────────────────────────────────────────────────────────────────────────────
+
+
+def as_value(picture: TreePicture) -> dict[str, Any]:
+    """The registry, with what each session does."""
+    registry = picture.registry
+    return {
+        "tree_id": picture.tree,
+        "tree_seq": registry.tree_seq,
+        "now_ms": picture.now_ms,
+        "agents": [_agent_value(picture, agent) for agent in picture.agents.values()],
+        "counters": dict(registry.counters),
+        "limits": dict(registry.limits),
+        "budget": {kind: _account_value(account) for kind, account in registry.budget.items()},
+    }
+
+
+def _agent_value(picture: TreePicture, agent: AgentPicture) -> dict[str, Any]:
+    doing = agent.doing
+    return {
+        **({"agent_id": 0, "session_id": agent.session} | dict(agent.summary)),
+        "session_status": agent.status,
+        "holder": agent.holder,
+        "since_ms": doing.since_ms,
+        "waits_for": waits_for(picture, agent) or None,
+        "until_ms": doing.until_ms if waits_for(picture, agent) else None,
+        "canceling": agent.canceling,
+        "tokens": agent.tokens,
+        "cost_micro": agent.used.cost,
+        "requests": agent.used.requests,
+        "last": doing.last or None,
+    }
+
+
+def _account_value(account: Account) -> dict[str, Any]:
+    return {
+        "spent": account.spent,
+        "held": account.held,
+        "limit": account.limit,
+        "guessed": account.guessed,
+    }
