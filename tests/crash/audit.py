@@ -131,6 +131,10 @@ def _executions(log: Log, executed: Counter[tuple[str, str]]) -> Iterator[str]:
     for (ran_in, call_id), times in executed.items():
         if ran_in == session and times > decided[call_id]:
             yield f"command {call_id} ran {times} times, decided {decided[call_id]} times"
+    running = (fact for fact in log.facts("call") if fact["phase"] == "running")
+    for call_id in {fact["call_id"] for fact in running if fact["spec"]["kind"] == "exec"}:
+        if decided[call_id] > 1:
+            yield f"command {call_id} was decided to run {decided[call_id]} times: it may have had effects"
     for end in (msg for _, msg in log.events() if msg["type"] == "exec_command_end"):
         if end["exit_code"] == 0 and not executed[session, end["call_id"]]:
             yield f"command {end['call_id']} is said to have ended, and never ran"
