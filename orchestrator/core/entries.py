@@ -183,6 +183,11 @@ def child_changed(agent_id: int, **changes: Any) -> Entry:
     return fact("child_changed", agent_id=agent_id, changes=changes)
 
 
+def children_changed(agent_ids: list[int], **changes: Any) -> Entry:
+    """The same of several children, in one entry: a commit carries only so many."""
+    return fact("children_changed", agent_ids=agent_ids, changes=changes)
+
+
 def mail_received(mail: Json) -> Entry:
     """A letter that waits until the model can be given it."""
     return fact("mail", mail=mail)

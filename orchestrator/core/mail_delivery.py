@@ -14,15 +14,19 @@ from typing import Any
 import orjson
 
 from orchestrator.core import entries as e
-from orchestrator.core.agent_views import awaited
+from orchestrator.core.agent_views import awaited, child_summary
 from orchestrator.core.draft import Draft, TreeEvent
 from orchestrator.core.history import call_output, user_message
+from orchestrator.core.replacing import replace
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import State
-from orchestrator.core.tree import Mail
+from orchestrator.core.tree import Child, Mail
 
 MOST_BYTES = 64 << 10
 """Of one await's result: what does not fit stays in the inbox, and the next await returns at once."""
+MOST_LETTERS = 48
+"""Given to a model at one boundary. Each takes two entries of a commit, which carries 256; the rest follows
+with the next request."""
 
 
 def is_instruction(facts: SessionFacts, mail: Mail) -> bool:
@@ -52,7 +56,7 @@ def by_sender(mails: Sequence[Mail]) -> list[list[Mail]]:
 def deliver(draft: Draft) -> None:
     """Puts the mail into the conversation, before the request that shows it."""
     facts = draft.state.facts
-    mails = [mail for mail in in_order(draft.state.tree.inbox) if _by_itself(facts, mail)]
+    mails = _fitting([mail for mail in in_order(draft.state.tree.inbox) if _by_itself(facts, mail)])
     if not mails:
         return
     for mail in mails:
@@ -64,6 +68,16 @@ def deliver(draft: Draft) -> None:
     for group in by_sender(reported):
         draft.add(*_synthetic(draft.state, group))
     take(draft, mails)
+
+
+def _fitting(mails: Sequence[Mail]) -> Sequence[Mail]:
+    """The first of them that one commit can carry; at least one."""
+    size = 0
+    for place, mail in enumerate(mails):
+        size += len(orjson.dumps(mail.content, default=dict))
+        if place and (place == MOST_LETTERS or size > MOST_BYTES):
+            return mails[:place]
+    return mails
 
 
 def _by_itself(facts: SessionFacts, mail: Mail) -> bool:
@@ -114,36 +128,50 @@ def take(draft: Draft, mails: Sequence[Mail]) -> None:
     draft.add(e.mail_taken([mail.key for mail in mails]))
     for mail in mails:
         draft.tree.take(mail.interrupt)
-        if mail.kind == "completion":
-            _read(draft, mail)
+    _read(draft, [mail for mail in mails if mail.kind == "completion"])
     tell_inbox(draft, draft.state.facts)
 
 
-def forget_child(draft: Draft, agent_id: int) -> None:
-    """A child was pruned: it is not listed, and a result that was not read is void."""
-    take(draft, [m for m in draft.state.tree.inbox if m.kind == "completion" and m.agent_id == agent_id])
-    draft.add(e.child_changed(agent_id, pruned=True))
-
-
-def _read(draft: Draft, mail: Mail) -> None:
-    """A result that was read makes a ready child idle, unless it works again by now."""
-    child = draft.state.tree.children.get(mail.agent_id)
-    turn = mail.content["turn"]
-    if child is None or child.status != "ready" or child.turn != turn or not mail.content["completion"]:
+def forget_children(draft: Draft, agent_ids: Sequence[int]) -> None:
+    """Children were pruned: they are not listed, and results that were not read are void."""
+    if not agent_ids:
         return
-    draft.add(e.child_changed(child.agent_id, status="idle"))
+    inbox = draft.state.tree.inbox
+    take(draft, [mail for mail in inbox if mail.kind == "completion" and mail.agent_id in agent_ids])
+    draft.add(e.children_changed(list(agent_ids), pruned=True))
+
+
+def _read(draft: Draft, completions: Sequence[Mail]) -> None:
+    """A result that was read makes a ready child idle, unless it works again by now."""
+    children = draft.state.tree.children
+    idle: list[int] = []
+    for mail in completions:
+        child, turn = children.get(mail.agent_id), mail.content["turn"]
+        if (
+            child is not None
+            and child.status == "ready"
+            and child.turn == turn
+            and mail.content["completion"]
+        ):
+            idle.append(child.agent_id)
+            _tell_read(draft, child, mail)
+    if idle:
+        draft.add(e.children_changed(idle, status="idle"))
+
+
+def _tell_read(draft: Draft, child: Child, mail: Mail) -> None:
+    turn = mail.content["turn"]
     message = {
         "type": "subagent_lifecycle",
         "event": "status",
         "agent_id": child.agent_id,
         "session_id": child.session,
         "status": "idle",
+        "subagent": child_summary(draft.state.facts, replace(child, status="idle")),
     }
-    facts = draft.state.facts
+    facts, about = draft.state.facts, {"read": turn, "agent_id": child.agent_id}
     targets = tuple(dict.fromkeys((facts.session_id, facts.tree_id)))
-    draft.tree.events.append(
-        TreeEvent(mail.content["born_in"], message, targets, about={"read": turn, "agent_id": child.agent_id})
-    )
+    draft.tree.events.append(TreeEvent(mail.content["born_in"], message, targets, child.session, about))
     # A field of its own: the child may be writing its record at this very moment.
     draft.tree.summary[f"d:{child.agent_id}"] = str(turn)
 

@@ -9,7 +9,7 @@ from orchestrator.core import entries as e
 from orchestrator.core.agent_views import one_line
 from orchestrator.core.commands import MailArrived
 from orchestrator.core.draft import SLOTS, Draft, Draw
-from orchestrator.core.mail_delivery import forget_child, tell_inbox
+from orchestrator.core.mail_delivery import forget_children, tell_inbox
 from orchestrator.core.rules_approval import routed_answer
 from orchestrator.core.rules_await import woken
 from orchestrator.core.rules_helper import helper_done
@@ -28,7 +28,7 @@ def mail_arrived(draft: Draft, command: MailArrived) -> None:
         case "status":
             _child_status(draft, command.payload)
         case "gone":
-            forget_child(draft, int(command.payload["agent_id"]))
+            forget_children(draft, [int(command.payload["agent_id"])])
             woken(draft)
         case "ended":
             _ended(draft, command.payload)

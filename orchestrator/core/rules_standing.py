@@ -200,10 +200,12 @@ def begin_canceling(draft: Draft, reason: str) -> bool:
 
 def cancel_children(draft: Draft, reason: str) -> None:
     """Every child is marked and told, and does the same to its own: below a finished one, some may work."""
-    for child in draft.state.tree.children.values():
-        if child.status != "canceled" and not child.ending:
-            mark_and_tell(draft, child.session, child.agent_id, reason)
-            draft.add(e.child_changed(child.agent_id, ending=True))
+    children = draft.state.tree.children.values()
+    ending = [child for child in children if child.status != "canceled" and not child.ending]
+    for child in ending:
+        mark_and_tell(draft, child.session, child.agent_id, reason)
+    if ending:
+        draft.add(e.children_changed([child.agent_id for child in ending], ending=True))
 
 
 def mark_and_tell(draft: Draft, session: str, agent_id: int, reason: str) -> None:

@@ -11,7 +11,7 @@ from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core.agent_views import SUMMARY_CHARS, agent_of, card_of, one_line
 from orchestrator.core.draft import SLOTS, Draft, Draw, Letter, TreeEvent
-from orchestrator.core.mail_delivery import forget_child, inbox_event, take
+from orchestrator.core.mail_delivery import forget_children, inbox_event, take
 from orchestrator.core.narrowing import Widening
 from orchestrator.core.rules_await import await_agents, finish
 from orchestrator.core.rules_making import make
@@ -181,6 +181,7 @@ def _prune(draft: Draft, call: Call, asked: c.Prune) -> None:
     skipped = [target for target in asked.targets if target not in gone]
     for target in gone:
         _take_off(draft, target)
+    forget_children(draft, [t.agent_id for t in gone if t.agent_id in draft.state.tree.children])
     result = {
         "request": dict(asked.echo),
         "pruned": [target.session for target in gone],
@@ -205,9 +206,7 @@ def _take_off(draft: Draft, target: c.Target) -> None:
     if target.agent_id in draft.state.tree.watchdogs:
         draft.clear_timer(watchdog_timer(target.agent_id))
         draft.add(e.watchdog_ended(target.agent_id))
-    if target.agent_id in draft.state.tree.children:
-        forget_child(draft, target.agent_id)
-    else:
+    if target.agent_id not in draft.state.tree.children:
         parent = str(target.record["parent_session_id"])
         key = f"gone:{draft.state.facts.agent_id}:{target.agent_id}"
         draft.tree.letters.append(Letter(parent, "gone", {"agent_id": target.agent_id}, key))

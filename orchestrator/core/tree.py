@@ -154,6 +154,14 @@ def _child_changed(tree: TreeView, payload: Payload) -> TreeView:
     return replace(tree, children={**tree.children, child.agent_id: changed})
 
 
+def _children_changed(tree: TreeView, payload: Payload) -> TreeView:
+    named, changes = frozenset(payload["agent_ids"]), payload["changes"]
+    children = {
+        id: replace(child, **changes) if id in named else child for id, child in tree.children.items()
+    }
+    return replace(tree, children=children)
+
+
 def _mail(tree: TreeView, payload: Payload) -> TreeView:
     return replace(tree, inbox=(*tree.inbox, Mail(**payload["mail"])))
 
@@ -177,6 +185,7 @@ TREE_STEPS: Mapping[str, Callable[[TreeView, Payload], TreeView]] = {
     "agent": _agent,
     "child": _child,
     "child_changed": _child_changed,
+    "children_changed": _children_changed,
     "mail": _mail,
     "mail_taken": _mail_taken,
     "watchdog": _watchdog,
