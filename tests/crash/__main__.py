@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 from pathlib import Path
 
@@ -20,6 +21,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="chooses where they die (0)")
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     given = parser.parse_args()
+    # Told to end, a run takes its servers and folders along, as it does on Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     account = asyncio.run(crash(Options(given.kills, given.seed)))
     show(account, Console())
     figures = orjson.dumps(as_json(account), option=orjson.OPT_INDENT_2)

@@ -7,6 +7,7 @@ Ends with its stdin, and takes its workers with it.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import selectors
@@ -21,6 +22,8 @@ from orchestrator.settings import SettingsSources, load_settings
 from tests.crash.deadly import deadly_parts
 from tests.crash.points import Doom, Point
 from workers.turns import run_turns
+
+PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
@@ -66,6 +69,8 @@ def _start(order: dict[str, Any]) -> int:
 def _worker(order: dict[str, Any]) -> NoReturn:
     status = 1
     try:
+        # However the nursery ends, also with a tester's whole process group.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
