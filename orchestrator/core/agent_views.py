@@ -65,6 +65,14 @@ def agent_of(facts: SessionFacts, child: Child) -> Json:
     }
 
 
+def child_summary(facts: SessionFacts, child: Child) -> Json:
+    """The SubagentSummary of a child as its parent knows it."""
+    known = agent_of(facts, child)
+    del known["initial_message_count"]
+    path = f"{facts.agent_path}/{child.agent_id}"
+    return summary_of({**known, "reasoning_header": child.header, "agent_path": path})
+
+
 def message_of(mail: Mail, recipient: int) -> Json:
     """One letter of an await's result (MSG)."""
     return {
