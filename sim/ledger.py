@@ -28,6 +28,8 @@ class Run:
     ended: Callable[[str], None]
     """Told `finished` or `killed`, once."""
     output: str = ""
+    lost: bool = False
+    """Decided on a branch of the log that Redis had lost by then."""
     state: str = "running"
 
 

@@ -181,7 +181,7 @@ class SimTools:
         ledger: Ledger,
         keeper: SimKeeper,
         machine: str,
-        starting: Callable[[Call, CallSite], None],
+        starting: Callable[[Call, CallSite], bool],
     ) -> None:
         self._mind = mind
         self._ledger = ledger
@@ -211,7 +211,7 @@ class SimTools:
 
     async def run(self, call: Call, site: CallSite) -> CallFinished:
         mind = self._mind
-        self._starting(call, site)
+        lost = self._starting(call, site)
         done: asyncio.Future[str] = mind.loop.create_future()
         run = Run(
             str(site.session),
@@ -221,6 +221,7 @@ class SimTools:
             mind.loop.time(),
             call.spec["kind"] == "patch",
             lambda how: None if done.done() else done.set_result(how),
+            lost=lost,
         )
         self._ledger.begin(run)
         lasts = mind.rng.choice((0.0, 0.01, 0.3, 2.0, 7.0, 30.0)) * mind.rng.random()

@@ -25,7 +25,7 @@ from orchestrator.runtime.ports import CallSite
 from orchestrator.runtime.runner import Runner
 from sim.double import Double
 from sim.invariants import Broken, Violation
-from sim.ledger import Ledger
+from sim.ledger import Ledger, Run
 from sim.loop import SimLoop
 from sim.network import session_of
 from tests.core.auditor import Audit
@@ -167,16 +167,19 @@ class Watch:
         elif entry.type == RESPONSE_ITEM and entry.payload.get("type") in OUTPUT_KINDS:
             self._output(session, entry.payload["call_id"], str(entry.payload["output"]))
 
-    def _runs_of_the_log(self, session: str) -> list[Any]:
+    def _runs_of_the_log(self, session: str) -> list[Run]:
         """Runs that this branch of the log decided on: a lost branch's die when their worker learns of it."""
-        return [run for run in self._ledger.running(session) if run.began_s > self.went_back_s]
+        return [run for run in self._ledger.running(session) if self._ours(run)]
+
+    def _ours(self, run: Run) -> bool:
+        return not run.lost and run.began_s > self.went_back_s
 
     def _output(self, session: str, call_id: str, output: str) -> None:
         runs = self._ledger.by_call.get((session, call_id), [])
         claims_end = output.startswith(("finished", "{'$blob", "Success"))
         if claims_end and not any(run.state == "finished" for run in runs):
             self.broken("told_truly", f"{session}: {call_id} has the output {output[:40]!r} and never ended")
-        if any(run.state == "running" and run.began_s > self.went_back_s for run in runs):
+        if any(run.state == "running" and self._ours(run) for run in runs):
             self.broken("told_truly", f"{session}: {call_id} has the output {output[:40]!r} while it runs")
 
     def _place(self, session: str, seen: Seen, data: dict[bytes, bytes]) -> None:
@@ -204,23 +207,24 @@ class Watch:
         if old and self._loop.time() > self.went_back_s + TRUST_S:
             self.broken("alone", f"{session} was claimed while {[run.call_id for run in old]} run")
 
-    def starting(self, call: Call, site: CallSite) -> None:
-        """A tool is about to start a call."""
+    def starting(self, call: Call, site: CallSite) -> bool:
+        """A tool is about to start a call; whether its decision is of a branch that Redis has lost."""
         session = str(site.session)
-        seen = self.sessions[session]
-        known = seen.state.task.call(call.call_id) if seen.state.task else None
-        lost = self._loop.time() < self.went_back_s + TRUST_S
-        if (known is None or known.phase is not Phase.RUNNING) and not lost:
-            self.broken(
-                "begun_in_log", f"{session}: {call.call_id} starts and its log says {known and known.phase}"
-            )
-        starts = 1 + sum(
-            run.began_s > self.went_back_s for run in self._ledger.by_call[session, call.call_id]
-        )
+        state = self.sessions[session].state if session in self.sessions else State()
+        known = state.task.call(call.call_id) if state.task else None
+        begun = known is not None and known.phase is Phase.RUNNING
+        if not begun and self._loop.time() < self.went_back_s + TRUST_S:
+            return True
+        if not begun:
+            phase = known.phase if known else "nothing"
+            self.broken("begun_in_log", f"{session}: {call.call_id} starts and its log says {phase}")
+        runs = self._ledger.by_call[session, call.call_id]
+        starts = 1 + sum(not run.lost and run.began_s > self.went_back_s for run in runs)
         # Only a patch can be judged by what it left; a command is never decided on twice.
-        allowed = seen.running[call.call_id] if call.spec["kind"] == "patch" else 1
-        if starts > max(allowed, int(lost)):
+        patch = call.spec["kind"] == "patch"
+        if starts > (self.sessions[session].running[call.call_id] if patch else 1):
             self.broken("started_once", f"{session}: {call.call_id} was started {starts} times")
+        return False
 
     def worker_ends(self, runners: Sequence[Runner]) -> None:
         """A worker is about to die, or the simulation to end: what does it think?"""
