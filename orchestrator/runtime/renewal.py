@@ -128,7 +128,7 @@ class Leases:
     async def renew(self, broker: Broker) -> list[Verdict]:
         """One round: nothing while the main loop is stuck, else an answer for each claim that got one."""
         silence_s = self._clock() - self._ticked_at
-        if silence_s > self._times.stall_s + self._times.renew_s:
+        if silence_s > self._times.stall_s:
             log.error("the event loop has not ticked for %.1f s: not renewing", silence_s)
             return []
         with self._lock:
