@@ -72,12 +72,23 @@ def _remember(result: dict[str, Baseline], file: PlannedFile, dest: PlannedFile 
     path = str(file.target)
     if path not in result:
         result[path] = _given_back(result, path) or Baseline.of(file.target, file.before)
-    if dest is not None:
-        _follow(result, path, dest)
-    elif file.after is None and result[path].origin != path:
-        # A file that was moved and then deleted is a deletion where it was at first.
-        baseline = result.pop(path)
-        result[baseline.origin] = baseline
+    if dest is not None and _follow(result, path, dest):
+        return
+    if file.after is None and result[path].origin != path:
+        # A file that was moved and is gone now is a deletion where it was at first.
+        _send_home(result, result.pop(path))
+
+
+def _send_home(result: dict[str, Baseline], baseline: Baseline) -> None:
+    """Puts a baseline back to its origin; one that a move had put there goes home in turn."""
+    if baseline.content is None:
+        # Made and gone again: nothing to tell, and no reason to part another file from its move.
+        result.setdefault(baseline.origin, baseline)
+        return
+    displaced = result.get(baseline.origin)
+    result[baseline.origin] = baseline
+    if displaced is not None and displaced.origin != baseline.origin:
+        _send_home(result, displaced)
 
 
 def _given_back(result: dict[str, Baseline], path: str) -> Baseline | None:
@@ -92,13 +103,15 @@ def _given_back(result: dict[str, Baseline], path: str) -> Baseline | None:
     return None
 
 
-def _follow(result: dict[str, Baseline], path: str, dest: PlannedFile) -> None:
+def _follow(result: dict[str, Baseline], path: str, dest: PlannedFile) -> bool:
+    """Takes the baseline of `path` along to where its file was moved; false if it stays behind."""
     end = str(dest.target)
     if dest.before is None and end not in result:
         result[end] = result.pop(path)
-    else:
-        # The move's end was a file of its own: two stories, not one.
-        result.setdefault(end, Baseline.of(dest.target, dest.before))
+        return True
+    # The move's end was a file of its own: two stories, not one.
+    result.setdefault(end, Baseline.of(dest.target, dest.before))
+    return False
 
 
 def turn_diff(baselines: Mapping[str, Baseline], root: Path, files: FileReader) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.tools.patch.apply import PatchApplyError, apply_plan
@@ -90,6 +90,21 @@ HUNK = st.one_of(
 
 
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(
+    hunks=[
+        ("*** Update File: b", "*** Move to: c", "+y"),
+        # On over a file that was there: `c` was neither before nor is it after.
+        ("*** Update File: c", "*** Move to: a", "+y"),
+    ]
+)
+@example(
+    hunks=[
+        ("*** Update File: a", "*** Move to: d", "+y"),
+        ("*** Update File: b", "*** Move to: a", "+y"),
+        # Its baseline goes home to `a`, which is `b`'s now.
+        ("*** Delete File: d",),
+    ]
+)
 @given(hunks=st.lists(HUNK, min_size=1, max_size=6))
 def test_hunks_together_do_what_they_do_one_by_one(
     memory: Callable[..., Any], patch: Callable[..., str], hunks: list[tuple[str, ...]]
@@ -117,9 +132,9 @@ def test_hunks_together_do_what_they_do_one_by_one(
     ends = {change.get("move_path") for change in plan.changes.values()}
     shown = plan.changes.keys() | ends
     assert shown - {None} == {str(file.path) for file in plan.files}
-    assert files_after(turn_diff(baselines, Path("/w"), alone)) == changed(
-        {"a": "x", "b": "y"}, alone.texts()
-    )
+    for known in (baselines, with_plan({}, plan)):
+        diff = turn_diff(known, Path("/w"), alone)
+        assert files_after(diff) == changed({"a": "x", "b": "y"}, alone.texts())
 
 
 def files_after(diff: str) -> set[str]:
