@@ -177,15 +177,15 @@ async def _kill_all(stage: Theatre, options: Options, account: Account) -> None:
 async def _death_of(victim: WorkerProcess, random: Random) -> str:
     """Waits for the victim's death, or brings it about; answers where it died."""
     assert victim.point is not None
+    place = victim.point.name
     try:
         await asyncio.wait_for(asyncio.shield(victim.ended), PATIENCE_S * random.uniform(0.5, 1.0))
     except TimeoutError:
         victim.kill_group()
-        await victim.ended
-        return "anywhere, from outside"
+        place = "anywhere, from outside"
     if await victim.ended != -signal.SIGKILL:
         raise AssertionError(f"a worker ended by itself with {await victim.ended}")
-    return victim.point.name
+    return place
 
 
 async def _watch_takeovers(

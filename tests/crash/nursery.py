@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -34,7 +34,9 @@ class WorkerProcess:
 
     def kill_group(self) -> None:
         """The worker and whatever of it has not made a session of its own."""
-        os.killpg(self.pid, signal.SIGKILL)
+        # The launcher may have reaped it already, with the news still on its way to us.
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
 
 
 @dataclass
