@@ -1,67 +1,47 @@
-"""`dendro demo`: a session that outlives its worker, for all to see.
+"""`dendro demo`: a tree of agents that outlives a worker, for all to see.
 
-Everything is real but the model: a private Redis, two worker processes, real commands in a
-real clone, a patch. Half-way the worker that holds the session is killed with SIGKILL while a
-command runs; the other one takes over. The exit code is 0 only if the session finished, the
-report is there, and a replay of the log gives the state that the workers had.
+Everything is real but the model: a private Redis, two worker processes, a root with agents of
+two generations, real commands in a real clone, a patch. Half-way a worker is killed with
+SIGKILL while an agent's command runs; the other one takes over all that it held. The exit code
+is 0 only if every claim that is printed in the end held.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
+from rich.live import Live
 from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from orchestrator.cli.live import Live
-from orchestrator.core.ids import SessionId
-from orchestrator.gateways.client import Client, ClientPorts, Event
+from orchestrator.cli.demo_play import DemoFailed, Play, Story, WorkerProcess
+from orchestrator.cli.demo_proof import REPORT, Claim, claims
+from orchestrator.cli.demo_view import DemoView, Lines, Picture
+from orchestrator.cli.opening import Opened
 from orchestrator.gateways.workspace import look_at
-from orchestrator.protocol import ops
-from orchestrator.protocol.ids import SubmissionId
-from orchestrator.protocol.inputs import TextInput
-from orchestrator.protocol.submission import Submission
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring import Deployment, deployment, new_birth, redis_url
 
-PROMPT = "Survey this repository and write what you find into REPORT.md."
-REPORT = "REPORT.md"
-KILL_AT_COMMAND = 3
-"""The worker is killed while this command runs: about half-way through the survey."""
 START_S = 20.0
-WHOLE_S = 55.0
-
-
-class DemoFailed(Exception):
-    """Something that the demo is to show did not hold; the message says what."""
-
-
-@dataclass(slots=True)
-class Story:
-    """What happened, for the summary."""
-
-    commands: int = 0
-    killed: str = ""
-    killed_at: float = 0.0
-    resumed_after_s: float | None = None
-    in_doubt: int = 0
-    tokens: int = 0
-    finished: bool = False
-    holders: list[str] = field(default_factory=list)
+SMALL_PROJECT = {
+    "README.md": "# A small project\n\nTODO: say what it is for.\n",
+    "hello/main.py": "from hello.words import GREETING\n\nprint(GREETING)\n",
+    "hello/words.py": 'GREETING = "hello"\n',
+    "tests/test_words.py": "from hello.words import GREETING\n\n\ndef test_greets():\n    assert GREETING\n",
+}
+REPORT_LINES = 30
 
 
 def demo(settings: Settings, repository: Path | None = None, keep: bool = False) -> int:
@@ -100,11 +80,31 @@ async def _demo(stage: _Stage, repository: Path | None) -> int:
         url = stack.enter_context(redis_url(settings))
         workers = [stack.enter_context(_worker(environ, stage)) for _ in range(2)]
         names = " and ".join(f"worker {worker.pid}" for worker in workers)
-        stage.console.print(f"[dim]private Redis, model stub at {base_url}, {names}[/]")
+        cast = f"[dim]private Redis, model stub at {base_url}, {names}[/]"
+        stage.console.print(cast, soft_wrap=True)
         async with deployment(settings, url) as opened:
-            session, story = await _run(stage, settings, opened, workers)
-        replayed = _replay(stage, environ, session)
-    return _summary(stage, session, story, replayed)
+            await _both_alive(opened, workers)
+            story = await _play(stage, settings, opened, workers)
+            found = Opened(settings, opened.broker, opened.texts)
+            held = await claims(found, story, stage.workspace)
+        replayed = _replay(stage, environ, story)
+    return _summary(stage, story, held, replayed)
+
+
+async def _play(stage: _Stage, settings: Settings, opened: Deployment, workers: list[WorkerProcess]) -> Story:
+    birth = new_birth(settings, look_at(stage.workspace), time.time_ns() // 1_000_000, os.urandom)
+    with _view(stage.console) as view:
+        return await Play(opened, workers, view).run(birth)
+
+
+@contextmanager
+def _view(console: Console) -> Iterator[DemoView]:
+    """The tree on a terminal; lines anywhere else."""
+    if not console.is_terminal:
+        yield Lines(console)
+        return
+    with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
+        yield Picture(live)
 
 
 # ── the cast ──────────────────────────────────────────────────────────────────────────────────
@@ -126,8 +126,10 @@ def _clone(stage: _Stage, around: Path) -> None:
             return
     shutil.rmtree(stage.workspace, ignore_errors=True)
     stage.workspace.mkdir()
-    (stage.workspace / "README.md").write_text("# A small project\n\nTODO: say what it is for.\n")
-    (stage.workspace / "main.py").write_text('print("hello")\n')
+    for name, text in SMALL_PROJECT.items():
+        path = stage.workspace / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
     for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "Begin"]):
         subprocess.run([*git, "-C", str(stage.workspace), *words], check=True, capture_output=True)
 
@@ -146,7 +148,7 @@ def _environ(stage: _Stage, base_url: str) -> dict[str, str]:
 @contextmanager
 def _process(
     words: list[str], environ: dict[str, str], stage: _Stage, stdout: int = subprocess.DEVNULL
-) -> Iterator[subprocess.Popen[str]]:
+) -> Iterator[WorkerProcess]:
     log = (stage.folder / f"{words[0]}.log").open("a")
     process = subprocess.Popen(
         [sys.executable, "-m", "orchestrator.cli.main", *words],
@@ -171,7 +173,7 @@ def _process(
 
 @contextmanager
 def _stub(stage: _Stage) -> Iterator[str]:
-    words = ["model-stub", "--behaviour", "survey", "--think-ms", "250", "--delta-delay-ms", "40"]
+    words = ["model-stub", "--behaviour", "tree", "--think-ms", "250", "--delta-delay-ms", "40"]
     environ = _environ(stage, "http://127.0.0.1:9/v1")
     with _process(words, environ, stage, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -187,35 +189,6 @@ def _worker(environ: dict[str, str], stage: _Stage) -> Iterator[subprocess.Popen
         yield process
 
 
-# ── the play ──────────────────────────────────────────────────────────────────────────────────
-
-
-async def _run(
-    stage: _Stage, settings: Settings, opened: Deployment, workers: list[subprocess.Popen[str]]
-) -> tuple[SessionId, Story]:
-    ports = ClientPorts(opened.broker, opened.texts, secrets.token_bytes)
-    client = Client(ports, f"demo-{os.getpid()}", "demo")
-    await _both_alive(opened, workers)
-    birth = new_birth(settings, look_at(stage.workspace), int(time.time() * 1000), secrets.token_bytes)
-    session = await client.create(birth)
-    text = TextInput(text=PROMPT)
-    await client.submit(session, Submission(SubmissionId("demo-1"), ops.UserInput(items=(text,))))
-    story, live = Story(), Live(stage.console)
-    try:
-        async with asyncio.timeout(WHOLE_S):
-            async for event in client.follow(session):
-                await _tell_takeover(stage, client, session, story, workers)
-                live.show(event)
-                await _act(stage, client, session, event, story, workers)
-                if event.type in ("task_complete", "turn_aborted"):
-                    story.finished = event.type == "task_complete" and bool(event.msg["last_agent_message"])
-                    break
-    except TimeoutError:
-        raise DemoFailed(f"the session was not finished after {WHOLE_S:.0f} s") from None
-    await _at_rest(client, session)
-    return session, story
-
-
 async def _both_alive(opened: Deployment, workers: list[subprocess.Popen[str]]) -> None:
     async with asyncio.timeout(START_S):
         while True:
@@ -228,95 +201,30 @@ async def _both_alive(opened: Deployment, workers: list[subprocess.Popen[str]]) 
             await asyncio.sleep(0.05)
 
 
-async def _at_rest(client: Client, session: SessionId) -> None:
-    """File and digest are written when the session has come to rest, a moment after its last event."""
-    async with asyncio.timeout(10):
-        while True:
-            head = await client.head(session)
-            if head is None or not head.holder:
-                return
-            await asyncio.sleep(0.02)
-
-
-async def _tell_takeover(
-    stage: _Stage, client: Client, session: SessionId, story: Story, workers: list[subprocess.Popen[str]]
-) -> None:
-    """The first event after the kill is the other worker's."""
-    if not story.killed or story.resumed_after_s is not None:
-        return
-    story.resumed_after_s = time.monotonic() - story.killed_at
-    holder = await _holder(client, session, workers)
-    took = f"worker {holder.pid}" if holder else "the other worker"
-    stage.console.print(f"[bold green]↺ {took} took over after {story.resumed_after_s:.1f} s[/]")
-
-
-async def _act(
-    stage: _Stage,
-    client: Client,
-    session: SessionId,
-    event: Event,
-    story: Story,
-    workers: list[subprocess.Popen[str]],
-) -> None:
-    match event.type:
-        case "exec_command_begin":
-            story.commands += 1
-            if story.commands == KILL_AT_COMMAND:
-                await _kill(stage, client, session, story, workers)
-        case "exec_command_end" if event.msg["exit_code"] == -1:
-            story.in_doubt += 1
-        case "token_count" if event.msg["info"]:
-            story.tokens = event.msg["info"]["total_token_usage"]["total_tokens"]
-
-
-async def _kill(
-    stage: _Stage, client: Client, session: SessionId, story: Story, workers: list[subprocess.Popen[str]]
-) -> None:
-    holder = await _holder(client, session, workers)
-    if holder is None:
-        raise DemoFailed("nobody held the session while a command of it ran")
-    os.kill(holder.pid, signal.SIGKILL)
-    holder.wait()
-    story.killed, story.killed_at = str(holder.pid), time.monotonic()
-    stage.console.print(f"[bold red]✗ worker {holder.pid} holds the session: killed with SIGKILL[/]")
-
-
-async def _holder(
-    client: Client, session: SessionId, workers: list[subprocess.Popen[str]]
-) -> subprocess.Popen[str] | None:
-    head = await client.head(session)
-    name = head.holder if head else None
-    return next((worker for worker in workers if name and f"-{worker.pid}-" in name), None)
-
-
 # ── the proof ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _replay(stage: _Stage, environ: dict[str, str], session: SessionId) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "orchestrator.cli.main", "replay", session]
+def _replay(stage: _Stage, environ: dict[str, str], story: Story) -> subprocess.CompletedProcess[str]:
+    """As a person would ask for it, to be shown."""
+    words = [sys.executable, "-m", "orchestrator.cli.main", "replay", story.root]
     return subprocess.run(words, env=environ, cwd=stage.workspace, capture_output=True, text=True)
 
 
 def _summary(
-    stage: _Stage, session: SessionId, story: Story, replayed: subprocess.CompletedProcess[str]
+    stage: _Stage, story: Story, held: list[Claim], replayed: subprocess.CompletedProcess[str]
 ) -> int:
     report = stage.workspace / REPORT
-    held = {
-        "the session finished": story.finished,
-        "its worker was killed and another took over": story.resumed_after_s is not None,
-        f"{REPORT} was written": report.is_file(),
-        "a replay of the log gives the live state": replayed.returncode == 0,
-    }
     if report.is_file():
-        stage.console.print(
-            Panel(escape(report.read_text()[:1500].rstrip()), title=REPORT, border_style="dim")
-        )
+        lines = report.read_text().splitlines()
+        more = ["…"] if len(lines) > REPORT_LINES else []
+        shown = "\n".join([*lines[:REPORT_LINES], *more])
+        stage.console.print(Panel(escape(shown), title=REPORT, border_style="dim"))
     stage.console.print(escape(replayed.stdout.rstrip() or replayed.stderr.rstrip()))
     table = Table(show_header=False, box=None, pad_edge=False)
-    for claim, true in held.items():
-        table.add_row("[green]✓[/]" if true else "[red]✗[/]", claim)
-    table.add_row(
-        "", f"[dim]{story.commands} commands ({story.in_doubt} in doubt), {story.tokens} tokens, {session}[/]"
-    )
+    for claim in held:
+        wrong = f" [red]({escape(claim.detail)})[/]" if claim.detail and not claim.true else ""
+        table.add_row("[green]✓[/]" if claim.true else "[red]✗[/]", f"{escape(claim.text)}{wrong}")
+    figures = f"{story.commands} commands ({story.in_doubt} in doubt), tree {story.root}"
+    table.add_row("", f"[dim]{figures}[/]")
     stage.console.print(table)
-    return 0 if all(held.values()) else 1
+    return 0 if replayed.returncode == 0 and all(claim.true for claim in held) else 1

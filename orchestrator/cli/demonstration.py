@@ -18,7 +18,7 @@ def demo(
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the demo's folder.")] = False,
 ) -> None:
-    """Shows a session that outlives its worker.
+    """Shows a tree of agents that outlives a worker.
 
     Needs no model key and no server, and touches nothing of yours.
 

@@ -1,0 +1,261 @@
+"""The play that the demo shows: a root and its agents, a death, a question, a change of orders.
+
+The agents' parts are the stub's (`model.stub.tree`). Here are the spectators: one follower an
+agent, all in one loop, and what the demo itself does at its cues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import subprocess
+import time
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.broker.broker import Broker
+from orchestrator.cli.asking import answer_op
+from orchestrator.cli.demo_view import DemoView
+from orchestrator.cli.live import command_text
+from orchestrator.cli.tree_reading import TreeReader
+from orchestrator.core.birth import Birth
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.gateways.client import Client, ClientPorts, Event
+from orchestrator.protocol import ops
+from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.inputs import TextInput
+from orchestrator.protocol.policy import ReviewDecision
+from orchestrator.protocol.submission import Submission
+from orchestrator.wiring import Deployment
+
+PROMPT = "Survey this repository with agents, and merge what they find into REPORT.md."
+WHOLE_S = 55.0
+REST_S = 10.0
+LOOK_S = 0.05
+THINK_S = 1.0
+"""The demo waits this long before it answers an approval, so that it is seen to be open."""
+
+WorkerProcess = subprocess.Popen[str]
+
+
+class DemoFailed(Exception):
+    """Something that the demo is to show did not hold; the message says what."""
+
+
+@dataclass(slots=True)
+class Role:
+    """One agent, as far as the spectators know."""
+
+    number: int
+    session: SessionId
+    label: str
+    path: str
+    origin: str = ""
+    redirected: bool = False
+    """Its turn was aborted on the way."""
+
+    @property
+    def who(self) -> str:
+        return f"{self.number} {self.label}"
+
+    @property
+    def generation(self) -> int:
+        """1 for the root's own agents."""
+        return self.path.count("/")
+
+
+@dataclass(slots=True)
+class Story:
+    """What happened, for the summary."""
+
+    roles: dict[int, Role] = field(default_factory=dict)
+    commands: int = 0
+    in_doubt: int = 0
+    killed: str = ""
+    killed_at: float = 0.0
+    lost: dict[int, int] = field(default_factory=dict)
+    """Agents whose worker was killed, with their epoch then."""
+    resumed: dict[int, float] = field(default_factory=dict)
+    """Those that another worker went on with, after so many seconds."""
+    allowed: list[str] = field(default_factory=list)
+    finished: bool = False
+
+    @property
+    def root(self) -> SessionId:
+        return self.roles[0].session
+
+
+class Play:
+    """One performance."""
+
+    def __init__(self, opened: Deployment, workers: Sequence[WorkerProcess], view: DemoView) -> None:
+        ports = ClientPorts(opened.broker, opened.texts, secrets.token_bytes)
+        self._client = Client(ports, f"demo-{os.getpid()}", "the demo")
+        self._broker: Broker = opened.broker
+        self._workers = workers
+        self._view = view
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._over: asyncio.Future[None]
+        self._sent = 0
+        self.story = Story()
+
+    async def run(self, birth: Birth) -> Story:
+        """From the first submission until all sessions of the tree have come to rest."""
+        self._over = asyncio.get_running_loop().create_future()
+        session = await self._client.create(birth)
+        self._meet(Role(0, session, "root", "0"))
+        self._start(self._view.draw(TreeReader(self._broker, TreeId(session))))
+        await self._submit(ops.UserInput(items=(TextInput(text=PROMPT),)))
+        try:
+            await asyncio.wait_for(asyncio.shield(self._over), WHOLE_S)
+        except TimeoutError:
+            raise DemoFailed(f"the tree was not finished after {WHOLE_S:.0f} s") from None
+        finally:
+            await self._at_rest()
+            await self._stop()
+        return self.story
+
+    # ── spectators ────────────────────────────────────────────────────────────────────────────
+
+    def _meet(self, role: Role) -> None:
+        if role.number not in self.story.roles:
+            self.story.roles[role.number] = role
+            self._start(self._follow(role))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._over.done():
+            self._over.set_exception(error)
+
+    async def _stop(self) -> None:
+        while self._tasks:
+            for task in self._tasks:
+                # Python 3.11 may forget a cancellation that meets the end of a wait (bpo-37658).
+                task.cancel()
+            await asyncio.wait(self._tasks, timeout=LOOK_S)
+
+    async def _follow(self, role: Role) -> None:
+        async for event in self._client.follow(role.session):
+            await self._tell_takeover(role)
+            if role.number == 0 or event.type != "subagent_lifecycle":
+                # What the root does not see of its tree, its agents' own queues only repeat.
+                self._view.event(role.who, event)
+            await self._act(role, event)
+
+    async def _act(self, role: Role, event: Event) -> None:
+        """The demo's cues."""
+        match event.type:
+            case "subagent_lifecycle" if event.msg["event"] == "created" and role.number == 0:
+                self._meet(_role_of(event.msg["subagent"]))
+            case "exec_command_begin":
+                self.story.commands += 1
+                await self._kill_holder_of(role)
+            case "exec_command_end" if event.msg["exit_code"] == -1:
+                self.story.in_doubt += 1
+            case "exec_approval_request" if role.number == 0:
+                self._start(self._allow(event))
+            case "turn_aborted":
+                role.redirected = True
+            case "task_complete" if role.number == 0 and not self._over.done():
+                self.story.finished = bool(event.msg["last_agent_message"])
+                self._over.set_result(None)
+
+    async def _submit(self, op: ops.Op) -> None:
+        self._sent += 1
+        await self._client.submit(self.story.root, Submission(SubmissionId(f"demo-{self._sent}"), op))
+
+    # ── the question ──────────────────────────────────────────────────────────────────────────
+
+    async def _allow(self, event: Event) -> None:
+        """Answered at the root, whoever asked."""
+        who = self.story.roles[event.msg.get("agent_id", 0)].who
+        command = command_text(event.msg["command"])
+        self._view.note(f"? agent {who} asks to run: {command}", "bold yellow")
+        await asyncio.sleep(THINK_S)
+        await self._submit(answer_op(event.msg, ReviewDecision.APPROVED))
+        self.story.allowed.append(command)
+        self._view.note(f"✓ allowed for agent {who}, at the root", "bold green")
+
+    # ── the death ─────────────────────────────────────────────────────────────────────────────
+
+    async def _kill_holder_of(self, role: Role) -> None:
+        """Once: when an agent of the second generation (or any, where there is none) runs a command."""
+        deep = any(other.generation > 1 for other in self.story.roles.values())
+        if self.story.killed or not role.number or (role.generation < 2 and not self._last_chance(deep)):
+            return
+        head = await self._client.head(role.session)
+        holder = self._process(head.holder if head else None)
+        if holder is None or head is None:
+            return
+        name = head.holder
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.wait()
+        self.story.killed, self.story.killed_at = str(holder.pid), time.monotonic()
+        for other in self.story.roles.values():
+            found = await self._client.head(other.session)
+            if found is not None and found.holder == name:
+                self.story.lost[other.number] = found.epoch
+        lost = ", ".join(self.story.roles[number].who for number in sorted(self.story.lost))
+        self._view.note(f"✗ worker {holder.pid}, which held {lost}: killed with SIGKILL", "bold red")
+
+    def _last_chance(self, deep: bool) -> bool:
+        """Whether no second generation is to be expected: a folder's surveyor would make one."""
+        surveyors = [role for role in self.story.roles.values() if role.generation == 1]
+        return not deep and not any(role.label not in PARTS for role in surveyors)
+
+    def _process(self, holder: str | None) -> WorkerProcess | None:
+        return next((worker for worker in self._workers if holder and f"-{worker.pid}-" in holder), None)
+
+    async def _tell_takeover(self, role: Role) -> None:
+        """An event of a later claim is the other worker's; one of an earlier claim was still on its way."""
+        epoch = self.story.lost.get(role.number)
+        if epoch is None or role.number in self.story.resumed:
+            return
+        head = await self._client.head(role.session)
+        if head is None or head.epoch == epoch:
+            return
+        after = time.monotonic() - self.story.killed_at
+        self.story.resumed[role.number] = after
+        holder = self._process(head.holder)
+        took = f"worker {holder.pid}" if holder else "the other worker"
+        self._view.note(f"↺ {took} took over agent {role.who} after {after:.1f} s", "bold green")
+
+    async def _at_rest(self) -> None:
+        """Files and digests are written when a session has come to rest, a moment after its last event."""
+        try:
+            async with asyncio.timeout(REST_S):
+                for role in list(self.story.roles.values()):
+                    while not await self._rests(role):  # noqa: ASYNC110 - a release is no event
+                        await asyncio.sleep(LOOK_S)
+                    # A worker that found nothing left to do has made no event.
+                    await self._tell_takeover(role)
+        except TimeoutError:
+            self._view.note(f"agent {role.who} has not come to rest", "bold red")
+
+    async def _rests(self, role: Role) -> bool:
+        head = await self._client.head(role.session)
+        return head is None or (head.holder is None and head.sq_tip == head.cursor)
+
+
+PARTS = frozenset({"asker", "waiter", "failing", "historian"})
+"""Agents that are there in every repository; the others survey its folders."""
+
+
+def _role_of(summary: dict[str, Any]) -> Role:
+    label = summary.get("label") or summary["origin"]
+    return Role(
+        summary["agent_id"],
+        SessionId(summary["session_id"]),
+        label,
+        summary["agent_path"],
+        summary["origin"],
+    )

@@ -1,0 +1,95 @@
+"""What the demo claims in the end, and how each claim is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.cli.demo_play import Role, Story
+from orchestrator.cli.folding import fold_session
+from orchestrator.cli.opening import Opened
+from orchestrator.cli.tree_reading import differs, tree_log
+from orchestrator.core.ids import TreeId
+from orchestrator.core.registry import Agent, fold_tree, projected
+
+REPORT = "REPORT.md"
+FEWEST = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Something that was shown, or was not; `detail` says what is wrong."""
+
+    text: str
+    true: bool
+    detail: str = ""
+
+
+async def claims(found: Opened, story: Story, workspace: Path) -> list[Claim]:
+    """Everything that the demo is to show, checked against Redis and the folder."""
+    tree = TreeId(story.root)
+    registry = projected(await found.broker.agents(tree))
+    wrong = differs(fold_tree(await tree_log(found.broker, tree)), registry)
+    return [
+        Claim("the root finished", story.finished),
+        _crowd(story, folders=_has_folders(workspace)),
+        _ends(story, registry.agents),
+        Claim("an agent asked for permission, and was answered at the root", bool(story.allowed)),
+        Claim(
+            "a worker was killed, and another one went on with all that it held",
+            bool(story.lost) and story.lost.keys() <= story.resumed.keys(),
+        ),
+        _report(story, workspace / REPORT),
+        await _replays(found, story),
+        Claim("the tree's log, folded, gives the registry", not wrong, wrong),
+    ]
+
+
+def _has_folders(workspace: Path) -> bool:
+    return any(path for path in workspace.glob("[!.]*/*") if path.is_file())
+
+
+def _crowd(story: Story, *, folders: bool) -> Claim:
+    agents = [role for role in story.roles.values() if role.number]
+    deep = max((role.generation for role in agents), default=0)
+    forks = sum(role.origin == "fork" for role in agents)
+    text = f"{len(agents)} agents worked, {deep} generations of them, {forks} by a fork"
+    enough = not folders or (len(agents) >= FEWEST and deep >= 2)
+    return Claim(text, bool(agents and forks and enough))
+
+
+def _ends(story: Story, agents: Mapping[int, Agent]) -> Claim:
+    """One fails, one is told to do something else, all the others end well."""
+    wrong = [role.who for number, role in story.roles.items() if number and not _ended_well(role, agents)]
+    text = "every agent came to its end: one failed, one was redirected, the others are done"
+    return Claim(text, not wrong, ", ".join(wrong))
+
+
+def _ended_well(role: Role, agents: Mapping[int, Agent]) -> bool:
+    agent = agents.get(role.number)
+    if agent is None:
+        return False
+    expected = ("failed",) if role.label == "failing" else ("idle", "ready")
+    return agent.status in expected and role.redirected == (role.label == "waiter")
+
+
+def _report(story: Story, report: Path) -> Claim:
+    """The report has a chapter for each agent of the root."""
+    text = report.read_text() if report.is_file() else ""
+    own = [role for role in story.roles.values() if role.generation == 1]
+    missing = [role.who for role in own if f"(agent {role.number})" not in text]
+    return Claim(
+        f"{REPORT} was written, with all that they reported", bool(text) and not missing, ", ".join(missing)
+    )
+
+
+async def _replays(found: Opened, story: Story) -> Claim:
+    """What `dendro replay` does, for every session of the tree."""
+    different = []
+    for role in story.roles.values():
+        head = await found.broker.head(role.session)
+        if head is None or not (await fold_session(found, head, None)).matches:
+            different.append(role.who)
+    text = f"a replay of each of the {len(story.roles)} logs gives the live state"
+    return Claim(text, not different, ", ".join(different))
