@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.core import entries as e
-from orchestrator.core.agent_views import card_of, record_of, summary_of
+from orchestrator.core.agent_views import card_of, child_summary, record_of, summary_of
 from orchestrator.core.draft import SLOTS, Draft, Draw, Letter, TreeEvent
 from orchestrator.core.history import Item
 from orchestrator.core.mail_delivery import inbox_event, take, watchers
@@ -203,31 +203,31 @@ def cancel_children(draft: Draft, reason: str) -> None:
     children = draft.state.tree.children.values()
     ending = [child for child in children if child.status != "canceled" and not child.ending]
     for child in ending:
-        mark_and_tell(draft, child.session, child.agent_id, reason)
+        shown = child_summary(draft.state.facts, child)
+        mark_and_tell(draft, child.session, child.agent_id, reason, shown)
     if ending:
         draft.add(e.children_changed([child.agent_id for child in ending], ending=True))
 
 
-def mark_and_tell(draft: Draft, session: str, agent_id: int, reason: str) -> None:
+def mark_and_tell(
+    draft: Draft, session: str, agent_id: int, reason: str, shown: Mapping[str, Any] | None = None
+) -> None:
     """The mark holds from this commit on; the letter makes the agent stop what runs."""
     payload = {"from": card_of(draft.state), "at_ms": draft.moment.at_ms, "reason": reason}
     key = f"cancel:{draft.state.facts.agent_id}:{agent_id}"
     draft.tree.letters.append(Letter(session, "cancel", payload, key, interrupt=True))
-    mark(draft, session, agent_id)
-
-
-def mark(draft: Draft, session: str, agent_id: int) -> None:
     draft.tree.summary[mark_of(agent_id)] = "1"
-    message = {
+    message: dict[str, Any] = {
         "type": "subagent_lifecycle",
         "event": "updated",
         "agent_id": agent_id,
         "session_id": session,
     }
+    if shown is not None:
+        message["subagent"] = dict(shown)
     targets = tuple(dict.fromkeys((draft.state.facts.session_id, draft.state.facts.tree_id)))
-    draft.tree.events.append(
-        TreeEvent(draft.task_id, message, targets, about={"agent_id": agent_id, "marked": True})
-    )
+    about = {"agent_id": agent_id, "marked": True}
+    draft.tree.events.append(TreeEvent(draft.task_id, message, targets, about=about))
 
 
 def mark_of(agent_id: int) -> str:

@@ -159,7 +159,7 @@ def _cancel(draft: Draft, call: Call, asked: c.CancelAgent) -> None:
     active = [target for target in (asked.target, *asked.below) if not target.finished]
     reason = one_line(asked.reason, 200) or "canceled"
     for target in active:
-        mark_and_tell(draft, target.session, target.agent_id, reason)
+        mark_and_tell(draft, target.session, target.agent_id, reason, target.record)
     described = _described(draft, asked.target)
     names = (
         "session_id",
@@ -201,7 +201,7 @@ def _prune(draft: Draft, call: Call, asked: c.Prune) -> None:
 def _take_off(draft: Draft, target: c.Target) -> None:
     """Off the list, for good: the mark keeps a late letter from starting it again."""
     if not target.finished:
-        mark_and_tell(draft, target.session, target.agent_id, "pruned")
+        mark_and_tell(draft, target.session, target.agent_id, "pruned", target.record)
     draft.tree.summary[pruned_mark(target.agent_id)] = "1"
     if target.agent_id in draft.state.tree.watchdogs:
         draft.clear_timer(watchdog_timer(target.agent_id))
@@ -215,6 +215,7 @@ def _take_off(draft: Draft, target: c.Target) -> None:
         "event": "deleted",
         "agent_id": target.agent_id,
         "session_id": target.session,
+        "subagent": dict(target.record),
     }
     parent = target.record.get("parent_session_id") or draft.state.facts.session_id
     targets = tuple(dict.fromkeys((parent, draft.state.facts.tree_id)))
