@@ -1,0 +1,190 @@
+"""What the subagent tools take: floors, caps, defaults, and who may do what to whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pytest
+
+from orchestrator.core import commands as c
+from orchestrator.core.registry import Agent, RegistryView
+from orchestrator.core.settings import SessionFacts, TreeRules
+from orchestrator.core.state import Call, State
+from orchestrator.tools.arguments import BadArguments
+from orchestrator.tools.subagents.assess import Asking, assess_agent_call
+from orchestrator.tools.subagents.port import LoggedEvent
+from orchestrator.tools.subagents.specs import NAMES, OFFERED
+
+
+def an_agent(id: int, path: str, status: str = "running") -> Agent:
+    record = {
+        "agent_id": id,
+        "parent_agent_id": int(path.split("/")[-2]),
+        "session_id": f"s{id}",
+        "parent_session_id": f"s{path.split('/')[-2]}",
+        "origin": "spawn",
+        "status": status,
+        "label": None,
+        "summary": None,
+        "reasoning_header": None,
+        "started_at_ms": 100 - id,
+        "agent_path": path,
+        "turn": 0,
+    }
+    return Agent(record)
+
+
+FAMILY = RegistryView(
+    {1: an_agent(1, "0/1"), 2: an_agent(2, "0/1/2"), 3: an_agent(3, "0/3"), 4: an_agent(4, "0/1/4", "failed")}
+)
+
+
+@dataclass
+class FakeTree:
+    """A tree of four agents."""
+
+    view: RegistryView = FAMILY
+    events: list[LoggedEvent] = field(default_factory=list)
+    version: str = "1"
+
+    async def reserve(self, call: str, wanted: int) -> tuple[int, str, str]:
+        return 9, "s9", "/data/9.jsonl"
+
+    async def registry(self) -> RegistryView:
+        return self.view
+
+    async def log(self, session: str) -> list[LoggedEvent]:
+        return self.events
+
+
+async def asked(name: str, me: int = 0, tree: FakeTree | None = None, **arguments: Any) -> Any:
+    """The assessment of a call by agent `me`, or what its model reads instead."""
+    path = "0" if me == 0 else FAMILY.agents[me].path
+    facts = SessionFacts(f"s{me}", "s0", me, agent_path=path, tree_rules=TreeRules())
+    item = {
+        "type": "function_call",
+        "name": name,
+        "arguments": orjson.dumps(arguments).decode(),
+        "call_id": "c",
+    }
+    asking = Asking(Call("c", name, item), State(facts=facts), tree or FakeTree(), 0, "")
+    try:
+        return await assess_agent_call(asking)
+    except BadArguments as error:
+        return str(error)
+
+
+def output(assessment: Any) -> Any:
+    assert isinstance(assessment, c.Immediate), assessment
+    return orjson.loads(assessment.output)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [({}, 1800), ({"timeout_s": 0}, 1800), ({"timeout_s": 300}, 300)]
+)
+async def test_await_waits_as_long_as_it_may_unless_it_is_told(given: dict[str, Any], seconds: int) -> None:
+    assert await asked("subagent_await", **given) == c.Await(seconds * 1000)
+
+
+@pytest.mark.parametrize("seconds", [1, 299, 1801, -1])
+async def test_await_outside_of_its_bounds_is_an_error_and_not_corrected(seconds: int) -> None:
+    assert "timeout_s" in await asked("subagent_await", timeout_s=seconds)
+
+
+async def test_await_of_nobody_in_particular_is_an_error() -> None:
+    assert "agent_ids" in await asked("subagent_await", agent_ids=[])
+
+
+async def test_watchdog_barks_every_half_minute_at_most() -> None:
+    assert "at least 30" in await asked("subagent_watchdog", agent_id=1, interval_s=29)
+    set_ = await asked("subagent_watchdog", agent_id=1)
+    assert (set_.interval_ms, bool(set_.message)) == (300_000, True)
+
+
+@pytest.mark.parametrize("name", ["subagent_cancel", "subagent_watchdog"])
+async def test_agents_have_power_over_what_is_below_them_alone(name: str) -> None:
+    assert not isinstance(await asked(name, me=1, agent_id=2), str)
+    assert "not below you" in await asked(name, me=1, agent_id=3)
+    assert "not below you" in await asked(name, me=2, agent_id=1)
+
+
+async def test_interrupt_goes_down_alone_and_a_message_anywhere() -> None:
+    assert "not below you" in await asked(
+        "subagent_send_message", me=2, agent_id=3, prompt="x", interrupt=True
+    )
+    assert "root is not interrupted" in await asked("subagent_send_message", me=2, agent_id=0, interrupt=True)
+    assert (await asked("subagent_send_message", me=2, agent_id=3, prompt="x")).target.session == "s3"
+    assert (await asked("subagent_send_message", me=2, agent_id=0, prompt="x")).target.session == "s0"
+
+
+async def test_unknown_agent_is_an_error_that_names_the_remedy() -> None:
+    for name in ("subagent_send_message", "subagent_logs", "subagent_cancel", "subagent_watchdog"):
+        assert "subagent_list" in await asked(name, agent_id=77, prompt="x")
+
+
+async def test_root_writes_neither_to_itself_nor_too_much() -> None:
+    assert "itself" in await asked("subagent_send_message", agent_id=0, prompt="x")
+    assert "too long" in await asked("subagent_send_message", agent_id=1, prompt="x" * 33_000)
+
+
+async def test_list_shows_the_callers_children_by_age_and_all_on_demand() -> None:
+    shown = output(await asked("subagent_list"))["sessions"]
+    assert [entry["agent_id"] for entry in shown] == [3, 1]
+    assert output(await asked("subagent_list", me=1, all=True))["sessions"].__len__() == 4
+
+
+async def test_cancel_names_everything_at_work_below() -> None:
+    found = await asked("subagent_cancel", agent_id=1)
+    assert [target.agent_id for target in found.below] == [2]
+
+
+async def test_prune_wants_to_be_told_whom() -> None:
+    assert "all: true" in await asked("subagent_prune")
+    found = await asked("subagent_prune", agent_ids=[4, 77])
+    assert ([t.agent_id for t in found.targets], found.unknown) == ([4], (77,))
+    assert "none of these" in await asked("subagent_prune", me=1, agent_ids=[3])
+    assert {t.agent_id for t in (await asked("subagent_prune", me=1, all=True)).targets} == {2, 4}
+
+
+async def test_spawn_needs_a_prompt_and_cleans_its_label() -> None:
+    assert "prompt" in await asked("subagent_spawn", prompt="  ")
+    made = await asked("subagent_spawn", prompt="x", label="  two \n words " + "x" * 80)
+    assert made.making.label is not None
+    assert made.making.label.startswith("two words x")
+    assert len(made.making.label) == 64
+
+
+async def test_empty_model_is_an_error() -> None:
+    assert "model" in await asked("subagent_spawn", prompt="x", model=" ")
+
+
+def events(count: int) -> list[LoggedEvent]:
+    return [(n, 1000 + n, {"id": "t", "msg": {"type": "warning", "message": "x" * 50}}) for n in range(count)]
+
+
+async def test_logs_show_the_newest_and_page_backward_by_time() -> None:
+    tree = FakeTree(events=events(10))
+    newest = output(await asked("subagent_logs", tree=tree, agent_id=1))
+    assert [e["timestamp_ms"] for e in newest["events"]] == [1005, 1006, 1007, 1008, 1009]
+    assert (newest["total_available"], newest["more_available"]) == (10, True)
+    earlier = output(await asked("subagent_logs", tree=tree, agent_id=1, before_ms=newest["earliest_ms"]))
+    assert earlier["latest_ms"] == 1004
+    assert earlier["total_available"] == 5
+
+
+async def test_logs_are_cut_by_bytes_from_the_oldest_on() -> None:
+    page = output(await asked("subagent_logs", tree=FakeTree(events=events(10)), agent_id=1, max_bytes=200))
+    assert [e["timestamp_ms"] for e in page["events"]] == [1005, 1006]
+    assert page["more_available"] is True
+
+
+async def test_limit_of_zero_means_one() -> None:
+    page = output(await asked("subagent_logs", tree=FakeTree(events=events(3)), agent_id=1, limit=0))
+    assert page["returned"] == 1
+
+
+def test_ten_tools_are_offered_and_none_takes_unknown_properties() -> None:
+    assert len(NAMES) == len(OFFERED) == 10
+    assert all(spec["parameters"]["additionalProperties"] is False for spec in OFFERED)
