@@ -102,6 +102,9 @@ def _followed(world: World) -> None:
             if entry.type == EVENT_MSG and not entry.payload["type"].endswith("_delta")
         ]
         seen = [(event.id, event.type) for event in events if not event.type.endswith("_delta")]
+        if session in watch.trees:
+            # What is told of agents is in the tree log, in no session's.
+            seen = [pair for pair in seen if pair in logged]
         if any(event.msg.get("message") in GAP_TEXTS.values() for event in events):
             # What came before the gap may come again behind it.
             seen = [pair for pair in dict.fromkeys(seen) if pair in logged]

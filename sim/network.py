@@ -248,6 +248,12 @@ def scripts() -> dict[str, Any]:
     return _SCRIPTS
 
 
+def sessions_of(args: Sequence[Any]) -> list[str]:
+    """All sessions whose hash is among a script's keys."""
+    tails = (str(key).partition("}:")[2].partition(":") for key in _keys(tuple(args)))
+    return list(dict.fromkeys(session for kind, _, session in tails if kind == "session"))
+
+
 def session_of(name: str, args: tuple[Any, ...] | Sequence[Any]) -> str:
     """The session that a command is about, or ''."""
     for key in _keys(tuple(args)):

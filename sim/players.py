@@ -23,6 +23,10 @@ from orchestrator.model.errors import FatalKind, FatalModelError, RateLimited, R
 from orchestrator.model.events import Completed, ItemDone, ModelEvent, TextDelta
 from orchestrator.model.request import Item, Prompt
 from orchestrator.runtime.ports import CallSite
+from orchestrator.tools.arguments import BadArguments
+from orchestrator.tools.subagents.assess import Asking, assess_agent_call
+from orchestrator.tools.subagents.port import Tree
+from orchestrator.tools.subagents.specs import NAMES
 from sim.ledger import Ledger, Run, SimKeeper
 from sim.loop import SimLoop
 from sim.trace import Trace
@@ -55,6 +59,8 @@ class Appetite:
     patches: float = 0.2
     plans: float = 0.1
     large: float = 0.05
+    agents: float = 0.5
+    """Of the calls of sessions that may make agents."""
 
 
 class Mind:
@@ -79,7 +85,8 @@ class Mind:
         if not wants or self.rng.random() < 0.3:
             events += self._text()
         if wants:
-            events += [self._call() for _ in range(self.rng.choice((1, 1, 2, 3)))]
+            agents = any(tool["name"] in NAMES for tool in prompt.tools)
+            events += [self._call(agents) for _ in range(self.rng.choice((1, 1, 2, 3)))]
         return events
 
     def _text(self) -> list[ModelEvent]:
@@ -89,9 +96,12 @@ class Mind:
         message = {"type": "message", "role": "assistant", "content": content}
         return [*map(TextDelta, parts), ItemDone(message)]
 
-    def _call(self) -> ItemDone:
+    def _call(self, agents: bool) -> ItemDone:
         self._calls += 1
         appetite, at = self.appetite, self.rng.random()
+        if agents and self.rng.random() < appetite.agents:
+            name, asked = self._of_agents()
+            return self._item(name, asked)
         name, arguments = "shell", {"large": self.rng.random() < appetite.large}
         if at < appetite.patches:
             name = "apply_patch"
@@ -99,9 +109,28 @@ class Mind:
             name = "update_plan"
         else:
             arguments["ask"] = self.rng.random() < appetite.asks
+        return self._item(name, arguments)
+
+    def _item(self, name: str, arguments: dict[str, Any]) -> ItemDone:
         text = orjson.dumps(arguments).decode()
         item = {"type": "function_call", "name": name, "arguments": text, "call_id": f"c{self._calls}"}
         return ItemDone(item)
+
+    def _of_agents(self) -> tuple[str, dict[str, Any]]:
+        """A call about agents, some of which exist; the model guesses their numbers."""
+        rng, prompt = self.rng, f"task {self._calls}"
+        someone = {"agent_id": rng.choice((0, 1, 1, 2, 3))}
+        asked: tuple[tuple[str, dict[str, Any], int], ...] = (
+            ("subagent_spawn", {"prompt": prompt}, 6),
+            ("subagent_fork", {"prompt": rng.choice((prompt, ""))}, 2),
+            ("subagent_send_message", {**someone, "prompt": prompt, "interrupt": rng.random() < 0.3}, 4),
+            ("subagent_await", {"timeout_s": rng.choice((0, 5, 30))}, 5),
+            ("subagent_cancel", someone, 2),
+            ("subagent_prune", {"all": True}, 1),
+            ("subagent_list", {"all": True}, 1),
+        )
+        name, arguments, _ = rng.choices(asked, [weight for _, _, weight in asked])[0]
+        return name, arguments
 
 
 def _outputs_since_input(items: Sequence[Item]) -> int:
@@ -190,12 +219,15 @@ class SimTools:
         self._starting = starting
 
     def specs(self, state: State) -> Sequence[Item]:
-        return ({"type": "function", "name": "shell"},)
+        shell = {"type": "function", "name": "shell"}
+        return (shell, {"type": "function", "name": "subagent_spawn"}) if state.facts.agents else (shell,)
 
     async def assess(self, call: Call, site: CallSite) -> Assessment:
         if self._mind.rng.random() < 0.2:
             await asyncio.sleep(self._mind.rng.uniform(0.0, 0.2))
         arguments = orjson.loads(call.item["arguments"])
+        if call.name in NAMES and site.agents is not None:
+            return await _of_agents(call, site, site.agents)
         match call.name:
             case "apply_patch":
                 name = f"/sim/{call.call_id}"
@@ -248,6 +280,14 @@ class SimTools:
 
     def _session(self, call: Call) -> str:
         return next((session for session, id in self._ledger.by_call if id == call.call_id), "")
+
+
+async def _of_agents(call: Call, site: CallSite, tree: Tree) -> Assessment:
+    """As the product's toolbox assesses it."""
+    try:
+        return await assess_agent_call(Asking(call, site.state, tree, site.seq, site.head))
+    except BadArguments as error:
+        return Immediate(str(error))
 
 
 def finished(call: Call, output: str, how: str) -> CallFinished:

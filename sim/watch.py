@@ -7,27 +7,31 @@ need; it decides nothing for the product.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import orjson
+
 from orchestrator.broker.keys import Keys
-from orchestrator.broker.replies import number_of, stored_entry
+from orchestrator.broker.replies import number_of, stored_entry, tree_entry
+from orchestrator.cli.tree_reading import tree_fact
 from orchestrator.core.blobs import resolve
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.history import OUTPUT_KINDS
+from orchestrator.core.registry import RegistryView, projected
 from orchestrator.core.snapshot import encode
 from orchestrator.core.state import Call, Phase, State
 from orchestrator.core.stored import decode_entry
 from orchestrator.runtime.ports import CallSite
 from orchestrator.runtime.runner import Runner
-from sim.double import Double
+from sim.double import EPOCH_S, Double
 from sim.invariants import Broken, Violation
 from sim.ledger import Ledger, Run
 from sim.loop import SimLoop
-from sim.network import session_of
+from sim.network import session_of, sessions_of
 from tests.core.auditor import Audit
 
 TRUST_S = 4.1
@@ -65,6 +69,7 @@ class Watch:
         """(to, at): what was written between is lost."""
         self.taken: defaultdict[str, list[float]] = defaultdict(list)
         """When each submission was put into a queue, by its id."""
+        self.trees: dict[str, tuple[RegistryView, int]] = {}
         self.violation: Violation | None = None
         self.commits = 0
 
@@ -102,10 +107,10 @@ class Watch:
             self.taken[str(args[3 + int(args[2]) + 4])].append(self._loop.time())
         if name == "claim":
             self._alone(session, args)
-        for other in dict.fromkeys(
-            (session, *(s for s in self.sessions if s != session and name == "commit"))
-        ):
+        for other in sessions_of(args):
             self.look(other)
+        if name in ("commit", "create"):
+            self._tree(session)
 
     def look(self, session: str) -> None:
         """Reads what is new of one session, and checks where it stands."""
@@ -199,6 +204,38 @@ class Watch:
             )
         seen.cursor = cursor
 
+    # ── the tree ──────────────────────────────────────────────────────────────────────────────
+
+    def _tree(self, session: str) -> None:
+        """The registry is what the tree log tells, after every entry of it."""
+        tree = self._double.hash(self.keys.session(session))[b"tree"].decode()
+        view, at = self.trees.get(tree, (RegistryView(), 0))
+        entries = self._double.stream_after(self.keys.tree(tree), at)
+        if not entries:
+            return
+        for entry_id, fields in entries:
+            entry = tree_entry(entry_id, fields)
+            view, at = view.after(tree_fact(entry)), entry.tree_seq
+            self._ended(view, orjson.loads(entry.payload)["msg"])
+        self.trees[tree] = (view, at)
+        flat = {name.decode(): value for name, value in self._double.hash(self.keys.agents(tree)).items()}
+        known = projected(flat)
+        if known.agents != view.agents or int(flat.get("slots", 0)) != view.slots:
+            told = [agent.summary() for agent in view.agents.values()]
+            says = [agent.summary() for agent in known.agents.values()]
+            slots = flat.get("slots", b"0").decode()
+            self.broken("registry", f"{tree} at {at}: log {told}, {view.slots}; registry {says}, {slots}")
+
+    def _ended(self, view: RegistryView, message: Mapping[str, Any]) -> None:
+        if message.get("event") != "status" or message.get("status") != "canceled":
+            return
+        agent = view.agents.get(message["agent_id"])
+        left = [run for run in self._ledger.running(agent.session) if self._ours(run)] if agent else []
+        if left:
+            self.broken(
+                "cancelled", f"agent {message['agent_id']} is canceled, {[r.call_id for r in left]} run"
+            )
+
     # ── what runs ─────────────────────────────────────────────────────────────────────────────
 
     def _alone(self, session: str, args: Sequence[Any]) -> None:
@@ -243,7 +280,7 @@ class Watch:
     def went_back(self, to_s: float) -> None:
         """Redis holds what it held at `to_s`: everything is read anew."""
         self.rewinds.append((to_s, self._loop.time()))
-        known, self.sessions = self.sessions, {}
+        known, self.sessions, self.trees = self.sessions, {}, {}
         for session in known:
             self.look(session)
 
@@ -253,6 +290,19 @@ class Watch:
             self._double.scored(self.keys.leases(self.keys.shard_of(session), seen.pool), session) is not None
             for session, seen in self.sessions.items()
         )
+
+    def idle(self) -> bool:
+        """Whether nobody holds a session and none is due: whatever happens next is a timer or a person."""
+        return not self.leased() and not any(
+            self._double.scored(self.keys.due(self.keys.shard_of(session), seen.pool), session) is not None
+            for session, seen in self.sessions.items()
+        )
+
+    def next_deadline_s(self) -> float | None:
+        """The simulated time of the earliest timer that is set."""
+        shards = range(self.keys.shards)
+        set_ms = [at for shard in shards for at in self._double.members(self.keys.timers(shard)).values()]
+        return min(set_ms) / 1000 - EPOCH_S if set_ms else None
 
     def resting(self) -> list[str]:
         """Sessions that are not at rest, each with the reason."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
+from orchestrator.core.settings import TreeRules
 from sim.machines import Site
 from sim.nemesis import Nemesis
 from sim.people import Diary, Person
@@ -93,6 +94,25 @@ async def several(stage: Stage) -> None:
     await asyncio.wait(plays)
 
 
+async def tree(stage: Stage) -> None:
+    """A session that makes agents, forks itself, writes to them, waits for them and cancels them."""
+    rng, person = stage.rng, stage.person()
+    stage.site.mind.appetite.calls = 0.75
+    rules = TreeRules(
+        slots=rng.choice((1, 2, 4)),
+        spawned=rng.choice((3, 6)),
+        depth=rng.choice((1, 2)),
+        autosubmit=rng.random() < 0.8,
+        await_floor_s=1.0,
+        await_cap_s=rng.choice((20.0, 7_200.0)),
+    )
+    policy = rng.choice(("never", "never", "on-request"))
+    session = await _born(stage, person, policy, agents=True, tree_rules=rules)
+    await _used(stage, person, session, rng.choice((1, 2, 3)))
+    if rng.random() < 0.2:
+        await asyncio.wait([person.does(person.shuts(session), "shuts")])
+
+
 async def _visits(stage: Stage, person: Person, session: str) -> None:
     await person.works(session, stage.rng.choice((1, 2, 3)))
     if stage.rng.random() < 0.4:
@@ -116,4 +136,4 @@ async def _used(stage: Stage, person: Person, session: str, acts: int) -> None:
     await asyncio.wait(used)
 
 
-WORKLOADS = {play.__name__: Workload(play.__name__, play) for play in (single, approvals, several)}
+WORKLOADS = {play.__name__: Workload(play.__name__, play) for play in (single, approvals, several, tree)}
