@@ -29,6 +29,7 @@ def audit(world: World) -> None:
         _replayed(world, session, seen)
         _submissions(world, session, seen)
         _calls(world, session, seen)
+    _trees(world)
     _patches(world)
     _followed(world)
     _overdue(world)
@@ -82,6 +83,20 @@ def _calls(world: World, session: str, seen: Seen) -> None:
     outputs = Counter(item["call_id"] for item in seen.state.history if item.get("type") in OUTPUT_KINDS)
     if seen.state.task is None and calls != outputs:
         world.site.watch.broken("outputs", f"{session}: calls {calls - outputs}, outputs {outputs - calls}")
+
+
+def _trees(world: World) -> None:
+    """At rest nobody holds a slot, and nothing waits in an inbox that its session does not know of."""
+    watch = world.site.watch
+    for tree, (view, _) in watch.trees.items():
+        counted, held = watch.slots(tree)
+        if counted or held:
+            watch.broken("slots", f"{tree} is at rest: {counted} slots are counted, {held} agents hold one")
+        for agent in view.agents.values():
+            inbox = watch.sessions[agent.session].state.tree.inbox if agent.session in watch.sessions else ()
+            lanes = (sum(not mail.interrupt for mail in inbox), sum(mail.interrupt for mail in inbox))
+            if lanes != agent.pending:
+                watch.broken("inbox", f"agent {agent.agent_id} of {tree}: {agent.pending} told, {lanes} wait")
 
 
 def _patches(world: World) -> None:

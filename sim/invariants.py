@@ -37,8 +37,10 @@ SENTENCES = {
     "is told of a gap.",
     "deadlines": "A timer becomes an entry of its session's queue within seconds of its time, while workers and "
     "Redis are up.",
-    "registry": "The registry of a tree (agents, their status and inbox depths, the slots held) is the fold of "
-    "its tree log, after every commit.",
+    "registry": "The registry of a tree (agents, their status, marks and inbox depths) is the fold of its tree "
+    "log, after every commit.",
+    "slots": "At rest no slot of a tree is held.",
+    "inbox": "At rest the inbox depths that are told are those of the letters that wait.",
     "cancelled": "When an agent is reported canceled, no command of it runs any more.",
     "rest": "When faults are over and people answer, every session comes to rest.",
     "no_crash": "No step raises what nobody expects, and no session is quarantined.",

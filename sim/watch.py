@@ -220,11 +220,16 @@ class Watch:
         self.trees[tree] = (view, at)
         flat = {name.decode(): value for name, value in self._double.hash(self.keys.agents(tree)).items()}
         known = projected(flat)
-        if known.agents != view.agents or int(flat.get("slots", 0)) != view.slots:
-            told = [agent.summary() for agent in view.agents.values()]
-            says = [agent.summary() for agent in known.agents.values()]
-            slots = flat.get("slots", b"0").decode()
-            self.broken("registry", f"{tree} at {at}: log {told}, {view.slots}; registry {says}, {slots}")
+        if known.agents != view.agents:
+            told = {str(agent) for agent in view.agents.values()}
+            says = {str(agent) for agent in known.agents.values()}
+            only = f"only the log: {sorted(told - says)}; only the registry: {sorted(says - told)}"
+            self.broken("registry", f"{tree} at {at}: {only}")
+
+    def slots(self, tree: str) -> tuple[int, int]:
+        """Slots that are held by the registry's count, and by its agents."""
+        held = self._double.hash(self.keys.agents(tree)).get(b"slots", b"0")
+        return int(held), self.trees[tree][0].slots
 
     def _ended(self, view: RegistryView, message: Mapping[str, Any]) -> None:
         if message.get("event") != "status" or message.get("status") != "canceled":
