@@ -14,7 +14,7 @@ from orchestrator.core.rules_approval import routed_answer
 from orchestrator.core.rules_await import woken
 from orchestrator.core.rules_helper import helper_done
 from orchestrator.core.rules_people import interrupt_below
-from orchestrator.core.rules_standing import begin_canceling, came_to_rest, change, tell_ended
+from orchestrator.core.rules_standing import begin_canceling, came_to_rest, change, heard_end, tell_ended
 from orchestrator.core.rules_task import begin_mail_task, start_next, stop, wants_turn
 
 
@@ -107,6 +107,8 @@ def _completion(draft: Draft, command: MailArrived) -> None:
     draft.add(
         e.child_changed(id, status=content["status"], turn=content["turn"], header=content.get("header"))
     )
+    if content["status"] == "canceled":
+        heard_end(draft, id)
     child = draft.state.tree.children[id]
     if child.pruned or tree.pruned or tree.canceling or draft.state.closing or draft.state.closed:
         draft.tree.take(command.interrupt)
@@ -123,7 +125,7 @@ def _completion(draft: Draft, command: MailArrived) -> None:
 
 def _ended(draft: Draft, content: Mapping[str, Any]) -> None:
     """A child that was told to end has, and so has everything below it."""
-    draft.add(e.child_changed(content["from"]["agent_id"], ending=False))
+    heard_end(draft, content["from"]["agent_id"])
     if not (draft.state.tree.canceling or draft.state.closing):
         return
     if content["evidence"] == "presumed":

@@ -14,7 +14,7 @@ from orchestrator.core.agent_views import card_of, one_line
 from orchestrator.core.commands import Submitted, Target
 from orchestrator.core.draft import Draft, Letter, TreeEvent
 from orchestrator.core.mail_delivery import inbox_event
-from orchestrator.core.rules_standing import mark_and_tell
+from orchestrator.core.rules_standing import expect_ends, mark_and_tell
 from orchestrator.protocol.ops import CancelAgent, MessageAgent
 
 REASON_CHARS = 200
@@ -54,7 +54,8 @@ def cancel_agent(draft: Draft, command: Submitted, op: CancelAgent) -> None:
     reason = one_line(op.reason, REASON_CHARS) or f"cancelled by {command.who or 'a person'}"
     for agent in (target, *command.agents[1:]):
         if not agent.finished:
-            mark_and_tell(draft, agent.session, agent.agent_id, reason)
+            mark_and_tell(draft, agent.session, agent.agent_id, reason, agent.record)
+    expect_ends(draft, [agent.agent_id for agent in (target, *command.agents[1:]) if not agent.finished])
 
 
 def _target(draft: Draft, command: Submitted, agent_id: int) -> Target | None:

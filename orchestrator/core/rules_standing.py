@@ -8,7 +8,7 @@ slot is given back by the very commit that ends the work.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.core import entries as e
@@ -22,6 +22,9 @@ _STATUS_AFTER = {"completed": "ready", "failed": "failed", "canceled": "canceled
 """What an agent is after a task; after any other end (an interrupt) it is ready, with nothing to read."""
 _HEADING = re.compile(r"\*\*(.+?)\*\*", re.DOTALL)
 HEADER_CHARS = 120
+REAP_TIMER = "reap"
+REAP_MS = 30_000
+"""Until the claim of a cancelled agent that has not reported its end is taken from its worker."""
 
 
 def change(draft: Draft, kind: str, message: Mapping[str, Any], **changes: Any) -> None:
@@ -205,8 +208,26 @@ def cancel_children(draft: Draft, reason: str) -> None:
     for child in ending:
         shown = child_summary(draft.state.facts, child)
         mark_and_tell(draft, child.session, child.agent_id, reason, shown)
-    if ending:
-        draft.add(e.children_changed([child.agent_id for child in ending], ending=True))
+    expect_ends(draft, [child.agent_id for child in ending])
+
+
+def expect_ends(draft: Draft, agent_ids: Sequence[int]) -> None:
+    """From here on these agents, as far as they are children, owe word of their end.
+
+    The timer is for one that cannot give it: whose worker renews its claim and does nothing else.
+    """
+    owing = [id for id in agent_ids if id in draft.state.tree.children]
+    if owing:
+        draft.add(e.children_changed(owing, ending=True))
+        draft.set_timer(REAP_TIMER, draft.moment.at_ms + REAP_MS)
+
+
+def heard_end(draft: Draft, agent_id: int) -> None:
+    """A child has ended as it was told to."""
+    if draft.state.tree.children[agent_id].ending:
+        draft.add(e.child_changed(agent_id, ending=False))
+        if not draft.state.tree.ending_children:
+            draft.clear_timer(REAP_TIMER)
 
 
 def mark_and_tell(

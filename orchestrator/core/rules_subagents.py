@@ -15,7 +15,7 @@ from orchestrator.core.mail_delivery import forget_children, inbox_event, take
 from orchestrator.core.narrowing import Widening
 from orchestrator.core.rules_await import await_agents, finish
 from orchestrator.core.rules_making import make
-from orchestrator.core.rules_standing import mark_and_tell, pruned_mark, watchdog_timer
+from orchestrator.core.rules_standing import expect_ends, mark_and_tell, pruned_mark, watchdog_timer
 from orchestrator.core.state import Call
 from orchestrator.core.tree import ROOT, Watchdog
 
@@ -160,6 +160,7 @@ def _cancel(draft: Draft, call: Call, asked: c.CancelAgent) -> None:
     reason = one_line(asked.reason, 200) or "canceled"
     for target in active:
         mark_and_tell(draft, target.session, target.agent_id, reason, target.record)
+    expect_ends(draft, [target.agent_id for target in active])
     described = _described(draft, asked.target)
     names = (
         "session_id",

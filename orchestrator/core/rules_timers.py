@@ -8,7 +8,7 @@ from orchestrator.core.draft import BUDGET_TIMER, Draft
 from orchestrator.core.rules_approval import resolve
 from orchestrator.core.rules_await import timed_out
 from orchestrator.core.rules_budget import resume
-from orchestrator.core.rules_standing import watchdog_timer
+from orchestrator.core.rules_standing import REAP_MS, REAP_TIMER, watchdog_timer
 from orchestrator.core.rules_subagents import watchdog_fired
 from orchestrator.core.rules_task import RETRY_TIMER, approval_timer, wait_timer
 
@@ -17,6 +17,11 @@ def timer_fired(draft: Draft, command: TimerFired) -> None:
     """A retry's delay is over, nobody answered an approval in time, a wait ends, a watchdog barks."""
     if command.id == BUDGET_TIMER:
         resume(draft)
+        return
+    if command.id == REAP_TIMER:
+        if draft.state.tree.ending_children:
+            # Their claims were taken from their workers; the next ones may be lost as well.
+            draft.set_timer(REAP_TIMER, draft.moment.at_ms + REAP_MS)
         return
     for watchdog in draft.state.tree.watchdogs.values():
         if command.id == watchdog_timer(watchdog.agent_id) and command.generation == watchdog.generation:

@@ -34,6 +34,7 @@ from orchestrator.core.chain import ChainKey
 from orchestrator.core.decide import IllegalCommand, decide
 from orchestrator.core.draft import Decision
 from orchestrator.core.entries import EVENT_MSG, Entry
+from orchestrator.core.ids import SessionId
 from orchestrator.core.outstanding import (
     AssessCall,
     FollowRequest,
@@ -43,6 +44,7 @@ from orchestrator.core.outstanding import (
     outstanding,
 )
 from orchestrator.core.replacing import replace
+from orchestrator.core.rules_standing import REAP_TIMER
 from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import encode_snapshot
 from orchestrator.core.state import Call, State
@@ -238,6 +240,8 @@ class Runner:
 
     async def _with_lookups(self, command: c.Command | Decision, entry: SqEntry) -> c.Command | Decision:
         """What a person says may be meant for an agent below: who and what is there is looked up for it."""
+        if isinstance(command, c.TimerFired) and command.id == REAP_TIMER:
+            await self._reap()
         facts = self._state.facts
         if not isinstance(command, c.Submitted) or not facts.is_root:
             return command
@@ -251,6 +255,13 @@ class Runner:
                 return replace(command, agents=agents or ())
             case _:
                 return command
+
+    async def _reap(self) -> None:
+        """Takes cancelled agents from workers that do nothing with them: the next one finds the cancel."""
+        children = self._state.tree.children.values()
+        stuck = [SessionId(child.session) for child in children if child.ending]
+        if stuck:
+            await self._writing.insist(lambda: self._ports.broker.revoke_tree(self.claim.tree, stuck))
 
     def _push(self, command: c.Command) -> None:
         """An effect's result."""

@@ -191,6 +191,12 @@ class Forest:
         sessions = [self.root, *(SessionId(a.session) for a in (await self.registry()).agents.values())]
         await self.stage.broker.revoke_tree(self.tree, sessions)
 
+    async def hurry(self, timer: str) -> None:
+        """Makes a timer of the root due."""
+        keys = self.stage.broker.keys
+        timers = keys.timers(keys.shard_of(self.root))
+        await self.stage.broker.command("ZADD", timers, 1, f"{self.root}:{timer}")
+
     async def close(self) -> None:
         for worker, _ in self._workers:
             worker.drain()

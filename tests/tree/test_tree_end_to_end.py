@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.rules_standing import REAP_TIMER
 from orchestrator.model.errors import FatalKind, FatalModelError
 from orchestrator.protocol import ops
 from orchestrator.runtime.runner import Ended
@@ -248,3 +249,18 @@ async def test_closing_the_root_ends_the_tree_first(forest: Forest) -> None:
     assert "canceled" in [e.msg.get("status") for e in events]
     assert forest.tools.killed == ["c1"]
     assert await forest.counter("slots") == 0
+
+
+async def test_stuck_child_does_not_survive_a_cancel(forest: Forest) -> None:
+    forest.tools.gates["c1"], forest.tools.deaths["c1"] = forever, never = Gate(), Gate()
+    cancel = [forever.reached, asks("x", "cancel", agent_id=1)]
+    forest.minds.will("root", [asks("a", "spawn", prompt="[a] run")], cancel, WAITS, [message("ok")])
+    forest.minds.will("a", [calls("c1")])
+    await forest.plant()
+    forest.start()
+    await never.reached.wait()
+    await forest.hurry(REAP_TIMER)
+    events = await forest.stage.until(forest.root, "task_complete")
+    (ended,) = [event.msg for event in events if event.msg.get("status") == "canceled"]
+    assert ended["cancel"] == "presumed", "its worker does nothing: it was taken over"
+    never.open()
