@@ -727,3 +727,15 @@ def test_helpers_answer_is_the_calls_output() -> None:
     assert [m["activity"] for m in told if "activity" in m] == ["runs ls -l", ""]
     assert [m["tokens"] for m in told if "tokens" in m] == [120, 240, 360]
     grove.check()
+
+
+def test_agent_that_has_ended_says_so_to_everybody_who_asks() -> None:
+    grove, (child,) = a_family()
+    seen_at_work = grove.target(1)
+    child.interrupt()
+    grove.root.asks("x", "subagent_cancel", c.CancelAgent(seen_at_work))
+    grove.settle()
+    assert child.standing == "ready", "it had come to rest before it heard of the cancel"
+    grove.root.shutdown()
+    grove.settle()
+    assert grove.root.state.closed
