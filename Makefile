@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup check test demo bench crash docs clean
+.PHONY: setup check test demo bench crash sim docs clean
 
 setup: $(VENV)/.ready
 
@@ -30,6 +30,9 @@ bench: setup
 
 crash: setup
 	$(BIN)/python -m tests.crash
+
+sim: setup
+	$(BIN)/python -m sim
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

@@ -25,7 +25,7 @@ SENTENCES = {
     "started_once": "A decision to run a call starts it at most once.",
     "effects_once": "A patch is written at most once.",
     "alone": "When a session is claimed, no command of an earlier claim runs any more.",
-    "right_to_run": "No command outlives its worker, or the deadline that its keeper was told last.",
+    "right_to_run": "When everything has come to rest no command runs any more.",
     "stopped": "When the end of a task is in the log, none of its commands runs any more.",
     "outputs": "Every call in the conversation has exactly one output once no task holds the session, and a "
     "request never carries a call without one.",
@@ -35,8 +35,7 @@ SENTENCES = {
     "deltas": "No delta of a text is shown behind the finished text.",
     "events": "A client that follows a session sees its events once each and in the order of the log, unless it "
     "is told of a gap.",
-    "deadlines": "A timer becomes an entry of its session's queue within seconds of its time, while workers and "
-    "Redis are up.",
+    "deadlines": "Once faults are over, a timer becomes an entry of its session's queue within half a minute.",
     "registry": "The registry of a tree (agents, their status, marks and inbox depths) is the fold of its tree "
     "log, after every commit.",
     "slots": "At rest no slot of a tree is held.",

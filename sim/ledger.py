@@ -81,6 +81,10 @@ class SimKeeper:
         self.deadlines[claim] = max(deadline, self.deadlines.get(claim, deadline))
         self._loop.on(self.lane, self._look, claim, after=max(0.0, deadline - self._loop.time()))
 
+    def permits(self, claim: str) -> bool:
+        """Whether the claim's deadline is still ahead: who wakes up behind it starts nothing."""
+        return self._loop.time() < self.deadlines.get(claim, 0.0)
+
     async def kill(self, claim: str) -> None:
         self.kill_now(claim)
 
@@ -92,9 +96,3 @@ class SimKeeper:
     def _look(self, claim: str) -> None:
         if self._loop.time() >= self.deadlines[claim]:
             self.kill_now(claim)
-
-    def overdue(self) -> list[Run]:
-        """Runs that should be dead by now."""
-        now = self._loop.time()
-        mine = (run for run in self._ledger.running() if run.machine == self._machine)
-        return [run for run in mine if self.deadlines.get(run.claim, 0.0) < now - 0.001]

@@ -63,7 +63,6 @@ class Nemesis:
         self._plan = plan
         self._started = 0
         self._doomed: Doom | None = None
-        self.peaceful = False
         site.network.arrived = self._arrived
 
     def start_worker(self) -> Machine:
@@ -94,7 +93,7 @@ class Nemesis:
         network.weather.clear()
         self.site.mind.moods.clear()
         self._doomed = None
-        self.peaceful = True
+        self.site.watch.peace_s = self.site.loop.time()
         while sum(not machine.draining for machine in self.living) < self._plan.workers:
             self.start_worker()
         self.site.trace.note("nemesis", "peace")

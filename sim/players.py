@@ -31,8 +31,8 @@ from sim.ledger import Ledger, Run, SimKeeper
 from sim.loop import SimLoop
 from sim.trace import Trace
 
-MOST_TURNS = 4
-"""A task ends after so many requests, whatever the model feels like."""
+MOST_TURNS = 8
+"""A task ends when so many calls were answered, whatever the model feels like."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Moods:
 class Appetite:
     """What the model asks for, each 0..1, and how large outputs are."""
 
-    calls: float = 0.6
+    calls: float = 0.75
     asks: float = 0.2
     patches: float = 0.2
     plans: float = 0.1
@@ -243,6 +243,8 @@ class SimTools:
 
     async def run(self, call: Call, site: CallSite) -> CallFinished:
         mind = self._mind
+        if not self._keeper.permits(site.claim):
+            return finished(call, f"killed {call.call_id}", "killed")
         lost = self._starting(call, site)
         done: asyncio.Future[str] = mind.loop.create_future()
         run = Run(

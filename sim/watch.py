@@ -72,6 +72,8 @@ class Watch:
         self.trees: dict[str, tuple[RegistryView, int]] = {}
         self.violation: Violation | None = None
         self.commits = 0
+        self.peace_s = 0.0
+        """When the last fault had ended."""
 
     @property
     def went_back_s(self) -> float:
@@ -308,6 +310,11 @@ class Watch:
         shards = range(self.keys.shards)
         set_ms = [at for shard in shards for at in self._double.members(self.keys.timers(shard)).values()]
         return min(set_ms) / 1000 - EPOCH_S if set_ms else None
+
+    def latest_timer_s(self) -> float:
+        """How long ago the earliest timer should have fired."""
+        deadline_s = self.next_deadline_s()
+        return 0.0 if deadline_s is None else self._loop.time() - max(deadline_s, self.peace_s)
 
     def resting(self) -> list[str]:
         """Sessions that are not at rest, each with the reason."""

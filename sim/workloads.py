@@ -44,13 +44,6 @@ class Stage:
             found += [(session, call.call_id) for call in (task.awaiting if task else ())]
         return found
 
-    def quiet(self) -> bool:
-        return not self.unquiet()
-
-    def unquiet(self) -> list[str]:
-        """What people were promised and have not got yet."""
-        return []
-
     async def answer_all(self) -> None:
         if self.janitor is None:
             self.janitor = Person(self.site, "janitor", Random(self.rng.getrandbits(64)), self.diary)
@@ -69,7 +62,7 @@ async def single(stage: Stage) -> None:
     """One session, one person, commands that need no approval."""
     person = stage.person()
     stage.site.mind.appetite.asks = 0.0
-    await _used(stage, person, await _born(stage, person, "never"), stage.rng.choice((1, 2, 4)))
+    await _used(stage, person, await _born(stage, person, "never"), stage.rng.choice((1, 3, 6)))
 
 
 async def approvals(stage: Stage) -> None:
@@ -79,7 +72,7 @@ async def approvals(stage: Stage) -> None:
     expires = stage.rng.choice((None, None, 5_000, 3_600_000))
     session = await _born(stage, person, "on-request", approval_timeout_ms=expires)
     other.does(other.follows(session, partial(other.answers, session)), "follows")
-    await _used(stage, person, session, stage.rng.choice((1, 3)))
+    await _used(stage, person, session, stage.rng.choice((2, 4)))
 
 
 async def several(stage: Stage) -> None:
@@ -97,7 +90,6 @@ async def several(stage: Stage) -> None:
 async def tree(stage: Stage) -> None:
     """A session that makes agents, forks itself, writes to them, waits for them and cancels them."""
     rng, person = stage.rng, stage.person()
-    stage.site.mind.appetite.calls = 0.75
     rules = TreeRules(
         slots=rng.choice((1, 2, 4)),
         spawned=rng.choice((3, 6)),
@@ -108,13 +100,13 @@ async def tree(stage: Stage) -> None:
     )
     policy = rng.choice(("never", "never", "on-request"))
     session = await _born(stage, person, policy, agents=True, tree_rules=rules)
-    await _used(stage, person, session, rng.choice((1, 2, 3)))
+    await _used(stage, person, session, rng.choice((1, 3, 5)))
     if rng.random() < 0.2:
         await asyncio.wait([person.does(person.shuts(session), "shuts")])
 
 
 async def _visits(stage: Stage, person: Person, session: str) -> None:
-    await person.works(session, stage.rng.choice((1, 2, 3)))
+    await person.works(session, stage.rng.choice((1, 3, 5)))
     if stage.rng.random() < 0.4:
         await person.shuts(session)
         await person.works(session, stage.rng.choice((0, 1)))

@@ -152,11 +152,13 @@ class World:
         await self.workload.play(stage)
         await raging
         stage.answering = True
-        looks = int(REST_WITHIN_S / LOOK_S)
-        while self.site.watch.resting() or not stage.quiet():
+        watch, looks = self.site.watch, int(REST_WITHIN_S / LOOK_S)
+        while watch.resting():
             looks -= 1
             if not looks:
-                self.site.watch.broken("rest", "; ".join((*self.site.watch.resting(), *stage.unquiet())))
+                watch.broken("rest", "; ".join(watch.resting()))
+            if (late_s := watch.latest_timer_s()) > 30.0:
+                watch.broken("deadlines", f"a timer is {late_s:.1f} s late")
             await stage.answer_all()
             self._skip_waiting()
             await asyncio.sleep(LOOK_S)
