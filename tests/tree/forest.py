@@ -137,6 +137,8 @@ class Forest:
     _workers: list[tuple[Worker, asyncio.Task[None]]] = field(default_factory=list)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _named: int = 0
+    _let_go: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set at the end: a worker that stands still behind all that was waited for can leave."""
 
     def __post_init__(self) -> None:
         self.stage.ports = replace(self.stage.ports, models=self.minds, tools=self.tools, spawn=self._spawn)
@@ -174,7 +176,7 @@ class Forest:
             left -= 1
             if left <= 0:
                 reached.set()
-                await asyncio.Event().wait()
+                await self._let_go.wait()
 
         (wire.after if told else wire.before)["commit"] = stand_still
         return reached
@@ -198,6 +200,7 @@ class Forest:
         await self.stage.broker.command("ZADD", timers, 1, f"{self.root}:{timer}")
 
     async def close(self) -> None:
+        self._let_go.set()
         for worker, _ in self._workers:
             worker.drain()
         await asyncio.gather(*(task for _, task in self._workers))
