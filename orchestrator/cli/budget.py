@@ -48,16 +48,16 @@ def budget(
     """
     import asyncio
 
-    asyncio.run(_budget(Invocation.of(ctx), id, _amounts(add) if add is not None else {}, json=json))
+    asyncio.run(_budget(Invocation.of(ctx), id, amounts(add) if add is not None else {}, json=json))
 
 
-def _amounts(text: str) -> Mapping[str, int]:
+def amounts(text: str) -> Mapping[str, int]:
     """What to add, in the broker's units: millionths of a dollar, milliseconds, and counts."""
-    amounts = {}
+    found = {}
     for part in text.split(","):
         name, _, value = part.strip().partition("=")
-        amounts[name] = _amount(name, value.strip())
-    return amounts
+        found[name] = _amount(name, value.strip())
+    return found
 
 
 def _amount(name: str, value: str) -> int:

@@ -107,7 +107,8 @@ class Play:
         self._over = asyncio.get_running_loop().create_future()
         session = await self._client.create(birth)
         self._meet(Role(0, session, "root", "0"))
-        self._start(self._view.draw(TreeReader(self._broker, TreeId(session))))
+        reader = TreeReader(self._broker, TreeId(session))
+        self._start(self._view.draw(reader))
         await self._submit(ops.UserInput(items=(TextInput(text=PROMPT),)))
         try:
             await asyncio.wait_for(asyncio.shield(self._over), WHOLE_S)
@@ -116,6 +117,7 @@ class Play:
         finally:
             await self._at_rest()
             await self._stop()
+            await self._view.draw_last(reader)
         return self.story
 
     # ── spectators ────────────────────────────────────────────────────────────────────────────

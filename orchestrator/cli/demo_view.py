@@ -12,7 +12,7 @@ from rich.live import Live
 from orchestrator.broker.errors import Unavailable
 from orchestrator.cli.live import lifecycle_text
 from orchestrator.cli.text import shown
-from orchestrator.cli.tree_reading import TreeReader, said
+from orchestrator.cli.tree_reading import TreePicture, TreeReader, said
 from orchestrator.cli.tree_view import drawing, headline
 from orchestrator.gateways.client import Event
 
@@ -34,6 +34,9 @@ class DemoView(Protocol):
 
     async def draw(self, reader: TreeReader) -> None:
         """Keeps the picture of the tree up to date until it is cancelled."""
+
+    async def draw_last(self, reader: TreeReader) -> None:
+        """The picture that stays."""
 
 
 class Lines:
@@ -58,6 +61,9 @@ class Lines:
     async def draw(self, reader: TreeReader) -> None:
         """There is nothing to draw on."""
 
+    async def draw_last(self, reader: TreeReader) -> None:
+        """Nothing stays but the lines."""
+
 
 def _line(message: Mapping[str, object]) -> str:
     """Prompts are told when an agent is made, requests for approval when they are answered."""
@@ -80,9 +86,16 @@ class Picture:
     async def draw(self, reader: TreeReader) -> None:
         while True:
             try:
-                picture = await reader.picture()
-                self._live.update(Group(headline(picture), drawing(picture)), refresh=True)
+                picture = await self._draw(reader)
                 await reader.broker.wait_tree(reader.tree, picture.registry.tree_seq, LOOK_S)
             except Unavailable as error:
                 self.note(f"{error}; looking again", "dim")
             await asyncio.sleep(PAUSE_S)
+
+    async def draw_last(self, reader: TreeReader) -> None:
+        await self._draw(reader)
+
+    async def _draw(self, reader: TreeReader) -> TreePicture:
+        picture = await reader.picture()
+        self._live.update(Group(headline(picture), drawing(picture)), refresh=True)
+        return picture

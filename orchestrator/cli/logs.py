@@ -65,17 +65,29 @@ async def _logs(
 
 
 async def newest_events(found: Opened, head: SessionHead, limit: int) -> list[Event]:
-    """The last `limit` events of a session's log, oldest first; all of them for 0."""
+    """The last `limit` events of a session, oldest first; all of them for 0.
+
+    What its agents' lives are is told by the tree's log, and woven in by time.
+    """
     wanted = limit * ENTRIES_AN_EVENT
     while True:
         after = max(0, head.seq - wanted) if limit else 0
-        events = await _events_after(found, head, after)
-        if not after or len(events) >= limit:
-            return events[-limit:] if limit else events
+        own = await _own_events(found, head, after)
+        if not after or len(own) >= limit:
+            break
         wanted *= 4
+    since = own[-limit][0] if after and own else 0
+    told = [told for told in await _told_events(found, head) if told[0] >= since]
+    woven = [event for _, event in sorted([*own, *told], key=lambda timed: timed[0])]
+    return woven[-limit:] if limit else woven
 
 
-async def _events_after(found: Opened, head: SessionHead, after: int) -> list[Event]:
+Timed = tuple[int, "Event"]
+"""An event and when it was written, in Redis's milliseconds."""
+
+
+async def _own_events(found: Opened, head: SessionHead, after: int) -> list[Timed]:
+    from orchestrator.cli.tree_reading import written_ms
     from orchestrator.core.blobs import references, resolve
     from orchestrator.core.entries import EVENT_MSG
     from orchestrator.core.stored import decode_entry
@@ -86,7 +98,27 @@ async def _events_after(found: Opened, head: SessionHead, after: int) -> list[Ev
         entry = decode_entry(stored.payload)
         if entry.type == EVENT_MSG:
             texts = await found.large_texts(head.tree, references(entry.payload))
-            events.append(Event(entry.id, resolve(dict(entry.payload), texts.get)))
+            event = Event(entry.id, resolve(dict(entry.payload), texts.get))
+            events.append((written_ms(stored.payload), event))
+    return events
+
+
+async def _told_events(found: Opened, head: SessionHead) -> list[Timed]:
+    """Lives of agents: all of them for the root, its own children's for an agent."""
+    import orjson
+
+    from orchestrator.gateways.client import Event
+
+    events, after = [], 0
+    while page := await found.broker.read_tree(head.tree, after):
+        for entry in page:
+            told = orjson.loads(entry.payload)
+            message = told["msg"]
+            known = message.get("subagent") or {}
+            mine = head.agent_id in (0, known.get("parent_agent_id"))
+            if message["type"] == "subagent_lifecycle" and mine:
+                events.append((entry.at_ms, Event(told["id"], message)))
+        after = page[-1].tree_seq
     return events
 
 

@@ -67,7 +67,8 @@ class AgentPicture:
 
     @property
     def tokens(self) -> int:
-        return self.used.tokens or self.doing.tokens
+        """By the tree's accounts, which begin with the first child; before that by the session's own."""
+        return max(self.used.tokens, self.doing.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +249,11 @@ def said(message: Mapping[str, Any]) -> str:
 
 def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0]
+
+
+def written_ms(line: bytes) -> int:
+    """When a stored entry was written."""
+    return _milliseconds(orjson.loads(line)["timestamp"])
 
 
 def _milliseconds(timestamp: str) -> int:

@@ -81,8 +81,19 @@ class Machine:
         """The same machine with a scripted model."""
         scenario = self.folder.parent / "scenario.json"
         scenario.write_text(json.dumps(steps))
+        with self._stub("--scenario", str(scenario)) as user:
+            yield user
+
+    @contextmanager
+    def behaving(self, name: str) -> Iterator[Machine]:
+        """The same machine with a model of a built-in behaviour."""
+        with self._stub("--behaviour", name) as user:
+            yield user
+
+    @contextmanager
+    def _stub(self, *words: str) -> Iterator[Machine]:
         with subprocess.Popen(
-            dendro("model-stub", "--scenario", str(scenario)),
+            dendro("model-stub", *words),
             stdout=subprocess.PIPE,
             text=True,
             cwd=self.folder,

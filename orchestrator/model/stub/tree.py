@@ -23,6 +23,7 @@ from orchestrator.model.stub.script import Call, OutputItem, Reasoning, Step, Te
 from orchestrator.model.stub.survey import patch_call, report_path, written
 
 _FOLDERS = "git ls-files | grep / | cut -d/ -f1 | sort | uniq -c | sort -rn | head -n 3"
+_SIZE = "git ls-files | wc -l"
 _TIMEOUT_MS = 20_000
 _WAIT_MS = 600_000
 _MAX_LINES = 12
@@ -44,6 +45,8 @@ def _root(conversation: Conversation) -> Step:
     if not _named(conversation, "subagent_spawn"):
         thought = Reasoning("**Spawning** one agent for each folder, and a few for the rest.")
         return Step(items=(thought, *_spawns(_folder_names(folders)), _fork()))
+    if _said(conversation, _SIZE) is None:
+        return _run("**Measuring** the whole, while they begin.", _SIZE)
     waiter = _agent_of(conversation, "waiter")
     if waiter is not None and not _named(conversation, "subagent_send_message"):
         order = {"agent_id": waiter, "interrupt": True, "prompt": "Count the test files instead of waiting."}
@@ -106,6 +109,7 @@ def _results(conversation: Conversation) -> list[Mapping[str, Any]]:
 
 def _report(conversation: Conversation) -> list[str]:
     lines = ["# What the agents found", "", f"Asked for: {conversation.task.splitlines()[0]}", ""]
+    lines += [f"The repository tracks {_said(conversation, _SIZE)} files.", ""]
     for result in sorted(_results(conversation), key=lambda ready: ready["metadata"]["agent_id"]):
         about = result["metadata"]
         lines += [f"## {about['label'] or 'agent'} (agent {about['agent_id']})", ""]

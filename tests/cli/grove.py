@@ -1,0 +1,99 @@
+"""A tree that stands still: its root waits for an agent that waits for a person; the others are done."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.cli.machine import Machine, dendro
+
+FILES = {
+    "hello/main.py": "print('hello')\n" * 3,
+    "hello/words.py": "GREETING = 'hello'\n",
+    "tests/test_words.py": "def test_greets():\n    assert True\n",
+    "README.md": "# Small\n",
+}
+HELLO, TESTS, ASKER, WAITER, FAILING, HISTORIAN, READER = range(1, 8)
+"""The agents of the stub's tree in this repository, in the order in which they are made."""
+PROMPT = "Survey this repository with agents, and merge what they find into REPORT.md."
+
+
+@dataclass(frozen=True)
+class Grove:
+    """A machine with a model, a worker, and one tree."""
+
+    machine: Machine
+    root: str
+
+    def run(self, *words: str, input: str = "") -> subprocess.CompletedProcess[str]:
+        return self.machine.run(*words, input=input)
+
+    def says(self, *words: str) -> str:
+        """What a command that succeeds prints."""
+        done = self.run(*words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def refused(self, *words: str) -> tuple[int, str]:
+        """The exit code and the words of a command that fails."""
+        done = self.run(*words)
+        return done.returncode, done.stderr
+
+    def tree(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.says("tree", self.root, "--json"))
+        return found
+
+    def agent(self, number: int) -> dict[str, Any]:
+        return next(agent for agent in self.tree()["agents"] if agent["agent_id"] == number)
+
+    def follow(self) -> list[dict[str, Any]]:
+        """Watches the root until its task is over; answers what it saw."""
+        done = self.run("run", "--resume", self.root, "--no-worker", "--json")
+        return [json.loads(line)["msg"] for line in done.stdout.splitlines()]
+
+
+def repository(folder: Path) -> None:
+    git = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@example.invalid"]
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "First stone"]):
+        subprocess.run([*git, *words], check=True, capture_output=True)
+
+
+@contextmanager
+def grove(machine: Machine, *settings: str) -> Iterator[Grove]:
+    """Grows the tree until it stands still."""
+    repository(machine.folder)
+    with machine.behaving("tree") as user, worker(user):
+        began = user.run("run", PROMPT, "--no-worker", *settings)
+        assert began.returncode == 3, f"nobody was asked: {began.stdout}{began.stderr}"
+        found = Grove(user, user.sessions()[0]["tree_id"])
+        yield _still(found)
+
+
+def _still(found: Grove) -> Grove:
+    """Each look takes a process's start: that is pause enough."""
+    for _ in range(100):
+        agents = found.tree()["agents"]
+        busy = [agent["agent_id"] for agent in agents if agent.get("status") in ("queued", "running")]
+        if busy == [ASKER] and agents[0]["session_status"] == "waiting":
+            return found
+    raise AssertionError(f"the tree does not come to rest: {found.tree()}")
+
+
+@contextmanager
+def worker(machine: Machine) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker process; it is told to leave at the end."""
+    with subprocess.Popen(
+        dendro("worker"), cwd=machine.folder, env=machine.environ, stdout=subprocess.DEVNULL
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()

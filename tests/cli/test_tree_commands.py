@@ -1,0 +1,190 @@
+"""The tree's commands as people use them: real processes, a real worker, a tree of seven agents."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from orchestrator.cli.deciding import decide, open_requests_of
+from orchestrator.cli.opening import opened
+from orchestrator.protocol.policy import ReviewDecision
+from orchestrator.settings import SettingsSources, load_settings
+from tests.cli.grove import ASKER, FAILING, HELLO, HISTORIAN, READER, TESTS, WAITER, Grove, grove
+from tests.cli.machine import Machine
+from tests.servers import start_redis
+
+pytestmark = pytest.mark.realredis
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grove]:
+    """A tree, on a server of its own, for those who only look or change what nobody else looks at."""
+    with start_redis(tmp_path_factory.mktemp("standing-redis")) as server:
+        machine = Machine.at(tmp_path_factory.mktemp("standing"), server.url)
+        with grove(machine, "-c", "agents.budget_tokens=5000000") as found:
+            yield found
+
+
+@pytest.fixture
+def trees(machine: Machine) -> Iterator[Grove]:
+    with grove(machine) as found:
+        yield found
+
+
+def test_person_sees_who_waits_for_whom(standing: Grove) -> None:
+    drawn = standing.says("tree", standing.root)
+    assert "7 agents made, 1 at work of" in drawn
+    assert re.search(rf"^0 root  waiting .* waits for agents {ASKER} \(at most \d+m more\)", drawn, re.M)
+    assert re.search(rf"├── {ASKER} asker  awaiting_approval .* waits for an approval", drawn)
+    assert "? git count-objects -v" in drawn
+    assert re.search(rf"│   └── {READER} reader", drawn), "two levels deep"
+    assert f"{FAILING} failing  failed" in drawn
+
+    told = standing.tree()
+    statuses = {agent["agent_id"]: agent.get("status") for agent in told["agents"]}
+    assert statuses[ASKER] == "running"
+    assert {statuses[number] for number in (HELLO, TESTS, WAITER, HISTORIAN, READER)} <= {"idle", "ready"}
+    assert standing.agent(READER)["agent_path"] == f"0/{HELLO}/{READER}"
+    assert standing.agent(ASKER)["waits_for"] == "an approval"
+    assert told["counters"]["spawned"] == 7
+    assert told["limits"]["spawned"] == 200
+
+
+def test_person_reads_what_an_agent_did(standing: Grove) -> None:
+    asked = standing.says("logs", standing.root, str(WAITER))
+    assert "» Wait for orders." in asked
+    assert "the turn was interrupted" in asked
+    assert "» Count the test files instead" in asked
+
+    own = standing.agent(WAITER)["session_id"]
+    assert standing.says("logs", own) == asked, "an agent is also named by its own session"
+    assert len(standing.says("logs", own, "--limit", "3", "--json").splitlines()) == 3
+    assert f"+ agent {FAILING} (failing) was made" in standing.says("logs", standing.root)
+
+    code, words = standing.refused("logs", standing.root, "12")
+    assert (code, "there are 1, 2, 3, 4, 5, 6, 7" in words) == (1, True)
+    assert standing.refused("logs", "ffff", "1")[0] == 1
+
+
+def test_person_allows_by_pattern_and_the_tree_goes_on(trees: Grove) -> None:
+    listed = trees.says("approvals")
+    assert f"0/{ASKER}" in listed
+    assert "run git count-objects -v" in listed
+    assert trees.refused("approvals", "--allow", "*")[0] == 2, "not in the whole fleet by mistake"
+    code, words = trees.refused("approvals", trees.root, "--allow", "npm *")
+    assert (code, "no open request is meant by" in words) == (1, True)
+
+    done = trees.says("approvals", trees.root, "--allow", "git count*")
+    assert done.rstrip().endswith("git count-objects -v: allowed")
+    assert trees.says("approvals") == "nothing waits for a person\n"
+    if trees.tree()["agents"][0]["session_status"] != "idle":
+        trees.follow()
+    assert f"## asker (agent {ASKER})" in (trees.machine.folder / "REPORT.md").read_text()
+    assert "live fold  equal" in trees.says("replay", trees.root)
+
+
+def test_second_answer_is_told_who_decided(trees: Grove) -> None:
+    async def answer_twice() -> list[str]:
+        settings = load_settings(SettingsSources(cwd=trees.machine.folder, environ=trees.machine.environ))
+        async with opened(settings) as found:
+            (asked,) = await open_requests_of(found, None)
+            client = found.client()
+            first = await decide(client, found, asked, ReviewDecision.DENIED)
+            client.who = "bob"
+            second = await decide(client, found, asked, ReviewDecision.APPROVED)
+            return [first.line(), second.line(), client.who]
+
+    first, second, _ = asyncio.run(answer_twice())
+    assert first.endswith(": denied")
+    assert re.search(r": already denied, by \S+@\S+$", second)
+
+
+def test_person_writes_to_an_agent_that_is_done(trees: Grove) -> None:
+    assert trees.says("send", trees.root, str(TESTS), "Count again.").startswith(f"agent {TESTS} has it")
+    while trees.agent(TESTS)["status"] == "running":
+        pass
+    read = trees.says("logs", trees.root, str(TESTS))
+    assert "» Count again." in read
+    assert "$ git ls-files | grep -c test" in read
+    code, words = trees.refused("send", trees.root, str(TESTS), " ")
+    assert (code, "the text is empty" in words) == (2, True)
+
+
+def test_person_interrupts_an_agent_and_then_the_whole_tree(trees: Grove) -> None:
+    assert trees.says("interrupt", trees.root, str(TESTS)).startswith(f"agent {TESTS} does nothing")
+    assert trees.says("interrupt", trees.root, str(ASKER)) == f"agent {ASKER} was interrupted\n"
+    assert trees.says("approvals") == "nothing waits for a person\n"
+    stopped = trees.says("interrupt", trees.root, "--tree")
+    assert stopped == "the root and 7 agents below: nothing of them runs\n"
+    assert trees.agent(ASKER)["status"] in ("ready", "idle")
+
+
+def test_person_redirects_an_agent(trees: Grove) -> None:
+    trees.says("interrupt", trees.root, str(ASKER), "--message", "Count the tests, do not ask.")
+    trees.follow()
+    assert "» Count the tests" in trees.says("logs", trees.root, str(ASKER))
+    assert trees.refused("interrupt", trees.root, "--tree", "--message", "x")[0] == 2
+
+
+def test_person_cancels_an_agent_and_is_told_how_surely(trees: Grove) -> None:
+    done = trees.says("cancel", trees.root, str(ASKER), "--reason", "not needed")
+    assert done == f"agent {ASKER} is cancelled: proved\n"
+    again = trees.says("cancel", trees.root, str(ASKER))
+    assert "there is nothing to cancel" in again
+    trees.follow()
+    assert "It ended early (canceled)" in (trees.machine.folder / "REPORT.md").read_text()
+    code, words = trees.refused("send", trees.root, str(ASKER), "come back")
+    assert (code, "was cancelled" in words) == (1, True)
+
+
+def test_person_cancels_a_tree(trees: Grove) -> None:
+    done = trees.says("cancel", trees.root)
+    assert f"agent {ASKER} is cancelled: proved" in done
+    assert "the root is closed" in done
+    told = trees.tree()
+    assert told["counters"]["slots"] == 0
+    assert told["agents"][0]["session_status"] == "closed"
+
+
+def test_person_sits_down_beside_the_root_and_answers_for_an_agent(trees: Grove) -> None:
+    with trees.machine.terminal("attach", trees.root) as person:
+        person.wait_for(f"agent {ASKER}:")
+        person.wait_for("git count-objects -v")
+        person.wait_for("uit the turn")
+        person.type("y\n")
+        person.wait_for("7 agents reported|6 agents reported|agents reported; REPORT.md has it all")
+        person.type("Count the tests\n")
+        person.wait_for("» Count the tests")
+        person.wait_for("grep -c test")
+        person.press_ctrl_c()
+        person.wait_for("left; it works on")
+        assert person.exit_code() == 0
+
+
+def test_person_watches_a_tree_until_they_leave(trees: Grove) -> None:
+    with trees.machine.terminal("tree", trees.root) as person:
+        person.wait_for("awaiting_approval")
+        trees.says("approvals", trees.root, "--deny", "*")
+        person.wait_for("asker.{0,40}(idle|ready)")
+        person.press_ctrl_c()
+        assert person.exit_code() == 0
+
+
+def test_person_sees_and_raises_a_trees_budget(standing: Grove) -> None:
+    shown = standing.says("budget", standing.root)
+    assert re.search(r"^tokens +[\d,]+ .* +5,000,000 ", shown, re.M)
+    assert " of 5,00" in standing.says("tree", standing.root).splitlines()[1]
+    raised = standing.says("budget", standing.root, "--add", "tokens=1000,slots=2")
+    assert "5,001,000" in raised
+    limits = standing.tree()["limits"]
+    assert (limits["slots"], limits["tokens"]) == (10, 5_001_000)
+    code, words = standing.refused("budget", standing.root, "--add", "cost=1.50")
+    assert (code, "no limit on cost" in words) == (1, True)
+
+
+def test_person_is_told_of_an_amount_that_is_none(machine: Machine) -> None:
+    done = machine.run("budget", "0199", "--add", "wall=3x")
+    assert (done.returncode, "--add wall: '3x' is no amount; try wall=90m" in done.stderr) == (2, True)

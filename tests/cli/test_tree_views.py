@@ -1,0 +1,248 @@
+"""What is drawn of a tree, what an answer's pattern means, and how amounts are read: no process needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from rich.console import Console
+
+from orchestrator.broker.records import SessionHead, StoredEntry
+from orchestrator.broker.tree_records import Account, Registry, Spend
+from orchestrator.cli.budget import amounts
+from orchestrator.cli.deciding import Asked, chosen
+from orchestrator.cli.faults import ExitCode, Fault
+from orchestrator.cli.live import lifecycle_text
+from orchestrator.cli.tree_reading import AgentPicture, Doing, TreePicture, differs, doing_of
+from orchestrator.cli.tree_view import as_value, drawing, headline
+from orchestrator.core import entries as e
+from orchestrator.core.ids import AgentId, SessionId, TreeId
+from orchestrator.core.registry import Agent, RegistryView
+from orchestrator.core.stored import encode_entry
+from orchestrator.protocol.policy import ReviewDecision
+
+TREE = TreeId("01a1f84b-eb09-7009-9fd7-ebc79e95569f")
+NOW_MS = 1_800_000_000_000
+
+
+# ── pictures ──────────────────────────────────────────────────────────────────────────────────
+
+
+def agent(number: int, parent: int | None, **given: Any) -> AgentPicture:
+    summary = {"agent_id": number, "status": "running", "label": f"a{number}"} | given.pop("summary", {})
+    return AgentPicture(
+        agent_id=number,
+        parent=parent,
+        session=SessionId(f"s{number}"),
+        summary=summary if number else {},
+        status=given.pop("status", "running"),
+        holder=None,
+        used=given.pop("used", Spend()),
+        doing=given.pop("doing", Doing(since_ms=NOW_MS - 5_000)),
+        **given,
+    )
+
+
+def picture(*agents: AgentPicture, **budget: Account) -> TreePicture:
+    registry = Registry(TREE, 9, {}, {"spawned": len(agents) - 1}, {"slots": 8}, budget, {}, {})  # type: ignore[arg-type]
+    return TreePicture(registry, {found.agent_id: found for found in agents}, NOW_MS)
+
+
+def drawn(found: TreePicture) -> str:
+    console = Console(width=300, highlight=False, force_terminal=False)
+    with console.capture() as capture:
+        console.print(headline(found))
+        console.print(drawing(found))
+    return capture.get()
+
+
+def test_spectator_sees_what_an_await_waits_for_and_how_long_at_most() -> None:
+    wait = Doing(since_ms=NOW_MS - 90_000, waits_for="agents", until_ms=NOW_MS + 600_000)
+    named = Doing(since_ms=NOW_MS, waits_for="agents", awaited=(2,))
+    text = drawn(
+        picture(
+            agent(0, None, status="waiting", doing=wait),
+            agent(1, 0, status="waiting", doing=named),
+            agent(2, 1),
+            agent(3, 0, summary={"status": "idle"}, status="idle"),
+        )
+    )
+    assert "0 root  waiting 1m · waits for agents 1 (at most 10m more)" in text
+    assert "1 a1  waiting · waits for agents 2\n" in text
+    assert "│   └── 2 a2  running 5s" in text
+    assert "└── 3 a3  idle 5s" in text
+
+
+def test_spectator_sees_unread_mail_cost_and_a_cancel_on_its_way() -> None:
+    text = drawn(
+        picture(
+            agent(0, None),
+            agent(
+                1,
+                0,
+                summary={"pending_messages": 2, "pending_interrupts": 1},
+                used=Spend(1_200, 34_500, 3),
+                canceling=True,
+            ),
+        )
+    )
+    assert "1 a1  running 5s · being cancelled · ✉ 2 · ⚡ 1 · 1,200 tokens · $0.0345" in text
+
+
+def test_spectator_is_never_steered_by_what_an_agent_said() -> None:
+    text = drawn(picture(agent(0, None), agent(1, 0, doing=Doing(since_ms=NOW_MS, last="\x1b[2Jgone\u202e"))))
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+
+
+def test_spectator_sees_each_budget_with_its_share() -> None:
+    tokens = Account("tokens", 900, 50, 1_000)
+    cost = Account("cost", 1_000_000, 0, None)
+    text = drawn(picture(agent(0, None), tokens=tokens, cost=cost))
+    assert "0 agents made, 0 at work of 8 slots · tokens 900 of 1,000 (90%) · $1.0000 cost" in text
+
+
+def test_program_reads_the_same_tree() -> None:
+    value = as_value(
+        picture(agent(0, None), agent(1, 0, status="awaiting_approval", doing=Doing(waits_for="an approval")))
+    )
+    assert [found["agent_id"] for found in value["agents"]] == [0, 1]
+    assert value["agents"][1]["waits_for"] == "an approval"
+    assert orjson.loads(orjson.dumps(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (
+            {"event": "created", "subagent": {"agent_id": 1, "label": "x", "summary": "do"}},
+            "+ agent 1 (x) was made: do",
+        ),
+        (
+            {"event": "status", "status": "canceled", "agent_id": 2, "cancel": "presumed"},
+            "✗ agent 2 was cancelled: presumed",
+        ),
+        ({"event": "status", "status": "running", "agent_id": 2}, ""),
+        ({"event": "deleted", "agent_id": 2}, "- agent 2 was taken off the list"),
+    ],
+)
+def test_person_is_told_the_turns_of_an_agents_life(message: dict[str, Any], text: str) -> None:
+    assert lifecycle_text(message) == text
+
+
+# ── the end of a log ──────────────────────────────────────────────────────────────────────────
+
+
+def stored(*entries: tuple[int, e.Entry]) -> list[StoredEntry]:
+    return [
+        StoredEntry(seq, 1, encode_entry(entry, at_ms, {}).line, b"", b"")
+        for seq, (at_ms, entry) in enumerate(entries, 1)
+    ]
+
+
+def head(seq: int) -> SessionHead:
+    return SessionHead(
+        SessionId("s"), TREE, "p", AgentId(1), None, seq, b"", "0-0", "0-0", 0, 1, None, "idle", b"", 0, 0,
+        b"", 1, 0, 0, 0, False, False, NOW_MS,
+    )  # fmt: skip
+
+
+def test_reader_learns_since_when_and_what_for_an_agent_waits() -> None:
+    spec = {"kind": "await", "agent_ids": [4], "until_ms": NOW_MS + 9}
+    log = stored(
+        (NOW_MS - 30, e.event("t", "agent_message", message="first\nsecond")),
+        (NOW_MS - 20, e.call_phase("c", "waiting", spec=spec)),
+        (NOW_MS - 10, e.mail_taken(["k"])),
+    )
+    doing = doing_of(log, head(3))
+    assert (doing.since_ms, doing.waits_for, doing.awaited) == (NOW_MS - 20, "agents", (4,))
+    assert (doing.until_ms, doing.last) == (NOW_MS + 9, "first")
+
+
+def test_reader_forgets_a_wait_that_is_over() -> None:
+    log = stored(
+        (NOW_MS - 20, e.call_phase("c", "awaiting_approval", spec={"kind": "exec"})),
+        (NOW_MS - 10, e.call_phase("c", "running", spec={"kind": "exec"})),
+        (NOW_MS - 5, e.event("t", "exec_command_begin", call_id="c", command=["bash", "-c", "make test"])),
+    )
+    doing = doing_of(log, head(3))
+    assert (doing.waits_for, doing.since_ms, doing.last) == ("", NOW_MS - 10, "$ make test")
+
+
+def test_reader_of_a_log_that_says_nothing_falls_back_to_its_head() -> None:
+    assert doing_of([], head(0)).since_ms == NOW_MS
+
+
+def test_auditor_finds_a_projection_that_is_not_the_logs_fold() -> None:
+    record = {"agent_id": 1, "session_id": "s1", "agent_path": "0/1", "status": "idle", "turn": 1}
+    view = RegistryView({1: Agent(record)}, 1)
+    assert differs(view, view) == ""
+    assert differs(view, RegistryView({1: Agent(record, marked=True)}, 1)) == "agent 1: marked"
+    assert differs(view, RegistryView({}, 1)) == "agents [] instead of [1]"
+    assert differs(view, RegistryView({1: Agent(record)}, 2)) == "the number of agents made"
+
+
+# ── answers ───────────────────────────────────────────────────────────────────────────────────
+
+
+def asked(number: int, call: str, **request: Any) -> Asked:
+    return Asked(SessionId(f"s{number}"), TREE, number, f"0/{number}", call, NOW_MS, request, 5)
+
+
+FETCH = asked(3, "c1", type="exec_approval_request", command=["bash", "-lc", "git fetch origin"], cwd="/w")
+TEST = asked(4, "c1", type="exec_approval_request", command=["npm", "test"], cwd="/w")
+PATCH = asked(4, "c2", type="apply_patch_approval_request", changes={"/w/a.py": {}, "/w/b.py": {}})
+OPEN = [FETCH, TEST, PATCH]
+ALLOW, DENY = ReviewDecision.APPROVED, ReviewDecision.DENIED
+
+
+@pytest.mark.parametrize(
+    ("pattern", "meant"),
+    [
+        ("git *", [FETCH]),
+        ("*", OPEN),
+        ("c1", [FETCH, TEST]),
+        ("4:c1", [TEST]),
+        ("/w/*.py", [PATCH]),
+        ("*test", [TEST]),
+    ],
+)
+def test_pattern_means_calls_commands_and_paths(pattern: str, meant: list[Asked]) -> None:
+    assert [request for request, _ in chosen(OPEN, {ALLOW: [pattern]})] == meant
+
+
+@pytest.mark.parametrize("pattern", ["git", "GIT *", "/w/a.py", "c9"])
+def test_pattern_that_means_nothing_is_an_error_and_so_is_one_that_means_half_a_patch(pattern: str) -> None:
+    with pytest.raises(Fault, match="no open request"):
+        chosen(OPEN, {ALLOW: [pattern]})
+
+
+def test_two_different_answers_to_one_request_are_refused() -> None:
+    with pytest.raises(Fault, match="two different answers") as caught:
+        chosen(OPEN, {ALLOW: ["*"], DENY: ["npm *"]})
+    assert caught.value.code == ExitCode.USAGE
+    assert len(chosen(OPEN, {ALLOW: ["git *", "3:c1"], DENY: ["npm *"]})) == 2
+
+
+# ── amounts ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_amounts_are_read_in_the_brokers_units() -> None:
+    assert amounts("tokens=500,cost=2.50, requests=3,wall=90m,slots=-1") == {
+        "tokens": 500,
+        "cost": 2_500_000,
+        "requests": 3,
+        "wall": 5_400_000,
+        "slots": -1,
+    }
+    assert amounts("wall=30") == {"wall": 30_000}
+
+
+@pytest.mark.parametrize(
+    "wrong", ["tokens=many", "wall=3x", "wall=", "time=5", "tokens", "", "cost=inf", "cost=nan"]
+)
+def test_amount_that_is_none_is_a_wrong_use(wrong: str) -> None:
+    with pytest.raises(Fault) as caught:
+        amounts(wrong)
+    assert caught.value.code == ExitCode.USAGE
