@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from orchestrator.tools.toolbox import ToolConfig
 
 CHANGED_SINCE = "files changed since the patch was checked; read them again and send a new patch"
+LATE = "nothing was written: the worker no longer had the right to work on the session"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,11 @@ def run_patch(call: Call, state: State, config: ToolConfig) -> CallFinished:
     end = _end(call, stdout=applied.summary, stderr="", success=True)
     diff = {"type": "turn_diff", "unified_diff": _turn_diff(call, _task(state))}
     return CallFinished(call.call_id, _output(applied.summary, 0), (end, diff), applied=True)
+
+
+def late_patch(call: Call) -> CallFinished:
+    """What is told of a patch whose worker came to it behind the end of its right to write."""
+    return _failed(call, LATE)
 
 
 def _turn_diff(call: Call, task: Task) -> str:

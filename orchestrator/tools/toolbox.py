@@ -31,7 +31,7 @@ from orchestrator.tools.arguments import (
 )
 from orchestrator.tools.exec.keeper import Keeper
 from orchestrator.tools.images import data_url
-from orchestrator.tools.patching import PatchRequest, assess_patch, judge_patch_call, run_patch
+from orchestrator.tools.patching import PatchRequest, assess_patch, judge_patch_call, late_patch, run_patch
 from orchestrator.tools.shell import ShellRequest, assess_shell, run_shell
 from orchestrator.tools.specs import OFFERED
 from orchestrator.tools.subagents.assess import Asking, assess_agent_call
@@ -121,6 +121,8 @@ class Toolbox:
         """Runs an accepted call to its end; cancelling it kills it and waits for the proof."""
         if call.spec["kind"] == "exec":
             return await run_shell(call, site, self._config, self._keeper)
+        if not self._keeper.permits(site.claim):
+            return late_patch(call)
         return await _to_its_end(asyncio.to_thread(run_patch, call, site.state, self._config))
 
     async def judge(self, call: Call) -> str:

@@ -15,6 +15,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -64,6 +65,8 @@ class Keeper:
         self._running: dict[int, tuple[str, Running]] = {}
         self._allowance = ProcessAllowance(os.getuid())
         self._alive = True
+        self._deadlines: dict[str, float] = {}
+        """As the process was told them; of claims that are over, until they have passed."""
 
     @classmethod
     async def start(cls, config: KeeperConfig) -> Self:
@@ -107,6 +110,17 @@ class Keeper:
         deadline stands: the commands die early rather than late.
         """
         self._send("extend", claim, deadline_boottime)
+        self._deadlines[claim] = deadline_boottime
+        for other, deadline in list(self._deadlines.items()):
+            if deadline <= _boottime():
+                self._deadlines.pop(other, None)
+
+    def permits(self, claim: str) -> bool:
+        """Whether the claim's deadline is ahead: asked before anything is done without a process.
+
+        A worker that was stopped wakes up in the middle of what it was about to start.
+        """
+        return self._deadlines.get(claim, 0.0) > _boottime()
 
     async def run(self, command: Command, output: OutputSink) -> Finished:
         """Runs a command to its end and the end of everything that it started.
@@ -240,6 +254,10 @@ class Keeper:
         self._socket.close()
         for _, running in self._running.values():
             running.lose_keeper()
+
+
+def _boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _memory_file(content: bytes) -> int:
