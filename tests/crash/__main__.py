@@ -1,4 +1,7 @@
-"""`make crash`: kills workers and checks what is left. Exit code 1 on any violation."""
+"""`make crash`: kills workers of single sessions, then of whole trees, and checks what is left.
+
+Exit code 1 on any violation.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +20,27 @@ from tests.crash.report import as_json, show
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
-    parser.add_argument("--kills", type=int, default=200, help="how many workers to kill (200)")
+    parser.add_argument("--kills", type=int, default=200, help="how many workers to kill in each run (200)")
     parser.add_argument("--seed", type=int, default=0, help="chooses where they die (0)")
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--trees", action="store_true", help="only trees of agents")
+    only.add_argument("--sessions", action="store_true", help="only single sessions")
     given = parser.parse_args()
     # Told to end, a run takes its servers and folders along, as it does on Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    account = asyncio.run(crash(Options(given.kills, given.seed)))
-    show(account, Console())
-    figures = orjson.dumps(as_json(account), option=orjson.OPT_INDENT_2)
-    print(figures.decode())
+    runs = {"sessions": not given.trees, "trees": not given.sessions}
+    accounts = {}
+    for name in (name for name, wanted in runs.items() if wanted):
+        options = Options(given.kills, given.seed, trees=name == "trees")
+        accounts[name] = asyncio.run(crash(options))
+        show(name, accounts[name], Console())
+    figures = {name: as_json(account) for name, account in accounts.items()}
+    told = orjson.dumps(figures, option=orjson.OPT_INDENT_2)
+    print(told.decode())
     if given.json:
-        given.json.write_bytes(figures + b"\n")
-    return 1 if account.violations else 0
+        given.json.write_bytes(told + b"\n")
+    return 1 if any(account.violations for account in accounts.values()) else 0
 
 
 if __name__ == "__main__":

@@ -4,60 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
-from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
+from orchestrator.core.entries import DENDRO
 from orchestrator.core.evolve import evolve
+from orchestrator.core.ids import TreeId
 from orchestrator.core.rules_stop import IN_DOUBT
 from orchestrator.core.snapshot import decode_snapshot, digest
 from orchestrator.core.state import State
-from orchestrator.core.stored import decode_entry
+from orchestrator.gateways.client import Event
 from orchestrator.wiring import Deployment
+from tests.crash.logs import Log, read_log
 from tests.crash.people import Person
+from tests.crash.tree_audit import Tree, audit_tree, of_tree, read_tree
 from tests.crash.workload import Ledger, patch_files
 
 APPLIED = "Success. Updated the following files:"
-
-
-@dataclass(frozen=True, slots=True)
-class Log:
-    """One session's whole rollout, as stored and as read."""
-
-    person: Person
-    head: SessionHead
-    stored: tuple[StoredEntry, ...]
-    entries: tuple[Entry, ...]
-
-    def facts(self, kind: str) -> list[Any]:
-        return [e.payload for e in self.entries if e.type == DENDRO and e.payload["kind"] == kind]
-
-    def events(self) -> list[tuple[str, Any]]:
-        return [(e.id, e.payload) for e in self.entries if e.type == EVENT_MSG]
-
-    def outputs(self) -> list[tuple[str, str]]:
-        """(call id, text) of every tool output."""
-        return [
-            (e.payload["call_id"], orjson.dumps(e.payload["output"]).decode())
-            for e in self.entries
-            if e.type == RESPONSE_ITEM and str(e.payload.get("type")).endswith("_output")
-        ]
-
-    def decisions(self) -> Counter[str]:
-        """How often each call was decided to run."""
-        return Counter(fact["call_id"] for fact in self.facts("call") if fact["phase"] == "running")
-
-
-async def read_log(deployment: Deployment, person: Person) -> Log:
-    head = await deployment.broker.head(person.session)
-    assert head is not None
-    stored = await deployment.broker.read_rollout(person.session, 0, 1_000_000)
-    return Log(person, head, stored, tuple(decode_entry(entry.payload) for entry in stored))
 
 
 async def audit(deployment: Deployment, people: list[Person], ledger: Ledger) -> list[str]:
@@ -65,19 +31,18 @@ async def audit(deployment: Deployment, people: list[Person], ledger: Ledger) ->
     found: list[str] = []
     executed = Counter(ledger.executions())
     for person in people:
-        log = await read_log(deployment, person)
-        checks = (
-            _chain(log),
-            _submissions(log),
-            _tasks(log),
-            _executions(log, executed),
-            _patches(log, ledger.folder),
-            _doubts(log, ledger),
-            _shown(log),
-            _file(log),
-        )
-        found += [f"{person.session} ({person.character.name}): {text}" for check in checks for text in check]
-        found += [f"{person.session}: {text}" async for text in _replay(deployment, log)]
+        tree = await read_tree(deployment, TreeId(person.session))
+        logs = [await read_log(deployment, session) for session in tree.sessions]
+        for log in logs:
+            checks: list[Iterator[str]] = [_chain(log), _tasks(log), _answers(log, tree), _file(log, person)]
+            checks += [_executions(log, executed, person), _patches(log, ledger.folder), _doubts(log, ledger)]
+            if log.session == person.session:
+                checks += [_submissions(log, person), _shown(log, person, tree)]
+            name = f"{log.session} ({person.character.name})"
+            found += [f"{name}: {text}" for check in checks for text in check]
+            found += [f"{name}: {text}" async for text in _replay(deployment, log)]
+        if tree.facts:
+            found += [f"tree {person.session}: {text}" for text in audit_tree(tree, logs)]
     return found
 
 
@@ -98,17 +63,25 @@ def _chain(log: Log) -> Iterator[str]:
         yield f"the head is {log.head.seq}, the log ends at {len(log.stored)}"
 
 
-def _submissions(log: Log) -> Iterator[str]:
+def _submissions(log: Log, person: Person) -> Iterator[str]:
     """Every acknowledged submission took effect, once."""
     begun = Counter(fact["id"] for fact in log.facts("task"))
-    answered = Counter(fact["call_id"] for fact in log.facts("answer"))
-    for id, op in log.person.acknowledged.items():
+    for id, op in person.acknowledged.items():
         if op == "user_input" and begun[id] != 1:
             yield f"input {id} was acknowledged and began {begun[id]} tasks"
     for id, times in begun.items():
-        if times and id not in log.person.acknowledged:
-            yield f"task {id} was never asked for"
-    asked = Counter(msg["call_id"] for _, msg in log.events() if msg["type"].endswith("_approval_request"))
+        if times > 1 or (id not in person.acknowledged and not id.startswith("auto-")):
+            yield f"task {id} was begun {times} times, and never asked for"
+
+
+def _answers(log: Log, tree: Tree) -> Iterator[str]:
+    """Every approval was decided once, and everything in the queue was read.
+
+    The root also keeps the answers that it passed on to agents which asked there.
+    """
+    answered = Counter(fact["call_id"] for fact in log.facts("answer"))
+    events = log.events() + (tree.events if log.session == tree.id else [])
+    asked = Counter(msg["call_id"] for _, msg in events if msg["type"].endswith("_approval_request"))
     for call_id, times in answered.items():
         if times > asked[call_id]:
             yield f"call {call_id} was asked about {asked[call_id]} times and decided {times} times"
@@ -124,10 +97,10 @@ def _tasks(log: Log) -> Iterator[str]:
         yield f"the session is {log.head.status}, held by {log.head.holder}"
 
 
-def _executions(log: Log, executed: Counter[tuple[str, str]]) -> Iterator[str]:
+def _executions(log: Log, executed: Counter[tuple[str, str]], person: Person) -> Iterator[str]:
     """No command ran more often than it was decided to; one that is said to have ended well did run."""
     decided = log.decisions()
-    session = log.person.session
+    session = log.session
     for (ran_in, call_id), times in executed.items():
         if ran_in == session and times > decided[call_id]:
             yield f"command {call_id} ran {times} times, decided {decided[call_id]} times"
@@ -138,15 +111,15 @@ def _executions(log: Log, executed: Counter[tuple[str, str]]) -> Iterator[str]:
     for end in (msg for _, msg in log.events() if msg["type"] == "exec_command_end"):
         if end["exit_code"] == 0 and not executed[session, end["call_id"]]:
             yield f"command {end['call_id']} is said to have ended, and never ran"
-    for call_id, decisions in log.person.decided.items():
-        if executed[session, call_id] and "approved" not in decisions:
+    for (asked_in, call_id), decisions in person.decided.items():
+        if asked_in == session and executed[session, call_id] and "approved" not in decisions:
             yield f"command {call_id} ran although it was denied"
 
 
 def _patches(log: Log, folder: Path) -> Iterator[str]:
     """A patch that the model was told is applied is there whole; one that was not begun left nothing."""
-    for call_id, text in log.outputs():
-        there = [path.exists() for path in patch_files(folder, log.person.session, call_id)]
+    for _, call_id, text in log.outputs():
+        there = [path.exists() for path in patch_files(folder, log.session, call_id)]
         if APPLIED in text and not all(there):
             yield f"patch {call_id} is said to be applied, its files are {there}"
         if any(there) and not log.decisions()[call_id]:
@@ -156,49 +129,68 @@ def _patches(log: Log, folder: Path) -> Iterator[str]:
 def _doubts(log: Log, ledger: Ledger) -> Iterator[str]:
     """What was lost in the middle is told: to the people by a warning, to the model by the call's output."""
     warned = " ".join(msg["message"] for _, msg in log.events() if msg["type"] == "warning")
-    for call_id, text in log.outputs():
+    answered = [seq for seq, fact in log.numbered("request_ended") if fact["outcome"] == "completed"]
+    for seq, call_id, text in log.outputs():
         if IN_DOUBT not in text:
             continue
-        if (log.person.session, call_id) not in ledger.told:
+        asked_since = answered and answered[-1] > seq
+        # An agent that was cancelled in the middle is not asked any more.
+        if asked_since and (log.session, call_id) not in ledger.told:
             yield f"call {call_id} is in doubt, and no request told the model so"
         if f"call {call_id} is in doubt" not in warned:
             yield f"call {call_id} is in doubt, and no warning says so"
-    silent = set(log.decisions()) - {call_id for call_id, _ in log.outputs()}
+    silent = set(log.decisions()) - {call_id for _, call_id, _ in log.outputs()}
     if silent:
         yield f"calls without an output: {sorted(silent)}"
 
 
-def _shown(log: Log) -> Iterator[str]:
-    """The people saw every event of the log, once and in its order; nothing else but deltas."""
-    logged = [(id, msg["type"], msg.get("call_id")) for id, msg in log.events()]
-    seen = [(e.id, e.type, e.msg.get("call_id")) for e in log.person.events]
+def _shown(log: Log, person: Person, tree: Tree) -> Iterator[str]:
+    """The people saw every event of the log and of the tree's, once and in order; nothing else but deltas."""
+    yield from _differ("log", [e for e in person.events if not of_tree(e.msg)], log.events())
+    yield from _differ("tree", [e for e in person.events if of_tree(e.msg)], tree.events)
+
+
+def _differ(name: str, shown: list[Event], kept: list[tuple[str, Any]]) -> Iterator[str]:
+    logged = [(id, *_gist(msg)) for id, msg in kept]
+    seen = [(e.id, *_gist(e.msg)) for e in shown]
     if seen != logged:
         place = next(
             (i for i, (a, b) in enumerate(zip(seen, logged, strict=False)) if a != b),
             min(len(seen), len(logged)),
         )
         there = slice(place, place + 2)
-        yield f"event {place} of {len(logged)}: shown {seen[there]}, logged {logged[there]}"
+        yield f"event {place} of {len(logged)} of the {name}: shown {seen[there]}, logged {logged[there]}"
 
 
-def _file(log: Log) -> Iterator[str]:
-    """The exported file holds whole lines, in order, with the places that the stream gives them."""
+def _gist(msg: Any) -> tuple[Any, ...]:
+    names = ("type", "call_id", "event", "agent_id", "status", "pending_messages", "pending_interrupts")
+    return tuple(msg.get(name) for name in names)
+
+
+def _file(log: Log, person: Person) -> Iterator[str]:
+    """The exported file holds whole lines, in order, with the places that the stream gives them.
+
+    An agent's may end before its log does, or within a line: the worker that let it rest was killed before
+    it had written the rest, and whoever is the next to write goes on from there.
+    """
     facts = [fact["session"] for fact in log.facts("configured")]
     path = Path(facts[0]["rollout_path"])
+    lines = path.read_bytes().splitlines() if path.exists() else []
     chains = {entry.seq: entry.chain.hex() for entry in log.stored}
-    last = 0
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+    last, whole = 0, log.session == person.session
+    for number, line in enumerate(lines, 1):
         try:
             value = orjson.loads(line)
         except orjson.JSONDecodeError:
-            yield f"line {number} of the file is torn"
+            if whole or number < len(lines):
+                yield f"line {number} of the file is torn"
             return
         if value["seq"] <= last or chains.get(value["seq"]) != value["chain"]:
             yield f"line {number} of the file is entry {value['seq']}, which does not follow {last}"
             return
         last = value["seq"]
     shared = max(e.seq for e, entry in zip(log.stored, log.entries, strict=True) if entry.type != DENDRO)
-    if last != shared:
+    if last > shared or (whole and last < shared):
         yield f"the file ends at {last}, the log at {shared}"
 
 
@@ -211,6 +203,7 @@ async def _replay(deployment: Deployment, log: Log) -> AsyncIterator[str]:
     meta = orjson.loads(log.head.meta)
     if digest(states[meta["seq"]]) != meta["state_sha256"]:
         yield f"at {meta['seq']} the live state was not what a replay gives"
-    snapshot = decode_snapshot(await deployment.broker.snapshot_of(log.person.session) or b"")
+    stored = await deployment.broker.snapshot_of(log.session)
+    snapshot = decode_snapshot(stored) if stored is not None else None
     if snapshot is not None and digest(snapshot[0]) != digest(states[snapshot[1]]):
         yield f"the snapshot at {snapshot[1]} is not what a replay gives"

@@ -12,8 +12,8 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -21,16 +21,19 @@ from typing import Any
 
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.birth import Birth
-from orchestrator.core.ids import SessionId, new_session_id
-from orchestrator.core.settings import SessionFacts, TurnSettings
+from orchestrator.core.ids import SessionId, TreeId, new_session_id
+from orchestrator.core.settings import SessionFacts, TreeRules, TurnSettings
 from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.model.stub import Pace, StubConfig, running
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.wiring import Deployment, deployment
+from tests.crash import grove
 from tests.crash.audit import audit
+from tests.crash.grove import Mind
 from tests.crash.nursery import Nursery, WorkerProcess
 from tests.crash.people import CAST, Person, watching
 from tests.crash.points import Point, choose
+from tests.crash.tree_audit import standing, tree_as_of_now
 from tests.crash.workload import Ledger, settings_environ
 from tests.servers import RedisServer, start_redis
 
@@ -40,6 +43,12 @@ PATIENCE_S = 6.0
 TAKEOVER_S = 10.0
 POLL_S = 0.05
 MODERATION_S = 120.0
+REST_S = 60.0
+SESSIONS, TREES = 10, 4
+MOST_TOLD = 5
+"""Violations of one moment: what is wrong stays wrong, and is found again after the next kill."""
+ROOM = TreeRules(slots=6, spawned=5_000, budgets={"tokens": 10**12, "requests": 10**9})
+"""Slots are scarce, as for users; budgets are kept, and never used up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,8 @@ class Options:
     seed: int = 0
     victims: int = 3
     """Workers that are waiting to be killed, at any time."""
+    trees: bool = False
+    """Whether the sessions make agents."""
 
 
 @dataclass
@@ -65,6 +76,7 @@ class Account:
     in_doubt: int = 0
     quarantined: int = 0
     entries: int = 0
+    agents: int = 0
     wall_s: float = 0.0
 
     @property
@@ -82,10 +94,29 @@ class Theatre:
     ledger: Ledger
     people: list[Person]
 
+    async def sessions(self) -> list[SessionId]:
+        """Everybody's session, and those of the agents below it."""
+        broker = self.deployment.broker
+        found: list[SessionId] = []
+        for person in self.people:
+            found.append(person.session)
+            fields = await broker.agents(TreeId(person.session))
+            found += [SessionId(fields[name].decode()) for name in fields if name.startswith("s:")]
+        return list(dict.fromkeys(found))
+
+    async def held(self) -> list[SessionId]:
+        """The sessions that somebody has a claim to."""
+        broker = self.deployment.broker
+        found: list[SessionId] = []
+        for shard in range(broker.keys.shards):
+            members: Any = await broker.command("ZRANGE", broker.keys.leases(shard, POOL), 0, -1)
+            found += [SessionId(member.decode()) for member in members]
+        return found
+
 
 @asynccontextmanager
 async def theatre(
-    seed: int, config: dict[str, str] | None = None, sessions: int = 10
+    seed: int, config: dict[str, str] | None = None, sessions: int = 10, trees: bool = False
 ) -> AsyncIterator[Theatre]:
     """Everything but workers."""
     async with AsyncExitStack() as stack:
@@ -95,34 +126,47 @@ async def theatre(
         home.mkdir()
         durable = {"appendonly": "yes", "appendfsync": "everysec"}
         redis = stack.enter_context(start_redis(folder / "redis", config={**durable, **(config or {})}))
-        ledger = Ledger(workspace)
+        ledger = Mind(workspace) if trees else Ledger(workspace)
         stub = await stack.enter_async_context(running(StubConfig(ledger, pace=Pace(delta_delay_ms=4))))
         environ = settings_environ(home, redis.url, stub.base_url, POOL)
         settings = load_settings(SettingsSources(workspace, environ))
         opened = await stack.enter_async_context(deployment(settings, redis.url))
         nursery = await stack.enter_async_context(Nursery.open(workspace, environ, folder / "workers.log"))
-        people = [await _person(opened, folder, seed, number) for number in range(sessions)]
+        people = [await _person(opened, folder, seed, number, trees) for number in range(sessions)]
         yield Theatre(redis, opened, nursery, ledger, people)
 
 
-async def _person(opened: Deployment, folder: Path, seed: int, number: int) -> Person:
+async def _person(opened: Deployment, folder: Path, seed: int, number: int, trees: bool) -> Person:
     random, character = Random(f"{seed}/{number}"), CAST[number % len(CAST)]
     ports = ClientPorts(opened.broker, opened.texts, secrets.token_bytes)
     client = Client(ports, f"person-{number}", f"person {number}")
     at_ms = int(time.time() * 1000)
     session = new_session_id(at_ms, number, secrets.randbits(62))
-    path = folder / "sessions" / f"rollout-{session}.jsonl"
-    facts = SessionFacts(session, session, 0, POOL, rollout_path=str(path))
+    path = folder / "sessions" / "2026" / "01" / "01" / f"rollout-{session}.jsonl"
+    facts = SessionFacts(
+        session,
+        session,
+        0,
+        POOL,
+        rollout_path=str(path),
+        agents=trees,
+        tree_rules=ROOM if trees else TreeRules(),
+    )
     cwd = str(folder / "workspace")
     settings = TurnSettings(cwd, character.policy, {"mode": character.mode}, "gpt-5")
     await client.create(Birth(facts, settings, "0", at_ms))
+    if trees:
+        return Person(
+            client, session, character, random, errands=grove.errand, last_words="grove 0: gather exec"
+        )
     return Person(client, session, character, random)
 
 
 async def crash(options: Options) -> Account:
     """One run, audited."""
     account, began = Account(options.seed), time.monotonic()
-    async with theatre(options.seed) as stage:
+    sessions = TREES if options.trees else SESSIONS
+    async with theatre(options.seed, sessions=sessions, trees=options.trees) as stage:
         survivor = await stage.nursery.start()
         enough = asyncio.Event()
         async with watching(stage.people) as watchers:
@@ -191,8 +235,19 @@ async def _death_of(victim: WorkerProcess, random: Random) -> str:
 async def _watch_takeovers(
     stage: Theatre, victim: WorkerProcess, account: Account
 ) -> list[asyncio.Task[None]]:
-    held = [head for head in await _heads(stage) if _held_by(head, victim)]
+    account.violations += _standing(stage, account)
+    held = [head for head in await _heads(stage, await stage.held()) if _held_by(head, victim)]
     return [asyncio.create_task(_taken_over(stage, head, time.monotonic(), account)) for head in held]
+
+
+def _standing(stage: Theatre, account: Account) -> list[str]:
+    """What is wrong with the trees now, in the middle of everything."""
+    with closing(stage.redis.client()) as redis:
+        trees = [tree_as_of_now(redis, stage.deployment.broker, TreeId(p.session)) for p in stage.people]
+    found = [
+        f"tree {tree.id}, after {account.kills} kills: {text}" for tree in trees for text in standing(tree)
+    ]
+    return found[:MOST_TOLD]
 
 
 def _held_by(head: SessionHead, worker: WorkerProcess) -> bool:
@@ -217,24 +272,26 @@ async def _taken_over(stage: Theatre, lost: SessionHead, died_at: float, account
         account.violations.append(f"{lost.session} was taken over after {took_s:.1f} s")
 
 
-async def _heads(stage: Theatre) -> list[SessionHead]:
-    heads = [await person.client.head(person.session) for person in stage.people]
+async def _heads(stage: Theatre, sessions: list[SessionId]) -> list[SessionHead]:
+    heads = [await stage.deployment.broker.head(session) for session in sessions]
     return [head for head in heads if head is not None]
 
 
 async def rested(stage: Theatre) -> None:
     """Returns when nobody holds a session, nothing is due, and every event was shown."""
-    async with asyncio.timeout(30):
-        while not all(
-            _rests(person, head) for person, head in zip(stage.people, await _heads(stage), strict=True)
-        ):
+    people = {person.session: person for person in stage.people}
+    async with asyncio.timeout(REST_S):
+        while not all(_rests(people, head) for head in await _heads(stage, await stage.sessions())):
             await asyncio.sleep(POLL_S)
 
 
-def _rests(person: Person, head: SessionHead) -> bool:
-    last = person.events[-1].cursor if person.events else None
-    shown = last is not None and last.n == head.eq_n
-    return shown and head.holder is None and head.cursor == head.sq_tip and head.status == "idle"
+def _rests(people: Mapping[SessionId, Person], head: SessionHead) -> bool:
+    person = people.get(head.session)
+    if person is not None:
+        last = person.events[-1].cursor if person.events else None
+        if last is None or last.n != head.eq_n:
+            return False
+    return head.holder is None and head.cursor == head.sq_tip and head.status == "idle"
 
 
 async def _settle(stage: Theatre, account: Account) -> None:
@@ -242,7 +299,9 @@ async def _settle(stage: Theatre, account: Account) -> None:
     account.commands = len(stage.ledger.executions())
     account.in_doubt = len(stage.ledger.told)
     account.tasks = sum(op == "user_input" for p in stage.people for op in p.acknowledged.values())
-    account.entries = sum(head.seq for head in await _heads(stage))
+    heads = await _heads(stage, await stage.sessions())
+    account.entries = sum(head.seq for head in heads)
+    account.agents = len(heads) - len(stage.people)
 
 
 def session_of(stage: Theatre, number: int = 0) -> SessionId:

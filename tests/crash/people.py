@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, cast
@@ -60,8 +61,12 @@ class Person:
     random: Random
     acknowledged: dict[str, str] = field(default_factory=dict)
     """Submission id → the type of its op."""
-    decided: dict[str, list[str]] = field(default_factory=dict)
-    """Call id → the decisions that were given, one for each time that it was asked."""
+    errands: Callable[[Random, int], str] = errand
+    """What it asks for, by number."""
+    last_words: str = ""
+    """What it asks for at the very end; empty is one more errand."""
+    decided: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    """(session, call id) → the decisions that were given, one for each time that it was asked."""
     events: list[Event] = field(default_factory=list)
     _open: set[str] = field(default_factory=set)
     _settled: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -73,12 +78,15 @@ class Person:
             await self.errand()
         # The last one goes undisturbed: whatever was in doubt has been told to the model by its end.
         self.character = Character("calm", self.character.policy, self.character.mode)
-        await self.errand()
+        if self.last_words:
+            await self.ask(self.last_words)
+        else:
+            await self.errand()
 
     async def errand(self) -> None:
         """One task, to its end, with everything that came of it."""
         self._number += 1
-        await self.ask(errand(self.random, self._number))
+        await self.ask(self.errands(self.random, self._number))
 
     async def ask(self, text: str) -> None:
         """Says something, and returns when all that was asked for is over."""
@@ -120,25 +128,28 @@ class Person:
     async def _react(self, event: Event) -> None:
         match event.type:
             case "exec_approval_request":
-                await self._decide(event.msg["call_id"], ops.ExecApproval)
+                await self._decide(event.msg, ops.ExecApproval)
             case "apply_patch_approval_request":
-                await self._decide(event.msg["call_id"], ops.PatchApproval)
+                await self._decide(event.msg, ops.PatchApproval)
             case "exec_command_begin" if self.random.random() < self.character.interrupts:
                 await self._disturb()
             case kind if kind in OVER:
                 self._open.discard(event.id)
 
-    async def _decide(self, call_id: str, op: Any) -> None:
+    async def _decide(self, asked: Any, op: Any) -> None:
+        """Its own session asks, or an agent below it, which says who it is."""
         decision = "denied" if self.random.random() < 0.2 else "approved"
-        self.decided.setdefault(call_id, []).append(decision)
-        await self._submit(f"answer-{len(self.acknowledged)}", op(id=call_id, decision=decision))
+        call = (asked.get("session_id", self.session), asked["call_id"])
+        self.decided.setdefault(call, []).append(decision)
+        who = {"agent_id": asked["agent_id"]} if "agent_id" in asked else {}
+        await self._submit(f"answer-{len(self.acknowledged)}", op(id=call[1], decision=decision, **who))
 
     async def _disturb(self) -> None:
         if self.random.random() < 0.5:
             await self._submit(f"stop-{len(self.acknowledged)}", ops.Interrupt())
         else:
             self._number += 1
-            await self._say(errand(self.random, self._number))
+            await self._say(self.errands(self.random, self._number))
 
 
 @contextlib.asynccontextmanager

@@ -26,19 +26,20 @@ def as_json(account: Account) -> dict[str, Any]:
         "in_doubt": account.in_doubt,
         "quarantined": account.quarantined,
         "entries": account.entries,
+        "agents": account.agents,
         "wall_s": round(account.wall_s, 1),
         "violations": account.violations,
     }
 
 
-def show(account: Account, console: Console) -> None:
+def show(name: str, account: Account, console: Console) -> None:
     """A table of where the workers died, and the figures."""
-    table = Table("killed at", "times", title=f"{account.kills} kills, seed {account.seed}")
+    table = Table("killed at", "times", title=f"{name}: {account.kills} kills, seed {account.seed}")
     for point, times in sorted(account.points.items(), key=lambda pair: (-pair[1], pair[0])):
         table.add_row(point, str(times))
     console.print(table)
     facts = as_json(account)
-    for name in ("takeovers", "takeover_p50_s", "takeover_max_s", "tasks", "commands", "in_doubt"):
+    for name in ("takeovers", "takeover_p50_s", "takeover_max_s", "tasks", "agents", "commands", "in_doubt"):
         console.print(f"{name}: {facts[name]}")
     for violation in account.violations:
         console.print(f"[red]violation[/red]: {violation}")

@@ -24,6 +24,16 @@ async def test_thirty_killed_workers_lose_nothing_and_double_nothing() -> None:
     assert account.in_doubt, "some of them died in the middle of a command"
 
 
+@pytest.mark.realredis
+@pytest.mark.slow
+async def test_twenty_killed_workers_leave_no_orphan_and_lose_no_letter_of_a_tree() -> None:
+    account = await crash(Options(kills=20, seed=SEED, trees=True))
+    assert not account.violations, f"CRASH_SEED={SEED}: {account.violations}"
+    assert account.kills == 20
+    assert account.takeovers_s, "some of the dead held an agent"
+    assert account.agents > 10, "there were trees"
+
+
 def test_a_seed_chooses_the_same_deaths_again_and_all_kinds_of_them() -> None:
     first, again = Random(3), Random(3)
     chosen = [choose(first) for _ in range(1000)]

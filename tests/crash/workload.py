@@ -50,13 +50,16 @@ class Ledger:
     def answer(self, request: StubRequest) -> Answer:
         conversation = Conversation.of(request.body)
         self._note_doubts(request)
+        step = self.step(conversation, request)
+        return Answer(self._maybe_cut(step, request), conversation.turn, request.digest)
+
+    def step(self, conversation: Conversation, request: StubRequest) -> Step:
+        """The first word of the task that was not done yet."""
         words = conversation.task.partition(": ")[2].split()
-        word, turn = _next(words, len(conversation.calls)), conversation.turn
+        word = _next(words, len(conversation.calls))
         if word is None:
-            step = Step(items=(Text(f"Finished {len(words)} words, as you asked, in good order."),))
-        else:
-            step = self._word(word, request.session, turn)
-        return Answer(self._maybe_cut(step, request), turn, request.digest)
+            return Step(items=(Text(f"Finished {len(words)} words, as you asked, in good order."),))
+        return self._word(word, request.session, conversation.turn)
 
     def _maybe_cut(self, step: Step, request: StubRequest) -> Step:
         """Now and then the provider itself fails: the first time that it sees a request."""
