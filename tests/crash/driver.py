@@ -133,7 +133,25 @@ async def theatre(
         opened = await stack.enter_async_context(deployment(settings, redis.url))
         nursery = await stack.enter_async_context(Nursery.open(workspace, environ, folder / "workers.log"))
         people = [await _person(opened, folder, seed, number, trees) for number in range(sessions)]
+        await stack.enter_async_context(_nobody_left_at_work())
         yield Theatre(redis, opened, nursery, ledger, people)
+
+
+@asynccontextmanager
+async def _nobody_left_at_work() -> AsyncIterator[None]:
+    """Ends the tasks that a failure left inside of it.
+
+    They would go on when the connections are closed, and open new ones that nobody closes:
+    the warning of it lands in whatever test runs when the garbage is collected.
+    """
+    before = asyncio.all_tasks()
+    try:
+        yield
+    finally:
+        left = asyncio.all_tasks() - before - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
 
 async def _person(opened: Deployment, folder: Path, seed: int, number: int, trees: bool) -> Person:
