@@ -19,7 +19,7 @@ def model_stub(
     ] = None,
     behaviour: Annotated[
         str | None,
-        typer.Option("--behaviour", metavar="NAME", help="echo (default), survey, instant or shell:N."),
+        typer.Option("--behaviour", metavar="NAME", help="echo (default), survey, tree, instant or shell:N."),
     ] = None,
     host: Annotated[str, typer.Option("--host", help="A loopback address.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="0 takes a free one.", min=0, max=65535)] = 0,

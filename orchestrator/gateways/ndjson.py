@@ -26,6 +26,8 @@ from orchestrator.protocol.submission import MalformedSubmission, Submission
 
 REST = frozenset({"task_complete", "turn_aborted"})
 ASKS = frozenset({"exec_approval_request", "apply_patch_approval_request"})
+AWAITING = "awaiting_approval"
+"""The status of a session that stands before a question to people."""
 READ_BYTES = 1 << 16
 
 
@@ -153,14 +155,15 @@ class NdjsonConnection:
             return
         if head.status in ("idle", "closed"):
             self._end(Ending.AT_REST)
-        elif self._asking:
-            waiting = ", ".join(sorted(self._asking))
+        elif self._asking or head.status == AWAITING:
+            # The request itself may have left the EQ before this connection came.
+            waiting = f" ({', '.join(sorted(self._asking))})" if self._asking else ""
             await self._write(
                 {
                     "id": "",
                     "msg": {
                         "type": "warning",
-                        "message": f"input has ended while an approval is open ({waiting}); session "
+                        "message": f"input has ended while an approval is open{waiting}; session "
                         f"{self._session} stays parked until somebody answers",
                     },
                 }

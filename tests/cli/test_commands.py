@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.machine import TOUCH, Machine, dendro, events, kinds, says
+from tests.servers import RedisServer
 
 TRANSCRIPTS = Path(__file__).parents[1] / "transcripts"
 UNTRUSTED = ("-c", "approval_policy=untrusted", "-c", "sandbox_mode=danger-full-access")
@@ -143,6 +144,30 @@ def test_proto_tells_a_client_that_resumes_what_is_still_asked(machine: Machine)
         ran = user.run("proto", "--resume", session)
     assert ran.returncode == 3, ran.stderr
     assert kinds(ran.stdout)[:2] == ["session_configured", "exec_approval_request"]
+
+
+def test_proto_leaves_a_parked_session_whose_request_is_no_longer_among_the_events(
+    machine: Machine, redis_server: RedisServer
+) -> None:
+    with machine.model(TOUCH, says("hello")) as user:
+        user.run("run", "make a file", *UNTRUSTED)
+        [session] = user.session_ids()
+        with redis_server.client() as client:
+            [eq] = client.keys(f"*:eq:{session}")
+            client.delete(eq)
+        ran = user.run("proto", "--resume", session)
+    assert ran.returncode == 3, ran.stderr
+    greeting, *_, last = events(ran.stdout)
+    assert "exec_approval_request" in [message["type"] for message in greeting["initial_messages"]]
+    assert "input has ended while an approval is open; session" in last["message"]
+
+
+def test_help_of_the_model_stub_names_every_behaviour(machine: Machine) -> None:
+    shown = machine.under(COLUMNS="200").run("model-stub", "--help").stdout
+    refusal = machine.run("model-stub", "--behaviour", "none").stderr
+    names = refusal.split("choose ")[1].split(" (")[0].replace(" or ", ", ").split(", ")
+    assert names == ["echo", "survey", "tree", "instant", "shell:N"]
+    assert [name for name in names if name not in shown] == []
 
 
 def test_proto_leaves_quietly_when_its_client_is_gone(machine: Machine) -> None:
