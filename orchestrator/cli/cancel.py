@@ -69,7 +69,7 @@ async def _cancel(
         if target.agent_id and not ending:
             typer.echo(f"{target.name} and all below it have ended already: there is nothing to cancel")
             return ExitCode.DONE
-        await _hand_in(found, target, reason)
+        await _hand_in(found, target, reason, patience[0])
         left = await _wait(found, target, ending, patience)
         for line in await _report(found, target, ending, seq):
             typer.echo(line)
@@ -93,8 +93,8 @@ async def _agents(found: Opened, target: Addressed) -> Mapping[int, Agent]:
     return projected(await found.broker.agents(target.tree)).agents
 
 
-async def _hand_in(found: Opened, target: Addressed, reason: str | None) -> None:
-    from orchestrator.cli.telling import tell
+async def _hand_in(found: Opened, target: Addressed, reason: str | None, timeout_s: float) -> None:
+    from orchestrator.cli.telling import PATIENCE_S, tell
     from orchestrator.protocol.ops import CancelAgent, Op, Shutdown
 
     def heard(event: Event, id: str) -> bool:
@@ -103,7 +103,7 @@ async def _hand_in(found: Opened, target: Addressed, reason: str | None) -> None
         return event.type == "shutdown_complete" or (marked and event.msg["event"] == "updated")
 
     op: Op = CancelAgent(agent_id=target.agent_id, reason=reason) if target.agent_id else Shutdown()
-    await tell(found.client(), target.root, op, heard)
+    await tell(found.client(), target.root, op, heard, min(timeout_s, PATIENCE_S))
 
 
 async def _wait(

@@ -10,12 +10,23 @@ from orchestrator.cli.agents import AGENT_HELP, ID_HELP
 from orchestrator.cli.invocation import Invocation
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Container
 
     from orchestrator.broker.records import SessionHead
     from orchestrator.cli.opening import Opened
     from orchestrator.gateways.client import Event
 
+SILENT = frozenset(
+    {
+        "session_configured",
+        "task_started",
+        "task_complete",
+        "token_count",
+        "turn_diff",
+        "agent_reasoning_section_break",
+    }
+)
+"""Events that a person is shown nothing of: they are not counted."""
 ENTRIES_AN_EVENT = 4
 """About so many entries of a log stand for one event that is shown."""
 
@@ -55,24 +66,30 @@ async def _logs(
     view = JsonView() if json else LiveView(streaming=False, whole=True)
     async with opened(invocation.settings()) as found:
         target = await addressed(found, *whom)
-        for event in await newest_events(found, target.head, limit):
-            view.event(event)
-        if follow:
-            with ctrl_c() as left:
-                events = found.client().follow(target.session, EqCursor.at(target.head))
-                while (event := await left.unless(_next(events))) is not None:
-                    view.event(event)
+        past = await newest_events(found, target.head, limit, frozenset() if json else SILENT)
+        if not follow:
+            for event in past:
+                view.event(event)
+            return
+        with ctrl_c() as left:
+            for event in past:
+                view.event(event)
+            events = found.client().follow(target.session, EqCursor.at(target.head))
+            while (event := await left.unless(_next(events))) is not None:
+                view.event(event)
 
 
-async def newest_events(found: Opened, head: SessionHead, limit: int) -> list[Event]:
-    """The last `limit` events of a session, oldest first; all of them for 0.
+async def newest_events(
+    found: Opened, head: SessionHead, limit: int, without: Container[str] = SILENT
+) -> list[Event]:
+    """The last `limit` events of a session that are not `without`, oldest first; all of them for 0.
 
     What its agents' lives are is told by the tree's log, and woven in by time.
     """
     wanted = limit * ENTRIES_AN_EVENT
     while True:
         after = max(0, head.seq - wanted) if limit else 0
-        own = await _own_events(found, head, after)
+        own = await _own_events(found, head, after, without)
         if not after or len(own) >= limit:
             break
         wanted *= 4
@@ -86,7 +103,7 @@ Timed = tuple[int, "Event"]
 """An event and when it was written, in Redis's milliseconds."""
 
 
-async def _own_events(found: Opened, head: SessionHead, after: int) -> list[Timed]:
+async def _own_events(found: Opened, head: SessionHead, after: int, without: Container[str]) -> list[Timed]:
     from orchestrator.cli.tree_reading import written_ms
     from orchestrator.core.blobs import references, resolve
     from orchestrator.core.entries import EVENT_MSG
@@ -96,7 +113,7 @@ async def _own_events(found: Opened, head: SessionHead, after: int) -> list[Time
     events = []
     async for stored in found.log(head.session, head.seq, after):
         entry = decode_entry(stored.payload)
-        if entry.type == EVENT_MSG:
+        if entry.type == EVENT_MSG and entry.payload["type"] not in without:
             texts = await found.large_texts(head.tree, references(entry.payload))
             event = Event(entry.id, resolve(dict(entry.payload), texts.get))
             events.append((written_ms(stored.payload), event))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from orchestrator.broker.follow import EqCursor
 from orchestrator.cli.conversation import new_submission_id
@@ -29,8 +30,14 @@ class Told:
     answer: Event | None
 
 
-async def tell(client: Client, session: SessionId, op: ops.Op, answers: Callable[[Event, str], bool]) -> Told:
-    """Submits, and waits for the first later event that `answers` accepts (given the op's id).
+async def tell(
+    client: Client,
+    session: SessionId,
+    op: ops.Op,
+    answers: Callable[[Event, str], bool],
+    patience_s: float = PATIENCE_S,
+) -> Told:
+    """Submits, and waits a while for the first later event that `answers` accepts (given the op's id).
 
     Raises `Fault` with the session's words if it refused the op.
     """
@@ -38,7 +45,8 @@ async def tell(client: Client, session: SessionId, op: ops.Op, answers: Callable
     assert head is not None
     id = new_submission_id()
     await client.submit(session, Submission(SubmissionId(id), op))
-    answer = await _first(client, session, EqCursor.at(head), lambda event: _settles(event, id, answers))
+    looking = _first(client, session, EqCursor.at(head), lambda event: _settles(event, id, answers))
+    answer = await _within(patience_s, looking)
     if answer is not None and answer.type == "error" and answer.id == id:
         raise Fault(str(answer.msg["message"]))
     return Told(id, answer)
@@ -51,15 +59,16 @@ def _settles(event: Event, id: str, answers: Callable[[Event, str], bool]) -> bo
 async def _first(
     client: Client, session: SessionId, cursor: EqCursor, wanted: Callable[[Event], bool]
 ) -> Event | None:
-    async def look() -> Event | None:
-        async for event in client.follow(session, cursor):
-            if wanted(event):
-                return event
-        return None
+    async for event in client.follow(session, cursor):
+        if wanted(event):
+            return event
+    return None
 
-    task: asyncio.Task[Event | None] = asyncio.create_task(look())
+
+async def _within(seconds: float, looking: Coroutine[Any, Any, Event | None]) -> Event | None:
+    task = asyncio.create_task(looking)
     try:
-        await asyncio.wait((task,), timeout=PATIENCE_S)
+        await asyncio.wait((task,), timeout=seconds)
         return task.result() if task.done() else None
     finally:
         while not task.done():

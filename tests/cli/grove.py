@@ -29,6 +29,7 @@ class Grove:
 
     machine: Machine
     root: str
+    worker: subprocess.Popen[bytes]
 
     def run(self, *words: str, input: str = "") -> subprocess.CompletedProcess[str]:
         return self.machine.run(*words, input=input)
@@ -51,6 +52,14 @@ class Grove:
     def agent(self, number: int) -> dict[str, Any]:
         return next(agent for agent in self.tree()["agents"] if agent["agent_id"] == number)
 
+    def until(self, number: int, **wanted: Any) -> dict[str, Any]:
+        """The agent, once these of its fields are so; each look takes a process's start."""
+        for _ in range(100):
+            found = self.agent(number)
+            if wanted.items() <= found.items():
+                return found
+        raise AssertionError(f"agent {number} never is {wanted}: {found}")
+
     def follow(self) -> list[dict[str, Any]]:
         """Watches the root until its task is over; answers what it saw."""
         done = self.run("run", "--resume", self.root, "--no-worker", "--json")
@@ -70,10 +79,10 @@ def repository(folder: Path) -> None:
 def grove(machine: Machine, *settings: str) -> Iterator[Grove]:
     """Grows the tree until it stands still."""
     repository(machine.folder)
-    with machine.behaving("tree") as user, worker(user):
+    with machine.behaving("tree") as user, worker(user) as process:
         began = user.run("run", PROMPT, "--no-worker", *settings)
         assert began.returncode == 3, f"nobody was asked: {began.stdout}{began.stderr}"
-        found = Grove(user, user.sessions()[0]["tree_id"])
+        found = Grove(user, user.sessions()[0]["tree_id"], process)
         yield _still(found)
 
 

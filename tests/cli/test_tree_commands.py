@@ -12,7 +12,7 @@ from orchestrator.cli.deciding import decide, open_requests_of
 from orchestrator.cli.opening import opened
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.settings import SettingsSources, load_settings
-from tests.cli.grove import ASKER, FAILING, HELLO, HISTORIAN, READER, TESTS, WAITER, Grove, grove
+from tests.cli.grove import ASKER, FAILING, HELLO, HISTORIAN, READER, TESTS, WAITER, Grove, grove, worker
 from tests.cli.machine import Machine
 from tests.servers import start_redis
 
@@ -104,8 +104,7 @@ def test_second_answer_is_told_who_decided(trees: Grove) -> None:
 
 def test_person_writes_to_an_agent_that_is_done(trees: Grove) -> None:
     assert trees.says("send", trees.root, str(TESTS), "Count again.").startswith(f"agent {TESTS} has it")
-    while trees.agent(TESTS)["status"] == "running":
-        pass
+    trees.until(TESTS, last="1")
     read = trees.says("logs", trees.root, str(TESTS))
     assert "» Count again." in read
     assert "$ git ls-files | grep -c test" in read
@@ -140,6 +139,17 @@ def test_person_cancels_an_agent_and_is_told_how_surely(trees: Grove) -> None:
     assert (code, "was cancelled" in words) == (1, True)
 
 
+def test_end_of_an_agent_whose_worker_was_lost_is_presumed(trees: Grove) -> None:
+    trees.says("send", trees.root, str(WAITER), "Wait for orders.")
+    trees.until(WAITER, last="$ sleep 600")
+    trees.worker.kill()
+    code, words = trees.refused("cancel", trees.root, str(WAITER), "--timeout", "1")
+    assert (code, f"not over yet after 1 s: agent {WAITER}" in words) == (1, True)
+    with worker(trees.machine):
+        assert trees.says("cancel", trees.root, str(WAITER)) == f"agent {WAITER} is cancelled: presumed\n"
+        assert trees.tree()["counters"]["slots"] == 1, "the asker's alone"
+
+
 def test_person_cancels_a_tree(trees: Grove) -> None:
     done = trees.says("cancel", trees.root)
     assert f"agent {ASKER} is cancelled: proved" in done
@@ -169,6 +179,13 @@ def test_person_watches_a_tree_until_they_leave(trees: Grove) -> None:
         person.wait_for("awaiting_approval")
         trees.says("approvals", trees.root, "--deny", "*")
         person.wait_for("asker.{0,40}(idle|ready)")
+        person.press_ctrl_c()
+        assert person.exit_code() == 0
+
+
+def test_person_follows_a_log_until_they_leave(standing: Grove) -> None:
+    with standing.machine.terminal("logs", standing.root, str(WAITER), "--limit", "2", "--follow") as person:
+        person.wait_for("1\r\n")
         person.press_ctrl_c()
         assert person.exit_code() == 0
 
