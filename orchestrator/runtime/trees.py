@@ -20,8 +20,11 @@ from orchestrator.core.registry import RegistryView, projected
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import Call
 from orchestrator.core.tree import ROOT
+from orchestrator.runtime.full_log import read_all
 from orchestrator.runtime.ports import Ports
+from orchestrator.runtime.segments import BrokenArchive
 from orchestrator.tools.subagents.assess import root_target, target_of
+from orchestrator.tools.subagents.port import LogUnreadable
 from orchestrator.tools.subagents.specs import BATCHED, NAMES
 
 _ENTRIES_READ = 2_000
@@ -80,7 +83,11 @@ class TreeLookups:
         if head is None:
             return []
         first = max(0, head.seq - _ENTRIES_READ)
-        entries = await self._broker.read_rollout(SessionId(session), first, _ENTRIES_READ)
+        try:
+            entries = await read_all(self._broker, self.ports.archive, head.session, first, head.seq)
+        except BrokenArchive as error:
+            # The caller's own session is whole: its model is told, its worker goes on.
+            raise LogUnreadable(str(error)) from None
         found = []
         for entry in entries:
             line = orjson.loads(entry.payload)

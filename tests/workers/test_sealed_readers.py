@@ -12,11 +12,14 @@ import pytest
 from orchestrator.broker.connection import Wire
 from orchestrator.broker.texts import Texts
 from orchestrator.core.ids import TreeId
+from orchestrator.core.settings import SessionFacts
 from orchestrator.core.snapshot import digest
 from orchestrator.runtime.export import RolloutFile
 from orchestrator.runtime.loading import BrokenLog, Cache, load
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.restore import Storage
+from orchestrator.runtime.trees import TreeLookups
+from orchestrator.tools.subagents.port import LogUnreadable
 from tests.workers.actors import Author, some_entries
 from workers.upkeep_sealing import Moved, Mover, seal_session
 
@@ -87,3 +90,17 @@ async def test_file_of_a_sealed_session_is_written_in_full_or_not_at_all(
     assert "not brought up to date" in caplog.text
     assert await file.bring_up_to(_ports(storage, archived=True), 60) == 60
     assert [orjson.loads(line)["seq"] for line in path.read_bytes().splitlines()] == list(range(1, 61))
+
+
+async def test_agent_reads_a_log_whose_newest_entries_are_sealed(
+    author: Author, storage: Storage, tmp_path: Path
+) -> None:
+    facts = SessionFacts(session_id=author.session, tree_id=author.session)
+    before = len(await storage.broker.read_rollout(author.session, 0, 100))
+    assert before == 20, "the older part is in the archive alone"
+    events = await TreeLookups.of(_ports(storage, archived=True), facts).log(author.session)
+    told = [event["msg"].get("message") for _, _, event in events]
+    words = [f"word {n}" for count in (40, 20) for n in range(1, count)]
+    assert told == words
+    with pytest.raises(LogUnreadable, match="given no archive"):
+        await TreeLookups.of(_ports(storage, archived=False), facts).log(author.session)

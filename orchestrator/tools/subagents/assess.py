@@ -16,7 +16,7 @@ from orchestrator.tools.arguments import BadArguments, parsed
 from orchestrator.tools.subagents import arguments as a
 from orchestrator.tools.subagents import roles
 from orchestrator.tools.subagents.logs import page
-from orchestrator.tools.subagents.port import Tree
+from orchestrator.tools.subagents.port import LogUnreadable, Tree
 
 REFRESH = "refresh with subagent_list"
 
@@ -155,7 +155,10 @@ def _await(asking: Asking) -> c.Await:
 async def _logs(asking: Asking) -> c.Immediate:
     given = parsed(a.LogsArguments, asking.given)
     target = _target(asking, await asking.tree.registry(), given.agent_id)
-    events = await asking.tree.log(target.session)
+    try:
+        events = await asking.tree.log(target.session)
+    except LogUnreadable as error:
+        return c.Immediate(f"the log of agent {given.agent_id} cannot be read: {error}")
     return c.Immediate(_dumps(page(target.session, events, given)))
 
 

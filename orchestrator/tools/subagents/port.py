@@ -10,6 +10,10 @@ LoggedEvent = tuple[int, int, dict[str, Any]]
 """(entry number, Unix milliseconds, Event)."""
 
 
+class LogUnreadable(Exception):
+    """A part of an agent's log was sealed and cannot be read; the message says which, for the model."""
+
+
 class Tree(Protocol):
     """One session's view of its tree."""
 
@@ -30,5 +34,5 @@ class Tree(Protocol):
         ...
 
     async def log(self, session: str) -> list[LoggedEvent]:
-        """The newest events of an agent's log, oldest first."""
+        """The newest events of an agent's log, oldest first; raises `LogUnreadable`."""
         ...
