@@ -106,7 +106,7 @@ def _patches(world: World) -> None:
 
 
 def _followed(world: World) -> None:
-    """Who followed from the beginning has seen the log's events; deltas never come behind the finished text."""
+    """Who followed has seen the log's events, each once; deltas never come behind the finished text."""
     watch = world.site.watch
     if watch.went_back_s > 0:
         return
@@ -130,7 +130,8 @@ def _followed(world: World) -> None:
                 (i for i, pair in enumerate(zip(seen, logged, strict=False)) if pair[0] != pair[1]), None
             )
             place = min(len(seen), len(logged)) if at is None else at
-            told = f"{person} saw {len(seen)} events of {len(logged)}, other from {place} on: {seen[place : place + 2]}"
+            there = seen[place : place + 2]
+            told = f"{person} saw {len(seen)} events of {len(logged)}, other from {place} on: {there}"
             watch.broken("events", f"{session}: {told} instead of {logged[place : place + 2]}")
         done: list[str] = []
         for event in events:

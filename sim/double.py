@@ -84,6 +84,7 @@ class _Socket(FakeSocket):
     def _lua_redis_call(self, lua_runtime: Any, expected_globals: set[Any], op: bytes, *args: Any) -> Any:
         if op == b"TYPE":
             return self._type_of(lua_runtime, args[0])
+        func: Any
         func, sig = self._name_to_func(op.decode().lower())
         given = [arg if type(arg) is bytes else f"{arg:.17g}".encode() for arg in args]
         applied: Any = sig.apply(given, self._db, self.version)

@@ -12,14 +12,20 @@ SENTENCES = {
     "gapless": "The entries of a session's log are numbered 1, 2, 3, …, and its hash names the last one.",
     "chain": "Every entry's chain value follows from the one before it, and the hash names the last value.",
     "epochs": "Every entry was written under the epoch that the session had then, and epochs only grow.",
-    "log": "No log holds what no log may hold: two tasks at once, a call that starts twice for one decision, "
-    "an event under a foreign id, a task without exactly one end.",
-    "one_place": "A session that owes something is in exactly one of `due` and `leases`; one that is in "
-    "neither has read its queue to the end.",
+    "log": (
+        "No log holds what no log may hold: two tasks at once, a call that starts twice for one decision,"
+        " an event under a foreign id, a task without exactly one end."
+    ),
+    "one_place": (
+        "A session that owes something is in exactly one of `due` and `leases`; one that is in neither "
+        "has read its queue to the end."
+    ),
     "owner": "A session has an owner if and only if it is in `leases`.",
     "cursor": "The queue's cursor never goes back and never passes the queue's end.",
-    "acknowledged": "A submission that was acknowledged is in the queue or was applied, as long as Redis keeps "
-    "what it acknowledged.",
+    "acknowledged": (
+        "A submission that was acknowledged is in the queue or was applied, as long as Redis keeps what "
+        "it acknowledged."
+    ),
     "applied_once": "No submission is applied twice, whatever was sent again, and by whom.",
     "begun_in_log": "When a call starts, the log says that it runs, under the claim that starts it.",
     "started_once": "A decision to run a call starts it at most once.",
@@ -27,17 +33,27 @@ SENTENCES = {
     "alone": "When a session is claimed, no command of an earlier claim runs any more.",
     "right_to_run": "When everything has come to rest no command runs any more.",
     "stopped": "When the end of a task is in the log, none of its commands runs any more.",
-    "outputs": "Every call in the conversation has exactly one output once no task holds the session, and a "
-    "request never carries a call without one.",
-    "told_truly": "The output that the model reads of a call is what the call gave, or says that it did not run, "
-    "was stopped, or is in doubt.",
+    "outputs": (
+        "Every call in the conversation has exactly one output once no task holds the session, and a "
+        "request never carries a call without one."
+    ),
+    "told_truly": (
+        "The output that the model reads of a call is what the call gave, or says that it did not run, "
+        "was stopped, or is in doubt."
+    ),
     "live_state": "The state that a worker works with is the fold of the log up to the same entry.",
     "deltas": "No delta of a text is shown behind the finished text.",
-    "events": "A client that follows a session sees its events once each and in the order of the log, unless it "
-    "is told of a gap.",
-    "deadlines": "Once faults are over, a timer becomes an entry of its session's queue within half a minute.",
-    "registry": "The registry of a tree (agents, their status, marks and inbox depths) is the fold of its tree "
-    "log, after every commit.",
+    "events": (
+        "A client that follows a session sees its events once each and in the order of the log, unless it"
+        " is told of a gap."
+    ),
+    "deadlines": (
+        "Once faults are over, a timer becomes an entry of its session's queue within half a minute."
+    ),
+    "registry": (
+        "The registry of a tree (agents, their status, marks and inbox depths) is the fold of its tree "
+        "log, after every commit."
+    ),
     "slots": "At rest no slot of a tree is held.",
     "inbox": "At rest the inbox depths that are told are those of the letters that wait.",
     "cancelled": "When an agent is reported canceled, no command of it runs any more.",

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 
 class Lane:
@@ -68,10 +68,12 @@ class Step:
         return self.when_
 
 
-class SimLoop(asyncio.AbstractEventLoop):
+class SimLoop:
     """Runs lanes on simulated time, by the choices of a seeded generator.
 
-    Collection of garbage is off while simulations run (see `campaign`): when it happens is not the seed's choice.
+    It has what asyncio's futures, tasks and time-outs ask of a loop, and nothing that touches the machine.
+
+    Garbage is not collected while simulations run (see `campaign`): its moments are not the seed's choice.
     """
 
     def __init__(self, rng: Random) -> None:
@@ -92,7 +94,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def run_until(self, done: Callable[[], bool]) -> bool:
         """Runs until `done`; False if nothing is left that could ever run."""
-        events._set_running_loop(self)
+        events._set_running_loop(cast(Any, self))
         try:
             while not done():
                 while not self._awake:
@@ -158,7 +160,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         context = copy_context()
         context.run(_LANE.set, lane)
         task: asyncio.Task[Any] = context.run(self.create_task, work, name=name)
-        task.add_done_callback(self._look_at)
+        context.run(task.add_done_callback, self._look_at)
         return task
 
     def _look_at(self, task: asyncio.Task[Any]) -> None:
@@ -214,7 +216,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return self._now
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
-        step = Step(callback, args, context or copy_context(), self._now)
+        step = Step(callback, args, copy_context() if context is None else context, self._now)
         if not self._closed:
             self._push(step)
         return step
@@ -223,10 +225,12 @@ class SimLoop(asyncio.AbstractEventLoop):
         return self.call_soon(callback, *args, context=context)
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
-        return self._schedule(delay, callback, args, context or copy_context())
+        return self._schedule(delay, callback, args, copy_context() if context is None else context)
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
-        return self._schedule(when - self._now, callback, args, context or copy_context())
+        return self._schedule(
+            when - self._now, callback, args, copy_context() if context is None else context
+        )
 
     def _schedule(self, delay: float, callback: Any, args: tuple[Any, ...], context: Context) -> Step:
         step = Step(callback, args, context, self._now + max(0.0, delay))
@@ -236,10 +240,10 @@ class SimLoop(asyncio.AbstractEventLoop):
         return step
 
     def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
+        return asyncio.Future(loop=cast(Any, self))
 
     def create_task(self, coro: Any, *, name: Any = None, context: Any = None) -> asyncio.Task[Any]:
-        task = asyncio.Task(coro, loop=self, name=name or "task", context=context)
+        task = asyncio.Task(coro, loop=cast(Any, self), name=name or "task", context=context)
         self.tasks.append(task)
         return task
 

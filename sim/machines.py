@@ -6,6 +6,7 @@ a little too fast or too slow; nothing of the product may depend on that.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from random import Random
 
@@ -137,8 +138,6 @@ class Machine:
 
     async def sleep(self, seconds: float) -> None:
         """Sleeps by the machine's clock."""
-        import asyncio
-
         await asyncio.sleep(seconds / self.clock.rate)
 
     @property

@@ -22,8 +22,9 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import Unavailable
 from orchestrator.broker.records import Committed, NewEntry
 from orchestrator.core import decide as decide_module
-from orchestrator.core import rules_stop, rules_timers
+from orchestrator.core import rules_stop
 from orchestrator.core.chain import next_chain, payload_digest
+from orchestrator.core.rules_task import RETRY_TIMER, approval_timer
 from orchestrator.gateways.client import Client
 from orchestrator.runtime import effects, runner
 from orchestrator.runtime.commits import Writing
@@ -129,9 +130,9 @@ def _resent_blindly(real: Any) -> Any:
 
 def _effects_first(real: Any) -> Any:
     async def finish(self: Runner, step: Any, release: Any) -> Any:
-        before, self._position = self._position, step.position
+        before, self._journal.position = self._journal.position, step.position
         await self._start_owed()
-        self._position = before
+        self._journal.position = before
         return await real(self, step, release)
 
     return finish
@@ -171,10 +172,10 @@ async def _once(client: Client, session: Any, submission: Any) -> Any:
 def _any_generation(real: Any) -> Any:
     def fired(draft: Any, command: Any) -> None:
         task = draft.state.task
-        if task is not None and command.id == rules_timers.RETRY_TIMER and task.wait:
+        if task is not None and command.id == RETRY_TIMER and task.wait:
             command = replace(command, generation=task.wait)
         for call in task.awaiting if task is not None else ():
-            if command.id == rules_timers.approval_timer(call.call_id):
+            if command.id == approval_timer(call.call_id):
                 command = replace(command, generation=call.spec.get("timer"))
         real(draft, command)
 
@@ -221,7 +222,8 @@ MUTANTS = (
         "`commit` does not look at owner, claim id and epoch",
         lua(
             "commit",
-            "if s[1] ~= worker or s[2] ~= claim or s[3] ~= epoch then return {'FENCED', num(s[3]), 'claim'} end",
+            "if s[1] ~= worker or s[2] ~= claim or s[3] ~= epoch "
+            "then return {'FENCED', num(s[3]), 'claim'} end",
             "",
         ),
     ),

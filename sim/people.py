@@ -21,6 +21,7 @@ from orchestrator.core.ids import SessionId, new_session_id
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.gateways.client import Client, ClientPorts, Event
 from orchestrator.protocol import ops
+from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 from sim.double import EPOCH_S
 from sim.loop import Lane
@@ -91,7 +92,7 @@ class Person:
         self._diary.sent.setdefault(chosen, op.type)
         self._site.trace.note(self.name, "submits", session[-4:], chosen, op.type)
         try:
-            await self._client.submit(SessionId(session), Submission(chosen, op))
+            await self._client.submit(SessionId(session), Submission(SubmissionId(chosen), op))
         except (SubmissionConflict, QueueFull, UnknownSession) as error:
             self._site.trace.note(self.name, "refused", chosen, type(error).__name__)
             return chosen
@@ -128,7 +129,7 @@ class Person:
             case "path":
                 await self.submits(session, ops.GetPath())
             case _:
-                await self.submits(session, ops.OverrideTurnContext(effort="low"))
+                await self.submits(session, ops.OverrideTurnContext(effort=cast(Any, "low")))
 
     async def shuts(self, session: str) -> None:
         await self.submits(session, ops.Shutdown())

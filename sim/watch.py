@@ -273,7 +273,7 @@ class Watch:
     def worker_ends(self, runners: Sequence[Runner]) -> None:
         """A worker is about to die, or the simulation to end: what does it think?"""
         for runner in runners:
-            position = getattr(runner, "_position", None)
+            position = getattr(runner._journal, "position", None)
             seen = self.sessions.get(str(runner.claim.session))
             if position is None or seen is None or (position.seq, position.head) != (seen.seq, seen.head):
                 continue

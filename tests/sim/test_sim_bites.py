@@ -1,4 +1,4 @@
-"""The simulator finds what is planted: a few of the defects of `sim.mutants`, each in a process of its own."""
+"""The simulator finds what is planted: a few defects of `sim.mutants`, each in a process of its own."""
 
 from __future__ import annotations
 
