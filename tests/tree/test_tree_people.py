@@ -61,7 +61,8 @@ async def test_persons_word_ends_the_roots_wait(forest: Forest) -> None:
     await forest.stage.submit(forest.root, ops.MessageAgent(agent_id=0, text="never mind the child"))
     events = await forest.stage.until(forest.root, "task_complete")
     assert events[-1].msg["last_agent_message"] == "heard"
-    assert "never mind the child" in str(forest.minds.seen_by("root")[-1].input[-1])
+    last = forest.minds.seen_by("root")[-1].input[-1]
+    assert (last["role"], last["content"][0]["text"]) == ("user", "never mind the child")
     gate.open()
     await forest.stage.until(forest.root, "task_complete")
     await forest.check()
