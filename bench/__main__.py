@@ -15,7 +15,7 @@ from typing import Any
 import uvloop
 from rich.console import Console
 
-from bench import broker, crowd, latency, parked, replay, throughput
+from bench import broker, crowd, latency, parked, replay, throughput, trees
 from bench.figures import Figure
 from bench.lab import Lab, lab
 from bench.machine import conditions
@@ -29,6 +29,7 @@ BENCHES: dict[str, Bench] = {
     "throughput": throughput.run,
     "replay": replay.run,
     "parked": parked.run,
+    "trees": trees.run,
 }
 _PIPE_COLUMNS = 110
 

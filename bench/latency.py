@@ -24,8 +24,7 @@ async def run(lab: Lab, quick: bool) -> list[Figure]:
         for _ in range(sessions):
             session = await running.session()
             turns = await take_turns(running, session, each + _WARM)
-            marks = _marks(running)[session]
-            pairs += list(zip(turns, marks, strict=True))[_WARM:]
+            pairs += list(zip(turns, marks(running)[session], strict=True))[_WARM:]
     note = f"{len(pairs)} turns of {sessions} parked sessions, one at a time"
     return [
         spread("submission → request at the stub", [m[0] - t.submitted for t, m in pairs], at_most(6), note),
@@ -34,7 +33,8 @@ async def run(lab: Lab, quick: bool) -> list[Figure]:
     ]
 
 
-def _marks(running: Fleet) -> dict[str, list[Mark]]:
+def marks(running: Fleet) -> dict[str, list[Mark]]:
+    """The stub's notes of every session, in the order of its requests."""
     answer = httpx.get(running.base_url.removesuffix("/v1") + "/marks", trust_env=False)
     found: dict[str, list[Mark]] = answer.json()
     return found

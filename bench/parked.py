@@ -52,22 +52,22 @@ async def run(lab: Lab, quick: bool) -> list[Figure]:
     watch_s = 2.0 if quick else 5.0
     async with fleet(lab, str(_scenario(lab.folder)), "approval_policy=untrusted") as running:
         running.hire(32)
-        alone = await _watch(running, watch_s)
+        alone = await watch(running, watch_s)
         running.dismiss_workers()
-        before = await _used_kib(running)
+        before = await used_kib(running)
         crowd = await _park_by_commits(running, total - real)
         running.hire(32)
         asked = [await running.session() for _ in range(real)]
         await asyncio.gather(*(_park_by_work(running, session) for session in asked))
-        used_kib = (await _used_kib(running) - before) / total
-        with_them, held = await _watch(running, watch_s), await _held(running)
+        grown_kib = (await used_kib(running) - before) / total
+        with_them, claims = await watch(running, watch_s), await held(running)
         weights = await _weights(running, [*asked[: _SAMPLE // 2], *crowd[: _SAMPLE // 2]], total)
     note = f"{total:,} sessions awaiting an approval, {real} of them by the real path, one worker alive"
     return [
-        Figure("worker slots held by parked sessions", held, "slots", at_most(0), note=note),
+        Figure("worker slots held by parked sessions", claims, "slots", at_most(0), note=note),
         *_polling(alone, with_them),
         *_by_key(weights),
-        Figure("Redis memory per session, everything", used_kib, "KiB", note="growth of used_memory"),
+        Figure("Redis memory per session, everything", grown_kib, "KiB", note="growth of used_memory"),
     ]
 
 
@@ -166,7 +166,8 @@ async def _park(running: Fleet, session: SessionId) -> None:
 # ── looking at them ───────────────────────────────────────────────────────────────────────────
 
 
-async def _watch(running: Fleet, seconds: float) -> Watched:
+async def watch(running: Fleet, seconds: float) -> Watched:
+    """Looks on for so long, after a moment in which what was begun may end."""
     await asyncio.sleep(1.0)
     commands, costs, began = await _commands(running), running.costs(), time.monotonic()
     await asyncio.sleep(seconds)
@@ -181,7 +182,7 @@ async def _commands(running: Fleet) -> int:
     return sum(stats["calls"] for name, stats in info.items() if name != "cmdstat_info")
 
 
-async def _held(running: Fleet) -> float:
+async def held(running: Fleet) -> float:
     """Sessions in the workers' hands: members of any lease set."""
     broker = running.opened.broker
     pool = session_pool(running.settings)
@@ -189,7 +190,8 @@ async def _held(running: Fleet) -> float:
     return float(sum([cast(int, await broker.command("ZCARD", key)) for key in keys]))
 
 
-async def _used_kib(running: Fleet) -> float:
+async def used_kib(running: Fleet) -> float:
+    """What Redis's data and buffers take."""
     info = cast(dict[str, Any], await running.opened.broker.command("INFO", "memory"))
     return float(info["used_memory"]) / 1024
 
@@ -200,10 +202,10 @@ async def _weights(running: Fleet, sample: Sequence[SessionId], total: int) -> d
     weights: defaultdict[str, float] = defaultdict(float)
     for session in sample:
         for key in _own_keys(broker.keys, session):
-            weights[_kind(key)] += await _weight(running, key) / len(sample)
+            weights[_kind(key)] += await weight(running, key) / len(sample)
     for shard in range(broker.keys.shards):
         for key in (broker.keys.approvals(shard), broker.keys.sessions(shard), broker.keys.timers(shard)):
-            weights[_kind(key)] += await _weight(running, key) / total
+            weights[_kind(key)] += await weight(running, key) / total
     return {kind: kib for kind, kib in sorted(weights.items(), key=lambda pair: -pair[1]) if kib > 0}
 
 
@@ -223,6 +225,7 @@ def _kind(key: str) -> str:
     return key.partition("}:")[2].partition(":")[0]
 
 
-async def _weight(running: Fleet, key: str) -> float:
+async def weight(running: Fleet, key: str) -> float:
+    """KiB of one key."""
     found = await running.opened.broker.command("MEMORY", "USAGE", key, "SAMPLES", 0)
     return float(cast(int, found or 0)) / 1024

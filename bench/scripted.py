@@ -24,6 +24,7 @@ from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.submission import Submission
 from orchestrator.runtime.journal import Position, Step, Writer
 from orchestrator.runtime.summary import session_meta
+from orchestrator.runtime.tree_step import TreeStep
 
 ANSWER = {
     "type": "message",
@@ -52,13 +53,13 @@ def user_input(n: int) -> bytes:
 def begun(position: Position, epoch: int, payload: bytes) -> Step:
     """A turn begins: the input is taken, the first request decided."""
     submission = parse_submission(payload)
-    return _step(position, epoch, c.Submitted(submission.id, submission.op, "script"), c.BeginRequest())
+    return step_of(position, epoch, c.Submitted(submission.id, submission.op, "script"), c.BeginRequest())
 
 
 def answered(position: Position, epoch: int) -> Step:
     """The model has said its last word: the turn is over."""
     n = position.state.requests
-    return _step(position, epoch, c.ItemCompleted(n, ANSWER), c.ResponseCompleted(n, f"resp_{n}", USAGE))
+    return step_of(position, epoch, c.ItemCompleted(n, ANSWER), c.ResponseCompleted(n, f"resp_{n}", USAGE))
 
 
 def called(position: Position, epoch: int) -> Step:
@@ -68,7 +69,7 @@ def called(position: Position, epoch: int) -> Step:
     call = {"type": "function_call", "name": "shell", "arguments": arguments, "call_id": f"call-{n}"}
     parsed = {"type": "unknown", "cmd": "touch report.txt"}
     wanted = c.Exec(COMMAND, position.state.settings.cwd, (parsed,), key="touch")
-    return _step(
+    return step_of(
         position,
         epoch,
         c.ItemCompleted(n, call),
@@ -90,7 +91,7 @@ def finished(position: Position, epoch: int) -> Step:
         "duration": {"secs": 0, "nanos": 5_000_000},
         "formatted_output": text,
     }
-    return _step(position, epoch, c.CallFinished(call_id, text, (end,)), c.BeginRequest())
+    return step_of(position, epoch, c.CallFinished(call_id, text, (end,)), c.BeginRequest())
 
 
 def whole_turn(position: Position, epoch: int, n: int) -> list[Step]:
@@ -101,7 +102,8 @@ def whole_turn(position: Position, epoch: int, n: int) -> list[Step]:
     return steps
 
 
-def _step(position: Position, epoch: int, *commands: c.Command) -> Step:
+def step_of(position: Position, epoch: int, *commands: c.Command) -> Step:
+    """The decisions that these commands lead to, one after the other."""
     now_ms = int(time.time() * 1000)
     step = Step(position, Writer(epoch, secrets.token_bytes), now_ms)
     for command in commands:
@@ -125,6 +127,7 @@ class Hand:
 
     async def commit(self, step: Step, release: Release = "keep") -> None:
         meta = session_meta(step.position, step.at_ms) if release != "keep" else None
+        tree = step.tree or TreeStep()
         answer = await self._broker.commit(
             CommitRequest(
                 self._claimed.claim,
@@ -134,7 +137,15 @@ class Hand:
                 tuple(step.entries),
                 tuple(step.events),
                 cursor=self._claimed.sq_tip,
+                timers_set=tuple(step.timers_set),
                 approvals_open=tuple(step.approvals_open),
+                mail=tuple(tree.mail),
+                children=tuple(tree.children),
+                tree_events=tree.events_after(0),
+                summary=tree.summary,
+                draws=tuple(tree.draws),
+                unless_marked=tree.unless_marked,
+                settlements=tuple(tree.settlements),
                 status=step.position.state.status,
                 meta=meta,
                 release=release,

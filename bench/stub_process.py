@@ -1,8 +1,8 @@
 """The model stub as a process of its own, with a watch on it: `python -m bench.stub_process SCRIPT`.
 
-SCRIPT is a behaviour's name or a scenario file. `GET /marks` tells when each request of a session was
-seen and when its last byte was given to the kernel, on CLOCK_MONOTONIC, which all processes share.
-Ends with its standard input.
+SCRIPT is a behaviour's name, a scenario file, or `trees` or `slow-trees` (`tree_script`). `GET /marks`
+tells when each request of a session was seen and when its last byte was given to the kernel, on
+CLOCK_MONOTONIC, which all processes share. Ends with its standard input.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import uvloop
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from bench.tree_script import TreeScript
 from orchestrator.model.stub import Scenario, Script, behaviour, build_app
 
 
@@ -50,6 +51,8 @@ def _session(scope: Scope) -> str:
 
 
 def _script(name: str) -> Script:
+    if name.endswith("trees"):
+        return TreeScript(slow=name.startswith("slow"))
     return Scenario.read(Path(name)) if name.endswith(".json") else behaviour(name)
 
 

@@ -37,9 +37,11 @@ async def take_turns(fleet: Fleet, session: SessionId, count: int) -> list[Turn]
         return [await _turn(fleet, session, f"turn-{n}", events) for n in range(count)]
 
 
-async def submit_turn(fleet: Fleet, session: SessionId, name: str) -> None:
+async def submit_turn(
+    fleet: Fleet, session: SessionId, name: str, text: str = "Say that you are done."
+) -> None:
     """Submits a user's input under the id `name`."""
-    op = ops.UserInput(items=(TextInput(text="Say that you are done."),))
+    op = ops.UserInput(items=(TextInput(text=text),))
     await fleet.client.submit(session, Submission(SubmissionId(name), op))
 
 
