@@ -7,11 +7,14 @@
 A line of the first two is the stored entry with its large texts put back, and its place
 (`seq`, `epoch`, `salt`, `chain`) beside it. Taking both away again by the rule that `core`
 stores by gives the stored bytes, which is what the chain covers. A redacted entry has lost
-payload and salt; its `digest` is left. Pure: lines in, values out.
+payload and salt; its `digest` is left. What a fork inherited is one entry of a full export,
+with the texts inside it beside it (`texts`); an exported file has it as lines of their own
+(`inherited`), proved by the fact that they stand for. Pure: lines in, values out.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -22,10 +25,11 @@ from orchestrator.broker.records import StoredEntry
 from orchestrator.core.blobs import INLINE_BYTES, externalise, is_reference
 from orchestrator.core.chain import BrokenLink, Link, first_broken, next_chain, payload_digest
 from orchestrator.core.entries import Entry
+from orchestrator.runtime.inherited_lines import Inherited, proves, texts_inside
 
 FORMAT = "dendro-rollout"
 VERSION = 1
-PLACE = frozenset({"seq", "epoch", "salt", "chain", "digest", "omitted"})
+PLACE = frozenset({"seq", "epoch", "salt", "chain", "digest", "omitted", "inherited", "texts"})
 """Fields beside an entry that are not part of it."""
 
 Kind = Literal["full", "exported", "foreign"]
@@ -67,6 +71,8 @@ class FileLine:
     entry: Entry | None
     place: Place | None
     omitted: tuple[Omitted, ...] = ()
+    inherited: Inherited | None = None
+    """For a line that stands for a part of a fact: its payload as the file has it, and its mark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +123,8 @@ def full_line(entry: StoredEntry, text_of: Callable[[str], str | None]) -> bytes
     value = orjson.loads(entry.payload)
     if b'"$blob"' in entry.payload:
         value["payload"] = _put_back(value["payload"], text_of)
-    return orjson.dumps({**value, **place}) + b"\n"
+    inside = texts_inside(value["payload"], text_of)
+    return orjson.dumps({**value, **place, **({"texts": inside} if inside else {})}) + b"\n"
 
 
 def _put_back(value: Any, text_of: Callable[[str], str | None]) -> Any:
@@ -205,12 +212,23 @@ def _file_line(number: int, value: dict[str, Any], blobs: dict[str, bytes]) -> F
     kind, timestamp, payload = own.get("type"), own.get("timestamp"), own.get("payload")
     if not isinstance(kind, str) or not isinstance(timestamp, str) or not isinstance(payload, dict):
         raise BadLine(number, "timestamp, type and a payload object are required")
+    _keep_texts(value, blobs)
+    inherited = (payload, dict(value["inherited"])) if "inherited" in value else None
     stored = orjson.dumps(own)
     if len(stored) > INLINE_BYTES:
         own["payload"] = externalise(payload, blobs)
         stored = orjson.dumps(own)
     place = _place(value, stored) if "chain" in value and "seq" in value else None
-    return FileLine(number, timestamp, Entry(kind, own["payload"], own.get("id", "")), place, omitted)
+    entry = Entry(kind, own["payload"], own.get("id", ""))
+    return FileLine(number, timestamp, entry, place, omitted, inherited)
+
+
+def _keep_texts(value: Mapping[str, Any], blobs: dict[str, bytes]) -> None:
+    for digest, text in dict(value.get("texts", {})).items():
+        content = text.encode("utf-8", "surrogatepass")
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise ValueError(f"the text {digest[:12]}… is not what its name says")
+        blobs[digest] = content
 
 
 def _place(value: Mapping[str, Any], stored: bytes) -> Place:
@@ -231,6 +249,7 @@ class ChainWalk:
         self.head = head
         self.seq = 0
         self._secret = secret
+        self._inherited: list[Inherited] = []
 
     def take(self, links: Sequence[Link]) -> BrokenLink | None:
         """The first of the next links that does not follow; None moves on to behind them."""
@@ -245,6 +264,13 @@ class ChainWalk:
 
     def take_line(self, line: FileLine) -> BrokenLink | None:
         """The same for a line of a file and the facts that were left out before it."""
+        if line.inherited is not None:
+            self._inherited.append(line.inherited)
+            return None
+        digests = {fact.seq: fact.digest for fact in line.omitted}
+        if self._inherited and not proves(self._inherited, digests):
+            return self.unproved()
+        self._inherited.clear()
         links: list[Link] = []
         head = self.head
         for fact in line.omitted:
@@ -255,3 +281,9 @@ class ChainWalk:
             return BrokenLink(self.seq + 1, f"line {line.number} has no place in the chain")
         place = line.place
         return self.take([*links, Link(place.seq, place.epoch, place.digest, place.chain)])
+
+    def unproved(self) -> BrokenLink | None:
+        """What is wrong at the file's end: inherited lines that no line has followed which proves them."""
+        if not self._inherited:
+            return None
+        return BrokenLink(self.seq + 1, "the conversation that it inherited is not the one its log names")

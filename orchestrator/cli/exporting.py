@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
@@ -76,7 +76,7 @@ async def exported(found: Opened, head: SessionHead, full: bool) -> AsyncIterato
     """The file's lines as they are read; raises `Fault` if the log is not all there."""
     from orchestrator.cli.export_file import full_line
     from orchestrator.cli.faults import Fault
-    from orchestrator.runtime.export import blob_hashes, export_lines, is_fact
+    from orchestrator.runtime.export import export_lines, is_fact
 
     carried: list[StoredEntry] = []
     last = 0
@@ -85,12 +85,24 @@ async def exported(found: Opened, head: SessionHead, full: bool) -> AsyncIterato
         carried.append(entry)
         if full or not is_fact(entry):
             # One line at a time: the large texts of many would not fit into memory together.
-            texts = await found.large_texts(head.tree, blob_hashes(carried))
+            texts = await _texts_of(found, head, carried)
             lines = (full_line(e, texts.get) for e in carried) if full else export_lines(carried, texts.get)
             yield b"".join(lines)
             carried = []
     if last < head.seq:
         raise Fault(f"entry {last + 1} of session {head.session} is missing; `dendro verify` tells more")
+
+
+async def _texts_of(found: Opened, head: SessionHead, entries: Sequence[StoredEntry]) -> dict[str, str]:
+    """All texts that the entries refer to, those inside inherited conversations too."""
+    from orchestrator.runtime.inherited_lines import missing_texts
+
+    texts: dict[str, str] = {}
+    asked: set[str] = set()
+    while missing := missing_texts(entries, texts.get) - asked:
+        asked |= missing
+        texts |= await found.large_texts(head.tree, missing)
+    return texts
 
 
 @contextmanager

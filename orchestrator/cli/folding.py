@@ -126,7 +126,8 @@ def fold_file(path: Path, at: int | None, secret: bytes) -> Folded:
 def _fold_lines(text: RolloutText, result: Folded, at: int | None, secret: bytes) -> None:
     walk = ChainWalk(GENESIS, secret)
     for line in text.lines:
-        seq = line.place.seq if line.place else result.seq + 1
+        seq = result.seq + (line.inherited is None)
+        seq = line.place.seq if line.place else seq
         if at is not None and seq > at:
             return
         if text.kind != "foreign":
@@ -144,7 +145,8 @@ def _fold_lines(text: RolloutText, result: Folded, at: int | None, secret: bytes
                 raise BadLine(line.number, f"it does not fit what came before ({error})") from None
         result.passed(seq)
         result.head = walk.head
-    if text.header is not None and at is None and result.seq < text.header.seq:
+    result.broken = walk.unproved() if at is None else None
+    if text.header is not None and at is None and not result.broken and result.seq < text.header.seq:
         result.broken = BrokenLink(result.seq + 1, f"missing: the file should go on to {text.header.seq}")
 
 

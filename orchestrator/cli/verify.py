@@ -103,6 +103,7 @@ def _of_file(settings: Settings, path: Path) -> Verdict:
                 broken = walk.take_line(line)
                 if broken is not None:
                     break
+            broken = broken or walk.unproved()
     except BadLine as error:
         raise Fault(f"{path}: {error}") from None
     header = text.header

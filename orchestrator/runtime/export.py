@@ -3,7 +3,8 @@
 The stream is the truth. The file is brought up to date when the session comes to rest,
 before `shutdown_complete` and before `conversation_path` is told. It holds the peer's line
 shapes with our own fields beside them; facts of the one own type are left out, but for
-their place in the chain (`omitted`), so that the file can be verified without Redis.
+their place in the chain (`omitted`), so that the file can be verified without Redis. What a
+fork inherited stands in it item by item (`inherited_lines`): the file needs no other.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from orchestrator.core.chain import payload_digest
 from orchestrator.core.entries import DENDRO
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.runtime.full_log import read_all
+from orchestrator.runtime.inherited_lines import inherited_lines, missing_texts
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.segments import BrokenArchive
@@ -43,7 +45,7 @@ class RolloutFile:
         """
         entries = [entry for entry in fresh if entry.seq <= seq]
         while True:
-            await ports.texts.fetch(self._tree, blob_hashes(entries))
+            await self._fetch_texts(ports, entries)
             through, whole = self._append(entries, seq, ports.texts.get)
             if whole:
                 return through
@@ -72,6 +74,12 @@ class RolloutFile:
             file.write(b"".join(export_lines(lacking, text_of)))
             return max((e.seq for e in lacking if not is_fact(e)), default=through), True
 
+    async def _fetch_texts(self, ports: Ports, entries: Sequence[StoredEntry]) -> None:
+        asked: set[str] = set()
+        while missing := missing_texts(entries, ports.texts.get) - asked:
+            asked |= missing
+            await ports.texts.fetch(self._tree, missing)
+
     async def _read(self, ports: Ports, after: int, through: int) -> list[StoredEntry]:
         return list(await read_all(ports.broker, ports.archive, self._session, after, through))
 
@@ -96,15 +104,19 @@ def export_lines(entries: Iterable[StoredEntry], text_of: Callable[[str], str | 
     gives the stored bytes that the chain covers.
     """
     omitted: list[list[Any]] = []
+    inherited: list[bytes] = []
     for entry in entries:
         value = orjson.loads(entry.payload)
         if value["type"] == DENDRO:
             omitted.append([entry.seq, entry.epoch, payload_digest(entry.salt, entry.payload).hex()])
+            inherited += inherited_lines(entry, text_of)
             continue
+        # Only with the line that names their fact's digest: they have no place of their own.
+        yield from inherited
         value["payload"] = resolve(value["payload"], text_of)
         place = {"seq": entry.seq, "epoch": entry.epoch, "salt": entry.salt.hex(), "chain": entry.chain.hex()}
         yield orjson.dumps({**value, **place, **({"omitted": omitted} if omitted else {})}) + b"\n"
-        omitted = []
+        omitted, inherited = [], []
 
 
 def blob_hashes(entries: Iterable[StoredEntry]) -> set[str]:
@@ -116,7 +128,8 @@ def blob_hashes(entries: Iterable[StoredEntry]) -> set[str]:
 def last_exported(file: BinaryIO) -> int:
     """The `seq` of the file's last whole line; 0 if it has none.
 
-    A line torn by a crash is cut off: the stream still has it, and it is written again.
+    What a crash tore is cut off, a line or what was inherited before it: the stream still has
+    it, and it is written again.
     """
     size = file.seek(0, 2)
     start = size
@@ -130,4 +143,20 @@ def last_exported(file: BinaryIO) -> int:
             break
     if start + end < size:
         file.truncate(start + end)
-    return int(orjson.loads(tail[begin:end])["seq"]) if end else 0
+    if not end:
+        return 0
+    last = orjson.loads(tail[begin:end])
+    return int(last["seq"]) if "seq" in last else _cut_inherited(file)
+
+
+def _cut_inherited(file: BinaryIO) -> int:
+    """Cuts a run of inherited lines that lacks its end; they stand near the file's beginning."""
+    file.seek(0)
+    kept, seq, at = 0, 0, 0
+    for line in file:
+        at += len(line)
+        value = orjson.loads(line)
+        if "seq" in value:
+            kept, seq = at, int(value["seq"])
+    file.truncate(kept)
+    return seq

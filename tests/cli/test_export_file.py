@@ -14,10 +14,16 @@ from hypothesis import strategies as st
 from orchestrator.broker.records import StoredEntry
 from orchestrator.cli.export_file import BadLine, ChainWalk, Header, RolloutText, full_line, read_rollout
 from orchestrator.core import entries as e
+from orchestrator.core.blobs import externalise
 from orchestrator.core.chain import GENESIS, BrokenLink, next_chain, payload_digest
 from orchestrator.core.entries import Entry
+from orchestrator.core.evolve import evolve
+from orchestrator.core.history import INHERITED, user_message
+from orchestrator.core.inheritance import bequest, opened
+from orchestrator.core.state import State
 from orchestrator.core.stored import decode_entry, encode_entry
 from orchestrator.runtime.export import export_lines
+from orchestrator.runtime.inherited_lines import missing_texts
 
 SECRET = b"a key"
 TEXTS = st.text(max_size=40) | st.text(min_size=1, max_size=3).map(lambda t: t * 4000)
@@ -152,3 +158,76 @@ def test_a_full_export_tells_the_live_fold_to_whoever_reads_it() -> None:
     read = read_rollout([header.encode()]).header
     assert read == header
     assert dataclasses.asdict(header)["key_id"] == "2026"
+
+
+# ── forks ─────────────────────────────────────────────────────────────────────────────────────
+
+LONG = "y" * 6000
+
+
+def grandchild(begin: str = "begin") -> tuple[list[StoredEntry], dict[str, str], list[Any]]:
+    """A fork of a fork, its texts, and the conversation that it inherited."""
+    output = {"type": "function_call_output", "call_id": "c1"}
+    called = {"type": "function_call", "name": "shell", "arguments": "{}", "call_id": "c1"}
+    texts: dict[str, bytes] = {}
+    first = [user_message(begin), called, externalise({**output, "output": LONG}, texts)]
+    begun = externalise(dict(e.forked({"session": "a"}, bequest(first, frozenset())).payload), texts)
+    second = [{"type": INHERITED, "content": begun["content"]}, user_message("go on")]
+    fact = e.forked({"session": "b", "seq": 7, "chain": "00"}, bequest(second, frozenset()))
+    log, more = stored([e.event("", "session_configured"), fact, e.item(user_message("mine"))])
+    whole = [user_message(begin), called, {**output, "output": LONG}, user_message("go on")]
+    return log, {**more, **{digest: text.decode() for digest, text in texts.items()}}, whole
+
+
+@pytest.mark.parametrize("begin", ["begin", "begin" * 3_000, "ä" * 1_900])
+def test_an_export_of_a_fork_has_what_it_inherited_and_proves_it(begin: str) -> None:
+    log, texts, whole = grandchild(begin)
+    known: dict[str, str] = {}
+    while missing := missing_texts(log, known.get):
+        known |= {digest: texts[digest] for digest in missing}
+    assert known == texts
+    lines = list(export_lines(log, texts.get))
+    values = [orjson.loads(line) for line in lines]
+    assert [value["payload"] for value in values][1:-1] == whole
+    assert {value["type"] for value in values[1:-1]} == {"response_item"}
+    assert broken(read_rollout(lines)) is None
+
+
+@pytest.mark.parametrize("place", [1, 2, 3, 4])
+def test_an_altered_item_of_what_a_fork_inherited_is_found(place: int) -> None:
+    log, texts, _ = grandchild()
+    lines = list(export_lines(log, texts.get))
+    altered = [b"begin", b"shell", b"yyyy", b"go on"][place - 1]
+    lines[place] = lines[place].replace(altered, b"xxxx", 1)
+    found = broken(read_rollout(lines))
+    assert found is not None
+    assert "inherited" in found.reason
+
+
+def test_a_removed_item_of_what_a_fork_inherited_is_found() -> None:
+    log, texts, _ = grandchild()
+    lines = list(export_lines(log, texts.get))
+    for place in range(1, 5):
+        assert broken(read_rollout([*lines[:place], *lines[place + 1 :]])) is not None
+
+
+def test_a_file_that_ends_within_what_was_inherited_is_not_whole() -> None:
+    log, texts, _ = grandchild()
+    walk = ChainWalk(GENESIS, SECRET)
+    for line in read_rollout(list(export_lines(log, texts.get))[:3]).lines:
+        assert walk.take_line(line) is None
+    assert walk.unproved() is not None
+
+
+def test_a_full_export_of_a_fork_holds_the_texts_inside_what_it_inherited() -> None:
+    log, texts, whole = grandchild()
+    kept: dict[str, bytes] = {}
+    text = read_rollout(full(log, texts), kept)
+    state = State()
+    for line in text.lines:
+        assert line.entry is not None
+        assert line.place is not None
+        state = evolve(state, line.entry, line.place.seq)
+    known = {digest: content.decode() for digest, content in kept.items()}
+    assert list(opened(state.history, known.get)) == [*whole, user_message("mine")]
+    assert broken(read_rollout(full(log, texts))) is None

@@ -10,7 +10,10 @@ from typing import Any, cast
 import orjson
 
 from orchestrator.broker.records import StoredEntry
+from orchestrator.core.entries import forked
+from orchestrator.core.history import user_message
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.inheritance import bequest
 from orchestrator.runtime.export import RolloutFile
 from orchestrator.runtime.ports import Ports
 
@@ -103,3 +106,21 @@ async def test_two_runners_of_one_process_do_not_wait_for_each_other_for_ever(tm
     log.held_back.set()
     assert await first == 4
     assert _seqs(path) == [1, 2, 4]
+
+
+async def test_what_a_crash_left_of_an_inherited_conversation_is_written_again(tmp_path: Path) -> None:
+    log, path = Log("effe"), tmp_path / "r.jsonl"
+    items = [user_message("one"), user_message("two")]
+    line = {
+        "timestamp": "t",
+        "type": "dendro",
+        "payload": dict(forked({}, bequest(items, frozenset())).payload),
+    }
+    log.entries[2] = StoredEntry(3, 1, orjson.dumps(line), b"salt", b"chain")
+    await log.exported(path, 4)
+    whole = path.read_bytes().splitlines(keepends=True)
+    assert [orjson.loads(line)["payload"] for line in whole[1:-1]] == items
+    for torn in (b"".join(whole[:2]), b"".join(whole[:3]) + whole[3][:20]):
+        path.write_bytes(torn)
+        assert await log.exported(path, 4) == 4
+        assert path.read_bytes() == b"".join(whole)

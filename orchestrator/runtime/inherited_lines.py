@@ -1,0 +1,143 @@
+"""A fork's conversation in an export: its lines, and the proof that they are what its log names.
+
+The log of a fork holds its parent's conversation as one text, in a fact. A file that another
+program opens has the items in its place, as `response_item` lines without a place in the
+chain, marked `inherited`:
+
+    depth   0 for the parent's own part, 1 for what the parent had inherited itself, and so on
+    raw     the item as the text holds it, where that has references to large texts
+    fact    on the first line of a run: the fact as it is stored, but for its text, and its salt
+
+Items of one depth make up one text again, byte by byte, deeper ones first. So the fact's
+digest, which the next line's `omitted` names, proves every item. Knows nothing of files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from orchestrator.broker.records import StoredEntry
+from orchestrator.core.blobs import externalise, is_reference, references, resolve
+from orchestrator.core.chain import payload_digest
+from orchestrator.core.entries import RESPONSE_ITEM
+from orchestrator.core.history import INHERITED, Item
+from orchestrator.core.inheritance import needed
+
+TextOf = Callable[[str], str | None]
+FORKED = b'"forked"'
+
+
+def missing_texts(entries: Iterable[StoredEntry], text_of: TextOf) -> set[str]:
+    """The texts that entries refer to and `text_of` does not have, those inside inherited ones too.
+
+    What an inherited conversation refers to is known only when it is there: hence ask again.
+    """
+    found: set[str] = set()
+    for entry in entries:
+        if b'"$blob"' in entry.payload or FORKED in entry.payload:
+            payload = orjson.loads(entry.payload)["payload"]
+            found.update(digest for digest in references(payload) if text_of(digest) is None)
+            found |= needed(_wrapped(payload), text_of)
+    return found
+
+
+def texts_inside(payload: Mapping[str, Any], text_of: TextOf) -> dict[str, str]:
+    """The texts that the items of a fork's fact refer to, by hash: what its own text does not hold."""
+    asked: dict[str, str] = {}
+
+    def noted(digest: str) -> str | None:
+        text = text_of(digest)
+        if text is not None:
+            asked[digest] = text
+        return text
+
+    needed(_wrapped(payload), noted)
+    return {digest: text for digest, text in asked.items() if digest not in set(references(payload))}
+
+
+def _wrapped(payload: Mapping[str, Any]) -> list[Item]:
+    if payload.get("kind") != "forked" or "content" not in payload:
+        return []
+    return [{"type": INHERITED, "content": payload["content"]}]
+
+
+# ── writing ───────────────────────────────────────────────────────────────────────────────────
+
+
+def inherited_lines(entry: StoredEntry, text_of: TextOf) -> list[bytes]:
+    """The lines for a fork's fact; none for any other, or if its text is not stored any more."""
+    if FORKED not in entry.payload:
+        return []
+    value = orjson.loads(entry.payload)
+    items = list(_items(_wrapped(value["payload"]), text_of, depth=-1))
+    if not items:
+        return []
+    value["payload"]["content"] = None
+    marks: list[dict[str, Any]] = [{"depth": depth} for depth, _ in items]
+    marks[0]["fact"] = {"seq": entry.seq, "salt": entry.salt.hex(), "stored": value}
+    return [
+        _line(value["timestamp"], item, mark, text_of) for (_, item), mark in zip(items, marks, strict=True)
+    ]
+
+
+def _items(items: Iterable[Item], text_of: TextOf, depth: int) -> Iterator[tuple[int, Item]]:
+    for item in items:
+        if item.get("type") != INHERITED:
+            yield depth, item
+            continue
+        content: Any = item["content"]
+        text = text_of(content["$blob"]) if is_reference(content) else content
+        yield from _items(orjson.loads(text) if text is not None else (), text_of, depth + 1)
+
+
+def _line(timestamp: str, item: Item, mark: dict[str, Any], text_of: TextOf) -> bytes:
+    if next(references(item), None) is not None:
+        mark = {**mark, "raw": item}
+    line = {"timestamp": timestamp, "type": RESPONSE_ITEM, "payload": resolve(item, text_of)}
+    return orjson.dumps({**line, "inherited": mark}, default=dict) + b"\n"
+
+
+# ── proving ───────────────────────────────────────────────────────────────────────────────────
+
+Inherited = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""A line's payload and its mark."""
+
+
+def proves(run: Sequence[Inherited], digests: Mapping[int, bytes]) -> bool:
+    """Whether a run of inherited lines is what the fact says whose digest stands under its number."""
+    try:
+        fact = run[0][1]["fact"]
+        stored = fact["stored"]
+        stored["payload"]["content"] = _content(run)
+        digest = payload_digest(bytes.fromhex(fact["salt"]), orjson.dumps(stored))
+        same = all(_shown(mark.get("raw", payload), payload) for payload, mark in run)
+        return same and digests.get(fact["seq"]) == digest
+    except (KeyError, TypeError, ValueError):
+        return False
+
+
+def _content(run: Sequence[Inherited]) -> Any:
+    """The text of the whole run as its fact stores it: in place, or as a reference if it is large."""
+    content: Any = None
+    for depth in range(max(mark["depth"] for _, mark in run), -1, -1):
+        items: list[Any] = [] if content is None else [{"type": INHERITED, "content": content}]
+        items += [mark.get("raw", payload) for payload, mark in run if mark["depth"] == depth]
+        content = externalise({"content": orjson.dumps(items).decode()}, {})["content"]
+    return content
+
+
+def _shown(raw: Any, shown: Any) -> bool:
+    """Whether `shown` is `raw` with texts in the place of references, or the word that they are gone."""
+    if is_reference(raw):
+        gone = resolve(raw, lambda _: None)
+        text = shown.encode("utf-8", "surrogatepass")
+        return bool(shown == gone or hashlib.sha256(text).hexdigest() == raw["$blob"])
+    if isinstance(raw, dict) and isinstance(shown, dict):
+        return raw.keys() == shown.keys() and all(_shown(raw[key], shown[key]) for key in raw)
+    if isinstance(raw, list) and isinstance(shown, list):
+        return len(raw) == len(shown) and all(map(_shown, raw, shown))
+    return bool(raw == shown)
