@@ -34,7 +34,8 @@ def cancel(
         float, typer.Option("--timeout", metavar="S", min=0, help="Seconds to wait for the proof.")
     ] = 60.0,
     force: Annotated[
-        bool, typer.Option("--force", help=f"Take claims from workers that have not acted after {10} s.")
+        bool,
+        typer.Option("--force", help=f"After {FORCE_AFTER_S:g} s take claims from workers that do not act."),
     ] = False,
 ) -> None:
     """Cancels an agent and everything below it, for good; the root, and its tree.
