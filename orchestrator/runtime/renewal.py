@@ -20,7 +20,8 @@ failure, and what saves us:
     Redis went back         claim id, seq and head no longer match: fenced at the next write
 
 Renewal runs in a thread of its own with its own connection: a loop that is busy folding a
-long log must not lose its claims, a loop that is stuck must.
+long log must not lose its claims, a loop that is stuck must. `docs/claims.md` argues all of it
+in full: variables, actions, invariants.
 """
 
 from __future__ import annotations
