@@ -35,6 +35,17 @@ class Position:
     head: bytes
 
 
+@dataclass(slots=True)
+class Journal:
+    """Where the session's log stands: set by a load, moved by accepted commits and by nothing else."""
+
+    position: Position = field(init=False)
+
+    @property
+    def state(self) -> State:
+        return self.position.state
+
+
 @dataclass(frozen=True, slots=True)
 class Writer:
     """Under what entries are written: the claim's epoch, the chain's key, randomness for salts."""

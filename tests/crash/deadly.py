@@ -150,6 +150,6 @@ def deadly_parts(doom: Doom) -> Iterator[None]:
         mock.patch.object(deploying, "connect", lambda config: DeadlyWire(connect(config), doom)),
         mock.patch.object(worker, "Ports", deadly_ports),
         mock.patch.object(apply, "_switch", deadly_switch),
-        mock.patch("orchestrator.runtime.runner.RolloutFile", DeadlyFile),
+        mock.patch("orchestrator.runtime.copies.RolloutFile", DeadlyFile),
     ):
         yield

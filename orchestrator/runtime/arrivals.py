@@ -1,0 +1,153 @@
+"""What arrives for a claimed session: the entries of its SQ, and the results of its effects.
+
+Everything waits in one inbox, in the order of its arrival, with what a decision will need to
+know of other agents already looked up. What an arrival means is not known here, nor whether
+the step that decides it is committed; only how far the SQ was read and decided.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from orchestrator.broker.records import START, SqEntry
+from orchestrator.core import commands as c
+from orchestrator.core.draft import Decision
+from orchestrator.core.ids import SessionId
+from orchestrator.core.replacing import replace
+from orchestrator.core.rules_standing import REAP_TIMER
+from orchestrator.protocol.ops import CancelAgent, ExecApproval, MessageAgent, PatchApproval
+from orchestrator.runtime.held import Held
+from orchestrator.runtime.intake import command_of, with_images
+from orchestrator.runtime.trees import TreeLookups
+from orchestrator.runtime.trial import Arrival
+
+SQ_PAGE = 100
+
+
+class Arrivals:
+    """What one session has been told and has not decided yet, and the signal that there is more."""
+
+    def __init__(self, held: Held) -> None:
+        claimed = held.claimed
+        self.inbox: deque[Arrival] = deque()
+        self.unread = claimed.sq_tip != claimed.cursor
+        """Whether the SQ may hold more than was read."""
+        self.cursor = claimed.cursor
+        """The SQ entry decided last; the log has consumed it once that step is committed."""
+        self.resting = False
+        """Whether the runner waits for news, so that no step is under way."""
+        self._held = held
+        self._read_to = claimed.cursor
+        self._wake = asyncio.Event()
+
+    def __bool__(self) -> bool:
+        """Whether anything is left to read or to decide."""
+        return bool(self.inbox) or self.unread
+
+    # ── what is told ──────────────────────────────────────────────────────────────────────────
+
+    def poke(self, tip: str | None) -> None:
+        """Something may be in the SQ; `tip`, if known, is its last entry."""
+        if tip is None or self._is_news(tip):
+            self.unread = True
+            self.wake()
+
+    def tip_is(self, tip: str) -> None:
+        """What a commit saw of the SQ; the runner is in a step, and looks again without being woken."""
+        self.unread = self.unread or self._is_news(tip)
+
+    def push(self, command: c.Command) -> None:
+        """An effect's result."""
+        self.add((command, None))
+
+    def add(self, arrival: Arrival) -> None:
+        self.inbox.append(arrival)
+        self.wake()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    async def news(self) -> None:
+        """Returns when something was told since the last time."""
+        self.resting = True
+        await self._wake.wait()
+        self._wake.clear()
+        self.resting = False
+
+    # ── the SQ ────────────────────────────────────────────────────────────────────────────────
+
+    async def accept_first(self) -> None:
+        """Takes the entries that came with the claim."""
+        first = self._held.claimed.first
+        await self._accept(first)
+        if not self._is_news(self._held.claimed.sq_tip):
+            self.unread = False
+
+    async def read(self) -> None:
+        """Reads the SQ to its end, or until a step has enough to decide."""
+        session = self._held.claim.session
+        while self.unread and len(self.inbox) < SQ_PAGE:
+            self.unread = False
+            page = await self._held.writing.insist(
+                lambda: self._held.ports.broker.read_sq(session, self._read_to, SQ_PAGE)
+            )
+            if page is None:
+                return
+            # A poke during the read may be about an entry that came after it.
+            self.unread = self.unread or len(page) == SQ_PAGE
+            await self._accept(page)
+
+    async def _accept(self, entries: tuple[SqEntry, ...]) -> None:
+        for entry in entries:
+            command = await self._with_lookups(command_of(entry), entry)
+            self.inbox.append((await with_images(command), entry.id))
+            self._read_to = entry.id
+
+    async def _with_lookups(self, command: c.Command | Decision, entry: SqEntry) -> c.Command | Decision:
+        """What a person says may be meant for an agent below: who and what is there is looked up for it."""
+        if isinstance(command, c.TimerFired) and command.id == REAP_TIMER:
+            await self._reap()
+        state, writing = self._held.journal.state, self._held.writing
+        if not isinstance(command, c.Submitted) or not state.facts.is_root:
+            return command
+        lookups = TreeLookups.of(self._held.ports, state.facts)
+        match command.op:
+            case ExecApproval() | PatchApproval() if state.tree.children:
+                below = await writing.insist(lambda: lookups.pending_below(entry.at_ms))
+                return replace(command, below=below or ())
+            case MessageAgent(agent_id=agent_id) | CancelAgent(agent_id=agent_id):
+                agents = await writing.insist(lambda: lookups.target_and_below(agent_id))
+                return replace(command, agents=agents or ())
+            case _:
+                return command
+
+    async def _reap(self) -> None:
+        """Takes cancelled agents from workers that do nothing with them: the next one finds the cancel."""
+        children = self._held.journal.state.tree.children.values()
+        stuck = [SessionId(child.session) for child in children if child.ending]
+        if stuck:
+            tree, broker = self._held.claim.tree, self._held.ports.broker
+            await self._held.writing.insist(lambda: broker.revoke_tree(tree, stuck))
+
+    def _is_news(self, tip: str) -> bool:
+        return _number(tip) > _number(self._read_to)
+
+    # ── the cursor ────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def moved(self) -> bool:
+        """Whether entries were decided that the log has not consumed."""
+        return self.cursor != self._consumed
+
+    def rewind(self) -> None:
+        """The step that decided the last entries came to nothing."""
+        self.cursor = self._consumed
+
+    @property
+    def _consumed(self) -> str:
+        return self._held.writing.cursor(self._held.claimed.cursor)
+
+
+def _number(sq_id: str) -> int:
+    return int((sq_id or START).partition("-")[0])

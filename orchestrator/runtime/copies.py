@@ -1,0 +1,68 @@
+"""What is kept of a session beside its log: snapshots, and the rollout's file.
+
+Both follow the log and can be made again from it. When one is due to be written is the
+runner's business, and what becomes of the claim when a snapshot shows that it is over.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.broker.records import Fenced, Stored, StoredEntry
+from orchestrator.core.snapshot import encode_snapshot
+from orchestrator.runtime.export import RolloutFile
+from orchestrator.runtime.held import Held
+from orchestrator.runtime.journal import Step
+from orchestrator.runtime.loading import Loaded
+from orchestrator.runtime.log import log
+
+
+class Copies:
+    """How far the copies of one session have come, and what of its log they still lack."""
+
+    def __init__(self, held: Held) -> None:
+        self._held = held
+        self._snapshot_seq = held.claimed.snapshot_seq
+        self._unexported: list[StoredEntry] = []
+
+    def begin(self, loaded: Loaded) -> None:
+        self._unexported = list(loaded.unexported)
+
+    def committed(self, step: Step) -> None:
+        """A step is in the log now, and in no copy."""
+        epoch, first = self._held.claim.epoch, step.base.seq + 1
+        self._unexported += [
+            StoredEntry(seq, epoch, entry.payload, entry.salt, entry.chain)
+            for seq, entry in enumerate(step.entries, first)
+        ]
+
+    def left(self) -> Loaded:
+        """What the session's next runner may begin with, if it runs in this process."""
+        return Loaded(self._held.journal.position, tuple(self._unexported))
+
+    def snapshot_due(self, seq: int) -> bool:
+        return seq - self._snapshot_seq >= self._held.config.snapshot_every
+
+    async def snapshot(self) -> bool:
+        """False if the claim is over, or Redis went back behind the commit that it had just taken."""
+        claim, broker, position = self._held.claim, self._held.ports.broker, self._held.journal.position
+        seq = position.seq
+        data = encode_snapshot(position.state, seq, position.head)
+        stored = await self._held.writing.insist(lambda: broker.snapshot(claim, seq, data))
+        if isinstance(stored, Stored):
+            self._snapshot_seq = seq
+        elif stored is not None and (isinstance(stored, Fenced) or stored.reason == "ahead"):
+            log.warning("session %s was lost: its snapshot of entry %d was refused", claim.session, seq)
+            return False
+        return True
+
+    async def export(self) -> None:
+        """Brings the rollout's file to where the log stands."""
+        position, claim = self._held.journal.position, self._held.claim
+        path = position.state.facts.rollout_path
+        if not path or not position.state.native:
+            self._unexported.clear()
+            return
+        file = RolloutFile(Path(path), claim.session, claim.tree)
+        through = await file.bring_up_to(self._held.ports, position.seq, self._unexported)
+        self._unexported = [entry for entry in self._unexported if entry.seq > through]

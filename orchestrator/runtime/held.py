@@ -1,0 +1,59 @@
+"""What all parts of one runner share: its claim, what it was asked to keep to, and where its log stands.
+
+It only holds. Whatever changes here is changed by the part whose rule it is: the journal by
+accepted commits, nothing else after the claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from orchestrator.broker.records import Claim, Claimed
+from orchestrator.core.chain import ChainKey
+from orchestrator.core.settings import Rules
+from orchestrator.runtime.budget import Accounting
+from orchestrator.runtime.commits import Writing
+from orchestrator.runtime.journal import Journal
+from orchestrator.runtime.ports import Ports
+from orchestrator.runtime.workspace import Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerConfig:
+    """What one worker asks of each of its runners."""
+
+    rules: Rules = field(default_factory=Rules)
+    chain_key: ChainKey | None = None
+    accounting: Accounting = field(default_factory=Accounting)
+    """What model requests cost."""
+    snapshot_every: int = 256
+    keep_deltas: bool = False
+    """Whether deltas join the rollout as well."""
+    quantum_s: float = 30.0
+    drain_grace_s: float = 10.0
+    others_wait: Callable[[], bool] = lambda: False
+    """Whether sessions of the pool are due while this worker has no room."""
+    confirm_effects: Callable[[], Awaitable[bool]] | None = None
+    """Under `effects = wait`: whether replicas have the last commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One claimed session, as the parts of its runner see it."""
+
+    ports: Ports
+    config: RunnerConfig
+    claimed: Claimed
+    journal: Journal
+    writing: Writing
+    workspace: Workspace
+
+    @classmethod
+    def of(cls, ports: Ports, config: RunnerConfig, claimed: Claimed) -> Held:
+        writing = Writing(ports, claimed.claim)
+        return cls(ports, config, claimed, Journal(), writing, Workspace(ports.workspace))
+
+    @property
+    def claim(self) -> Claim:
+        return self.claimed.claim

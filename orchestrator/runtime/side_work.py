@@ -1,0 +1,227 @@
+"""What runs for a claimed session beside its loop: requests and calls, from their start to their end.
+
+The log says what is owed; it is started here once, and whatever comes of it arrives as a
+command or a delta. Nothing is decided or written here, and nothing is known of steps.
+
+A session that is to be given back ends its side work first: after its quantum by starting no
+more, in a drain by a grace, and then by stopping what still runs and recording it as stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from orchestrator.core import commands as c
+from orchestrator.core.draft import Decision
+from orchestrator.core.entries import EVENT_MSG, Entry
+from orchestrator.core.outstanding import FollowRequest, OweRequest, RunCall, StopAll, Work
+from orchestrator.core.state import Call, State
+from orchestrator.runtime.arrivals import Arrivals
+from orchestrator.runtime.deltas import Delta
+from orchestrator.runtime.effects import EffectKey, Effects
+from orchestrator.runtime.held import Held
+from orchestrator.runtime.intake import drained_call, failed_call, refused_call
+from orchestrator.runtime.log import log
+from orchestrator.runtime.ports import CallSite
+from orchestrator.runtime.requests import follow_request
+from orchestrator.runtime.trees import TreeLookups
+
+SHUTTING_DOWN = "the worker is shutting down"
+
+
+class SideWork:
+    """The effects of one session, the wait for a request that is not due yet, and the grace of a drain."""
+
+    def __init__(self, held: Held, arrivals: Arrivals) -> None:
+        self._held = held
+        self._ports = held.ports
+        self._claim = held.claim
+        self._arrivals = arrivals
+        self._effects = Effects(held.ports, held.claim.session, self._ended)
+        self._agents: TreeLookups | None = None
+        self._began = held.ports.monotonic()
+        self._draining = False
+        self._overdue = False
+        """Whether a drain's grace is over: what is owed is answered, and not started."""
+        self._delay: asyncio.Task[None] | None = None
+        self._grace: asyncio.Task[None] | None = None
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether a result is still to come, or to be decided."""
+        return self._effects.unsettled
+
+    # ── starting ──────────────────────────────────────────────────────────────────────────────
+
+    async def start(self, owed: Iterable[Work]) -> None:
+        """Starts what the log owes and what does not run yet."""
+        state = self._held.journal.state
+        for work in owed:
+            match work:
+                case StopAll():
+                    await self._stop_all()
+                case RunCall(call_id) if ("call", call_id) not in self._effects:
+                    self._start_call(call_of(state, call_id), state)
+                case FollowRequest(n) if ("request", str(n)) not in self._effects:
+                    self._start_request(n, state)
+                case OweRequest(not_before_ms) if not self.leaving():
+                    self._wait_until(not_before_ms)
+                case _:
+                    pass
+
+    def _start_call(self, call: Call, state: State) -> None:
+        if self._overdue:
+            self._arrivals.push(refused_call(call, "not run: the worker was shut down"))
+        else:
+            self._effects.start(("call", call.call_id), self._run_call(call, state))
+
+    def _start_request(self, n: int, state: State) -> None:
+        if self._overdue:
+            self._arrivals.push(c.ResponseBroken(n, "stream", SHUTTING_DOWN, delay_ms=0))
+        else:
+            following = follow_request(self._ports, state, self._arrivals.push, self._delta)
+            self._effects.start(("request", str(n)), following)
+
+    async def _stop_all(self) -> None:
+        elapsed = self._effects.elapsed("call")
+        await self._effects.stop()
+        self._arrivals.push(c.Stopped(elapsed))
+
+    def _wait_until(self, not_before_ms: int) -> None:
+        async def delay() -> None:
+            await self._ports.sleep(max(0, not_before_ms - self._ports.broker.now_ms()) / 1000)
+            self._arrivals.wake()
+
+        if self._delay is None or self._delay.done():
+            self._delay = self._ports.spawn(delay(), f"{self._claim.session}:delay")
+
+    async def _run_call(self, call: Call, state: State) -> None:
+        if fault := await self._held.workspace.fault(state):
+            # An approval may have come to a machine that has not looked at the folder yet.
+            self._arrivals.push(refused_call(call, f"not run: {fault}"))
+            return
+        confirm = self._held.config.confirm_effects
+        if confirm is not None and not await confirm():
+            # A failover could forget that it was begun; then it would run twice.
+            why = "not run: replicas did not confirm the decision to run it in time"
+            self._arrivals.push(refused_call(call, why))
+            return
+        self._arrivals.push(await self._ports.tools.run(call, self.site(state)))
+
+    def site(self, state: State) -> CallSite:
+        """Where a call of this session is assessed and run."""
+        if self._agents is None:
+            self._agents = TreeLookups.of(self._ports, state.facts)
+        position = self._held.journal.position
+        return CallSite(
+            self._claim.session,
+            self._claim.tree,
+            self._claim.claim_id,
+            state,
+            self._delta,
+            self._agents,
+            position.seq,
+            position.head.hex(),
+        )
+
+    # ── what comes of it ──────────────────────────────────────────────────────────────────────
+
+    def _delta(self, message: dict[str, Any]) -> None:
+        task = self._held.journal.state.task
+        if task is None:
+            return
+        if self._held.config.keep_deltas:
+            self._arrivals.add((Decision((Entry(EVENT_MSG, message, task.id),)), None))
+        elif self._arrivals.inbox or not self._arrivals.resting:
+            # What happened before it (an item was done) is not in the log yet, and its event comes first.
+            self._arrivals.add((Delta(task.id, message), None))
+        else:
+            self._held.writing.delta(Delta(task.id, message), self._held.journal.position)
+
+    def _ended(self, key: EffectKey, error: BaseException | None) -> None:
+        # Its result may be in the log already: then it was all that kept the session from being given back.
+        self._arrivals.wake()
+        if error is None:
+            return
+        log.error("session %s: %s %s failed", self._claim.session, *key, exc_info=error)
+        text = f"internal error: {type(error).__name__}: {error}"
+        if key[0] == "request":
+            self._arrivals.push(c.ResponseBroken(int(key[1]), "fatal", text))
+        elif key[0] == "call":
+            self._arrivals.push(failed_call(call_of(self._held.journal.state, key[1]), text))
+
+    def settle(self, command: c.Command) -> None:
+        """An effect's last word was decided, or found to be of no use any more."""
+        if isinstance(command, c.Stopped):
+            self._effects.settle_all()
+        elif (key := _ended_by(command)) is not None:
+            self._effects.settle(key)
+
+    def reopen(self, command: c.Command | Decision | Delta) -> None:
+        """What was decided of an effect's last word came to nothing."""
+        if (key := _ended_by(command)) is not None:
+            self._effects.reopen(key)
+
+    # ── ending ────────────────────────────────────────────────────────────────────────────────
+
+    def leaving(self) -> bool:
+        """Whether nothing new is to be begun, because the session is to be given back."""
+        config = self._held.config
+        over = self._ports.monotonic() - self._began > config.quantum_s
+        return self._draining or (over and not self._effects and config.others_wait())
+
+    def drain(self) -> None:
+        """The worker leaves: what runs has a grace to end by itself."""
+        if not self._draining:
+            self._draining = True
+            self._grace = self._ports.spawn(self._cut_short(), f"{self._claim.session}:grace")
+            self._arrivals.wake()
+
+    async def _cut_short(self) -> None:
+        """After the grace what runs is stopped and recorded as such, and nothing is started any more."""
+        await self._ports.sleep(self._held.config.drain_grace_s)
+        self._overdue = True
+        if not self._effects.unsettled:
+            return
+        elapsed = self._effects.elapsed("call")
+        await self._effects.stop()
+        task = self._held.journal.state.task
+        for call in task.running if task else ():
+            if call.call_id in elapsed:
+                self._arrivals.push(drained_call(call, elapsed[call.call_id]))
+        if task is not None and task.request is not None:
+            self._arrivals.push(c.ResponseBroken(task.request.n, "stream", SHUTTING_DOWN, delay_ms=0))
+
+    def cancel(self) -> None:
+        """Tells everything to end, without waiting for the proof."""
+        self._effects.cancel()
+
+    async def stop(self) -> None:
+        """Returns when everything has ended."""
+        await self._effects.stop()
+
+    def close(self) -> None:
+        """Waits for nothing any more."""
+        for timer in (self._delay, self._grace):
+            if timer is not None:
+                timer.cancel()
+
+
+def call_of(state: State, call_id: str) -> Call:
+    """The call that the state was just said to have."""
+    call = state.task.call(call_id) if state.task else None
+    assert call is not None
+    return call
+
+
+def _ended_by(command: c.Command | Decision | Delta) -> EffectKey | None:
+    """The effect whose last word a command is."""
+    match command:
+        case c.CallFinished(call_id):
+            return ("call", call_id)
+        case c.ResponseCompleted(n) | c.ResponseBroken(n):
+            return ("request", str(n))
+        case _:
+            return None
