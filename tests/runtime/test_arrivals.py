@@ -1,0 +1,72 @@
+"""What arrives is neither lost nor read for nothing, whenever its news comes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.broker.records import Claimed
+from orchestrator.core import commands as c
+from orchestrator.runtime.arrivals import Arrivals
+from orchestrator.runtime.held import Held
+from orchestrator.runtime.loading import BEGINNING
+from orchestrator.runtime.runner import RunnerConfig
+from tests.runtime.stage import Stage
+
+
+async def arrivals_of(stage: Stage, claimed: Claimed) -> Arrivals:
+    """Of a claim whose first entries are taken."""
+    held = Held.of(stage.ports, RunnerConfig(), claimed)
+    held.journal.position = BEGINNING
+    arrivals = Arrivals(held)
+    await arrivals.accept_first()
+    return arrivals
+
+
+def ids(arrivals: Arrivals) -> list[str]:
+    return [command.id for command, _ in arrivals.inbox if isinstance(command, c.Submitted)]
+
+
+async def test_a_poke_during_a_read_that_finds_nothing_leads_to_another_read(stage: Stage) -> None:
+    session = await stage.session()
+    await stage.say(session, id="early")
+    claimed = await stage.claimed(session)
+    # As after the death of a worker that had consumed all there was.
+    arrivals = await arrivals_of(stage, replace(claimed, cursor=claimed.sq_tip, first=()))
+    assert not arrivals
+
+    async def spoken_behind_the_read(_: Sequence[Any]) -> None:
+        del stage.wire.after["XRANGE"]
+        await stage.say(session, id="late")
+        arrivals.poke(None)
+
+    stage.wire.after["XRANGE"] = spoken_behind_the_read
+    arrivals.poke(None)
+    await arrivals.read()
+    assert ids(arrivals) == ["late"]
+
+
+async def test_the_tip_of_what_was_read_is_no_news(stage: Stage) -> None:
+    session = await stage.session()
+    await stage.say(session, id="first")
+    arrivals = await arrivals_of(stage, await stage.claimed(session))
+    assert ids(arrivals) == ["first"]
+    arrivals.poke(arrivals.inbox[-1][1])
+    assert not arrivals.unread
+    await stage.say(session, id="second")
+    (entry,) = await stage.broker.read_sq(session, str(arrivals.inbox[-1][1]))
+    arrivals.poke(entry.id)
+    await arrivals.read()
+    assert ids(arrivals) == ["first", "second"]
+
+
+async def test_a_step_that_came_to_nothing_gives_its_cursor_back(stage: Stage) -> None:
+    session = await stage.session()
+    await stage.say(session)
+    arrivals = await arrivals_of(stage, await stage.claimed(session))
+    at_claim = arrivals.cursor
+    arrivals.cursor = str(arrivals.inbox[-1][1])
+    assert arrivals.moved
+    arrivals.rewind()
+    assert arrivals.cursor == at_claim
