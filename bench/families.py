@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from bench.lab import Fleet
-from bench.scripted import Hand, begun, called, finished, step_of, user_input
+from bench.scripted import Hand, begun, called, calling, finished, step_of, user_input
 from bench.shares import position_of
 from orchestrator.broker.records import Submit
 from orchestrator.core import commands as c
@@ -83,15 +83,18 @@ def _call(call_id: str, name: str) -> dict[str, Any]:
 
 async def park(running: Fleet, session: SessionId) -> None:
     """An agent begins, and has a command that somebody must allow."""
-    hand, position = await _taken(running, session)
-    step = called(position, hand.epoch)
+    hand, position, told = await _taken(running, session)
+    step = step_of(position, hand.epoch, *told, *calling(position, n=1))
     assert step.position.state.status == "awaiting_approval"
     await hand.commit(step, "park")
 
 
 async def live(running: Fleet, session: SessionId) -> int:
     """An agent's whole life, with a snapshot near its end; answers how long its log is."""
-    hand, position = await _taken(running, session)
+    hand, position, told = await _taken(running, session)
+    step = step_of(position, hand.epoch, *told)
+    await hand.commit(step)
+    position = step.position
     while position.seq < _HEAD_ENTRIES:
         for follow in (called, finished):
             step = follow(position, hand.epoch)
@@ -106,16 +109,14 @@ async def live(running: Fleet, session: SessionId) -> int:
     return step.position.seq
 
 
-async def _taken(running: Fleet, session: SessionId) -> tuple[Hand, Position]:
-    """A newborn's claim, and where it stands when its first request is begun."""
+async def _taken(running: Fleet, session: SessionId) -> tuple[Hand, Position, tuple[c.Command, ...]]:
+    """A newborn's claim, where it stands, and what begins its first request."""
     broker = running.opened.broker
     hand = await Hand.take(broker, session)
     (entry,) = await broker.read_sq(session)
     submission = parse_submission(entry.payload)
     told = c.Submitted(submission.id, submission.op, "script")
-    step = step_of(await position_of(running, session), hand.epoch, told, c.BeginRequest())
-    await hand.commit(step)
-    return hand, step.position
+    return hand, await position_of(running, session), (told, c.BeginRequest())
 
 
 async def side_by_side(

@@ -64,14 +64,16 @@ def answered(position: Position, epoch: int) -> Step:
 
 def called(position: Position, epoch: int) -> Step:
     """The model wants a command. Whether it runs or is asked about, the session's policy says."""
-    n = position.state.requests
+    return step_of(position, epoch, *calling(position, position.state.requests))
+
+
+def calling(position: Position, n: int) -> tuple[c.Command, ...]:
+    """What arrives when request `n` is answered with a command."""
     arguments = orjson.dumps({"command": COMMAND}).decode()
     call = {"type": "function_call", "name": "shell", "arguments": arguments, "call_id": f"call-{n}"}
     parsed = {"type": "unknown", "cmd": "touch report.txt"}
     wanted = c.Exec(COMMAND, position.state.settings.cwd, (parsed,), key="touch")
-    return step_of(
-        position,
-        epoch,
+    return (
         c.ItemCompleted(n, call),
         c.ResponseCompleted(n, f"resp_{n}", USAGE),
         c.CallAssessed(f"call-{n}", wanted),

@@ -121,11 +121,16 @@ async def _rebuilt(running: Fleet, agents: int) -> list[Figure]:
     await families.side_by_side(lambda session: families.live(running, session), children)
     told = orjson.loads(running.lab.run("bench.rebuild_process", root))
     assert told["agents"] == agents
+    cpu = f"{told['logs_cpu_s']:.1f} s of CPU in Python"
     entries = f"{told['entries']:,} entries of {agents:,} agents, {told['tree_entries']:,} of the tree's log"
     name = f"rebuild of a tree of {agents:,} agents"
     return [
         Figure(
-            f"{name}: logs alone", told["logs_s"], "s", at_most(3), note=f"{entries}; every chain verified"
+            f"{name}: logs alone",
+            told["logs_s"],
+            "s",
+            at_most(3),
+            note=f"{entries}; every chain verified; {cpu}",
         ),
         Figure(
             f"{name}: snapshots",
