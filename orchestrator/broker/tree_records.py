@@ -116,7 +116,10 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """More (or less) of some limits of a tree, once per `change` id; missing limits stay missing."""
+    """More (or less) of some limits of a tree, once per `change` id.
+
+    A budget that the tree did not have begins at what is used by now; other missing limits stay missing.
+    """
 
     change: str
     add: Mapping[str, int]

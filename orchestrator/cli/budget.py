@@ -39,7 +39,8 @@ def budget(
     """Shows a tree's budgets and limits, and raises them.
 
     A tree that has paused because a budget was spent goes on at once. An
-    amount below zero takes back.
+    amount below zero takes back. A budget that the tree did not have (tokens,
+    requests, wall) begins with what is used by now, and the amount is left.
 
     \b
     dendro budget 0199a2b4
@@ -102,9 +103,12 @@ async def _budget(invocation: Invocation, text: str, add: Mapping[str, int], *, 
 
 async def _raise(found: Opened, registry: Registry, add: Mapping[str, int]) -> int:
     """Raises the limits, once; answers how many agents it woke."""
-    unlimited = [name for name in add if name not in registry.limits]
-    if unlimited:
-        raise Fault(f"this tree has no limit on {', '.join(unlimited)}: there is nothing to add to")
+    if "cost" in add and "cost" not in registry.limits:
+        # Its workers were never asked to know a price, and a model without one would cost nothing.
+        raise Fault(
+            "this tree was made without a budget of cost, so its models may have no prices: set "
+            "agents.budget_cost before a tree is made; tokens=… or requests=… can be limited now"
+        )
     client = found.client()
     change = _change(registry.tree, add, client.who, client.client_id)
     return (await found.broker.raise_limits(registry.tree, change)).woken

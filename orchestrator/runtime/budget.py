@@ -58,9 +58,15 @@ class Accounting:
         return settings.model if "cost" in budgets and settings.model not in self.prices else ""
 
     def estimate(self, state: State) -> Spend:
-        """The most that the next request may use: its input at four bytes a token, and a full answer."""
-        sizes = (_size(item) for item in state.history)
-        tokens = sum(sizes) // BYTES_A_TOKEN
+        """The most that the next request may use: its input at four bytes a token, and a full answer.
+
+        A tree that was made without budgets may be given one at any time, so its requests are
+        reserved too; what the last one used has to do there: the conversation is not read for it.
+        """
+        if state.facts.tree_rules.budgets:
+            tokens = sum(map(_size, state.history)) // BYTES_A_TOKEN
+        else:
+            tokens = state.tokens.last.total_tokens if state.tokens is not None else 0
         usage = Usage(tokens, 0, self.max_output_tokens, 0, tokens + self.max_output_tokens)
         return self._spend(state, usage)
 
@@ -68,17 +74,12 @@ class Accounting:
         price = self.prices.get((state.task or state).settings.model)
         return Spend(usage.total_tokens, price.cost(usage) if price else 0, 1)
 
-    def reservation(self, state: State, fact: Mapping[str, Any]) -> Reservation | None:
-        """For a request that `fact` says begins, if its tree has a budget."""
-        if not state.facts.tree_rules.budgets:
-            return None
+    def reservation(self, state: State, fact: Mapping[str, Any]) -> Reservation:
+        """For a request that `fact` says begins."""
         return Reservation(str(fact["n"]), self.estimate(state))
 
-    def settlement(self, state: State, fact: Mapping[str, Any]) -> Settlement | None:
+    def settlement(self, state: State, fact: Mapping[str, Any]) -> Settlement:
         """For a request that `fact` says ended; `state` is that before it."""
-        alone = state.facts.is_root and not state.tree.children and not state.facts.tree_rules.budgets
-        if alone:
-            return None
         used: Spend | None = None
         if fact["outcome"] in _FREE:
             used = _NOTHING

@@ -297,7 +297,7 @@ async def test_timer_that_waits_is_one_word(broker: Broker) -> None:
 async def test_limit_is_raised_once_per_change(broker: Broker) -> None:
     root = await root_of(broker, limit_tokens=b"100", limit_slots=b"8")
     told = TreeEvent((b"raised",), (root.session,), about=b"who")
-    change = LimitChange("c1", {"tokens": 50, "slots": 2, "cost": 7}, told)
+    change = LimitChange("c1", {"tokens": 50, "slots": 2, "spawned": 7}, told)
     first = await broker.raise_limits(root.tree, change)
     again = await broker.raise_limits(root.tree, change)
     assert (first.fresh, again.fresh) == (True, False)
@@ -399,3 +399,20 @@ def _agrees(registry: Registry, spent: int, held: dict[tuple[int, str], int]) ->
     assert (account.spent, account.held) == (spent, sum(held.values()))
     assert sorted(s.tokens for s in registry.reserved.values()) == sorted(held.values())
     assert sum(agent.used.tokens for agent in registry.agents.values()) == spent
+
+
+async def test_budget_that_a_tree_did_not_have_begins_at_what_is_used(broker: Broker) -> None:
+    root = await root_of(broker)
+    await root.does(reservation=wants("1", 90))
+    await root.does(settlements=(used("1", 70),))
+    change = LimitChange("first", {"tokens": 30, "requests": 2, "wall": 60_000, "elsewhere": 5})
+    given = await broker.raise_limits(root.tree, change)
+    assert (given.limits["tokens"], given.limits["requests"]) == (100, 3)
+    assert 60_000 <= given.limits["wall"] < 120_000
+    assert "elsewhere" not in given.limits
+    await root.does(reservation=wants("2", 20))
+    child = await root.spawns(1)
+    assert (await child.refused(reservation=wants("1", 20))).reason == "budget_reserved"
+    await root.does(settlements=(used("2", 40),))
+    assert (await child.refused(reservation=wants("1", 1))).reason == "budget_spent"
+    assert (await broker.raise_limits(root.tree, change)).limits == given.limits, "once"

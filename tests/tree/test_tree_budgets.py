@@ -84,3 +84,34 @@ async def test_cost_is_counted_in_millionths(forest: Forest) -> None:
     await forest.stage.until(forest.root, "task_complete")
     registry = await forest.stage.broker.registry(forest.tree)
     assert registry.budget["cost"].spent == 33, "10 tokens in, 2 out: 12.5 + 20, rounded up"
+
+
+async def test_budget_given_to_a_tree_that_had_none_stops_all_of_it(forest: Forest) -> None:
+    gate = Gate()
+    forest.minds.will("root", [asks("a", "spawn", prompt="[a] work")], WAITS, [message("through")])
+    forest.minds.will("a", [calls("c1")], [gate, calls("c2")], [message("more")])
+    await forest.plant()
+    forest.start()
+    await gate.reached.wait()
+    await forest.stage.broker.raise_limits(forest.tree, LimitChange("first", {"tokens": 1}))
+    gate.open()
+    told = (await forest.stage.until(forest.root, "warning"))[-1].msg
+    assert told["budget"]["agent_id"] == 1
+    assert len(forest.minds.seen_by("a")) == 2, "the request that was in flight was the last one"
+    await forest.stage.broker.raise_limits(forest.tree, LimitChange("more", {"tokens": 1_000}))
+    await forest.stage.until(forest.root, "task_complete")
+    assert (await forest.stage.broker.registry(forest.tree)).budget["tokens"].held == 0
+
+
+async def test_budget_given_to_a_root_that_is_alone_stops_it(forest: Forest) -> None:
+    gate = Gate()
+    forest.minds.will("root", [calls("c1")], [gate, calls("c2")], [message("through")])
+    await forest.plant()
+    forest.start()
+    await gate.reached.wait()
+    await forest.stage.broker.raise_limits(forest.tree, LimitChange("first", {"requests": 1}))
+    gate.open()
+    told = (await forest.stage.until(forest.root, "warning"))[-1].msg
+    assert told["budget"] == {"kind": "requests", "limit": 2, "used": 2, "agent_id": 0}
+    await forest.stage.broker.raise_limits(forest.tree, LimitChange("more", {"requests": 1}))
+    await forest.stage.until(forest.root, "task_complete")

@@ -31,6 +31,14 @@ local function read_budget(agents, now)
   }
 end
 
+-- By kind, what a budget that begins now begins with.
+local function used_so_far(agents, now)
+  local budget = read_budget(agents, now)
+  local used = {wall = budget.wall}
+  for i, kind in ipairs(KINDS) do used[kind] = budget.spent[i] end
+  return used
+end
+
 -- Why the amount may not be reserved, or nothing. With nothing held it may although it does not fit:
 -- nobody's end could ever make room for it, and something is left.
 local function no_room(budget, amount)

@@ -2,8 +2,9 @@
 -- raise_limits(change, eq_keep, eq_ttl_ms, adds(2), forgotten(1), tree events) -> OK now limits(flat) woken
 --                                                   | DUP now limits(flat) 0 | UNKNOWN | CORRUPT key why
 --
--- Moves limits of a tree and wakes whoever waits for room in its budgets. Once per change id. A limit
--- that is not set is none, and stays so. Events that were said once at the old limit may be said again.
+-- Moves limits of a tree and wakes whoever waits for room in its budgets. Once per change id. A budget
+-- that the tree did not have begins at what is used by now; a limit that is none and no budget's stays
+-- none. Events that were said once at the old limit may be said again.
 --
 -- KEYS  1 agents hash   2 tree stream   3 timers zset   4 root's session hash   5 root's eq stream
 
@@ -22,9 +23,10 @@ local root = redis.call('HGET', KEYS[1], 'root')
 if not root then return {'UNKNOWN'} end
 local now = now_ms()
 local found, raised = {}, {}
+local used = used_so_far(KEYS[1], now)
 local fresh = redis.call('HEXISTS', KEYS[1], 'raised:' .. change) == 0
 for _, row in ipairs(adds) do
-  local value = tonumber(redis.call('HGET', KEYS[1], 'limit:' .. row[1]) or '')
+  local value = tonumber(redis.call('HGET', KEYS[1], 'limit:' .. row[1]) or '') or fresh and used[row[1]]
   if value then
     if fresh then value = math.max(0, value + row[2]) end
     raised[#raised + 1] = {row[1], value}

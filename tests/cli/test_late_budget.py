@@ -1,0 +1,32 @@
+"""A budget for a tree that was made without one, from the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.machine import Machine, says
+
+pytestmark = pytest.mark.realredis
+
+
+def test_person_limits_a_tree_that_was_made_without_a_budget(machine: Machine) -> None:
+    with machine.model(says("hello"), says("hello again")) as user:
+        assert user.run("run", "say hello").returncode == 0
+        [session] = user.session_ids()
+        before = json.loads(user.run("budget", session, "--json").stdout)
+        assert before["budget"]["requests"] | {"held": 0} == before["budget"]["requests"]
+        assert (before["budget"]["requests"]["spent"], before["budget"]["requests"]["limit"]) == (1, None)
+        given = user.run("budget", session, "--add", "requests=0,wall=2h", "--json")
+        assert given.returncode == 0, given.stderr
+        assert json.loads(given.stdout)["limits"]["requests"] == 1
+        refused = user.run("budget", session, "--add", "cost=1.50")
+        assert refused.returncode == 1
+        assert "set agents.budget_cost before a tree is made" in refused.stderr
+        with user.terminal("run", "--resume", session, "and again") as person:
+            person.wait_for("budget of requests is spent")
+            more = user.run("budget", session, "--add", "requests=1")
+            assert "1 agent waited for this" in more.stdout, more.stdout + more.stderr
+            person.wait_for("hello again")
+            assert person.exit_code() == 0
