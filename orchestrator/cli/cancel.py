@@ -11,16 +11,20 @@ from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import Invocation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from orchestrator.cli.agents import Addressed
     from orchestrator.cli.opening import Opened
+    from orchestrator.core.ids import SessionId
     from orchestrator.core.registry import Agent
     from orchestrator.gateways.client import Event
 
 LOOK_S = 0.1
 FORCE_AFTER_S = 10.0
 """A worker that is alive stops what runs within this time; one that is not is taken its claim."""
+
+UNSERVED_AFTER_S = 8.0
+"""A lease and two seconds: who was not heard of for so long is lost, and what ran there is killed."""
 
 
 def cancel(
@@ -41,8 +45,9 @@ def cancel(
     """Cancels an agent and everything below it, for good; the root, and its tree.
 
     Waits until it is over. proved: every process was seen to be dead. presumed:
-    its worker was lost, and the keeper there has killed by its own clock. A root
-    is closed: its conversation can be resumed, its agents cannot.
+    its worker was lost, and the keeper there has killed by its own clock. Where no
+    worker serves the agents any more, this command ends them itself. A root is
+    closed: its conversation can be resumed, its agents cannot.
 
     \b
     dendro cancel 0199a2b4 3 --reason "wrong track"
@@ -113,17 +118,26 @@ async def _wait(
     """Waits for the ends; answers who has not ended in time."""
     import asyncio
     import time
+    from contextlib import AsyncExitStack
+
+    from orchestrator.cli.reaping import reaper, unserved
 
     timeout_s, force = patience
     began, forced = time.monotonic(), False
-    while left := await _left(found, target, ending):
-        waited = time.monotonic() - began
-        if waited > timeout_s:
-            break
-        if force and not forced and waited > FORCE_AFTER_S:
-            forced = True
-            await _take_claims(found, target, ending)
-        await asyncio.sleep(LOOK_S)
+    adopt: Callable[[Sequence[SessionId]], None] | None = None
+    async with AsyncExitStack() as stack:
+        while left := await _left(found, target, ending):
+            waited = time.monotonic() - began
+            if waited > timeout_s:
+                break
+            if force and not forced and waited > FORCE_AFTER_S:
+                forced = True
+                await _take_claims(found, target, ending)
+            if waited > UNSERVED_AFTER_S and (lying := await unserved(found, target)):
+                if adopt is None:
+                    adopt = await stack.enter_async_context(reaper(found.settings))
+                adopt(lying)
+            await asyncio.sleep(LOOK_S)
     return left
 
 

@@ -288,6 +288,8 @@ class TimerFired:
 
     id: str
     generation: int
+    left: bool = False
+    """For a look after cancelled agents: whether any below has not ended yet, by the registry."""
 
 
 @dataclass(frozen=True, slots=True)

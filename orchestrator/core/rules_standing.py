@@ -23,6 +23,8 @@ _STATUS_AFTER = {"completed": "ready", "failed": "failed", "canceled": "canceled
 _HEADING = re.compile(r"\*\*(.+?)\*\*", re.DOTALL)
 HEADER_CHARS = 120
 REAP_TIMER = "reap"
+REAP_BELOW_TIMER = "reap-below"
+"""The same for agents further below, whose end is told to their own parents alone."""
 REAP_MS = 30_000
 """Until the claim of a cancelled agent that has not reported its end is taken from its worker."""
 
@@ -214,9 +216,12 @@ def cancel_children(draft: Draft, reason: str) -> None:
 def expect_ends(draft: Draft, agent_ids: Sequence[int]) -> None:
     """From here on these agents, as far as they are children, owe word of their end.
 
-    The timer is for one that cannot give it: whose worker renews its claim and does nothing else.
+    The timers are for those that cannot give it: whose worker renews its claim and does nothing
+    else, or whose pool nobody serves any more.
     """
     owing = [id for id in agent_ids if id in draft.state.tree.children]
+    if len(owing) < len(agent_ids):
+        draft.set_timer(REAP_BELOW_TIMER, draft.moment.at_ms + REAP_MS)
     if owing:
         draft.add(e.children_changed(owing, ending=True))
         draft.set_timer(REAP_TIMER, draft.moment.at_ms + REAP_MS)

@@ -15,7 +15,7 @@ from orchestrator.core import commands as c
 from orchestrator.core.draft import Decision
 from orchestrator.core.ids import SessionId
 from orchestrator.core.replacing import replace
-from orchestrator.core.rules_standing import REAP_TIMER
+from orchestrator.core.rules_standing import REAP_BELOW_TIMER, REAP_TIMER
 from orchestrator.protocol.ops import CancelAgent, ExecApproval, MessageAgent, PatchApproval
 from orchestrator.runtime.held import Held
 from orchestrator.runtime.intake import command_of, with_images
@@ -106,8 +106,8 @@ class Arrivals:
 
     async def _with_lookups(self, command: c.Command | Decision, entry: SqEntry) -> c.Command | Decision:
         """What a person says may be meant for an agent below: who and what is there is looked up for it."""
-        if isinstance(command, c.TimerFired) and command.id == REAP_TIMER:
-            await self._reap()
+        if isinstance(command, c.TimerFired) and command.id in (REAP_TIMER, REAP_BELOW_TIMER):
+            return replace(command, left=await self._reap())
         state, writing = self._held.journal.state, self._held.writing
         if not isinstance(command, c.Submitted) or not state.facts.is_root:
             return command
@@ -122,13 +122,26 @@ class Arrivals:
             case _:
                 return command
 
-    async def _reap(self) -> None:
-        """Takes cancelled agents from workers that do nothing with them: the next one finds the cancel."""
-        children = self._held.journal.state.tree.children.values()
-        stuck = [SessionId(child.session) for child in children if child.ending]
+    async def _reap(self) -> bool:
+        """Takes cancelled agents from workers that do nothing with them; whether there was any.
+
+        The next worker of their pool finds the cancel. Those that nobody held have waited for one in
+        vain: this worker ends them itself, which needs none of what their work would.
+        """
+        held, facts = self._held, self._held.journal.state.facts
+        view = await held.writing.insist(TreeLookups.of(held.ports, facts).registry)
+        agents = view.agents.values() if view is not None else ()
+        below = [agent for agent in agents if agent.marked and agent.below(facts.agent_id)]
+        # One that is done already owes its own parent word of the end, too.
+        stuck = [SessionId(agent.session) for agent in below]
+        children = held.journal.state.tree.children.values()
+        ending = [SessionId(child.session) for child in children if child.ending]
+        stuck = list(dict.fromkeys((*ending, *stuck)))
         if stuck:
-            tree, broker = self._held.claim.tree, self._held.ports.broker
-            await self._held.writing.insist(lambda: broker.revoke_tree(tree, stuck))
+            tree, broker = held.claim.tree, held.ports.broker
+            found = await held.writing.insist(lambda: broker.revoke_tree(tree, stuck))
+            held.config.adopt([s.session for s in found or () if s.state == "free"])
+        return any(agent.active for agent in below)
 
     def _is_news(self, tip: str) -> bool:
         return _number(tip) > _number(self._read_to)

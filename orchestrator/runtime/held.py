@@ -6,11 +6,12 @@ accepted commits, nothing else after the claim.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.broker.records import Claim, Claimed
 from orchestrator.core.chain import ChainKey
+from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import Rules
 from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.commits import Writing
@@ -34,6 +35,8 @@ class RunnerConfig:
     drain_grace_s: float = 10.0
     others_wait: Callable[[], bool] = lambda: False
     """Whether sessions of the pool are due while this worker has no room."""
+    adopt: Callable[[Sequence[SessionId]], None] = lambda sessions: None
+    """Asks the worker to end what is cancelled and due in pools that nobody may serve."""
     confirm_effects: Callable[[], Awaitable[bool]] | None = None
     """Under `effects = wait`: whether replicas have the last commit."""
 

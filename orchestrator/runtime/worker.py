@@ -15,6 +15,7 @@ import orjson
 
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import Claimed
+from orchestrator.core.ids import SessionId
 from orchestrator.runtime.loading import BrokenLog, Cache
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import Ports
@@ -53,7 +54,7 @@ class Worker:
         """(pool, shard) pairs to look at, in the order in which they were hinted."""
         self._backlog = False
         self._broken: BaseException | None = None
-        self._runner_config = replace(config.runner, others_wait=lambda: self._backlog)
+        self._runner_config = replace(config.runner, others_wait=lambda: self._backlog, adopt=self.adopt)
 
     async def run(self) -> None:
         """Claims and runs sessions until `drain`, then waits for those it holds."""
@@ -151,12 +152,34 @@ class Worker:
         self._take(claimed, sent_at)
         return claimed.others
 
-    def _take(self, claimed: Claimed, sent_at: float) -> None:
+    def adopt(self, sessions: Sequence[SessionId]) -> None:
+        """Takes sessions of any pool, if they are due, to tell them what their SQ holds.
+
+        Their runners are drained from the start: they decide what arrived, end what was lost, and
+        begin nothing. So this worker needs no folder of theirs, and no room.
+        """
+        for session in sessions:
+            task = self._ports.spawn(self._adopt(session), f"adopt:{session}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _adopt(self, session: SessionId) -> None:
+        sent_at = self._ports.boottime()
+        claim_id = self._ports.random_bytes(8).hex()
+        try:
+            claimed = await self._ports.broker.claim_session(session, self._config.name, claim_id)
+        except BrokerError as error:
+            log.warning("session %s: not taken over: %s", session, error)
+            return
+        if claimed is not None:
+            self._take(claimed, sent_at, adopted=True)
+
+    def _take(self, claimed: Claimed, sent_at: float, *, adopted: bool = False) -> None:
         runner = Runner(self._ports, self._runner_config, claimed, self._cache)
         self._renewal.hold(claimed.claim, sent_at)
         self._runners[claimed.claim.claim_id] = runner
-        if self._draining.is_set():
-            # The claim was on its way when the worker was told to leave.
+        if adopted or self._draining.is_set():
+            # Adopted, or the claim was on its way when the worker was told to leave.
             runner.drain()
         task = self._ports.spawn(self._run(runner), f"runner:{claimed.claim.session}")
         self._tasks.add(task)

@@ -101,8 +101,13 @@ def archive(settings: Settings) -> Archive:
 
 
 @asynccontextmanager
-async def running_worker(settings: Settings, url: str) -> AsyncIterator[Worker]:
-    """A worker ready to `run`, with its keeper; everything is closed at the end."""
+async def running_worker(
+    settings: Settings, url: str, pools: tuple[str, ...] | None = None
+) -> AsyncIterator[Worker]:
+    """A worker ready to `run`, with its keeper; everything is closed at the end.
+
+    It serves the pools that the settings name, or these: with none it claims only what it adopts.
+    """
     tools = tool_config(settings, url)
     keeper = await Keeper.start(KeeperConfig(tools.support, tools.prefer))
     models = ModelClients(providers(settings))
@@ -121,7 +126,7 @@ async def running_worker(settings: Settings, url: str) -> AsyncIterator[Worker]:
             )
             yield Worker(
                 ports,
-                _worker_config(settings, opened.broker),
+                _worker_config(settings, opened.broker, worker_pools(settings) if pools is None else pools),
                 lambda report: _renewal(settings, url, keeper, report),
             )
     finally:
@@ -129,11 +134,11 @@ async def running_worker(settings: Settings, url: str) -> AsyncIterator[Worker]:
         await keeper.close()
 
 
-def _worker_config(settings: Settings, broker: Broker) -> WorkerConfig:
+def _worker_config(settings: Settings, broker: Broker, pools: tuple[str, ...]) -> WorkerConfig:
     worker = settings.worker
     return WorkerConfig(
         name=worker_name(),
-        pools=worker_pools(settings),
+        pools=pools,
         concurrency=worker.concurrency,
         runner=RunnerConfig(
             rules=Rules(auto_compact_limit=settings.model.auto_compact_token_limit),

@@ -1,0 +1,21 @@
+"""A person cancels what nobody serves any more: the command itself sees it to its end."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.grove import ASKER, grove
+from tests.cli.machine import Machine
+
+pytestmark = pytest.mark.realredis
+
+
+def test_person_ends_a_tree_whose_last_worker_is_gone(machine: Machine) -> None:
+    with grove(machine) as served:
+        left = served
+    done = left.says("cancel", left.root)
+    assert f"agent {ASKER} is cancelled: " in done
+    assert "the root is closed" in done
+    told = left.tree()
+    assert told["counters"]["slots"] == 0
+    assert [agent["agent_id"] for agent in told["agents"] if agent.get("status") == "running"] == []
