@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from orchestrator.model.client import ClientPorts, HttpBudget, ResponsesClient
 from orchestrator.model.events import ModelEvent
@@ -79,10 +79,12 @@ async def raw_server(
     """Answers with `reply`, then does `after` and hangs up; without `after` it keeps the connection."""
     facts = RawServer()
     open_ends: list[asyncio.StreamWriter] = []
+    at_work: list[asyncio.Task[None]] = []
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         facts.connections += 1
         open_ends.append(writer)
+        at_work.append(cast("asyncio.Task[None]", asyncio.current_task()))
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 await _read_request(reader)
@@ -101,6 +103,8 @@ async def raw_server(
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
+        # A handler that the loop's end would have to cancel is reported as an error of its own.
+        await asyncio.gather(*at_work)
 
 
 async def _read_request(reader: asyncio.StreamReader) -> None:

@@ -245,8 +245,8 @@ async def test_client_raises_an_incomplete_response_as_worth_a_retry() -> None:
 
 @pytest.mark.parametrize("hang", [True, 1, 3])
 async def test_client_does_not_wait_longer_than_the_idle_timeout(hang: bool | int) -> None:
-    async with connected([OK | {"hang": hang}], stream_idle_timeout_s=0.05) as peer:
-        with pytest.raises(RetryableModelError, match=r"within 0\.05 s"):
+    async with connected([OK | {"hang": hang}], stream_idle_timeout_s=0.3) as peer:
+        with pytest.raises(RetryableModelError, match=r"within 0\.3 s"):
             await peer.ask()
         await peer.stub.journal.until(lambda journal: outcomes(peer) == ["left"])
     assert peer.naps == []
@@ -259,7 +259,7 @@ async def test_client_is_not_kept_waiting_by_comments() -> None:
             await writer.drain()
             await asyncio.sleep(0.005)
 
-    provider_options: dict[str, Any] = {"stream_idle_timeout_s": 0.05}
+    provider_options: dict[str, Any] = {"stream_idle_timeout_s": 1.0}
     async with (
         raw_server(STREAM_HEAD, keep_commenting) as server,
         ResponsesClient(Provider("raw", server.url, **provider_options)) as client,
@@ -269,10 +269,10 @@ async def test_client_is_not_kept_waiting_by_comments() -> None:
 
 
 async def test_slow_caller_is_no_silence_of_the_server() -> None:
-    async with connected([OK], stream_idle_timeout_s=0.2) as peer:
+    async with connected([OK], stream_idle_timeout_s=1.0) as peer:
         stream = peer.client.stream(prompt(), HttpBudget(0))
         assert isinstance(await anext(stream), Created)
-        await asyncio.sleep(0.25)
+        await asyncio.sleep(1.2)
         assert isinstance([event async for event in stream][-1], Completed)
 
 
@@ -322,7 +322,7 @@ async def test_client_does_not_wait_for_a_server_that_never_ends_its_response() 
         raw_server(STREAM_HEAD + chunk(COMPLETED), linger) as server,
         ResponsesClient(Provider("raw", server.url)) as client,
     ):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             events = [event async for event in client.stream(prompt(), HttpBudget(0))]
     assert events == [Completed("r1", None, None)]
 

@@ -1,6 +1,8 @@
 """A worker process for tests to kill or to stop: runs one command that leaves a grandchild behind.
 
-Usage: python doomed_worker.py <mechanism> <folder> mark:<mark> <seconds to the deadline>
+Usage: python doomed_worker.py <mechanism> <folder> mark:<mark>
+
+The right to run it ends in a minute, or as many seconds from then as a line on stdin says.
 """
 
 import asyncio
@@ -16,9 +18,13 @@ from orchestrator.tools.exec.command import Command
 from orchestrator.tools.exec.keeper import Keeper, KeeperConfig
 
 
-async def main(mechanism: str, folder: Path, mark: str, deadline_s: float) -> None:
+def now() -> float:
+    return time.clock_gettime(CLOCK_BOOTTIME)
+
+
+async def main(mechanism: str, folder: Path, mark: str) -> None:
     keeper = await Keeper.start(KeeperConfig(probe(), "landlock" if mechanism == "landlock" else "auto"))
-    keeper.extend("claim", time.clock_gettime(CLOCK_BOOTTIME) + deadline_s)
+    keeper.extend("claim", now() + 60)
     mode = "danger-full-access" if mechanism == "none" else "workspace-write"
     script = f"""
         setsid sh -c 'sh -c "exec sleep {mark}" {mark} &' &
@@ -34,9 +40,13 @@ async def main(mechanism: str, folder: Path, mark: str, deadline_s: float) -> No
         confinement=resolve({"mode": mode, "exclude_slash_tmp": True}, folder, None),
         timeout_s=None,
     )
-    finished = await keeper.run(command, lambda *_: None)
+    running = asyncio.create_task(keeper.run(command, lambda *_: None))
+    if told := await asyncio.to_thread(sys.stdin.readline):
+        keeper.extend("claim", now() + float(told))
+        print("told", flush=True)
+    finished = await running
     print("finished", finished.exit_code, finished.killed, flush=True)
     await keeper.close()
 
 
-asyncio.run(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3].removeprefix("mark:"), float(sys.argv[4])))
+asyncio.run(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3].removeprefix("mark:")))

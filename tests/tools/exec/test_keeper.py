@@ -114,10 +114,10 @@ async def test_endless_output_is_capped_and_never_waited_for(keeper: Keeper, com
 async def test_timeout_ends_the_command_with_124_and_keeps_its_output(
     keeper: Keeper, command: MakeCommand
 ) -> None:
-    finished = await keeper.run(command("sh", "-c", "echo so far; sleep 60", timeout_s=0.3), ignore)
+    finished = await keeper.run(command("sh", "-c", "echo so far; sleep 60", timeout_s=1.5), ignore)
     assert (finished.exit_code, finished.timed_out, finished.killed) == (124, True, False)
     assert finished.stdout == b"so far\n"
-    assert 0.3 <= finished.duration_s < 3
+    assert 1.5 <= finished.duration_s < 30
 
 
 async def test_background_process_that_holds_the_pipes_does_not_hold_the_call(
@@ -126,7 +126,7 @@ async def test_background_process_that_holds_the_pipes_does_not_hold_the_call(
     running = asyncio.create_task(keeper.run(command("sh", "-c", f"{LEAVE_BEHIND} cat fifo; exit 5"), ignore))
     finished = await running
     assert finished.exit_code == 5
-    assert finished.duration_s < 5
+    assert finished.duration_s < 30
     assert marked(MARK) == []
 
 
@@ -199,11 +199,11 @@ async def test_fork_bomb_meets_its_limit_and_dies_whole(
         pytest.skip("no pids cgroup can be made, and RLIMIT_NPROC does not bind root")
     bomb = "bomb() { bomb | bomb & }; bomb; sleep 60"
     limits = Limits(processes=60)
-    finished = await keeper.run(command("bash", "-c", bomb, timeout_s=1.0, limits=limits), ignore)
+    finished = await keeper.run(command("bash", "-c", bomb, timeout_s=2.0, limits=limits), ignore)
     assert finished.timed_out
     assert finished.error is None
     assert b"fork" in finished.stderr
-    assert finished.duration_s < 10
+    assert finished.duration_s < 30
     assert (await keeper.run(command("true"), ignore)).exit_code == 0
 
 
