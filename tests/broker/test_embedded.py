@@ -234,7 +234,7 @@ def test_crashed_server_is_started_again_by_the_next_user(config: EmbeddedConfig
 
 
 def test_server_that_nobody_can_reach_is_ended_before_another_starts(config: EmbeddedConfig) -> None:
-    impatient = replace(config, silence_s=1.0)
+    impatient = replace(config, silence_s=3.0)
     lost = EmbeddedRedis.acquire(impatient)
     pid = _server_pid(lost.url)
     Path(json.loads((config.folder / "server.json").read_text())["socket"]).unlink()

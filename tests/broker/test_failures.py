@@ -149,7 +149,7 @@ async def test_forgotten_scripts_are_sent_again(server: Backend) -> None:
 
 async def test_server_that_is_gone_stalled_or_a_replica_is_unavailable(tmp_path: Path, binary: Path) -> None:
     with start_redis(tmp_path, binary) as server:
-        wire = connect(WireConfig(server.url, reply_timeout_s=0.2))
+        wire = connect(WireConfig(server.url, reply_timeout_s=1.0))
         async with aclosing(Broker(wire, BrokerConfig(), lambda: 0.0)) as broker:
             session = await created(broker)
             os.kill(server.pid, signal.SIGSTOP)
@@ -172,7 +172,7 @@ async def test_busy_server_is_unavailable(tmp_path: Path, binary: Path) -> None:
     with start_redis(tmp_path, binary, {"lua-time-limit": "5"}) as server:
         async with broker_of(server) as broker:
             session = await created(broker)
-            blocker = connect(WireConfig(server.url, reply_timeout_s=0.05))
+            blocker = connect(WireConfig(server.url, reply_timeout_s=0.5))
             with pytest.raises(Unavailable):
                 await blocker.command("EVAL", "while true do end", 0)
             with pytest.raises(Unavailable, match="BUSY"):

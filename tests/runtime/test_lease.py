@@ -15,7 +15,9 @@ from tests.runtime.stage import Stage, open_broker
 from tests.runtime.test_worker_claims import at_work
 from tests.runtime.wires import Gate, lost
 
-QUICK = LeaseTimes(renew_s=0.05, trust_s=1.0, stall_s=30.0)
+FREQUENT = LeaseTimes(renew_s=0.05, trust_s=30.0, stall_s=30.0)
+BRIEF = LeaseTimes(renew_s=0.05, trust_s=3.0, stall_s=30.0)
+"""Trust that ends within the test, and not before a busy machine has started the command."""
 
 
 class Held:
@@ -120,7 +122,7 @@ async def test_a_worker_stops_its_commands_when_it_cannot_renew(stage: Stage) ->
         nowhere.append(open_broker("unix:///nonexistent/socket"))
         return nowhere[-1]
 
-    async with at_work(stage.worker(times=QUICK, connect_renewal=unreachable)):
+    async with at_work(stage.worker(times=BRIEF, connect_renewal=unreachable)):
         await stage.tools.began("c1").wait()
         await asyncio.wait_for(killed(stage), 20)
     assert nowhere
@@ -129,7 +131,7 @@ async def test_a_worker_stops_its_commands_when_it_cannot_renew(stage: Stage) ->
 
 async def test_a_worker_whose_claim_was_revoked_stops_its_commands(stage: Stage) -> None:
     session = await running_command(stage)
-    async with at_work(stage.worker(times=QUICK)):
+    async with at_work(stage.worker(times=FREQUENT)):
         await stage.tools.began("c1").wait()
         await stage.broker.revoke(session)
         await asyncio.wait_for(killed(stage), 20)
@@ -144,7 +146,7 @@ async def test_a_renewal_tells_of_what_a_lost_poke_was_about(stage: Stage) -> No
         return None
 
     stage.broker.poke = unheard  # type: ignore[method-assign]
-    async with at_work(stage.worker(times=QUICK)):
+    async with at_work(stage.worker(times=FREQUENT)):
         await stage.tools.began("c1").wait()
         await stage.submit(session, ops.Interrupt())
         await stage.until(session, "turn_aborted")
