@@ -30,7 +30,7 @@ from orchestrator.protocol.codec import parse_submission
 from orchestrator.protocol.ops import Op
 
 NOON_MS = 1_758_362_400_000
-WORKSPACE = "/work"
+WORKSPACE = "/repo"
 SETTINGS: Mapping[str, Any] = {
     "cwd": WORKSPACE,
     "approval_policy": "on-request",

@@ -281,7 +281,7 @@ def test_only_a_written_patch_moves_the_baselines_of_the_diff() -> None:
     session.asks_for("p2", name="apply_patch")
     session.assessed("p2", a_patch())
     session.finishes("p2", "ok", events=(patch_end("p2"),), applied=True)
-    assert dict(session.task.baselines) == {"/work/a.txt": None}
+    assert dict(session.task.baselines) == {"/repo/a.txt": None}
 
 
 def test_command_that_the_sandbox_stopped_is_asked_about_again_under_on_failure() -> None:

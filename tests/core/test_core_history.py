@@ -120,7 +120,7 @@ def test_conversation_opens_with_instructions_then_environment() -> None:
     first, second = initial_context(settings(), "be brief", "zsh")
     assert message_text(first) == "<user_instructions>\n\nbe brief\n\n</user_instructions>"
     assert message_text(second) == (
-        "<environment_context>\n  <cwd>/work</cwd>\n  <approval_policy>on-request</approval_policy>\n"
+        "<environment_context>\n  <cwd>/repo</cwd>\n  <approval_policy>on-request</approval_policy>\n"
         "  <sandbox_mode>workspace-write</sandbox_mode>\n  <network_access>restricted</network_access>\n"
         "  <shell>zsh</shell>\n</environment_context>"
     )
@@ -141,7 +141,7 @@ def test_change_tells_every_shown_field_that_was_named_if_one_is_new() -> None:
     assert changed is not None
     assert "<approval_policy>on-request</approval_policy>" in message_text(changed)
     assert "sandbox_mode" not in message_text(changed)
-    assert context_change(settings(), {"cwd": "/work", "model": "o3"}) is None
+    assert context_change(settings(), {"cwd": "/repo", "model": "o3"}) is None
     assert context_change(settings(), {}) is None
 
 

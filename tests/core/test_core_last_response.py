@@ -126,7 +126,7 @@ def test_last_response_survives_a_snapshot() -> None:
 
 
 def test_mark_of_the_workspace_survives_log_and_snapshot() -> None:
-    mark = WorkspaceMark("/work", "/work/.git/mark", "0123")
+    mark = WorkspaceMark("/repo", "/repo/.git/mark", "0123")
     session = Session(facts=SessionFacts.of({**FACTS, "workspace": mark_wire(mark)}).wire())
     assert session.state.facts.workspace == mark
     assert session.replayed().facts.workspace == mark

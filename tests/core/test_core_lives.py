@@ -112,7 +112,7 @@ class Life(RuleBasedStateMachine):
         if self.submits(id, op("user_input", items=[text(words)], **fields)):
             self.said.add(words)
 
-    @rule(id=TASK_IDS, policy=POLICIES, cwd=st.sampled_from(["/work", "/new"]))
+    @rule(id=TASK_IDS, policy=POLICIES, cwd=st.sampled_from(["/repo", "/new"]))
     def person_takes_a_turn_with_settings(self, id: str, policy: str, cwd: str) -> None:
         words = f"input {len(self.said)}"
         turn = {
@@ -130,7 +130,7 @@ class Life(RuleBasedStateMachine):
     def person_submits_an_op(self, type: str) -> None:
         self.submits("o1", op(type))
 
-    @rule(cwd=st.sampled_from(["/work", "/new"]))
+    @rule(cwd=st.sampled_from(["/repo", "/new"]))
     def person_overrides_the_settings(self, cwd: str) -> None:
         self.submits("o2", op("override_turn_context", cwd=cwd))
 

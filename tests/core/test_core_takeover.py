@@ -103,7 +103,7 @@ def test_patch_that_was_written_whole_is_done() -> None:
     assert seen.one("patch_apply_end")["success"] is True
     assert "warning" not in seen.types
     assert session.output_of("p1").startswith("Success.")
-    assert dict(session.task.baselines) == {"/work/a.txt": None}
+    assert dict(session.task.baselines) == {"/repo/a.txt": None}
 
 
 @pytest.mark.parametrize("judgements", [{}, {"p1": "in_doubt"}])

@@ -214,7 +214,7 @@ def test_user_turn_without_effort_clears_it() -> None:
         op(
             "user_turn",
             items=[text("hi")],
-            cwd="/work",
+            cwd="/repo",
             approval_policy="on-request",
             sandbox_policy={"mode": "workspace-write"},
             model="gpt-5",
@@ -523,7 +523,7 @@ def test_command_that_the_policy_refuses_has_an_output_that_says_why() -> None:
 
 def test_input_that_is_no_text_is_named_to_the_model() -> None:
     session = Session()
-    mention = {"type": "mention", "name": "notes", "path": "/work/notes.md"}
+    mention = {"type": "mention", "name": "notes", "path": "/repo/notes.md"}
     seen = session.submit(op("user_input", items=[text("see "), mention]))
     assert seen.one("user_message")["message"] == "see "
     assert session.texts() == ["see [mention: notes]"]

@@ -27,7 +27,7 @@ ASK, ASK_FREE, REFUSE = "ask, then confined", "ask, then free", "refuse"
 
 
 def settings(policy: str, mode: str) -> TurnSettings:
-    return TurnSettings(cwd="/work", approval_policy=policy, sandbox_policy={"mode": mode}, model="gpt-5")
+    return TurnSettings(cwd="/repo", approval_policy=policy, sandbox_policy={"mode": mode}, model="gpt-5")
 
 
 def word(verdict: Verdict) -> str:

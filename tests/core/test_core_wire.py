@@ -21,7 +21,7 @@ SERVED = {
     "user_input": {"items": [text("hi")]},
     "user_turn": {
         "items": [text("hi")],
-        "cwd": "/work",
+        "cwd": "/repo",
         "approval_policy": "never",
         "sandbox_policy": {"mode": "read-only"},
         "model": "gpt-5",
