@@ -47,9 +47,11 @@ class Nursery:
     cwd: Path
     environ: Mapping[str, str]
     log: Path
-    _workers: dict[int, WorkerProcess] = field(default_factory=dict)
+    _ends: dict[int, asyncio.Future[int]] = field(default_factory=dict)
+    """Of the workers that are alive, as far as the launcher's news were read."""
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _started: asyncio.Queue[int] = field(default_factory=asyncio.Queue)
+    """Starts are answered in their order."""
+    _started: asyncio.Queue[tuple[int, asyncio.Future[int]]] = field(default_factory=asyncio.Queue)
     _reader: asyncio.Task[None] | None = None
 
     @classmethod
@@ -85,17 +87,17 @@ class Nursery:
         async with self._turn:
             self.process.stdin.write(orjson.dumps(order) + b"\n")
             await self.process.stdin.drain()
-            pid = await self._started.get()
-            worker = WorkerProcess(pid, point, asyncio.get_running_loop().create_future())
-            self._workers[pid] = worker
-        return worker
+            pid, ended = await self._started.get()
+        return WorkerProcess(pid, point, ended)
 
     async def _read(self) -> None:
+        """Waits for nothing but news: one worker's end may stand before the start that another waits for."""
         assert self.process.stdout is not None
         while line := await self.process.stdout.readline():
             fact = orjson.loads(line)
             if "status" not in fact:
-                self._started.put_nowait(fact["pid"])
-                continue
-            async with self._turn:
-                self._workers.pop(fact["pid"]).ended.set_result(fact["status"])
+                ended = self._ends[fact["pid"]] = asyncio.get_running_loop().create_future()
+                self._started.put_nowait((fact["pid"], ended))
+            elif not (ended := self._ends.pop(fact["pid"])).done():
+                # It is done where whoever waited for it was cancelled.
+                ended.set_result(fact["status"])
