@@ -5,6 +5,7 @@ Knows nothing of the product. A missing binary skips on a developer's machine an
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -24,6 +25,18 @@ from redis import Redis
 from redis import exceptions as redis_errors
 
 _START_S = 20.0
+
+
+_libc = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+
+
+def _end_with_the_tests() -> None:
+    """Runs in the server's process: it is killed when the thread that started it is gone.
+
+    A run of tests that is killed closes no fixture; without this its servers stay for ever.
+    """
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def debian_redis() -> Path | None:
@@ -92,7 +105,10 @@ class RedisServer:
         }
         flags = [part for name, value in settings.items() for part in (f"--{name}", value)]
         self._process = subprocess.Popen(
-            [str(self.binary), *flags], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+            [str(self.binary), *flags],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            preexec_fn=_end_with_the_tests,
         )
         self._await_service()
 
