@@ -12,10 +12,13 @@ from tests.crash.driver import Options, crash
 from tests.crash.points import ANY, WEIGHTS, Doom, Point, choose
 
 SEED = int(os.environ.get("CRASH_SEED", "7"))
+PATIENCE_S = 400
+"""More than a run gives its own parts, so that it says itself what did not come to an end."""
 
 
 @pytest.mark.realredis
 @pytest.mark.slow
+@pytest.mark.timeout(PATIENCE_S)
 async def test_thirty_killed_workers_lose_nothing_and_double_nothing() -> None:
     account = await crash(Options(kills=30, seed=SEED))
     assert not account.violations, f"CRASH_SEED={SEED}: {account.violations}"
@@ -26,6 +29,7 @@ async def test_thirty_killed_workers_lose_nothing_and_double_nothing() -> None:
 
 @pytest.mark.realredis
 @pytest.mark.slow
+@pytest.mark.timeout(PATIENCE_S)
 async def test_twenty_killed_workers_leave_no_orphan_and_lose_no_letter_of_a_tree() -> None:
     account = await crash(Options(kills=20, seed=SEED, trees=True))
     assert not account.violations, f"CRASH_SEED={SEED}: {account.violations}"
