@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 
 import pytest
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: tests wait for processes and for leases, too."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_finish() -> None:
