@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
+from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings, records
 from orchestrator.settings.document import configuration_page, field_texts
 from orchestrator.settings.layers import Found, Layers, Origin, Rank, parse_value
 from orchestrator.settings.records import ModelPrice, ProviderSettings
@@ -441,6 +441,20 @@ def test_profiles_that_were_not_chosen_are_not_judged(load: Load) -> None:
 
 
 # --- Documentation
+
+
+def test_every_record_that_can_be_set_is_known_by_file_environment_and_page() -> None:
+    found = {value for value in vars(records).values() if isinstance(value, type) and is_dataclass(value)}
+    with_keys = {record for record in found if any(True for _ in settings_of(record))}
+    assert with_keys == {*KEYED_RECORDS, ProviderSettings, ModelPrice}
+
+
+def test_limits_of_trees_are_heard_from_file_and_environment(load: Load) -> None:
+    file = "max_active_subagents = 3\n[agents]\nbudget_tokens = 1000\nwatchdog_floor_s = 2"
+    found = load(file, {"DENDRO_AGENTS_BUDGET_COST": "1.50"})
+    assert (found.agents.slots, found.agents.budget_tokens, found.agents.budget_cost) == (3, 1000, 1.5)
+    assert found.agents.watchdog_floor_s == 2
+    assert found.warnings == ()
 
 
 def test_every_setting_is_documented_under_its_field() -> None:

@@ -34,6 +34,11 @@ def test_session_of_one_host_leaves_its_folder_alone(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_floors_of_waits_and_watchdogs_reach_a_new_tree(tmp_path: Path) -> None:
+    rules = birth(tmp_path, "agents.await_floor_s=1", "agents.watchdog_floor_s=2").facts.tree_rules
+    assert (rules.await_floor_s, rules.watchdog_floor_s) == (1, 2)
+
+
 def test_limits_and_memory_of_a_provider_reach_its_requests(tmp_path: Path) -> None:
     table = "model_providers.azure"
     policies = provider_policies(

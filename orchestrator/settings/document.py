@@ -41,7 +41,7 @@ default.
   `request_max_retries`, `stream_max_retries` and `stream_idle_timeout_ms` at the top level count for the
   chosen provider.
 
-Only the first two sections travel with a session. Everything else belongs to the worker that runs it: a
+Only the first three sections travel with a session. Everything else belongs to the worker that runs it: a
 client can never choose a URL or a key for somebody else's worker.
 """
 

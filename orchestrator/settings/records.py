@@ -372,7 +372,7 @@ class SandboxPolicy:
 
 @dataclass(frozen=True, slots=True)
 class SessionDefaults:
-    """What a new session starts with. This, and nothing else of the settings, travels with the session."""
+    """What a new session starts with. It travels with the session, wherever that runs."""
 
     cwd: Path
 
@@ -415,7 +415,7 @@ class SessionDefaults:
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """Trees of agents: what a new root may make. Settled when the tree is made, for every agent of it."""
+    """Trees: what the agents of one may do and use, settled when its root is made."""
 
     enabled: bool = setting(True, "agents.enabled")
     """Offer the model the tools that make agents."""
@@ -436,6 +436,10 @@ class AgentSettings:
     await_floor_s: float = setting(300.0, "agents.await_floor_s", at_least=0, at_most=1800)
     """Shortest wait that `subagent_await` accepts. The protocol's is 300 s; lower it for tests only: a
     model that polls costs tokens."""
+
+    watchdog_floor_s: float = setting(30.0, "agents.watchdog_floor_s", at_least=1)
+    """Shortest interval of a watchdog. Each bark may begin a turn of whoever is watched, so a short one costs
+    tokens all the time; lower it for tests only."""
 
     watchdogs: int = setting(16, "agents.max_watchdogs", at_least=0)
     """Watchdogs that one agent may keep."""

@@ -26,6 +26,7 @@ from orchestrator.settings.layers import (
 )
 from orchestrator.settings.records import (
     SETTING,
+    AgentSettings,
     ChainSettings,
     EnvironmentPolicy,
     LogSettings,
@@ -46,6 +47,7 @@ MACHINE_ID_FILES = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 KEYED_RECORDS: tuple[type, ...] = (
     SessionDefaults,
     SandboxPolicy,
+    AgentSettings,
     ModelSettings,
     EnvironmentPolicy,
     RedisSettings,

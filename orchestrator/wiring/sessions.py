@@ -66,6 +66,7 @@ def tree_rules(settings: Settings) -> TreeRules:
         depth=agents.depth,
         autosubmit=agents.autosubmit,
         await_floor_s=agents.await_floor_s,
+        watchdog_floor_s=agents.watchdog_floor_s,
         watchdogs=agents.watchdogs,
         budgets=_budgets(agents),
     )
