@@ -126,14 +126,17 @@ async def _gap_at(reader: Reader, session: SessionId, at: EqCursor) -> Gap | Non
     Asked before every wait: a client library reconnects silently, and the server behind the new
     connection may have been put back to an earlier moment.
     """
-    kept = await reader.read_eq(session, max(0, at.n - 1), 2)
-    if _same(kept, at):
+    at_place = await reader.read_eq(session, max(0, at.n - 1), 1)
+    if _same(at_place, at):
         return None
     head = await _head(reader, session)
     if not await _in_log(reader, session, at, head):
         return Gap("rewound", 0, head.sealed_seq)
-    leads_on = at.n == head.eq_n or any(event.n == at.n + 1 for event in kept)
-    if leads_on:
+    if at.n == head.eq_n:
+        return None
+    # Read behind the head: a commit between two reads must not look like a hole.
+    following = await reader.read_eq(session, at.n, 1)
+    if following and following[0].n == at.n + 1:
         return None
     return Gap("trimmed" if at.n < head.eq_n else "rewound", at.seq, head.sealed_seq)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from orchestrator.broker.follow import (
     follow,
     hash8_of,
 )
-from orchestrator.broker.records import Claimed, Committed, NewEvent
+from orchestrator.broker.records import Claimed, Committed, NewEvent, StoredEvent
 from orchestrator.core.ids import SessionId
 from tests.broker.actors import step, working
 
@@ -83,6 +84,33 @@ async def test_follower_that_has_seen_all_survives_the_queue_s_expiry(broker: Br
     await broker.emit(held.claim, [NewEvent(b"delta", done.seq, hash8_of(done.head))])
     live = await take(broker, session, EqCursor.at(head), 1)
     assert [item.payload for item in live if isinstance(item, Followed)] == [b"delta"]
+
+
+async def test_follower_at_the_end_misses_nothing_of_a_commit_between_two_of_its_reads(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = await working(broker)
+    done = await commits(broker, held, 1)
+    # The log's last entry has no event, as when a session parks: the cursor's hash is not its event's.
+    silent = await broker.commit(step(done, held.claim, "silent", [b"no event"], events=()))
+    assert isinstance(silent, Committed)
+    session = held.claim.session
+    head = await broker.head(session)
+    assert head is not None
+    read, worked = broker.read_eq, False
+
+    async def read_before_the_commit(*place: Any) -> tuple[StoredEvent, ...]:
+        nonlocal worked
+        found = await read(*place)
+        if not worked:
+            worked = True
+            await broker.commit(step(silent, held.claim, "meanwhile", [b"with an event"]))
+        return found
+
+    monkeypatch.setattr(broker, "read_eq", read_before_the_commit)
+    (found,) = await take(broker, session, EqCursor.at(head), 1)
+    assert isinstance(found, Followed), found
+    assert found.cursor.n == head.eq_n + 1
 
 
 async def test_follower_of_a_branch_that_never_happened_is_told_and_starts_over(broker: Broker) -> None:
