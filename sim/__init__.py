@@ -3,7 +3,8 @@
 One story, by module:
 
     loop        lanes instead of threads, time that passes when nothing can happen
-    double      Redis: fakeredis with the product's scripts, and a journal to go back in
+    double      Redis, and a journal to go back in
+    store       its commands;  scripting: its Lua;  values: what Python has not
     network     delays, lost commands and lost replies between processes and Redis
     machines    worker processes that are killed, stopped, stuck and drained
     players     the model and the tools;  ledger: what commands really did

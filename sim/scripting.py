@@ -1,0 +1,103 @@
+"""Lua as Redis runs it: version 5.1, one script at a time, on the commands of a store.
+
+A script may set no global, and read none that does not exist: a server refuses both.
+Scripts are compiled once a process; what a run leaves behind is Lua's to collect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lupa import lua51
+from redis.exceptions import RedisError, ResponseError
+
+from sim.values import Status
+
+Command = Callable[..., Any]
+
+_BEGIN = b"""
+function(call)
+  redis = {call = call}
+  setmetatable(_G, {
+    __newindex = function(_, name) error('a script may not set the global variable ' .. tostring(name)) end,
+    __index = function(_, name) error('there is no global variable ' .. tostring(name)) end,
+  })
+  local function run(script, keys, argv)
+    rawset(_G, 'KEYS', keys)
+    rawset(_G, 'ARGV', argv)
+    return script()
+  end
+  -- A reply ends at its first nil, wherever Lua thinks that the table does.
+  local function items(reply)
+    if reply.err then error(reply.err, 0) end
+    local n = 0
+    while reply[n + 1] ~= nil do n = n + 1 end
+    return n, unpack(reply, 1, n)
+  end
+  return run, items
+end
+"""
+
+
+class Scripting:
+    """An interpreter with a store's commands in it."""
+
+    def __init__(self, commands: Mapping[bytes, Command]) -> None:
+        self._lua: Any = lua51.LuaRuntime(encoding=None, unpack_returned_tuples=True)
+        self._table: Any = self._lua.table_from
+        self._commands = commands
+        self._compiled: dict[bytes, Any] = {}
+        self._statuses: dict[bytes, Any] = {}
+        self._run, self._items = self._lua.eval(_BEGIN)(self._call)
+
+    def run(self, source: bytes, keys: Sequence[bytes], argv: Sequence[bytes]) -> Any:
+        """A script's reply; raises the client library's errors."""
+        script = self._compiled.get(source)
+        if script is None:
+            script = self._compiled[source] = self._lua.compile(source)
+        try:
+            return self._told(self._run(script, self._table(keys), self._table(argv)))
+        except RedisError:
+            raise
+        except lua51.LuaError as error:
+            raise ResponseError(f"ERR Error running script: {error}") from error
+
+    def _call(self, name: bytes, *words: bytes | float) -> Any:
+        """What a script knows as `redis.call`."""
+        command = self._commands.get(name)
+        if command is None:
+            raise ResponseError(f"ERR unknown command {name!r}")
+        reply = command(*[word if isinstance(word, bytes) else b"%.17g" % word for word in words])
+        kind = type(reply)
+        if kind is bytes or kind is int:
+            return reply
+        if kind is list:
+            return self._table([self._known(item) for item in reply])
+        return self._known(reply)
+
+    def _known(self, reply: Any) -> Any:
+        """As Lua has it: nothing is false there, and a status is a table."""
+        if reply is None:
+            return False
+        if isinstance(reply, list):
+            return self._table([self._known(item) for item in reply])
+        if isinstance(reply, Status):
+            if reply not in self._statuses:
+                self._statuses[reply] = self._table({b"ok": bytes(reply)})
+            return self._statuses[reply]
+        return reply
+
+    def _told(self, reply: Any) -> Any:
+        """As the protocol has it: a number loses its fraction, true is 1, false is nothing."""
+        kind = type(reply)
+        if kind is bytes or kind is int or reply is None:
+            return reply
+        if kind is float:
+            return int(reply)
+        if kind is bool:
+            return 1 if reply else None
+        found = self._items(reply)
+        if type(found) is int:
+            return []
+        return [item if type(item) is bytes else self._told(item) for item in found[1:]]

@@ -1,0 +1,133 @@
+"""The simulator's Redis against fakeredis, whole simulations, word by word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from fakeredis import FakeServer, FakeStrictRedis
+from redis.exceptions import RedisError, ResponseError
+
+from sim.double import EPOCH_S, Command, Double, encoded, opened
+from sim.network import scripts
+from sim.world import World
+from tests.broker.doubles import FakeClock, redis_time
+
+READ_WHOLE = {
+    b"hash": ("HGETALL", "key"),
+    b"zset": ("ZREVRANGE", "key", 0, -1, "WITHSCORES"),
+    b"stream": ("XRANGE", "key", "-", "+"),
+    b"string": ("GET", "key"),
+    b"set": ("SMEMBERS", "key"),
+}
+
+
+class _ServedTime(FakeClock):
+    """fakeredis's clock, which shows what the simulated Redis's clock shows."""
+
+    def __init__(self, double: Double) -> None:
+        super().__init__()
+        self._double = double
+        self.replayed_s: float | None = None
+
+    def time(self) -> float:
+        return self._double.now_s() if self.replayed_s is None else EPOCH_S + self.replayed_s
+
+    def monotonic(self) -> float:
+        return self.time()
+
+
+class _Pair:
+    """Says every command of a simulation to fakeredis too."""
+
+    def __init__(self, double: Double, clock: _ServedTime) -> None:
+        self.double, self.clock = double, clock
+        self.fake = FakeStrictRedis(server=FakeServer(version=(7,)), protocol=2)
+        self._run, self._look, self._restore = double.run, double.look, double.restore
+        self._sources = {script.sha.encode(): script.source for script in scripts().values()}
+        self.compared = 0
+
+    def run(self, *args: Any) -> Any:
+        return self._both(self._run, args)
+
+    def look(self, *args: Any) -> Any:
+        return self._both(self._look, args)
+
+    def restore(self, through: int) -> None:
+        self._restore(through)
+        self.fake.flushall()
+        for at, command in self.double.journal:
+            self.clock.replayed_s = at
+            self._said(command)
+        self.clock.replayed_s = None
+
+    def _both(self, ours: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        reply, error = _outcome(ours, *args)
+        told, refused = _outcome(self._said, encoded(args))
+        assert (told, type(refused)) == (reply, type(error)), args[:8]
+        self.compared += 1
+        if error is not None:
+            raise error
+        return reply
+
+    def _said(self, command: Command) -> Any:
+        """fakeredis is sent a script's text: it knows no digests beforehand."""
+        name, *rest = command
+        if name == b"EVALSHA":
+            return self.fake.execute_command("EVAL", self._sources[rest[0]], *rest[1:])
+        return self.fake.execute_command(name.decode(), *rest)
+
+
+def _outcome(say: Callable[..., Any], *args: Any) -> tuple[Any, RedisError | None]:
+    try:
+        return say(*args), None
+    except RedisError as error:
+        return None, error
+
+
+@contextmanager
+def _paired() -> Iterator[_Pair]:
+    with opened() as double:
+        clock = _ServedTime(double)
+        with redis_time(clock), pytest.MonkeyPatch.context() as patched:
+            pair = _Pair(double, clock)
+            for name in ("run", "look", "restore"):
+                patched.setattr(double, name, getattr(pair, name))
+            yield pair
+
+
+@pytest.mark.parametrize(("workload", "seed"), [("tree", 7), ("approvals", 15)])
+def test_simulated_redis_answers_every_command_as_fakeredis_does(workload: str, seed: int) -> None:
+    with _paired() as pair:
+        outcome = World(seed, pair.double, workload).run()
+        assert outcome.violation is None
+        # What is left, too: a reply may hide that a value is another one.
+        for key in pair.fake.keys("*"):
+            pair.look(*(word if word != "key" else key for word in READ_WHOLE[pair.fake.type(key)]))
+        assert pair.compared > 100
+
+
+def test_script_may_not_leave_a_global_behind_nor_read_one_that_is_not_there() -> None:
+    with opened() as double:
+        for script in ("left = 1", "return left", "return redis.call('FLUSHALL')", "return #nothing"):
+            with pytest.raises(ResponseError):
+                double.run("EVAL", script, 0)
+        assert double.run("EVAL", "return {1, 2.7, 'x', false, {}, nil, 9}", 0) == [1, 2, b"x", None, []]
+
+
+def test_loading_a_part_of_the_journal_leaves_what_was_there_then() -> None:
+    now = [0.0]
+    with opened() as double:
+        double.reset(lambda: now[0])
+        double.run("HSET", "h", "f", 1)
+        double.run("GET", "h2")
+        now[0] = 1.0
+        double.run("XADD", "s", "*", "f", 2)
+        double.run("HSET", "h", "f", 3)
+        assert [at for at, _ in double.journal] == [0.0, 1.0, 1.0]
+        now[0] = 9.0
+        double.restore(2)
+        assert double.hash("h") == {b"f": b"1"}
+        assert double.stream_after("s", 0) == [(b"1800000001000-0", {b"f": b"2"})]
