@@ -130,6 +130,14 @@ class Reader:
         found = await self._page(self.keys.tree(tree), f"{after}-0", count)
         return tuple(tree_entry(entry_id, fields) for entry_id, fields in found)
 
+    async def read_tree_back(
+        self, tree: TreeId, before: int | None = None, count: int = 1_000
+    ) -> tuple[TreeEntry, ...]:
+        """The last tree log entries, or the last before a `tree_seq`, newest first."""
+        end = "+" if before is None else f"({before}-0"
+        found = await self._wire.command("XREVRANGE", self.keys.tree(tree), end, "-", "COUNT", count)
+        return tuple(tree_entry(entry_id, fields) for entry_id, fields in found)
+
     async def _page(self, key: str, after: str, count: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
         found: list[tuple[bytes, dict[bytes, bytes]]] = await self._wire.command(
             "XRANGE", key, f"({after}", "+", "COUNT", count

@@ -7,14 +7,14 @@ the agent: leaving leaves it as it is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.broker.follow import EqCursor
 from orchestrator.cli.agents import Addressed
 from orchestrator.cli.asking import ANSWERS, QUESTION, answer_op
-from orchestrator.cli.conversation import ASKS, BEGINS, new_submission_id
+from orchestrator.cli.conversation import new_submission_id
 from orchestrator.cli.deciding import open_requests_of
 from orchestrator.cli.leaving import Left, ctrl_c
 from orchestrator.cli.opening import Opened
@@ -22,13 +22,12 @@ from orchestrator.cli.stdio import read_stdin
 from orchestrator.cli.views import LiveView
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client, Event
+from orchestrator.gateways.requests import OpenRequests
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 
 LINE_BYTES = 32 << 10
-Key = tuple[int, str]
-"""An agent and its call: two agents may both have a call of that name."""
 
 
 @dataclass(slots=True)
@@ -38,9 +37,12 @@ class Attachment:
     found: Opened
     target: Addressed
     view: LiveView
-    _open: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    _open: OpenRequests = field(init=False)
     _news: asyncio.Queue[Event | str | None] = field(default_factory=asyncio.Queue)
     _client: Client | None = None
+
+    def __post_init__(self) -> None:
+        self._open = OpenRequests(self.target.session)
 
     @property
     def client(self) -> Client:
@@ -53,7 +55,9 @@ class Attachment:
         tree = self.target.tree
         for asked in await open_requests_of(self.found, tree):
             if self.target.session in (asked.session, SessionId(tree)):
-                await self._asks({**asked.request, "agent_id": asked.agent_id})
+                self._open.add(asked.named_request)
+        if self._open.first is not None:
+            self._put(self._open.first)
         with ctrl_c() as left:
             reading = (self._listen(left), self._read(left), self._handle(left))
             await asyncio.gather(*reading)
@@ -80,31 +84,22 @@ class Attachment:
                 case None:
                     left.set()
                 case Event() as event:
-                    await self._event(event)
+                    self._event(event)
                 case str() as line if line:
                     await self._typed(line)
 
     # ── events ────────────────────────────────────────────────────────────────────────────────
 
-    async def _event(self, event: Event) -> None:
+    def _event(self, event: Event) -> None:
         self.view.event(event)
-        key = (event.msg.get("agent_id", self.target.agent_id), event.msg.get("call_id", ""))
-        if event.type in ASKS:
-            await self._asks(event.msg)
-        elif event.type in BEGINS:
-            # Somebody else has allowed it.
-            self._open.pop(key, None)
-        elif event.type in ("task_complete", "turn_aborted"):
-            self._open = {key: asked for key, asked in self._open.items() if key[0] != self.target.agent_id}
+        before = self._open.first
+        self._open.hear(event)
+        after = self._open.first
+        if after is not None and after is not before:
+            self._put(after)
 
-    async def _asks(self, request: dict[str, Any]) -> None:
+    def _put(self, request: Mapping[str, Any]) -> None:
         agent = request.get("agent_id", self.target.agent_id)
-        self._open[agent, request["call_id"]] = request
-        if len(self._open) == 1:
-            self._put()
-
-    def _put(self) -> None:
-        (agent, _), request = next(iter(self._open.items()))
         if agent != self.target.agent_id:
             self.view.note(f"agent {agent}:")
         self.view.ask(request)
@@ -115,11 +110,9 @@ class Attachment:
     async def _typed(self, line: str) -> None:
         decision = ANSWERS.get(line.lower()) if self._open else None
         if decision is not None:
-            key = next(iter(self._open))
-            request = self._open.pop(key)
-            await self._submit(self.target.session, answer_op(request, decision))
-            if self._open:
-                self._put()
+            await self._submit(self.target.session, answer_op(self._open.take_first(), decision))
+            if self._open.first is not None:
+                self._put(self._open.first)
         elif line == "/stop":
             await self._submit(self.target.session, ops.Interrupt())
         else:

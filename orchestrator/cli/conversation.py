@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import uuid
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, assert_never
@@ -20,12 +20,11 @@ from orchestrator.cli.companion import Companion
 from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client, Event
+from orchestrator.gateways.requests import OpenRequests
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 
-ASKS = frozenset({"exec_approval_request", "apply_patch_approval_request"})
-BEGINS = frozenset({"exec_command_begin", "patch_apply_begin"})
 NEWS_OF_HOLDER = frozenset({"task_started", "exec_command_begin", "stream_error"})
 PATIENCE_S = 5.0
 """After this long without a worker a person is told that none has come."""
@@ -73,7 +72,7 @@ class View(Protocol):
     def event(self, event: Event) -> None:
         """Shows an event."""
 
-    def ask(self, request: dict[str, Any]) -> None:
+    def ask(self, request: Mapping[str, Any]) -> None:
         """Shows a request for approval."""
 
     def note(self, text: str) -> None:
@@ -102,7 +101,7 @@ class Conversation:
     seat: Seat
     task_id: str | None
     """None follows whatever task the session is at."""
-    open_requests: dict[str, dict[str, Any]] = field(default_factory=dict)
+    open_requests: OpenRequests = field(init=False)
     _queue: asyncio.Queue[Happening] = field(default_factory=asyncio.Queue)
     _running: set[asyncio.Task[None]] = field(default_factory=set)
     _reader: asyncio.Task[None] | None = None
@@ -110,6 +109,9 @@ class Conversation:
     _failed: bool = False
     _holder: str = ""
     _told_silence: bool = False
+
+    def __post_init__(self) -> None:
+        self.open_requests = OpenRequests(self.seat.session)
 
     @contextmanager
     def hearing_ctrl_c(self) -> Iterator[None]:
@@ -127,8 +129,8 @@ class Conversation:
         if worker is not None:
             self._start(self._watch(worker))
         try:
-            if self.open_requests:
-                code = await self._asked()
+            if self.open_requests.first is not None:
+                code = await self._asked(self.open_requests.first)
                 if code is not None:
                     return code
             while True:
@@ -200,13 +202,12 @@ class Conversation:
         if event.type in NEWS_OF_HOLDER:
             await self._tell_holder()
         self.seat.view.event(event)
-        if event.type in ASKS:
-            self.open_requests[event.msg["call_id"]] = event.msg
-            return await self._asked() if len(self.open_requests) == 1 else None
-        if event.type in BEGINS and event.msg["call_id"] in self.open_requests:
-            # Somebody else has allowed it.
-            del self.open_requests[event.msg["call_id"]]
-            return await self._asked() if self.open_requests else None
+        before = self.open_requests.first
+        self.open_requests.hear(event)
+        after = self.open_requests.first
+        if after is not None and after is not before:
+            # The first one, or the next, since somebody else has decided the one before.
+            return await self._asked(after)
         mine = self.task_id in (None, event.id)
         if event.type == "error" and mine:
             self._failed = True
@@ -234,9 +235,10 @@ class Conversation:
 
     # ── approvals ─────────────────────────────────────────────────────────────────────────────
 
-    async def _asked(self) -> ExitCode | None:
+    async def _asked(self, request: Mapping[str, Any]) -> ExitCode | None:
         """Puts the oldest open request to the person, or leaves it to whoever comes later."""
-        request = next(iter(self.open_requests.values()))
+        if request.get("agent_id"):
+            self.seat.view.note(f"agent {request['agent_id']}:")
         self.seat.view.ask(request)
         if not self.seat.interactive:
             await self._parked()
@@ -261,9 +263,9 @@ class Conversation:
         if decision is None:
             self._put_question()
             return None
-        call = next(iter(self.open_requests))
-        await self.submit(answer_op(self.open_requests.pop(call), decision))
-        return await self._asked() if self.open_requests else None
+        await self.submit(answer_op(self.open_requests.take_first(), decision))
+        following = self.open_requests.first
+        return await self._asked(following) if following is not None else None
 
     async def _parked(self) -> None:
         """Returns when nobody holds the session any more: its worker may leave then."""

@@ -69,6 +69,12 @@ class Asked:
         """The call, told apart from another agent's of the same id."""
         return f"{self.agent_id}:{self.call_id}"
 
+    @property
+    def named_request(self) -> dict[str, Any]:
+        """The request as the root's events tell it."""
+        who = {"agent_id": self.agent_id, "session_id": self.session, "agent_path": self.agent_path}
+        return {**self.request, **who}
+
     def meant_by(self, pattern: str) -> bool:
         """A call, or a glob over the command line or over each of the paths."""
         if pattern in (self.call_id, self.call):

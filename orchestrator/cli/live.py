@@ -114,6 +114,8 @@ class Live:
                 self.line(f"the turn was {message['reason']}", "yellow")
             case "subagent_lifecycle":
                 self._agent(message)
+            case "request_resolved":
+                self.line(resolved_text(message), "dim")
             case _:
                 self._end_line_of_task(kind)
 
@@ -229,6 +231,14 @@ def lifecycle_text(message: Mapping[str, Any]) -> str:
             return f"✓ {named} has come to rest"
         case _:
             return ""
+
+
+def resolved_text(message: Mapping[str, Any]) -> str:
+    """What a person is told of a request that is settled."""
+    about = f"request {message['call_id']} of agent {message.get('agent_id', 0)}"
+    if not message["who"]:
+        return f"{about} is not asked any more: its turn has ended"
+    return f"{about} was {message['decision'].replace('_', ' ')} by {message['who']}"
 
 
 def command_text(command: list[str]) -> str:

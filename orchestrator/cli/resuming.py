@@ -12,6 +12,7 @@ import orjson
 
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import SessionHead, StoredEvent
+from orchestrator.cli.deciding import open_requests_of
 from orchestrator.cli.folding import fold_session
 from orchestrator.cli.opening import Opened
 from orchestrator.core.birth import session_configured
@@ -19,6 +20,7 @@ from orchestrator.core.blobs import references, resolve
 from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.ids import SessionId
 from orchestrator.core.stored import decode_entry
+from orchestrator.core.tree import ROOT
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.workspace import look_at
 from orchestrator.settings import Settings
@@ -45,8 +47,8 @@ class Greeting:
 
 async def greeting(found: Opened, head: SessionHead) -> Greeting:
     """`session_configured` with the events so far; requests that are still open are told again."""
-    opened = await found.broker.approvals(head.session)
-    cursor = await cursor_before(found, head, {approval.key for approval in opened})
+    calls = {str(request["call_id"]) for request in await open_requests(found, head)}
+    cursor = await cursor_before(found, head, calls)
     folded = await fold_session(found, head, None)
     messages = await past_events(found, head)
     event = session_configured("", folded.state.facts, folded.state.settings, initial_messages=messages)
@@ -82,11 +84,7 @@ def _asks(event: StoredEvent, calls: set[str]) -> bool:
     return str(message["type"]).endswith("_approval_request") and message.get("call_id") in calls
 
 
-async def open_requests(found: Opened, head: SessionHead) -> dict[str, dict[str, Any]]:
-    """The session's requests that nobody has decided yet, by call, oldest first."""
-    requests = {}
-    for approval in await found.broker.approvals(head.session):
-        request = orjson.loads(approval.payload)
-        texts = await found.large_texts(head.tree, references(request))
-        requests[approval.key] = resolve(request["event"], texts.get)
-    return requests
+async def open_requests(found: Opened, head: SessionHead) -> list[dict[str, Any]]:
+    """The requests that nobody has decided yet, of the session or, for a root, of its tree; oldest first."""
+    asked = await open_requests_of(found, head.tree)
+    return [one.named_request for one in asked if head.agent_id == ROOT or one.session == head.session]

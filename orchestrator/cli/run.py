@@ -125,7 +125,8 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
         with talk.hearing_ctrl_c():
             view.note(f"session {session}")
             if wish.prompt is None:
-                talk.open_requests.update(await open_requests(found, head))
+                for request in await open_requests(found, head):
+                    talk.open_requests.add(request)
                 if head.status in ("idle", "closed") and head.sq_tip == head.cursor:
                     raise Fault(f"session {session} is {head.status}: give it a prompt", ExitCode.USAGE)
             else:

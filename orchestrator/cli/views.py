@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -34,7 +35,7 @@ class LiveView:
             self._live.line(f"» {event.msg['message']}", "bold")
         self._live.show(event)
 
-    def ask(self, request: dict[str, Any]) -> None:
+    def ask(self, request: Mapping[str, Any]) -> None:
         show_request(self._live, request)
 
     def note(self, text: str) -> None:
@@ -59,7 +60,7 @@ class JsonView:
         sys.stdout.buffer.write(orjson.dumps({"id": event.id, "msg": event.msg}) + b"\n")
         sys.stdout.buffer.flush()
 
-    def ask(self, request: dict[str, Any]) -> None:
+    def ask(self, request: Mapping[str, Any]) -> None:
         """The request is an event like any other; `event` is not called for it."""
 
     def note(self, text: str) -> None:

@@ -33,6 +33,17 @@ class PendingBelow:
 
 
 @dataclass(frozen=True, slots=True)
+class DecidedBelow:
+    """A request of an agent of the tree that was settled, by whom, and how."""
+
+    agent_id: int
+    call_id: str
+    turn: str
+    decision: str
+    who: str
+
+
+@dataclass(frozen=True, slots=True)
 class Submitted:
     """An op from the SQ."""
 
@@ -45,6 +56,8 @@ class Submitted:
     """The session's `seq` when it was submitted."""
     below: tuple[PendingBelow, ...] = ()
     """Of an answer: what was pending then in the tree below this session."""
+    decided: tuple[DecidedBelow, ...] = ()
+    """Of an answer that can mean none of these: the requests of its name that were settled, oldest first."""
     agents: tuple[Target, ...] = ()
     """Of a word about an agent: that agent, then those below it that are at work."""
 

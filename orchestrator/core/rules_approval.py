@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.core import entries as e
 from orchestrator.core.approval import full_access, unconfined_key
 from orchestrator.core.commands import MailArrived, PendingBelow, Submitted
-from orchestrator.core.draft import Draft, Letter
+from orchestrator.core.draft import Draft, Letter, TreeEvent
 from orchestrator.core.history import call_output
 from orchestrator.core.rules_standing import activity
+from orchestrator.core.rules_surfacing import WITHDRAWN, resolved
 from orchestrator.core.rules_task import approval_timer, settle, stop
 from orchestrator.core.state import Answer, Call, Phase
 from orchestrator.protocol.ops import ExecApproval, PatchApproval
@@ -21,22 +23,24 @@ REJECTED = {"exec": "exec command rejected by user", "patch": "patch rejected by
 def answer(draft: Draft, command: Submitted, op: ExecApproval | PatchApproval) -> None:
     """An answer under a call id, or under the turn's id if exactly one request was open then."""
     decision = op.decision if isinstance(op.decision, str) else "approved_for_session"
-    if op.agent_id not in (None, draft.state.facts.agent_id):
-        _route(draft, command, op, decision)
-        return
-    meant = _meant(draft, op.id, command.seq)
+    meant = _meant(draft, op.id, command.seq) if _for_me(draft, op) else []
+    below = _below(command, op)
     if len(meant) == 1:
         resolve(draft, meant[0], decision, command.who or command.client)
-        return
-    # Where several are open, the answer was meant for one of them, not for an earlier one.
-    earlier = None if meant else _answered(draft.state.answers, op.id)
-    if not meant and _below(command, op):
-        _route(draft, command, op, decision)
-    elif earlier is None:
+    elif meant:
+        # Where several are open, the answer was meant for one of them, not for an earlier one.
         draft.add(e.error(command.id, _unknown(draft, op.id)))
-    elif earlier.decision != decision:
-        text = f"{earlier.call_id} was already decided: {earlier.decision}, by {earlier.who or 'a client'}"
+    elif len(below) == 1:
+        _route(draft, command, below[0], decision)
+    elif below:
+        text = f"{_unknown_below(below, op.id)}; name the agent by agent_id"
         draft.add(e.error(command.id, text))
+    else:
+        _hold_against_earlier(draft, command, op, decision)
+
+
+def _for_me(draft: Draft, op: ExecApproval | PatchApproval) -> bool:
+    return op.agent_id in (None, draft.state.facts.agent_id)
 
 
 def _below(command: Submitted, op: ExecApproval | PatchApproval) -> list[PendingBelow]:
@@ -45,16 +49,16 @@ def _below(command: Submitted, op: ExecApproval | PatchApproval) -> list[Pending
     return [p for p in asked if p.call_id == op.id] or [p for p in asked if p.turn == op.id]
 
 
-def _route(draft: Draft, command: Submitted, op: ExecApproval | PatchApproval, decision: str) -> None:
+def _route(draft: Draft, command: Submitted, asked: PendingBelow, decision: str) -> None:
     """Sends an answer on to the one agent that waits for it."""
-    meant = _below(command, op)
-    if len(meant) != 1:
-        who = ", ".join(f"{p.call_id} of agent {p.agent_id}" for p in meant or command.below)
-        text = f"no single approval is pending under {op.id!r} in the tree; pending: {who or 'none'}"
-        draft.add(e.error(command.id, f"{text}; name the agent by agent_id" if meant else text))
-        return
-    asked, by = meant[0], command.who or command.client
-    payload = {"call_id": asked.call_id, "turn": asked.turn, "decision": decision, "who": by}
+    by = command.who or command.client
+    payload = {
+        "id": command.id,
+        "call_id": asked.call_id,
+        "turn": asked.turn,
+        "decision": decision,
+        "who": by,
+    }
     key = f"answer:{command.client}:{command.id}"
     draft.tree.letters.append(Letter(asked.session, "answer", payload, key))
     draft.add(e.answered(asked.call_id, asked.turn, decision, by, draft.moment.at_ms))
@@ -67,6 +71,51 @@ def routed_answer(draft: Draft, command: MailArrived) -> None:
         if call.call_id == answer["call_id"]:
             resolve(draft, call, answer["decision"], answer["who"])
             return
+    _tell_late(draft, answer)
+
+
+def _tell_late(draft: Draft, answer: Mapping[str, Any]) -> None:
+    """The root has sent on an answer that came too late: whoever gave it is told there."""
+    facts, told = draft.state.facts, (answer["call_id"], answer["turn"])
+    earlier = [one for one in draft.state.answers if (one.call_id, one.turn) == told]
+    if "id" not in answer or (earlier and earlier[-1].decision == answer["decision"]):
+        return
+    name = f"{answer['call_id']} of agent {facts.agent_id}"
+    text = (
+        _too_late(name, earlier[-1].decision, earlier[-1].who) if earlier else _too_late(name, WITHDRAWN, "")
+    )
+    draft.tree.events.append(TreeEvent(answer["id"], {"type": "error", "message": text}, (facts.tree_id,)))
+
+
+def _hold_against_earlier(
+    draft: Draft, command: Submitted, op: ExecApproval | PatchApproval, decision: str
+) -> None:
+    """Nothing is pending that the answer can mean; the same decision again does no harm."""
+    mine = _for_me(draft, op)
+    own = _answered(draft.state.answers, op.id) if mine else None
+    there = next((one for one in reversed(command.decided) if op.id in (one.call_id, one.turn)), None)
+    if there is not None and (own is None or own.turn == there.turn):
+        # A routed answer stands in this log, too; but what counts is what the agent did with it.
+        earlier, name = there.decision, f"{there.call_id} of agent {there.agent_id}"
+        text = _too_late(name, earlier, there.who)
+    elif own is not None:
+        earlier, text = own.decision, _too_late(own.call_id, own.decision, own.who)
+    else:
+        earlier = ""
+        text = _unknown(draft, op.id) if mine else _unknown_below(command.below, op.id)
+    if earlier != decision:
+        draft.add(e.error(command.id, text))
+
+
+def _too_late(name: str, decision: str, who: str) -> str:
+    if decision == WITHDRAWN:
+        return f"{name} is not asked any more: its turn has ended"
+    return f"{name} was already decided: {decision}, by {who or 'a client'}"
+
+
+def _unknown_below(pending: Sequence[PendingBelow], id: str) -> str:
+    who = ", ".join(f"{one.call_id} of agent {one.agent_id}" for one in pending)
+    return f"no single approval is pending under {id!r} in the tree; pending: {who or 'none'}"
 
 
 def _meant(draft: Draft, id: str, seen_seq: int) -> list[Call]:
@@ -102,6 +151,9 @@ def resolve(draft: Draft, call: Call, decision: str, who: str) -> None:
     draft.add(e.answered(call.call_id, draft.task.id, decision, who, draft.moment.at_ms))
     draft.close_approval(call.call_id)
     draft.clear_timer(approval_timer(call.call_id))
+    if decision != "abort":
+        # An abort withdraws what else was asked as well, when all that runs has stopped.
+        resolved(draft, call, decision, who)
     match decision:
         case "approved" | "approved_for_session":
             if decision == "approved_for_session":

@@ -20,8 +20,9 @@ from orchestrator.core.commands import ApplyPatch, CallAssessed, CallFinished, E
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import call_output
 from orchestrator.core.rules_approval import done_phase, reject, run
-from orchestrator.core.rules_standing import activity, surface
+from orchestrator.core.rules_standing import activity
 from orchestrator.core.rules_subagents import agent_call
+from orchestrator.core.rules_surfacing import surface
 from orchestrator.core.rules_task import approval_timer, settle
 from orchestrator.core.state import Call, Phase
 

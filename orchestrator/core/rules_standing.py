@@ -176,15 +176,6 @@ def heading(draft: Draft, item: Item) -> None:
             return
 
 
-def surface(draft: Draft, request: Mapping[str, Any]) -> None:
-    """What an agent asks people is asked at the root as well, where somebody looks."""
-    facts = draft.state.facts
-    if facts.is_root:
-        return
-    who = {"agent_id": facts.agent_id, "session_id": facts.session_id, "agent_path": facts.agent_path}
-    draft.tree.events.append(TreeEvent(draft.task.id, {**request, **who}, (facts.tree_id,)))
-
-
 # ── cancelling ────────────────────────────────────────────────────────────────────────────────
 
 

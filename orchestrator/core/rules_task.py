@@ -12,6 +12,7 @@ from orchestrator.core.draft import Draft
 from orchestrator.core.history import call_output, user_message
 from orchestrator.core.rules_budget import give_up_waiting
 from orchestrator.core.rules_standing import came_to_rest, end_watchdogs, tokens_used, took_task
+from orchestrator.core.rules_surfacing import withdrawn
 from orchestrator.core.state import Phase, Queued, State
 from orchestrator.core.tokens import counted
 
@@ -253,6 +254,7 @@ def close_calls(draft: Draft, elapsed_s: Mapping[str, float] | None = None, why:
         if call.phase is Phase.AWAITING_APPROVAL:
             draft.close_approval(call.call_id)
             draft.clear_timer(approval_timer(call.call_id))
+            withdrawn(draft, call)
         elif call.phase is Phase.WAITING:
             draft.clear_timer(wait_timer(call.call_id))
         after = (elapsed_s or {}).get(call.call_id)

@@ -19,13 +19,12 @@ from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client, Event
+from orchestrator.gateways.requests import OpenRequests
 from orchestrator.protocol import ops
 from orchestrator.protocol.codec import parse_submission
 from orchestrator.protocol.framing import Frame, LineSplitter, OverlongLine
 from orchestrator.protocol.submission import MalformedSubmission, Submission
 
-REST = frozenset({"task_complete", "turn_aborted"})
-ASKS = frozenset({"exec_approval_request", "apply_patch_approval_request"})
 AWAITING = "awaiting_approval"
 """The status of a session that stands before a question to people."""
 READ_BYTES = 1 << 16
@@ -63,7 +62,7 @@ class NdjsonConnection:
         self._told = 0
         """The number of the last event written."""
         self._told_at = asyncio.get_running_loop().time()
-        self._asking: set[str] = set()
+        self._asking = OpenRequests(session)
 
     async def serve(self, cursor: EqCursor = BEGINNING) -> Ending:
         """Runs until `shutdown_complete`, or until input has ended and nothing runs any more."""
@@ -97,12 +96,7 @@ class NdjsonConnection:
         """Keeps track of what has been told, and of what this connection would be missed for."""
         self._told = event.cursor.n if event.cursor else self._told
         self._told_at = asyncio.get_running_loop().time()
-        if event.type in ASKS:
-            self._asking.add(event.msg["call_id"])
-        elif event.type in ("exec_command_begin", "patch_apply_begin"):
-            self._asking.discard(event.msg["call_id"])
-        elif event.type in REST:
-            self._asking.clear()
+        self._asking.hear(event)
 
     async def _write(self, value: dict[str, Any]) -> None:
         async with self._writing:
@@ -157,7 +151,8 @@ class NdjsonConnection:
             self._end(Ending.AT_REST)
         elif self._asking or head.status == AWAITING:
             # The request itself may have left the EQ before this connection came.
-            waiting = f" ({', '.join(sorted(self._asking))})" if self._asking else ""
+            calls = sorted({str(request["call_id"]) for request in self._asking})
+            waiting = f" ({', '.join(calls)})" if calls else ""
             await self._write(
                 {
                     "id": "",

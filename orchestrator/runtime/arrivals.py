@@ -114,13 +114,24 @@ class Arrivals:
         lookups = TreeLookups.of(self._held.ports, state.facts)
         match command.op:
             case ExecApproval() | PatchApproval() if state.tree.children:
-                below = await writing.insist(lambda: lookups.pending_below(entry.at_ms))
-                return replace(command, below=below or ())
+                return await self._with_requests(command, lookups, entry.at_ms)
             case MessageAgent(agent_id=agent_id) | CancelAgent(agent_id=agent_id):
                 agents = await writing.insist(lambda: lookups.target_and_below(agent_id))
                 return replace(command, agents=agents or ())
             case _:
                 return command
+
+    async def _with_requests(self, command: c.Submitted, lookups: TreeLookups, at_ms: int) -> c.Submitted:
+        """What an answer can mean in the tree: what is pending, or else what was settled before."""
+        op, writing = command.op, self._held.writing
+        assert isinstance(op, (ExecApproval, PatchApproval))
+        below = await writing.insist(lambda: lookups.pending_below(at_ms)) or ()
+        task = self._held.journal.state.task
+        own = {call.call_id for call in task.awaiting} if task is not None else set()
+        if op.id in own or any(op.id in (asked.call_id, asked.turn) for asked in below):
+            return replace(command, below=below)
+        decided = await writing.insist(lambda: lookups.decided_below(op.id, op.agent_id))
+        return replace(command, below=below, decided=decided or ())
 
     async def _reap(self) -> bool:
         """Takes cancelled agents from workers that do nothing with them; whether there was any.

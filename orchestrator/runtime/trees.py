@@ -14,7 +14,8 @@ import orjson
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import OpenApproval
-from orchestrator.core.commands import PendingBelow, Target
+from orchestrator.broker.tree_records import TreeEntry
+from orchestrator.core.commands import DecidedBelow, PendingBelow, Target
 from orchestrator.core.ids import SessionId, TreeId, new_session_id, shard_of
 from orchestrator.core.registry import RegistryView, projected
 from orchestrator.core.settings import SessionFacts
@@ -29,6 +30,9 @@ from orchestrator.tools.subagents.specs import BATCHED, NAMES
 
 _ENTRIES_READ = 2_000
 """How far back a look at an agent's log goes at most."""
+_TREE_PAGE = 500
+_TREE_PAGES = 10
+"""How far back a decision is looked for: an answer to an older one is told that nothing is pending."""
 
 
 @dataclass(slots=True)
@@ -102,6 +106,19 @@ class TreeLookups:
         found = (_pending(approval, self.facts.tree_id, at_ms) for approval in opened)
         return tuple(pending for pending in found if pending is not None)
 
+    async def decided_below(self, id: str, agent_id: int | None) -> tuple[DecidedBelow, ...]:
+        """The requests under a call's or a turn's id that were settled lately, oldest first."""
+        found: list[DecidedBelow] = []
+        before: int | None = None
+        for _ in range(_TREE_PAGES):
+            page = await self._broker.read_tree_back(self._tree, before, _TREE_PAGE)
+            found += (decided for decided in map(_decided, page) if decided is not None)
+            if len(page) < _TREE_PAGE:
+                break
+            before = page[-1].tree_seq
+        meant = [d for d in found if id in (d.call_id, d.turn) and agent_id in (None, d.agent_id)]
+        return tuple(reversed(meant))
+
     async def target_and_below(self, agent_id: int) -> tuple[Target, ...]:
         """An agent, then those below it that are at work; empty if there is no such agent."""
         view = await self.registry()
@@ -123,6 +140,15 @@ def _pending(approval: OpenApproval, tree: str, at_ms: int) -> PendingBelow | No
     if asked.get("tree") != tree or not asked.get("agent_id") or approval.opened_ms > at_ms:
         return None
     return PendingBelow(asked["agent_id"], approval.session, approval.key, asked["turn"])
+
+
+def _decided(entry: TreeEntry) -> DecidedBelow | None:
+    if b"request_resolved" not in entry.payload:
+        return None
+    told = orjson.loads(entry.payload)["msg"]
+    if told["type"] != "request_resolved":
+        return None
+    return DecidedBelow(told["agent_id"], told["call_id"], told["turn_id"], told["decision"], told["who"])
 
 
 def _milliseconds(timestamp: str) -> int:

@@ -77,6 +77,9 @@ def test_person_allows_by_pattern_and_the_tree_goes_on(trees: Grove) -> None:
     code, words = trees.refused("approvals", trees.root, "--allow", "npm *")
     assert (code, "no open request is meant by" in words) == (1, True)
 
+    resumed = trees.run("run", "--resume", trees.root, "--no-worker")
+    assert (resumed.returncode, f"agent {ASKER}:" in resumed.stderr) == (3, True), "its front asks as well"
+
     done = trees.says("approvals", trees.root, "--allow", "git count*")
     assert done.rstrip().endswith("git count-objects -v: allowed")
     assert trees.says("approvals") == "nothing waits for a person\n"
@@ -174,13 +177,19 @@ def test_person_sits_down_beside_the_root_and_answers_for_an_agent(trees: Grove)
         assert person.exit_code() == 0
 
 
-def test_person_watches_a_tree_until_they_leave(trees: Grove) -> None:
-    with trees.machine.terminal("tree", trees.root) as person:
-        person.wait_for("awaiting_approval")
+def test_people_who_look_on_see_what_another_has_decided(trees: Grove) -> None:
+    looking = trees.machine.terminal
+    with looking("tree", trees.root) as watching, looking("attach", trees.root) as beside:
+        watching.wait_for("awaiting_approval")
+        beside.wait_for("uit the turn")
         trees.says("approvals", trees.root, "--deny", "*")
-        person.wait_for("asker.{0,40}(idle|ready)")
-        person.press_ctrl_c()
-        assert person.exit_code() == 0
+        watching.wait_for("asker.{0,40}(idle|ready)")
+        beside.wait_for(rf"request \S+ of agent {ASKER} was denied by \S+@")
+        beside.type("y\n")
+        beside.wait_for("» y")
+        for person in (watching, beside):
+            person.press_ctrl_c()
+            assert person.exit_code() == 0
 
 
 def test_person_follows_a_log_until_they_leave(standing: Grove) -> None:

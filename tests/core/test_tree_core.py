@@ -702,6 +702,23 @@ def test_second_answer_at_the_root_is_told_who_decided() -> None:
     assert "by ann" in seen.one("error")["message"]
 
 
+def test_root_is_told_once_of_each_request_that_an_abort_settles() -> None:
+    grove, (child,) = a_family()
+    child.asks_for("c1", "c2")
+    child.assessed("c1", a_command("rm", "-rf", "x", dangerous=True))
+    child.submit(op("exec_approval", id="c1", decision="abort"), who="ann")
+    told = [fact.message for fact in grove.log if fact.message["type"] == "request_resolved"]
+    assert [(m["call_id"], m["decision"], m["who"]) for m in told] == [("c1", "abort", "ann")]
+
+
+def test_root_is_told_of_an_answer_that_nobody_gave_in_time() -> None:
+    grove, (child,) = a_family(facts={"approval_timeout_ms": 5_000})
+    asking(child)
+    child.fires("approval:c1")
+    told = grove.log[-1].message
+    assert (told["type"], told["decision"], told["who"]) == ("request_resolved", "denied", "timer")
+
+
 # ── helpers ─────────────────────────────────────────────────────────────────────────────────
 
 

@@ -17,6 +17,7 @@ from orchestrator.protocol.events.asks import (
     ExitedPlanMode,
     PlanApprovalRequest,
     PlanUpdate,
+    RequestResolved,
     RequestUserInput,
 )
 from orchestrator.protocol.events.session import (
@@ -150,6 +151,7 @@ EventMsg: TypeAlias = (
     | RequestUserInput
     | AskUserQuestionRequest
     | PlanApprovalRequest
+    | RequestResolved
     | PlanUpdate
     | EnteredPlanMode
     | ExitedPlanMode
@@ -250,6 +252,7 @@ __all__ = [
     "RawResponseItem",
     "ReasoningContentDelta",
     "ReasoningRawContentDelta",
+    "RequestResolved",
     "RequestUserInput",
     "SessionConfigured",
     "ShutdownComplete",

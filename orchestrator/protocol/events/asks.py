@@ -20,7 +20,7 @@ from orchestrator.protocol.plans import (
     PlanProposal,
     RequestUserInputQuestion,
 )
-from orchestrator.protocol.wire import EventModel, Maybe, Source, Uint
+from orchestrator.protocol.wire import EventModel, Int, Maybe, Source, Uint
 
 
 class AskModel(EventModel):
@@ -91,6 +91,23 @@ class PlanApprovalRequest(AskModel):
     type: Literal["plan_approval_request"] = "plan_approval_request"
     call_id: CallId
     proposal: PlanProposal
+
+
+class RequestResolved(AskModel):
+    """What an agent asked of people is settled: decided by somebody, or withdrawn with its turn.
+
+    Told where the request was told, so that whoever still shows it can take it away. `decision`
+    is the answer's word, or `withdrawn`; `who` is empty for that, and `timer` for an answer that
+    nobody gave in time.
+    """
+
+    stated_in = Source.DENDRO
+    type: Literal["request_resolved"] = "request_resolved"
+    call_id: CallId
+    turn_id: str
+    decision: str
+    who: str = ""
+    resolved_at_ms: Int
 
 
 class PlanUpdate(EventModel):

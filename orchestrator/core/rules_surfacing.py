@@ -1,0 +1,49 @@
+"""What an agent asks people is asked at the root as well, where somebody looks; and taken away there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.core.draft import Draft, TreeEvent
+from orchestrator.core.settings import SessionFacts
+from orchestrator.core.state import Call
+
+WITHDRAWN = "withdrawn"
+"""The decision on a request whose turn ended first."""
+
+
+def surface(draft: Draft, request: Mapping[str, Any]) -> None:
+    """Asks at the root what an agent has asked in its own log."""
+    facts = draft.state.facts
+    if not facts.is_root:
+        event = TreeEvent(draft.task.id, {**request, **_asker(facts)}, (facts.tree_id,))
+        draft.tree.events.append(event)
+
+
+def resolved(draft: Draft, call: Call, decision: str, who: str) -> None:
+    """Tells the root, and whoever sits beside the agent, that nobody need answer any more."""
+    facts = draft.state.facts
+    if facts.is_root:
+        return
+    message = {
+        "type": "request_resolved",
+        "call_id": call.call_id,
+        "turn_id": draft.task.id,
+        "decision": decision,
+        "who": who,
+        "resolved_at_ms": draft.moment.at_ms,
+        **_asker(facts),
+    }
+    draft.tree.events.append(TreeEvent(draft.task.id, message, (facts.tree_id, facts.session_id)))
+
+
+def withdrawn(draft: Draft, call: Call) -> None:
+    """The call ends unapproved with its turn: because somebody said so, or because the turn ended."""
+    told = (call.call_id, draft.task.id, "abort")
+    by = [one.who for one in draft.state.answers if (one.call_id, one.turn, one.decision) == told]
+    resolved(draft, call, "abort" if by else WITHDRAWN, by[-1] if by else "")
+
+
+def _asker(facts: SessionFacts) -> dict[str, Any]:
+    return {"agent_id": facts.agent_id, "session_id": facts.session_id, "agent_path": facts.agent_path}

@@ -1,0 +1,64 @@
+"""Which requests for a decision stand open before a client, by the events that it is told.
+
+A root is told of its agents' requests as well, and of their ends; two of them may have a call
+of one name, so a request is known by its session and its call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from orchestrator.core.ids import SessionId
+from orchestrator.gateways.client import Event
+
+ASKS = frozenset({"exec_approval_request", "apply_patch_approval_request"})
+BEGINS = frozenset({"exec_command_begin", "patch_apply_begin"})
+"""What was asked about runs: it was allowed."""
+REST = frozenset({"task_complete", "turn_aborted"})
+
+Request = Mapping[str, Any]
+
+
+class OpenRequests:
+    """The requests that the events of one session have opened and not closed, oldest first."""
+
+    def __init__(self, session: SessionId) -> None:
+        self._session = session
+        self._open: dict[tuple[str, str], Request] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._open.values())
+
+    @property
+    def first(self) -> Request | None:
+        """The one that has waited longest."""
+        return next(iter(self._open.values()), None)
+
+    def add(self, request: Request) -> None:
+        self._open[self._key(request)] = request
+
+    def take_first(self) -> Request:
+        """The one that has waited longest, which is somebody's business from here on."""
+        return self._open.pop(next(iter(self._open)))
+
+    def hear(self, event: Event) -> None:
+        """Opens or closes what the event tells of."""
+        if event.type in ASKS:
+            self.add(event.msg)
+        elif event.type in BEGINS or event.type == "request_resolved":
+            self._open.pop(self._key(event.msg), None)
+        elif event.type in REST:
+            # The end of a session's task withdraws its own requests, not those of its agents.
+            own = [key for key in self._open if key[0] == self._session]
+            for key in own:
+                del self._open[key]
+
+    def _key(self, message: Request) -> tuple[str, str]:
+        return str(message.get("session_id") or self._session), str(message["call_id"])
