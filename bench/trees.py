@@ -54,7 +54,8 @@ async def _handover(running: Fleet, rounds: int) -> list[Figure]:
     seen, took = marks(running), []
     for root in roots:
         child = (await running.opened.broker.agents(TreeId(root)))["s:1"].decode()
-        took.append(seen[root][-1][0] - seen[child][0][1])
+        done = seen[child][0][1]
+        took.append(next(asked for asked, _ in seen[root] if asked > done) - done)
     note = f"{rounds} trees, one by one: last SSE byte for the child → next request of its parked parent"
     return [spread("child done → parent's turn", took, at_most(20, p99=20), note)]
 
