@@ -60,7 +60,9 @@ What fails, and what follows
 - `LOADING`, `BUSY`, `READONLY`, `MISCONF`, a lost connection: `Unavailable`; send the same again.
 
 Fairness. Trees take turns in a pool (start-time fair queueing): a session becomes due at
-max(the pool's clock, its tree's last turn) + 1, and a claim moves the clock to the turn it took.
+max(the pool's clock, its tree's last turn) + 1, and a claim moves the clock to the turn it took. A hint
+names a session, and a claim names who comes next: a worker that believes them saves the look, and nobody
+gets in out of turn, because the script claims such a one only if it is the next.
 
 Design note: what several sessions of a tree share
 ==================================================

@@ -57,7 +57,6 @@ from orchestrator.broker.scripts import load
 from orchestrator.broker.storage import Storage
 from orchestrator.broker.trees import Trees
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.core.replacing import replace
 
 _CANDIDATES = 8
 _WORKER_FORGOTTEN_MS = 86_400_000
@@ -120,23 +119,51 @@ class Broker(Trees, Storage, Admission):
 
     # ── holding ───────────────────────────────────────────────────────────────────────────────
 
-    async def claim(self, pool: str, worker: str, claim_id: str, shard: int) -> Claimed | None:
+    async def claim(
+        self, pool: str, worker: str, claim_id: str, shard: int, guess: SessionId | None = None
+    ) -> Claimed | None:
         """Takes one session of the shard: an expired lease first, else the fairest that is due.
 
         Expired ones first: they have waited a whole lease already, and the pool may never be idle.
+        `guess` is who that may be: a good one saves a look, a bad one changes nothing.
         Raises `Corrupt` for a damaged session once nothing else can be claimed.
         """
+        who = (pool, worker, claim_id)
+        if guess is not None:
+            found, certain = await self._claim_next(guess, who)
+            if certain:
+                return found
+        return await self._claim_first(shard, who)
+
+    async def _claim_next(self, guess: SessionId, who: tuple[str, str, str]) -> tuple[Claimed | None, bool]:
+        """Claims whose turn it is, from a guess on; False if only a look can tell who that is."""
+        for _ in range(_CANDIDATES):
+            reply = await self._wire.run(self._claim_call(guess, who, "next"))
+            try:
+                found = self._claimed(reply, guess, who)
+            except (UnknownSession, SessionArchived, Corrupt):
+                break
+            named = reply[1].decode() if reply[0] == b"NONE" and len(reply) > 1 else guess
+            if found is not None or not named:
+                return found, True
+            if named == guess:
+                break
+            # Somebody else was faster: the answer names who comes now.
+            guess = SessionId(named)
+        return None, False
+
+    async def _claim_first(self, shard: int, who: tuple[str, str, str]) -> Claimed | None:
+        pool = who[0]
         damaged: list[Corrupt] = []
         keys, offset = [self.keys.due(shard, pool), self.keys.leases(shard, pool)], 0
         while True:
             now, expired, due = await self._wire.run(Call(load("peek"), keys, [offset, _CANDIDATES]))
             self._clock.heard(now)
-            members = [*expired, *due]
-            for member in members:
+            for member in (*expired, *due):
                 session = SessionId(member.decode())
-                found = await self._try_claim(session, (pool, worker, claim_id), damaged)
+                found = await self._try_claim(session, who, damaged)
                 if found is not None:
-                    return replace(found, others=len(members) > 1)
+                    return found
             if max(len(expired), len(due)) < _CANDIDATES:
                 if damaged:
                     raise damaged[0]
@@ -148,7 +175,7 @@ class Broker(Trees, Storage, Admission):
         self, session: SessionId, who: tuple[str, str, str], damaged: list[Corrupt]
     ) -> Claimed | None:
         try:
-            return await self._claim(session, who, parked=False)
+            return await self._claim(session, who)
         except (UnknownSession, SessionArchived):
             return None
         except Corrupt as error:
@@ -161,13 +188,16 @@ class Broker(Trees, Storage, Admission):
     ) -> Claimed | None:
         """Takes one given session if it is due or its lease ran out; `parked` lets upkeep in, too."""
         place = await self.place(session)
-        return await self._claim(session, (place.pool, worker, claim_id), parked=parked)
+        return await self._claim(session, (place.pool, worker, claim_id), "parked" if parked else "")
 
-    async def _claim(self, session: SessionId, who: tuple[str, str, str], *, parked: bool) -> Claimed | None:
+    async def _claim(self, session: SessionId, who: tuple[str, str, str], whom: str = "") -> Claimed | None:
+        return self._claimed(await self._wire.run(self._claim_call(session, who, whom)), session, who)
+
+    def _claim_call(self, session: SessionId, who: tuple[str, str, str], whom: str) -> Call:
         pool, worker, claim_id = who
         config, shard = self.config, self.keys.shard_of(session)
         due, leases, _, clock = self.keys.pool(shard, pool)
-        call = Call(
+        return Call(
             load("claim"),
             [self.keys.session(session), self.keys.sq(session), self.keys.eq(session), due, leases, clock],
             [
@@ -177,14 +207,16 @@ class Broker(Trees, Storage, Admission):
                 claim_id,
                 config.core_version,
                 int(config.lease_s * 1000),
-                int(parked),
+                whom,
                 config.page,
                 config.max_tries,
                 config.quarantine_event,
                 *requests.eq_limits(config),
             ],
         )
-        reply = await self._wire.run(call)
+
+    def _claimed(self, reply: list[Any], session: SessionId, who: tuple[str, str, str]) -> Claimed | None:
+        pool, worker, claim_id = who
         match code_of(reply, session):
             case "OK":
                 self._clock.heard(reply[10])

@@ -28,9 +28,13 @@ async def wait_for_hints(
         return Hints(tuple(ready.values()), (), await _tips(wire, streams))
     found = await _read(wire, {key: cursors[key] for key in streams}, timeout_s)
     later = {**cursors, **{key: entries[-1][0].decode() for key, entries in found.items()}}
-    shards = tuple(ready[key] for key in found if key in ready)
-    pokes = dict.fromkeys(SessionId(fields[b"s"].decode()) for _, fields in found.get(control, ()))
-    return Hints(shards, tuple(pokes), later)
+    named = {ready[key]: _session(entries[0]) for key, entries in found.items() if key in ready}
+    pokes = dict.fromkeys(map(_session, found.get(control, ())))
+    return Hints(tuple(named), tuple(pokes), later, named)
+
+
+def _session(hint: tuple[bytes, dict[bytes, bytes]]) -> SessionId:
+    return SessionId(hint[1][b"s"].decode())
 
 
 async def _tips(wire: Wire, streams: list[str]) -> dict[str, str]:

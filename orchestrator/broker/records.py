@@ -95,8 +95,8 @@ class Claimed:
     claims_without_progress: int
     eq_n: int
     first: tuple[SqEntry, ...]
-    others: bool = False
-    """Whether more of the shard could be claimed when this session was chosen."""
+    after: SessionId | None = None
+    """Who of the shard could be claimed next; None if nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,6 +401,8 @@ class Hints:
     pokes: tuple[SessionId, ...]
     cursors: Mapping[str, str]
     """To be given to the next wait."""
+    named: Mapping[int, SessionId] = field(default_factory=dict)
+    """The session of each shard that the first hint spoke of: worth a guess."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ def refused(reply: Sequence[Any]) -> Refused:
 
 
 def claimed(reply: Sequence[Any], claim: Claim) -> Claimed:
-    _, _, _, agent_id, seq, head, cursor, tip, snapshot_seq, tries, now, eq_n, page = reply
+    _, _, _, agent_id, seq, head, cursor, tip, snapshot_seq, tries, now, eq_n, page, after = reply
     return Claimed(
         claim=claim,
         seq=seq,
@@ -92,6 +92,7 @@ def claimed(reply: Sequence[Any], claim: Claim) -> Claimed:
         claims_without_progress=tries,
         eq_n=eq_n,
         first=tuple(sq_entry(entry_id, pairs(flat)) for entry_id, flat in page),
+        after=SessionId(after.decode()) if after else None,
     )
 
 

@@ -50,8 +50,8 @@ class Worker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._look = asyncio.Event()
         self._draining = asyncio.Event()
-        self._hinted: dict[tuple[str, int], None] = {}
-        """(pool, shard) pairs to look at, in the order in which they were hinted."""
+        self._hinted: dict[tuple[str, int], SessionId | None] = {}
+        """(pool, shard) pairs to look at, in the order of their hints, and who may be next there."""
         self._backlog = False
         self._broken: BaseException | None = None
         self._runner_config = replace(config.runner, others_wait=lambda: self._backlog, adopt=self.adopt)
@@ -123,8 +123,9 @@ class Worker:
             self._look.set()
 
     def _hint_everything(self) -> None:
-        shards = range(self._ports.broker.config.shards)
-        self._hinted.update(dict.fromkeys((pool, shard) for pool in self._config.pools for shard in shards))
+        for pool in self._config.pools:
+            for shard in range(self._ports.broker.config.shards):
+                self._hinted.setdefault((pool, shard))
 
     async def _claim_all(self) -> None:
         """Claims from the hinted shards until nothing is claimable there or there is no room."""
@@ -133,24 +134,25 @@ class Worker:
             if not self._room():
                 self._backlog = True
                 return
-            pool, shard = next(iter(self._hinted))
+            (pool, shard), guess = next(iter(self._hinted.items()))
             # Taken off first: a hint that arrives meanwhile is about something that the look may have missed.
             del self._hinted[pool, shard]
-            if await self._claim_one(pool, shard):
-                self._hinted[pool, shard] = None
+            after = await self._claim_one(pool, shard, guess)
+            if after is not None:
+                self._hinted[pool, shard] = after
 
     def _room(self) -> bool:
         return len(self._runners) < self._config.concurrency
 
-    async def _claim_one(self, pool: str, shard: int) -> bool:
-        """Takes a session of the shard, if it can; whether it is worth asking for another one."""
+    async def _claim_one(self, pool: str, shard: int, guess: SessionId | None) -> SessionId | None:
+        """Takes a session of the shard, if it can; answers who could be next."""
         sent_at = self._ports.boottime()
         claim_id = self._ports.random_bytes(8).hex()
-        claimed = await self._ports.broker.claim(pool, self._config.name, claim_id, shard)
+        claimed = await self._ports.broker.claim(pool, self._config.name, claim_id, shard, guess)
         if claimed is None:
-            return False
+            return None
         self._take(claimed, sent_at)
-        return claimed.others
+        return claimed.after
 
     def adopt(self, sessions: Sequence[SessionId]) -> None:
         """Takes sessions of any pool, if they are due, to tell them what their SQ holds.
@@ -213,7 +215,8 @@ class Worker:
                 continue
             cursors = hints.cursors
             if hints.shards:
-                self._hinted.update(dict.fromkeys((pool, shard) for shard in hints.shards))
+                for shard in hints.shards:
+                    self._hinted[pool, shard] = self._hinted.get((pool, shard)) or hints.named.get(shard)
                 self._look.set()
             for session in hints.pokes:
                 for runner in self._runners.values():

@@ -20,6 +20,7 @@ from tests.broker.actors import (
     POOL,
     SHARD,
     Backend,
+    RecordingWire,
     claimed,
     created,
     session_id,
@@ -27,6 +28,8 @@ from tests.broker.actors import (
     submitted,
     working,
 )
+
+WORK = (NewSubmission("c", "s", b"op"),)
 
 
 async def test_second_worker_finds_nothing_while_the_first_holds(broker: Broker) -> None:
@@ -136,6 +139,43 @@ async def test_progress_forgives_earlier_claims(hasty: Broker) -> None:
         assert isinstance(await hasty.commit(step(held, held.claim, f"k{attempt}")), Committed)
 
 
+async def test_good_guess_saves_the_look_and_the_answer_names_the_next(backend: Backend) -> None:
+    wire = RecordingWire(backend.connect())
+    broker = backend.broker(wire=wire)
+    first, second = [await created(broker, submissions=WORK) for _ in range(2)]
+    wire.calls.clear()
+    found = await broker.claim(POOL, "w1", "c1", SHARD, first)
+    assert found is not None
+    assert (found.claim.session, found.after) == (first, second)
+    found = await broker.claim(POOL, "w1", "c2", SHARD, second)
+    assert found is not None
+    assert (found.claim.session, found.after) == (second, None)
+    assert await broker.claim(POOL, "w1", "c3", SHARD, second) is None
+    assert [call.script.name for call in wire.calls] == ["claim"] * 3
+    await broker.aclose()
+
+
+async def test_guess_that_is_not_next_gets_nobody_out_of_turn(broker: Broker) -> None:
+    first, second = [await created(broker, submissions=WORK) for _ in range(2)]
+    found = await broker.claim(POOL, "w1", "c1", SHARD, second)
+    assert found is not None
+    assert found.claim.session == first
+
+
+async def test_guess_does_not_come_before_an_expired_lease(hasty: Broker) -> None:
+    lost, session = await working(hasty), await created(hasty, submissions=WORK)
+    found = await hasty.claim(POOL, "w2", "c2", SHARD, session)
+    assert found is not None
+    assert found.claim.session == lost.claim.session
+
+
+async def test_guess_at_a_session_that_is_not_there_is_looked_past(broker: Broker) -> None:
+    session = await created(broker, submissions=WORK)
+    found = await broker.claim(POOL, "w1", "c1", SHARD, session_id())
+    assert found is not None
+    assert found.claim.session == session
+
+
 async def test_session_that_needs_a_newer_core_is_left_to_newer_workers(backend: Backend) -> None:
     new = backend.broker(BrokerConfig(core_version=2))
     old = backend.broker(BrokerConfig(core_version=1))
@@ -145,9 +185,6 @@ async def test_session_that_needs_a_newer_core_is_left_to_newer_workers(backend:
     assert await new.claim(POOL, "w2", "c3", SHARD) is not None
     await new.aclose()
     await old.aclose()
-
-
-WORK = (NewSubmission("c", "s", b"op"),)
 
 
 async def test_page_of_sessions_for_newer_workers_hides_nobody_behind_it(backend: Backend) -> None:

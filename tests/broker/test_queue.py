@@ -133,6 +133,7 @@ async def test_waiting_worker_hears_of_a_session_that_became_due(broker: Broker)
     await submitted(broker, session)
     hints = await broker.wait_for_hints("default", "w1", cursors, 5.0)
     assert hints.shards == (broker.keys.shard_of(session),)
+    assert hints.named == {broker.keys.shard_of(session): session}
     assert (await broker.wait_for_hints("default", "w1", hints.cursors, 0.01)).shards == ()
 
 

@@ -1,10 +1,11 @@
 -- uses: base
--- claim(session, pool, worker, claim, core, lease_ms, parked, page, max_tries, quarantine event, eq_keep, eq_ttl_ms)
---   -> OK epoch tree agent_id seq head cursor tip snapshot_seq tries now eq {sq page}
---      | NONE | OLD min_core | QUARANTINED | UNKNOWN | MOVED tree pool | ARCHIVED | CORRUPT key why
+-- claim(session, pool, worker, claim, core, lease_ms, whom, page, max_tries, quarantine event, eq_keep, eq_ttl_ms)
+--   -> OK epoch tree agent_id seq head cursor tip snapshot_seq tries now eq {sq page} next|''
+--      | NONE [next|''] | OLD min_core | QUARANTINED | UNKNOWN | MOVED tree pool | ARCHIVED | CORRUPT key why
 --
--- Gives the session to the worker if it is due, if its lease has run out, or (parked = 1: upkeep)
--- if it is parked. Sent again with the same claim id it answers as the first time. The claim that
+-- Gives the session to the worker if it is due, if its lease has run out, or (whom = parked: upkeep)
+-- if it is parked. whom = next: only if nobody of the shard comes before it, by the order of `peek`;
+-- the answer names who does. Whoever is claimed, the one that comes after it is named, too. Sent again with the same claim id it answers as the first time. The claim that
 -- would be the max_tries-th without progress quarantines the session instead: what kills every
 -- worker that touches it must not be handed to the next one.
 --
@@ -12,7 +13,7 @@
 --       4 due zset   5 leases zset   6 clock string   of the pool
 
 local session, pool, worker, claim = take(), take(), take(), take()
-local core, lease_ms, parked, page = take_number(), take_number(), take(), take_number()
+local core, lease_ms, whom, page = take_number(), take_number(), take(), take_number()
 local max_tries, event = take_number(), take()
 local eq_keep, eq_ttl_ms = text(take_number()), text(take_number())
 all_taken()
@@ -33,18 +34,27 @@ if s[13] == '1' then return {'NONE'} end
 if num(s[12]) > core then return {'OLD', num(s[12])} end
 local now = now_ms()
 
+local function next_claimable()
+  return redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', text(now), 'LIMIT', 0, 1)[1]
+    or redis.call('ZRANGE', KEYS[4], 0, 0)[1] or ''
+end
+
 local function answer(epoch, tries)
   local cursor = num(s[8])
   return {'OK', epoch, s[1], num(s[5]), num(s[6]), s[7], cursor, num(s[9]), num(s[10]), tries, now, num(s[15]),
-    redis.call('XRANGE', KEYS[2], '(' .. text(cursor) .. '-0', '+', 'COUNT', page)}
+    redis.call('XRANGE', KEYS[2], '(' .. text(cursor) .. '-0', '+', 'COUNT', page), next_claimable()}
 end
 
 if s[4] == claim and s[16] == worker then return answer(num(s[3]), num(s[11])) end
+if whom == 'next' then
+  local first = next_claimable()
+  if first ~= session then return {'NONE', first} end
+end
 local order = redis.call('ZSCORE', KEYS[4], session)
 local expiry = redis.call('ZSCORE', KEYS[5], session)
 local idle = not order and not expiry
 if expiry and tonumber(expiry) > now then return {'NONE'} end
-if idle and parked ~= '1' then return {'NONE'} end
+if idle and whom ~= 'parked' then return {'NONE'} end
 if s[14] == '1' and not idle then return {'ARCHIVED'} end
 
 local epoch = num(s[3]) + 1
