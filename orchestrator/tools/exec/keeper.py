@@ -15,6 +15,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,7 @@ _BOOT = (
 )
 _START_S = 10.0
 _CLOSE_S = 15.0
+_FORGET_S = 1.0
 
 
 class KeeperLost(RuntimeError):
@@ -65,8 +67,13 @@ class Keeper:
         self._running: dict[int, tuple[str, Running]] = {}
         self._allowance = ProcessAllowance(os.getuid())
         self._alive = True
+        self._rights = threading.Lock()
+        """Over what stands below: claims are extended by the thread that renews them."""
         self._deadlines: dict[str, float] = {}
-        """As the process was told them; of claims that are over, until they have passed."""
+        """Of claims that are over, too, until some time after they have passed."""
+        self._told: set[str] = set()
+        """The claims whose deadlines the process has to know: they have run a command."""
+        self._forget_at = 0.0
 
     @classmethod
     async def start(cls, config: KeeperConfig) -> Self:
@@ -109,11 +116,23 @@ class Keeper:
         May be called from any thread and never blocks. If the keeper cannot take it, the old
         deadline stands: the commands die early rather than late.
         """
-        self._send("extend", claim, deadline_boottime)
-        self._deadlines[claim] = deadline_boottime
-        for other, deadline in list(self._deadlines.items()):
-            if deadline <= _boottime():
-                self._deadlines.pop(other, None)
+        with self._rights:
+            self._deadlines[claim] = deadline_boottime
+            if claim in self._told:
+                self._send("extend", claim, deadline_boottime)
+            now = _boottime()
+            if now >= self._forget_at:
+                # Not each time: at hundreds of claims a second they are thousands.
+                self._forget_at = now + _FORGET_S
+                self._deadlines = {name: ends for name, ends in self._deadlines.items() if ends > now}
+                self._told &= self._deadlines.keys()
+
+    def _tell(self, claim: str) -> None:
+        """The process hears of a claim with its first command: most claims never run one."""
+        with self._rights:
+            if claim not in self._told and claim in self._deadlines:
+                self._told.add(claim)
+                self._send("extend", claim, self._deadlines[claim])
 
     def permits(self, claim: str) -> bool:
         """Whether the claim's deadline is ahead: asked before anything is done without a process.
@@ -169,6 +188,7 @@ class Keeper:
         try:
             descriptors[:0] = running.open()
             descriptors.insert(0, _memory_file(marshal.dumps(self._spec(ident, command, launch))))
+            self._tell(command.claim)
             self._send("run", ident, command.claim, descriptors=descriptors)
         finally:
             for descriptor in descriptors:

@@ -178,6 +178,17 @@ async def test_command_dies_at_the_deadline_that_was_written_last(
     assert again.error == "the right to run this command has ended"
 
 
+async def test_claim_that_ran_no_command_yet_may_run_one_as_long_as_it_was_extended_last(
+    keeper: Keeper, command: MakeCommand
+) -> None:
+    keeper.extend("late", now() - 1)
+    keeper.extend("late", now() + 60)
+    keeper.extend("over", now() - 1)
+    assert (await keeper.run(command("true", claim="late"), ignore)).exit_code == 0
+    ended = await keeper.run(command("true", claim="over"), ignore)
+    assert ended.error == "the right to run this command has ended"
+
+
 async def test_extending_keeps_the_command_alive_past_its_first_deadline(
     keeper: Keeper, command: MakeCommand, fifo: Path
 ) -> None:
