@@ -9,6 +9,7 @@ random id into a file of the folder, and a worker compares it before anything ru
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from orchestrator.core.state import State
 PATIENCE_S = 10.0
 """A share whose server is gone blocks every look at it."""
 MARK_BYTES = 256
+MOMENT_S = 1.0
 
 WorkspaceCheck = Callable[[SessionFacts, str], Awaitable[str | None]]
 """What is wrong with a session's folder and the task's working folder on this machine; None if nothing is."""
@@ -48,6 +50,32 @@ async def look(facts: SessionFacts, cwd: str) -> str | None:
             f"the folder {cwd} did not answer within {PATIENCE_S:g} s on this worker's machine; "
             "check the mount, then send the input again"
         )
+
+
+class RecentLooks:
+    """The check of one worker: a folder that was found in order a moment ago is not looked at again.
+
+    Hundreds of claims a second are of a few folders, and each look takes a thread. What goes wrong
+    within the moment is met as by a session that was claimed just before: it looks once, too.
+    """
+
+    def __init__(self, check: WorkspaceCheck = look, clock: Callable[[], float] = time.monotonic) -> None:
+        self._check = check
+        self._clock = clock
+        self._looked: dict[tuple[WorkspaceMark | None, str], float] = {}
+
+    async def __call__(self, facts: SessionFacts, cwd: str) -> str | None:
+        place, began = (facts.workspace, cwd), self._clock()
+        if began - self._looked.get(place, -MOMENT_S) < MOMENT_S:
+            return None
+        found = await self._check(facts, cwd)
+        if found is None:
+            self._forget_before(began - MOMENT_S)
+            self._looked[place] = began
+        return found
+
+    def _forget_before(self, horizon: float) -> None:
+        self._looked = {place: at for place, at in self._looked.items() if at > horizon}
 
 
 def _fault(mark: WorkspaceMark | None, cwd: str) -> str | None:

@@ -21,6 +21,7 @@ from orchestrator.runtime.providers import KnownProvider, ModelClients
 from orchestrator.runtime.renewal import LeaseTimes, Renewal, Report
 from orchestrator.runtime.runner import RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
+from orchestrator.runtime.workspace import RecentLooks
 from orchestrator.sandbox.environment import EnvironmentRules
 from orchestrator.sandbox.probe import probe
 from orchestrator.settings import ProviderSettings, Settings
@@ -121,6 +122,7 @@ async def running_worker(
                 tools=ToolCalls(Toolbox(tools, keeper), texts),
                 keeper=keeper,
                 policies=provider_policies(settings),
+                workspace=RecentLooks(),
                 archive=archive(settings),
                 version=VERSION,
             )

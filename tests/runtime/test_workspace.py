@@ -9,7 +9,7 @@ from pathlib import Path
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts, WorkspaceMark
 from orchestrator.runtime.runner import Ended
-from orchestrator.runtime.workspace import look
+from orchestrator.runtime.workspace import MOMENT_S, RecentLooks, look
 from tests.runtime.players import calls, ends
 from tests.runtime.stage import Stage
 from tests.runtime.wires import Gate
@@ -47,6 +47,25 @@ async def test_unmarked_folder_only_has_to_exist(tmp_path: Path) -> None:
     assert fault is not None
     assert "is not on this worker's machine" in fault
     assert await look(SessionFacts(), "") is not None
+
+
+async def test_a_folder_in_order_is_looked_at_once_in_a_moment_and_a_faulty_one_each_time() -> None:
+    now, found, looked = 0.0, None, 0
+
+    async def check(_: SessionFacts, __: str) -> str | None:
+        nonlocal looked
+        looked += 1
+        return found
+
+    recent = RecentLooks(check, lambda: now)
+    assert [await recent(SessionFacts(), "/a") for _ in range(3)] == [None] * 3
+    assert looked == 1
+    await recent(SessionFacts(), "/b")
+    await recent(SessionFacts(workspace=WorkspaceMark("/a", "/a/mark", "0123")), "/a")
+    assert looked == 3, "another folder, or the same under another mark, is another matter"
+    now, found = MOMENT_S, "gone"
+    assert [await recent(SessionFacts(), "/a") for _ in range(2)] == ["gone"] * 2
+    assert looked == 5
 
 
 async def test_task_in_the_wrong_folder_fails_and_nothing_runs(stage: Stage, tmp_path: Path) -> None:
