@@ -6,7 +6,7 @@ it does anything: work built on an altered log would hide the alteration.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -28,6 +28,8 @@ from orchestrator.runtime.segments import BrokenArchive
 
 FOLD_SLICE_S = 0.005
 """A fold gives the loop back after this long: other sessions' renewals and streams go on."""
+_TAIL_KEPT = 256
+"""Entries of those that a load reads that the rollout's file may lack: else it would read them again."""
 
 
 class BrokenLog(Exception):
@@ -40,7 +42,7 @@ class Loaded:
 
     position: Position
     unexported: tuple[StoredEntry, ...] = ()
-    """The log's last entries, as far as they are known not to be in the rollout's file."""
+    """The log's last entries, as far as they are not known to be in the rollout's file."""
 
 
 class Cache:
@@ -95,33 +97,42 @@ async def load(ports: Ports, claimed: Claimed, cache: Cache, secret: bytes = b""
     if left is not None and (left.position.seq, left.position.head) == (claimed.seq, claimed.head):
         return left
     end = LogEnd(claimed.claim.session, claimed.seq, claimed.head, claimed.snapshot_seq)
-    return Loaded(await folded(ports, end, secret, left.position if left is not None else None))
+    tail: deque[StoredEntry] = deque(maxlen=_TAIL_KEPT)
+    position = await folded(ports, end, secret, left.position if left is not None else None, tail)
+    return Loaded(position, tuple(tail))
 
 
 def end_of(head: SessionHead) -> LogEnd:
     return LogEnd(head.session, head.seq, head.head, head.snapshot_seq)
 
 
-async def folded(source: Source, end: LogEnd, secret: bytes = b"", known: Position | None = None) -> Position:
+async def folded(
+    source: Source,
+    end: LogEnd,
+    secret: bytes = b"",
+    known: Position | None = None,
+    tail: deque[StoredEntry] | None = None,
+) -> Position:
     """The state at the log's end; raises `BrokenLog`.
 
     Folds from `known`, an earlier position, or from the snapshot if that one is nearer to the end. Either
     is proved by the chain: what comes behind it must lead to the head that the session's hash names.
+    `tail` is given the entries that were read.
     """
     if known is not None and end.snapshot_seq <= known.seq <= end.seq:
         try:
-            return await _folded_from(source, known, end, secret)
+            return await _folded_from(source, known, end, secret, tail)
         except BrokenLog as error:
             # Redis went back to before it, and on from there: what this worker saw never happened.
             log.warning("session %s: its cached state is of no use: %s", end.session, error)
     snapshot = await _snapshot(source.broker, end.session) if end.snapshot_seq else None
     if snapshot is not None and snapshot.seq <= end.seq:
         try:
-            return await _folded_from(source, snapshot, end, secret)
+            return await _folded_from(source, snapshot, end, secret, tail)
         except BrokenLog as error:
             # A snapshot of a branch that Redis has forgotten fits no tail. The log itself decides.
             log.warning("session %s: its snapshot is of no use: %s", end.session, error)
-    return await _folded_from(source, BEGINNING, end, secret)
+    return await _folded_from(source, BEGINNING, end, secret, tail)
 
 
 async def _snapshot(reader: Reader, session: SessionId) -> Position | None:
@@ -137,8 +148,13 @@ async def _snapshot(reader: Reader, session: SessionId) -> Position | None:
     return Position(*found) if found is not None else None
 
 
-async def _folded_from(source: Source, start: Position, end: LogEnd, secret: bytes) -> Position:
+async def _folded_from(
+    source: Source, start: Position, end: LogEnd, secret: bytes, tail: deque[StoredEntry] | None
+) -> Position:
     entries = full_log(source.broker, source.archive, end.session, start.seq, end.seq)
+    if tail is not None:
+        tail.clear()
+        entries = _kept(entries, tail)
     try:
         position = await fold_entries(source, start, entries, secret)
     except BrokenArchive as error:
@@ -149,6 +165,12 @@ async def _folded_from(source: Source, start: Position, end: LogEnd, secret: byt
             "entries are missing or were altered"
         )
     return position
+
+
+async def _kept(entries: AsyncIterator[StoredEntry], tail: deque[StoredEntry]) -> AsyncIterator[StoredEntry]:
+    async for entry in entries:
+        tail.append(entry)
+        yield entry
 
 
 async def fold_entries(

@@ -84,7 +84,7 @@ async def test_worker_that_knew_an_earlier_state_reads_only_what_came_since() ->
     loaded = await log.load(cache)
     assert log.read_after == [2]
     assert digest(loaded.position.state) == digest((await log.folded()).state)
-    assert loaded.unexported == ()
+    assert [entry.seq for entry in loaded.unexported] == [3], "the file may lack what was read"
 
 
 @pytest.mark.parametrize("others", [("a", "x"), ("a", "x", "y"), ("x", "y", "z")])
