@@ -4,7 +4,7 @@ Cron jobs look, deferred jobs act, one per session; a job's id names what it is 
 second look does not queue it again. Jobs are idempotent and their arguments JSON. Whatever is
 lost with the queue or with this process is found again by the next look: turns need none of it.
 
-    every 10 s      due timers, as a backstop for workers
+    every 10 s      due timers, as a backstop for workers; cancels that nobody sees to their end
     every minute    what should be sealed or archived is queued; what nobody attends to is logged
     every 10 min    the chains of a few sessions are verified, in turn
     every hour      trees past their retention are deleted
@@ -32,12 +32,15 @@ from redis.asyncio import ConnectionPool
 
 from orchestrator.broker.errors import Unavailable
 from orchestrator.broker.records import SessionHead
-from orchestrator.core.ids import SessionId
+from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.runtime.archive import Archive
+from orchestrator.runtime.reaping import GRACE_MS, trees_to_look_after
 from orchestrator.runtime.restore import Storage
 from orchestrator.settings import Settings
 from orchestrator.wiring import chain_key, deployment, redis_url, worker_name
+from orchestrator.wiring.reaping import reaping
 from workers.upkeep_checks import Round, fire_timers, unattended, verify_some
+from workers.upkeep_reaping import Opening, end_cancelled
 from workers.upkeep_retention import delete_tree, expired_trees, finish_deletions
 from workers.upkeep_sealing import Mover, archive_session, due_to_archive, due_to_seal, seal_session
 
@@ -60,6 +63,7 @@ class Upkeep:
     mover: Mover
     retention_ms: int | None
     verify_sessions: int
+    reaping: Opening
     round: Round = field(default_factory=Round)
 
     @property
@@ -73,7 +77,7 @@ class Upkeep:
         return heads
 
 
-def upkeep_of(settings: Settings, storage: Storage) -> Upkeep:
+def upkeep_of(settings: Settings, storage: Storage, url: str) -> Upkeep:
     rules = settings.upkeep
     return Upkeep(
         mover=Mover(
@@ -84,6 +88,7 @@ def upkeep_of(settings: Settings, storage: Storage) -> Upkeep:
         ),
         retention_ms=None if rules.retention_days is None else int(rules.retention_days * DAY_MS),
         verify_sessions=rules.verify_sessions,
+        reaping=lambda: reaping(settings, url),
     )
 
 
@@ -92,9 +97,19 @@ def upkeep_of(settings: Settings, storage: Storage) -> Upkeep:
 
 async def timers(ctx: Context) -> None:
     """Fires due timers: the backstop for a time without workers, so that they find them as mail."""
-    fired = await fire_timers(_upkeep(ctx).storage.broker)
+    queue, broker = ctx["redis"], _upkeep(ctx).storage.broker
+    fired = await fire_timers(broker)
     if fired:
-        log.info("%d timers fired", fired)
+        log.info("%d timers fired", len(fired))
+    for tree in await trees_to_look_after(broker, fired):
+        # Workers come first, if there are any.
+        await _defer(queue, broker.config.prefix, reap.__name__, tree, after_s=GRACE_MS / 1000)
+
+
+async def reap(ctx: Context, tree: str) -> bool:
+    """Ends what was cancelled in one tree, where no worker does."""
+    upkeep = _upkeep(ctx)
+    return await end_cancelled(upkeep.storage.broker, TreeId(tree), upkeep.reaping)
 
 
 async def look(ctx: Context) -> None:
@@ -111,9 +126,11 @@ async def look(ctx: Context) -> None:
         log.warning("%s", complaint)
 
 
-async def _defer(queue: ArqRedis, prefix: str, job: str, session: SessionId) -> None:
+async def _defer(
+    queue: ArqRedis, prefix: str, job: str, subject: SessionId | TreeId, after_s: float = 0.0
+) -> None:
     # A server may be shared by deployments, and arq's own keys have no prefix.
-    await queue.enqueue_job(job, session, _job_id=f"{prefix}{job}:{session}")
+    await queue.enqueue_job(job, subject, _job_id=f"{prefix}{job}:{subject}", _defer_by=after_s or None)
 
 
 async def seal(ctx: Context, session: str) -> str:
@@ -167,7 +184,7 @@ def worker_settings(upkeep: Upkeep, queue: ArqRedis) -> dict[str, Any]:
         return arq.cron(job, name=f"{prefix}{job.__name__}", keep_result=0, max_tries=2, **when)
 
     return {
-        "functions": [arq.func(job, keep_result=0) for job in (seal, archive)],
+        "functions": [arq.func(job, keep_result=0) for job in (seal, archive, reap)],
         "cron_jobs": [
             cron(timers, second=set(range(0, 60, 10))),
             cron(look, second=5, run_at_startup=True),
@@ -246,7 +263,7 @@ async def _run(settings: Settings, url: str, ready: Callable[[], None] | None) -
     async with deployment(settings, url) as opened:
         archived = Archive.at(settings.upkeep.archive_url, secret)
         storage = Storage(opened.broker, opened.blobs, archived, secret)
-        serving = asyncio.ensure_future(serve(upkeep_of(settings, storage), settings.upkeep.url or url))
+        serving = asyncio.ensure_future(serve(upkeep_of(settings, storage, url), settings.upkeep.url or url))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, serving.cancel)

@@ -10,7 +10,7 @@ import orjson
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import UnknownSession
-from orchestrator.broker.records import SessionHead, WorkerState
+from orchestrator.broker.records import Fired, SessionHead, WorkerState
 from orchestrator.core.chain import GENESIS, BrokenLink, first_broken
 from orchestrator.core.ids import SessionId
 from orchestrator.runtime.full_log import full_log, head_of
@@ -87,9 +87,9 @@ async def verify_some(storage: Storage, sessions: Sequence[SessionId]) -> int:
 # ── work that nobody takes ────────────────────────────────────────────────────────────────────
 
 
-async def fire_timers(broker: Broker) -> int:
+async def fire_timers(broker: Broker) -> list[Fired]:
     """Fires what is due in every shard; workers do so too, every second, where one lives."""
-    return sum([len(await broker.fire(shard)) for shard in range(broker.config.shards)])
+    return [fired for shard in range(broker.config.shards) for fired in await broker.fire(shard)]
 
 
 def unattended(heads: Sequence[SessionHead], workers: Sequence[WorkerState], now_ms: int) -> Iterator[str]:

@@ -15,6 +15,7 @@ from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import Fired, Place
 from orchestrator.broker.replies import code_of, queue_id, unexpected
 from orchestrator.broker.scripts import load
+from orchestrator.core.draft import STANDING_TIMERS
 from orchestrator.core.ids import SessionId, TreeId
 
 _CONTROL_KEPT_S = 600
@@ -68,7 +69,8 @@ class Timers(Reader):
                 self.keys.agents(place.tree),
                 *self.keys.pool(shard, place.pool),
             ]
-            return Call(load("fire"), keys, [session, place.pool, place.tree, timer])
+            again_ms = STANDING_TIMERS.get(timer, 0)
+            return Call(load("fire"), keys, [session, place.pool, place.tree, timer, again_ms])
 
         try:
             reply = await self._placed(session, build)

@@ -11,13 +11,13 @@ from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import Invocation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from orchestrator.cli.agents import Addressed
     from orchestrator.cli.opening import Opened
-    from orchestrator.core.ids import SessionId
     from orchestrator.core.registry import Agent
     from orchestrator.gateways.client import Event
+    from orchestrator.runtime.worker import Worker
 
 LOOK_S = 0.1
 FORCE_AFTER_S = 10.0
@@ -120,11 +120,13 @@ async def _wait(
     import time
     from contextlib import AsyncExitStack
 
-    from orchestrator.cli.reaping import reaper, unserved
+    from orchestrator.runtime.reaping import forsaken
+    from orchestrator.wiring import redis_url
+    from orchestrator.wiring.reaping import reaping
 
     timeout_s, force = patience
     began, forced = time.monotonic(), False
-    adopt: Callable[[Sequence[SessionId]], None] | None = None
+    worker: Worker | None = None
     async with AsyncExitStack() as stack:
         while left := await _left(found, target, ending):
             waited = time.monotonic() - began
@@ -133,10 +135,11 @@ async def _wait(
             if force and not forced and waited > FORCE_AFTER_S:
                 forced = True
                 await _take_claims(found, target, ending)
-            if waited > UNSERVED_AFTER_S and (lying := await unserved(found, target)):
-                if adopt is None:
-                    adopt = await stack.enter_async_context(reaper(found.settings))
-                adopt(lying)
+            if waited > UNSERVED_AFTER_S and (lying := (await forsaken(found.broker, target.tree)).lying):
+                if worker is None:
+                    url = stack.enter_context(redis_url(found.settings))
+                    worker = await stack.enter_async_context(reaping(found.settings, url))
+                worker.adopt(lying)
             await asyncio.sleep(LOOK_S)
     return left
 

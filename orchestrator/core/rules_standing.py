@@ -13,7 +13,16 @@ from typing import Any
 
 from orchestrator.core import entries as e
 from orchestrator.core.agent_views import card_of, child_summary, record_of, summary_of
-from orchestrator.core.draft import SLOTS, Draft, Draw, Letter, TreeEvent
+from orchestrator.core.draft import (
+    REAP_BELOW_TIMER,
+    REAP_MS,
+    REAP_TIMER,
+    SLOTS,
+    Draft,
+    Draw,
+    Letter,
+    TreeEvent,
+)
 from orchestrator.core.history import Item
 from orchestrator.core.mail_delivery import inbox_event, take, watchers
 from orchestrator.core.tree import ACTIVE
@@ -22,11 +31,6 @@ _STATUS_AFTER = {"completed": "ready", "failed": "failed", "canceled": "canceled
 """What an agent is after a task; after any other end (an interrupt) it is ready, with nothing to read."""
 _HEADING = re.compile(r"\*\*(.+?)\*\*", re.DOTALL)
 HEADER_CHARS = 120
-REAP_TIMER = "reap"
-REAP_BELOW_TIMER = "reap-below"
-"""The same for agents further below, whose end is told to their own parents alone."""
-REAP_MS = 30_000
-"""Until the claim of a cancelled agent that has not reported its end is taken from its worker."""
 
 
 def change(draft: Draft, kind: str, message: Mapping[str, Any], **changes: Any) -> None:

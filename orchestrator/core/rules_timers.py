@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from orchestrator.core import entries as e
 from orchestrator.core.commands import TimerFired
-from orchestrator.core.draft import BUDGET_TIMER, Draft
+from orchestrator.core.draft import BUDGET_TIMER, REAP_BELOW_TIMER, REAP_TIMER, Draft
 from orchestrator.core.rules_approval import resolve
 from orchestrator.core.rules_await import timed_out
 from orchestrator.core.rules_budget import resume
-from orchestrator.core.rules_standing import REAP_BELOW_TIMER, REAP_MS, REAP_TIMER, watchdog_timer
+from orchestrator.core.rules_standing import watchdog_timer
 from orchestrator.core.rules_subagents import watchdog_fired
 from orchestrator.core.rules_task import RETRY_TIMER, approval_timer, wait_timer
 
@@ -18,14 +18,11 @@ def timer_fired(draft: Draft, command: TimerFired) -> None:
     if command.id == BUDGET_TIMER:
         resume(draft)
         return
-    if command.id == REAP_TIMER:
-        if draft.state.tree.ending_children:
-            # Their claims were taken from their workers; the next ones may be lost as well.
-            draft.set_timer(REAP_TIMER, draft.moment.at_ms + REAP_MS)
-        return
-    if command.id == REAP_BELOW_TIMER:
-        if command.left:
-            draft.set_timer(REAP_BELOW_TIMER, draft.moment.at_ms + REAP_MS)
+    if command.id in (REAP_TIMER, REAP_BELOW_TIMER):
+        # Claims were taken from those that did not act; the next workers may be lost as well, so it stands.
+        left = draft.state.tree.ending_children if command.id == REAP_TIMER else command.left
+        if not left:
+            draft.clear_timer(command.id)
         return
     for watchdog in draft.state.tree.watchdogs.values():
         if command.id == watchdog_timer(watchdog.agent_id) and command.generation == watchdog.generation:

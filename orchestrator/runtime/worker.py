@@ -19,6 +19,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.runtime.loading import BrokenLog, Cache
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import Ports
+from orchestrator.runtime.reaping import GRACE_MS, Reaper
 from orchestrator.runtime.renewal import Renewing, Report, Verdict
 from orchestrator.runtime.runner import Ended, Runner, RunnerConfig
 
@@ -36,6 +37,8 @@ class WorkerConfig:
     pools: tuple[str, ...]
     concurrency: int = 16
     runner: RunnerConfig = field(default_factory=RunnerConfig)
+    reap_grace_ms: int = GRACE_MS
+    """How long other workers may take to see a cancel to its end, before this one does."""
 
 
 class Worker:
@@ -54,6 +57,7 @@ class Worker:
         """(pool, shard) pairs to look at, in the order of their hints, and who may be next there."""
         self._backlog = False
         self._broken: BaseException | None = None
+        self._reaper = Reaper(ports.broker, self.adopt, config.reap_grace_ms)
         self._runner_config = replace(config.runner, others_wait=lambda: self._backlog, adopt=self.adopt)
 
     async def run(self) -> None:
@@ -238,7 +242,8 @@ class Worker:
         while True:
             try:
                 for shard in range(self._ports.broker.config.shards):
-                    await self._ports.broker.fire(shard)
+                    await self._reaper.hear(await self._ports.broker.fire(shard))
+                await self._reaper.look()
             except BrokerError as error:
                 log.warning("timers were not looked at: %s", error)
             await self._ports.sleep(LOOK_S)

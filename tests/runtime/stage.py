@@ -36,6 +36,7 @@ from orchestrator.runtime.loading import BEGINNING as UNBORN
 from orchestrator.runtime.loading import Cache, fold_entries
 from orchestrator.runtime.patience import PatientTexts
 from orchestrator.runtime.ports import Ports
+from orchestrator.runtime.reaping import GRACE_MS
 from orchestrator.runtime.renewal import LeaseTimes, Renewal
 from orchestrator.runtime.runner import Ended, Runner, RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
@@ -113,9 +114,11 @@ class Stage:
     ) -> Worker:
         """A whole worker over the stage's ports."""
         concurrency = config.pop("concurrency", 16)
+        pools = config.pop("pools", (POOL,))
+        reap_grace_ms = config.pop("reap_grace_ms", GRACE_MS)
         return Worker(
             self.ports,
-            WorkerConfig(name, (POOL,), concurrency, RunnerConfig(**config)),
+            WorkerConfig(name, pools, concurrency, RunnerConfig(**config), reap_grace_ms),
             lambda report: Renewal(
                 connect_renewal or (lambda: open_broker(self.url)),
                 times or LeaseTimes(),

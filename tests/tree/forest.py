@@ -166,6 +166,10 @@ class Forest:
             worker = self.stage.worker(f"w{self._named}", **config)
             self._workers.append((worker, asyncio.create_task(worker.run())))
 
+    @property
+    def youngest(self) -> Worker:
+        return self._workers[-1][0]
+
     def dies_at(self, commit: int, *, told: bool) -> asyncio.Event:
         """All workers stand still at this commit: before it, or (`told`) behind it; sets the event."""
         reached, wire = asyncio.Event(), self.stage.wire

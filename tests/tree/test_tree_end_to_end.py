@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.rules_standing import REAP_TIMER
+from orchestrator.core.draft import REAP_TIMER
 from orchestrator.model.errors import FatalKind, FatalModelError
 from orchestrator.protocol import ops
 from orchestrator.runtime.runner import Ended

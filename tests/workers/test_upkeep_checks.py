@@ -80,8 +80,8 @@ def test_round_comes_to_every_session_before_it_comes_to_one_again() -> None:
 async def test_timers_fire_without_any_worker(storage: Storage) -> None:
     author = await Author(storage).is_born()
     await author.writes(some_entries(1), timers_set=(TimerSet("t", 3, 1),))
-    assert await fire_timers(storage.broker) == 1
-    assert await fire_timers(storage.broker) == 0
+    assert len(await fire_timers(storage.broker)) == 1
+    assert await fire_timers(storage.broker) == []
     (entry,) = await storage.broker.read_sq(author.session)
     assert (entry.kind, entry.submission, entry.generation) == ("timer", "t", 3)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import orjson
@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 
 from orchestrator.runtime.archive import Archive
 from orchestrator.runtime.restore import Storage
+from orchestrator.runtime.worker import Worker
 from orchestrator.wiring import deployment
 from tests.servers import RedisServer, start_redis
 from tests.workers.actors import Author, head_of, in_redis, log_of, mover_of, some_entries, state_of
@@ -130,10 +131,14 @@ async def test_process_outlives_its_redis(tmp_path: Path) -> None:
             assert await upkeep.is_told_to_end() == 0
 
 
+def _no_worker() -> AbstractAsyncContextManager[Worker]:
+    raise AssertionError("nothing was cancelled")
+
+
 async def test_session_is_queued_once_and_as_json(storage: Storage, server: RedisServer) -> None:
     (author,) = await _ripe(storage, 1)
     queue = upkeep_queue(f"{server.url}?db=1", storage.broker.config.prefix)
-    ctx = {"redis": queue, "upkeep": Upkeep(mover_of(storage), None, 0)}
+    ctx = {"redis": queue, "upkeep": Upkeep(mover_of(storage), None, 0, _no_worker)}
     await look(ctx)
     await look(ctx)
     (job,) = await queue.queued_jobs()

@@ -1,14 +1,15 @@
 -- uses: base wake queue
--- fire(session, pool, tree, timer id) -> OK n generation holder now | NONE | MOVED tree pool | CORRUPT key why
+-- fire(session, pool, tree, timer id, again_ms) -> OK n generation holder now | NONE | MOVED tree pool | CORRUPT key why
 --
 -- Turns one due timer into a submission-queue entry that carries its id and generation, and makes
 -- the session due, in one. Two workers that saw the same timer: the second finds NONE. The queue's
--- bounds do not apply: a deadline that cannot be delivered would never be.
+-- bounds do not apply: a deadline that cannot be delivered would never be. With again_ms it stands
+-- until it is cleared, and fires again after so long; a queue that nobody has read gets no second entry.
 --
 -- KEYS  1 timers zset   2 timer:<session> hash   3 session hash   4 sq stream   5 agents hash
 --       6 due zset   7 leases zset   8 ready stream   9 clock string
 
-local session, pool_name, tree, id = take(), take(), take(), take()
+local session, pool_name, tree, id, again = take(), take(), take(), take(), take_number()
 local member = session .. ':' .. id
 local pool = fixed_pool(pool_name, 6)
 all_taken()
@@ -29,9 +30,16 @@ end
 if ahead(KEYS[4], box.n) then return ahead_reply(KEYS[4], box.n) end
 local generation, payload = string.match(stored, '^(%d+):(.*)$')
 
-local n = enqueue(box, {kind = 'timer', payload = payload, client = '', submission = id, sender = '', generation = generation}, now)
-save_box(box)
-redis.call('ZREM', KEYS[1], member)
-redis.call('HDEL', KEYS[2], id)
+local n = box.n
+if again == 0 or redis.call('XLEN', KEYS[4]) == 0 then
+  n = enqueue(box, {kind = 'timer', payload = payload, client = '', submission = id, sender = '', generation = generation}, now)
+  save_box(box)
+end
+if again > 0 then
+  redis.call('ZADD', KEYS[1], text(now + again), member)
+else
+  redis.call('ZREM', KEYS[1], member)
+  redis.call('HDEL', KEYS[2], id)
+end
 wake_if_parked(session, pool, KEYS[5], box.quarantined)
 return {'OK', n, tonumber(generation), is_held(session, pool) and box.owner or '', now}

@@ -1,0 +1,38 @@
+"""Ends cancelled agents where no worker is left at all: upkeep brings one of no pool for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+
+from orchestrator.broker.broker import Broker
+from orchestrator.core.ids import TreeId
+from orchestrator.runtime.reaping import forsaken
+from orchestrator.runtime.worker import Worker
+
+log = logging.getLogger("dendro.upkeep")
+
+LOOK_S = 0.2
+AT_MOST_S = 60.0
+"""What is not over by then is found again when the cancel's timer fires."""
+
+Opening = Callable[[], AbstractAsyncContextManager[Worker]]
+
+
+async def end_cancelled(broker: Broker, tree: TreeId, reaping: Opening) -> bool:
+    """Sees the tree's cancels to their end, unless somebody else does; whether they are over."""
+    worker: Worker | None = None
+    async with AsyncExitStack() as stack:
+        for _ in range(int(AT_MOST_S / LOOK_S)):
+            found = await forsaken(broker, tree)
+            if found.lying:
+                if worker is None:
+                    log.info("tree %s: ending its cancelled agents, which no worker serves", tree)
+                    worker = await stack.enter_async_context(reaping())
+                worker.adopt(found.lying)
+            elif not found.left or worker is None:
+                return not found.left
+            await asyncio.sleep(LOOK_S)
+    return False
