@@ -278,7 +278,7 @@ class SimTools:
         run.output = f"{how} {call.call_id}{large}"
         return finished(call, run.output, how)
 
-    async def judge(self, call: Call) -> str:
+    async def judge(self, call: Call, claim: str) -> str:
         if call.spec.get("kind") != "patch":
             return "in_doubt"
         return "all" if self._ledger.written[self._session(call), call.call_id] else "none"

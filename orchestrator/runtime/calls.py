@@ -32,8 +32,8 @@ class ToolCalls:
     async def run(self, call: Call, site: CallSite) -> CallFinished:
         return await self._toolbox.run(await self._whole(call, site.tree), await self._site(site))
 
-    async def judge(self, call: Call) -> str:
-        return await self._toolbox.judge(call)
+    async def judge(self, call: Call, claim: str) -> str:
+        return await self._toolbox.judge(call, claim)
 
     async def _whole(self, call: Call, tree: TreeId) -> Call:
         return replace(

@@ -69,7 +69,8 @@ async def judged_running(
     if task.running and await workspace.fault(state):
         # Another folder's files say nothing of a patch: what is not judged is in doubt.
         return {}
-    return {call.call_id: await ports.tools.judge(call) for call in task.running if call.epoch != claim.epoch}
+    lost = [call for call in task.running if call.epoch != claim.epoch]
+    return {call.call_id: await ports.tools.judge(call, claim.claim_id) for call in lost}
 
 
 def drained_call(call: Call, elapsed_s: float) -> c.CallFinished:

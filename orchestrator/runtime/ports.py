@@ -62,8 +62,8 @@ class Tools(Protocol):
         """Runs an accepted call to its end; cancelling it kills it and waits for the proof."""
         ...
 
-    async def judge(self, call: Call) -> str:
-        """What a lost worker's call left behind: `none`, `all` or `in_doubt`."""
+    async def judge(self, call: Call, claim: str) -> str:
+        """What a lost worker's call left behind: `none`, `all` or `in_doubt`; `claim` is the asker's."""
         ...
 
 

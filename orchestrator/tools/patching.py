@@ -2,11 +2,17 @@
 
 What was approved is what is applied: before a patch is written it is planned again, and
 if a file has changed since, its record differs and nothing is written.
+
+The worker reads; what writes is a process of its keeper. A worker can be stopped between
+any two renames for longer than its lease, and would finish the patch beside the next
+holder; the keeper's clock goes on, and ends the writer with the right to write.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,19 +22,23 @@ import orjson
 from orchestrator.core.commands import ApplyPatch, CallFinished, Immediate
 from orchestrator.core.state import Call, State, Task
 from orchestrator.tools.confinement import writable_roots
-from orchestrator.tools.patch.apply import PatchApplyError, apply_plan, remove_leftovers
+from orchestrator.tools.exec.command import Written
+from orchestrator.tools.exec.keeper import Keeper, KeeperLost
+from orchestrator.tools.patch.apply import PatchApplyError, applied, apply_job, tidy_job
 from orchestrator.tools.patch.files import DiskFiles, display_root
 from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch
 from orchestrator.tools.patch.plan import PatchCheckError, PatchPlan, plan_patch, refusal_text
-from orchestrator.tools.patch.record import PatchRecord, judge, record_of
+from orchestrator.tools.patch.record import PatchRecord, Verdict, judge, record_of
 from orchestrator.tools.patch.turn_diff import Baseline, turn_diff, with_plan
 from orchestrator.tools.patch.writable import outside
 
 if TYPE_CHECKING:
-    from orchestrator.tools.toolbox import ToolConfig
+    from orchestrator.tools.patch.writing import Job
+    from orchestrator.tools.toolbox import Site, ToolConfig
 
 CHANGED_SINCE = "files changed since the patch was checked; read them again and send a new patch"
-LATE = "nothing was written: the worker no longer had the right to work on the session"
+WRITE_GRACE_S = 2.0
+"""How long a cancelled patch may go on: it takes milliseconds, and half of it is worse than all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,27 +85,71 @@ def _baselines(data: Mapping[str, Any]) -> dict[str, Baseline]:
     return {path: Baseline(**fields) for path, fields in data.items()}
 
 
-def run_patch(call: Call, state: State, config: ToolConfig) -> CallFinished:
-    """Writes the patch, all of it or nothing."""
-    spec = call.spec
-    roots = writable_roots(state, config) if spec["sandboxed"] else None
+async def run_patch(call: Call, site: Site, config: ToolConfig, keeper: Keeper) -> CallFinished:
+    """Writes the patch, all of it or nothing; cancelled, it has a moment to come to its end."""
     try:
-        plan = plan_patch(parse_patch(spec["patch"]), Path(spec["cwd"]), DiskFiles())
-        if record_of(plan).to_json() != spec["record"]:
-            raise PatchApplyError(CHANGED_SINCE)
-        applied = apply_plan(plan, roots)
+        plan, job = await asyncio.to_thread(_planned, call, site.state, config)
+        written = await _write(call, job, site.claim, keeper)
+        return await asyncio.to_thread(_told, call, _task(site.state), plan, written)
     except (PatchSyntaxError, PatchCheckError, PatchApplyError) as error:
         return _failed(call, error.message)
+    except KeeperLost as error:
+        return _failed(call, f"nothing was written: {error}")
     except OSError as error:
         return _failed(call, str(error))
-    end = _end(call, stdout=applied.summary, stderr="", success=True)
-    diff = {"type": "turn_diff", "unified_diff": _turn_diff(call, _task(state))}
-    return CallFinished(call.call_id, _output(applied.summary, 0), (end, diff), applied=True)
 
 
-def late_patch(call: Call) -> CallFinished:
-    """What is told of a patch whose worker came to it behind the end of its right to write."""
-    return _failed(call, LATE)
+def _planned(call: Call, state: State, config: ToolConfig) -> tuple[PatchPlan, Job]:
+    spec = call.spec
+    roots = writable_roots(state, config) if spec["sandboxed"] else None
+    plan = plan_patch(parse_patch(spec["patch"]), Path(spec["cwd"]), DiskFiles())
+    if record_of(plan).to_json() != spec["record"]:
+        raise PatchApplyError(CHANGED_SINCE)
+    return plan, apply_job(plan, roots)
+
+
+async def _write(call: Call, job: Job, claim: str, keeper: Keeper) -> Written:
+    """Has the job carried out, and what a killed writer left removed, as long as that is permitted."""
+    writing = asyncio.ensure_future(keeper.write(claim, job))
+    try:
+        written = await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        await asyncio.wait({writing}, timeout=WRITE_GRACE_S)
+        killed = writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+        if killed:
+            await _tidy(call, claim, keeper)
+        raise
+    if written.begun and written.outcome is None:
+        await _tidy(call, claim, keeper)
+    return written
+
+
+async def _tidy(call: Call, claim: str, keeper: Keeper) -> None:
+    record = PatchRecord.from_json(call.spec["record"])
+    if job := await asyncio.to_thread(tidy_job, record):
+        # Without a keeper or the right to write, it is left to the next holder.
+        with suppress(KeeperLost, OSError):
+            await keeper.write(claim, job)
+
+
+def _told(call: Call, task: Task, plan: PatchPlan, written: Written) -> CallFinished:
+    """What came of the writing; a writer that said nothing is judged by the files."""
+    if written.outcome is not None:
+        summary = applied(plan, written.outcome).summary
+    elif (verdict := judge(record_of(plan), DiskFiles()) if written.begun else "none") == "all":
+        summary = plan.summary
+    else:
+        raise PatchApplyError(_unfinished(verdict, written.why))
+    end = _end(call, stdout=summary, stderr="", success=True)
+    diff = {"type": "turn_diff", "unified_diff": _turn_diff(call, task)}
+    return CallFinished(call.call_id, _output(summary, 0), (end, diff), applied=True)
+
+
+def _unfinished(verdict: Verdict, why: str) -> str:
+    if verdict == "none":
+        return f"nothing was written: {why}"
+    return f"the patch is written in part: {why}; read its files before you go on"
 
 
 def _turn_diff(call: Call, task: Task) -> str:
@@ -119,11 +173,11 @@ def _output(text: str, exit_code: int) -> str:
     return orjson.dumps({"output": text, "metadata": metadata}).decode()
 
 
-def judge_patch_call(call: Call) -> str:
-    """What the files say of a patch whose worker was lost; a trace of its temporary files is removed."""
+async def judge_patch(call: Call, claim: str, keeper: Keeper) -> Verdict:
+    """What the files say of a patch whose worker was lost; its temporary files are removed."""
     record = PatchRecord.from_json(call.spec["record"])
-    verdict = judge(record, DiskFiles())
-    remove_leftovers(record)
+    verdict = await asyncio.to_thread(judge, record, DiskFiles())
+    await _tidy(call, claim, keeper)
     return verdict
 
 

@@ -11,7 +11,7 @@ Redis nor models.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from orchestrator.tools.arguments import (
 )
 from orchestrator.tools.exec.keeper import Keeper
 from orchestrator.tools.images import data_url
-from orchestrator.tools.patching import PatchRequest, assess_patch, judge_patch_call, late_patch, run_patch
+from orchestrator.tools.patching import PatchRequest, assess_patch, judge_patch, run_patch
 from orchestrator.tools.shell import ShellRequest, assess_shell, run_shell
 from orchestrator.tools.specs import OFFERED
 from orchestrator.tools.subagents.assess import Asking, assess_agent_call
@@ -121,25 +121,16 @@ class Toolbox:
         """Runs an accepted call to its end; cancelling it kills it and waits for the proof."""
         if call.spec["kind"] == "exec":
             return await run_shell(call, site, self._config, self._keeper)
-        if not self._keeper.permits(site.claim):
-            return late_patch(call)
-        return await _to_its_end(asyncio.to_thread(run_patch, call, site.state, self._config))
+        return await run_patch(call, site, self._config, self._keeper)
 
-    async def judge(self, call: Call) -> str:
-        """`none`, `all` or `in_doubt`: a command that had begun is always in doubt."""
+    async def judge(self, call: Call, claim: str) -> str:
+        """`none`, `all` or `in_doubt`: a command that had begun is always in doubt.
+
+        What it left lying about is removed, under the claim of who asks.
+        """
         if call.spec.get("kind") != "patch":
             return "in_doubt"
-        return await asyncio.to_thread(judge_patch_call, call)
-
-
-async def _to_its_end(writing: Coroutine[Any, Any, CallFinished]) -> CallFinished:
-    """A thread cannot be killed: who cancels a patch waits for the milliseconds until it is written."""
-    thread = asyncio.ensure_future(writing)
-    try:
-        return await asyncio.shield(thread)
-    except asyncio.CancelledError:
-        await asyncio.wait({thread})
-        raise
+        return await judge_patch(call, claim, self._keeper)
 
 
 def _shell_request(arguments: ShellArguments) -> ShellRequest:

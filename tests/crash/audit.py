@@ -124,6 +124,8 @@ def _patches(log: Log, folder: Path) -> Iterator[str]:
             yield f"patch {call_id} is said to be applied, its files are {there}"
         if any(there) and not log.decisions()[call_id]:
             yield f"patch {call_id} was never decided to run, its files are {there}"
+        if IN_DOUBT in text and all(there):
+            yield f"patch {call_id} is said to be in doubt, and is there whole"
 
 
 def _doubts(log: Log, ledger: Ledger) -> Iterator[str]:

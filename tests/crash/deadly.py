@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 from unittest import mock
 
@@ -18,10 +19,12 @@ from orchestrator.model.events import ModelEvent
 from orchestrator.model.request import Item, Prompt
 from orchestrator.runtime import export
 from orchestrator.runtime.ports import CallSite, Models, Ports, Tools
-from orchestrator.tools.patch import apply
 from orchestrator.wiring import deploying, worker
-from tests.crash.points import Doom
+from tests.crash.points import DURING_PATCH, HELD_PATCH, Doom, Point
+from tests.keepers import booting, deadly, holding
 
+HOLD = "hold"
+"""The FIFO, in the worker's folder, that holds the writer of a patch."""
 SENT_S = 0.002
 """Enough for the bytes to leave; whether the answer came back in that time is part of the game."""
 
@@ -90,8 +93,8 @@ class DeadlyTools:
         self._doom.at(f"after:{kind}")
         return finished
 
-    async def judge(self, call: Call) -> str:
-        verdict = await self._inner.judge(call)
+    async def judge(self, call: Call, claim: str) -> str:
+        verdict = await self._inner.judge(call, claim)
         self._doom.at("after:judge")
         return verdict
 
@@ -133,23 +136,30 @@ class DeadlyFile(export.RolloutFile):
 
 
 @contextmanager
-def deadly_parts(doom: Doom) -> Iterator[None]:
-    """Inside, the worker that is composed from settings gets these ports."""
-    connect, ports, switch = deploying.connect, worker.Ports, apply._switch
+def deadly_parts(doom: Doom, folder: Path) -> Iterator[None]:
+    """Inside, the worker that is composed from settings gets these ports; it works in `folder`."""
+    connect, ports = deploying.connect, worker.Ports
 
     def deadly_ports(**parts: Any) -> Ports:
         tools, models = DeadlyTools(parts.pop("tools"), doom), DeadlyModels(parts.pop("models"), doom)
         return ports(**parts, tools=tools, models=models)
 
-    def deadly_switch(step: Any) -> None:
-        switch(step)
-        doom.at("during:patch")
-
     DeadlyFile.doom = doom
     with (
         mock.patch.object(deploying, "connect", lambda config: DeadlyWire(connect(config), doom)),
         mock.patch.object(worker, "Ports", deadly_ports),
-        mock.patch.object(apply, "_switch", deadly_switch),
+        _deadly_keeper(doom.point, folder),
         mock.patch("orchestrator.runtime.copies.RolloutFile", DeadlyFile),
     ):
         yield
+
+
+def _deadly_keeper(point: Point | None, folder: Path) -> AbstractContextManager[None]:
+    """A patch is written by a process of the keeper: from there its worker is killed, or it waits there."""
+    match point:
+        case Point(name, nth) if name == DURING_PATCH:
+            return booting(deadly, nth)
+        case Point(name, nth) if name == HELD_PATCH:
+            return booting(holding, str(folder / HOLD), nth)
+        case _:
+            return nullcontext()

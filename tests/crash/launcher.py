@@ -79,7 +79,7 @@ def _worker(order: dict[str, Any]) -> NoReturn:
         logging.getLogger("dendro").setLevel(logging.INFO)
         settings = load_settings(SettingsSources(Path(order["cwd"]), order["environ"]))
         point = Point(**order["point"]) if order["point"] else None
-        with deadly_parts(Doom(point)):
+        with deadly_parts(Doom(point), Path(order["cwd"])):
             status = run_turns(settings)
     except BaseException:
         sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]

@@ -15,7 +15,11 @@ from random import Random
 from typing import Any
 
 ANY = "any"
-"""The nth crossing of any point at all."""
+"""The nth crossing of any point of the worker's own process."""
+DURING_PATCH = "during:patch"
+"""Behind the nth file that the keeper's writer switches."""
+HELD_PATCH = "held:patch"
+"""The same place: nobody dies, but the writer goes no further until it is let go."""
 
 WEIGHTS: dict[str, tuple[int, int]] = {
     # point: (weight, latest crossing)
@@ -26,7 +30,7 @@ WEIGHTS: dict[str, tuple[int, int]] = {
     "during:command": (10, 4),
     "after:command": (10, 4),
     "before:patch": (2, 2),
-    "during:patch": (6, 3),
+    DURING_PATCH: (6, 3),
     "after:patch": (5, 2),
     "before:stream": (2, 3),
     "during:stream": (6, 12),
@@ -74,13 +78,13 @@ class Doom:
     """Counts crossings in the worker, and ends it at the chosen one. Without a point, nothing happens."""
 
     def __init__(self, point: Point | None, kill: Callable[[], None] | None = None) -> None:
-        self._point = point
+        self.point = point
         self._left = point.nth if point else 0
         self._kill = kill or (lambda: os.kill(os.getpid(), signal.SIGKILL))
 
     def near(self, name: str) -> bool:
         """Whether this crossing is the one; counts it."""
-        if self._point is None or self._point.name not in (name, ANY):
+        if self.point is None or self.point.name not in (name, ANY):
             return False
         self._left -= 1
         return self._left == 0

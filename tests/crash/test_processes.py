@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from pathlib import Path
 
 import pytest
 
+from orchestrator.tools.patch.writing import PREFIX
 from tests.crash.audit import audit
+from tests.crash.deadly import HOLD
 from tests.crash.driver import Theatre, rested, theatre
 from tests.crash.people import Character, watching
+from tests.crash.points import HELD_PATCH, Point
+from tests.crash.workload import patch_files
 
 pytestmark = [pytest.mark.realredis, pytest.mark.slow]
 WITHIN_S = 60.0
@@ -62,6 +67,37 @@ async def test_a_worker_that_was_stopped_past_its_lease_finds_its_command_dead_a
         assert await zombie.ended == 0
         assert not list(stage.ledger.folder.glob("alive-*-on"))
         assert len(stage.ledger.told) == 1, "the command that was killed is in doubt"
+        assert await audit(stage.deployment, stage.people, stage.ledger) == []
+
+
+async def test_a_worker_that_was_stopped_in_the_middle_of_a_patch_writes_no_more_of_it() -> None:
+    async with asyncio.timeout(WITHIN_S), theatre(4, sessions=1) as stage, watching(stage.people):
+        person, folder = stage.people[0], stage.ledger.folder
+        hold = folder / HOLD
+        os.mkfifo(hold)
+        zombie = await stage.nursery.start(Point(HELD_PATCH, 1))
+        errand = asyncio.create_task(person.ask("errand 1: patch"))
+        begun = await person.until("patch_apply_begin")
+        met = await asyncio.to_thread(os.open, hold, os.O_WRONLY)
+        epoch = await epoch_of(stage)
+        zombie.signal(signal.SIGSTOP)
+        await stage.nursery.start()
+        await taken_over(stage, epoch)
+        os.close(met)
+        with pytest.raises(OSError, match="No such device or address"):
+            os.open(hold, os.O_WRONLY | os.O_NONBLOCK)
+        files = patch_files(folder, person.session, begun.msg["call_id"])
+        assert [file.exists() for file in files] == [True, False]
+        await errand
+        assert (person.session, begun.msg["call_id"]) in stage.ledger.told, "the patch is in doubt"
+        zombie.signal(signal.SIGCONT)
+        # It goes on to its next write, is refused, and is of use again.
+        await person.ask("errand 2: patch exec")
+        await rested(stage)
+        zombie.signal(signal.SIGTERM)
+        assert await zombie.ended == 0
+        assert [file.exists() for file in files] == [True, False]
+        assert not list(folder.glob(f"{PREFIX}*"))
         assert await audit(stage.deployment, stage.people, stage.ledger) == []
 
 

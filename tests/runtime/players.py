@@ -137,7 +137,7 @@ class ScriptedTools:
         self.ended.append(call.call_id)
         return _finished(call, self.outputs.get(call.call_id, f"output of {call.call_id}"))
 
-    async def judge(self, call: Call) -> str:
+    async def judge(self, call: Call, claim: str) -> str:
         return self.verdicts.get(call.call_id, "in_doubt")
 
 

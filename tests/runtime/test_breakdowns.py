@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from typing import Any
-from unittest import mock
 
-import pytest
-
-from orchestrator.core.commands import CallFinished
-from orchestrator.core.state import Call, State
 from orchestrator.model.events import TextDelta
 from orchestrator.runtime.runner import Ended
-from orchestrator.sandbox.probe import SandboxSupport
-from orchestrator.tools.toolbox import Site, Toolbox, ToolConfig
 from tests.runtime.players import calls, ends, message
 from tests.runtime.stage import Stage
 from tests.runtime.test_worker_claims import at_work
@@ -71,24 +62,3 @@ async def test_a_delta_that_comes_while_another_is_being_sent_is_sent_as_well(st
     assert not silence.opened.is_set()
     silence.open()
     assert await running is Ended.PARKED
-
-
-async def test_whoever_cancels_a_patch_waits_until_it_is_written() -> None:
-    begun, may_end, written = threading.Event(), threading.Event(), threading.Event()
-
-    def slow_patch(call: Call, *_: Any) -> CallFinished:
-        begun.set()
-        may_end.wait(20)
-        written.set()
-        return CallFinished(call.call_id, "done")
-
-    toolbox = Toolbox(ToolConfig(SandboxSupport(None, 0, ()), {}), mock.Mock())
-    call = Call("p1", "apply_patch", {}, spec={"kind": "patch"})
-    with mock.patch("orchestrator.tools.toolbox.run_patch", slow_patch):
-        running = asyncio.create_task(toolbox.run(call, Site("claim", State(), lambda _: None)))
-        await asyncio.to_thread(begun.wait, 20)
-        running.cancel()
-        asyncio.get_running_loop().call_soon(may_end.set)
-        with pytest.raises(asyncio.CancelledError):
-            await running
-    assert written.is_set()

@@ -1,11 +1,11 @@
-"""The records of the exec tool: a command to run, and what became of it."""
+"""The records of what a keeper runs: a command and what became of it, and what became of a patch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from orchestrator.sandbox.limits import Limits
 from orchestrator.sandbox.policy import Confinement
@@ -47,3 +47,15 @@ class Finished:
     dropped_bytes: int = 0
     error: str | None = None
     """Why it could not be started, or which processes could not be proved dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A patch's job that is over, with the process that wrote."""
+
+    outcome: tuple[Any, ...] | None
+    """What the writer said at its end; None if it did not come to that."""
+    begun: bool = True
+    """Whether it may have written anything."""
+    why: str = ""
+    """Why there is no outcome."""

@@ -1,8 +1,8 @@
 """The worker's side of the keeper: starts it, runs commands under it, extends and ends claims.
 
-A command lives no longer than the right to run it: `extend` writes the claim's deadline,
-the keeper enforces it by its own clock. `run` returns, and `kill` returns, only when no
-process of the command is left.
+A command lives no longer than the right to run it, and neither does the writer of a patch:
+`extend` writes the claim's deadline, the keeper enforces it by its own clock. `run`, `write`
+and `kill` return only when no process of what they are about is left.
 """
 
 from __future__ import annotations
@@ -17,16 +17,21 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator.sandbox.launch import Launch
 from orchestrator.sandbox.limits import ProcessAllowance
 from orchestrator.sandbox.probe import Preference, SandboxSupport, choose
-from orchestrator.tools.exec.command import Command, Finished, OutputSink
+from orchestrator.tools.exec.command import Command, Finished, OutputSink, Written
 from orchestrator.tools.exec.holding import remove_cgroup
 from orchestrator.tools.exec.running import Exit, Running
+
+if TYPE_CHECKING:
+    from orchestrator.tools.patch.writing import Job
 
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[3])
 # Behind the standard library, so that no distribution's module can take the place of one of its own.
@@ -34,6 +39,14 @@ _BOOT = (
     "import sys; sys.path.append(sys.argv[1]); "
     "from orchestrator.tools.exec.keeper_process import main; main(int(sys.argv[2]))"
 )
+_UNCONFINED: dict[str, Any] = {
+    "timeout_s": None,
+    "placeholders": [],
+    "confine": {"mounts": []},
+    "cgroup": None,
+    "cgroup_processes": None,
+}
+"""What a minder holds and confines for a patch: nothing."""
 _START_S = 10.0
 _CLOSE_S = 15.0
 _FORGET_S = 1.0
@@ -72,7 +85,7 @@ class Keeper:
         self._deadlines: dict[str, float] = {}
         """Of claims that are over, too, until some time after they have passed."""
         self._told: set[str] = set()
-        """The claims whose deadlines the process has to know: they have run a command."""
+        """The claims whose deadlines the process has to know: they have run something."""
         self._forget_at = 0.0
 
     @classmethod
@@ -128,18 +141,11 @@ class Keeper:
                 self._told &= self._deadlines.keys()
 
     def _tell(self, claim: str) -> None:
-        """The process hears of a claim with its first command: most claims never run one."""
+        """The process hears of a claim with its first command or patch: most claims never run one."""
         with self._rights:
             if claim not in self._told and claim in self._deadlines:
                 self._told.add(claim)
                 self._send("extend", claim, self._deadlines[claim])
-
-    def permits(self, claim: str) -> bool:
-        """Whether the claim's deadline is ahead: asked before anything is done without a process.
-
-        A worker that was stopped wakes up in the middle of what it was about to start.
-        """
-        return self._deadlines.get(claim, 0.0) > _boottime()
 
     async def run(self, command: Command, output: OutputSink) -> Finished:
         """Runs a command to its end and the end of everything that it started.
@@ -147,20 +153,31 @@ class Keeper:
         Cancelling kills it and waits for the proof. Raises `NoConfinement` if it cannot be
         confined as its policy asks, `KeeperLost` if there is no keeper.
         """
-        if not self._alive:
-            raise KeeperLost("the keeper is gone; the worker has to start another before it runs commands")
         if not command.argv:
             return Finished(exit_code=-1, error="the command is empty")
         began = self._loop.time()
+        running = await self._run(command.claim, output, partial(self._launch, command))
+        return _finished(running, self._loop.time() - began)
+
+    async def write(self, claim: str, job: Job) -> Written:
+        """Carries out a patch's job under the claim, as `run` does a command.
+
+        Cancelling kills its writer wherever it is, and waits for the proof.
+        """
+        return _written(await self._run(claim, lambda *_: None, partial(self._launch_writer, job)))
+
+    async def _run(self, claim: str, output: OutputSink, launch: Callable[[int, Running], None]) -> Running:
+        if not self._alive:
+            raise KeeperLost("the keeper is gone; the worker has to start another before it runs commands")
         ident, running = next(self._idents), Running(output, self._loop)
-        self._running[ident] = (command.claim, running)
+        self._running[ident] = (claim, running)
         try:
-            self._launch(ident, command, running)
+            launch(ident, running)
             await self._see_through(ident, running)
         finally:
             running.close()
             del self._running[ident]
-        return _finished(running, self._loop.time() - began)
+        return running
 
     async def kill(self, claim: str) -> None:
         """Kills all commands of the claim; returns when they are proved dead."""
@@ -180,16 +197,23 @@ class Keeper:
             self._process.kill()
             await asyncio.to_thread(self._process.wait)
 
-    def _launch(self, ident: int, command: Command, running: Running) -> None:
-        """Hands the command over in one message: there is no moment at which half of it is told."""
+    def _launch(self, command: Command, ident: int, running: Running) -> None:
         launcher = choose(self._config.support, command.confinement, self._config.prefer)
         launch = launcher.launch(command.argv, command.confinement)
         descriptors = [] if launch.ruleset is None else [launch.ruleset]
+        self._hand_over(ident, running, self._spec(ident, command, launch), descriptors)
+
+    def _launch_writer(self, job: Job, ident: int, running: Running) -> None:
+        self._hand_over(ident, running, {**_UNCONFINED, "job": job}, [])
+
+    def _hand_over(self, ident: int, running: Running, spec: dict[str, Any], descriptors: list[int]) -> None:
+        """All in one message: there is no moment at which half of it is told. Closes the descriptors."""
         try:
             descriptors[:0] = running.open()
-            descriptors.insert(0, _memory_file(marshal.dumps(self._spec(ident, command, launch))))
-            self._tell(command.claim)
-            self._send("run", ident, command.claim, descriptors=descriptors)
+            descriptors.insert(0, _memory_file(marshal.dumps(spec)))
+            claim = self._running[ident][0]
+            self._tell(claim)
+            self._send("run", ident, claim, descriptors=descriptors)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -311,6 +335,16 @@ def _finished(running: Running, duration_s: float) -> Finished:
         dropped_bytes=running.dropped(),
         error=_error(running),
     )
+
+
+def _written(running: Running) -> Written:
+    if running.exit == Exit(0):
+        return Written(marshal.loads(running.kept("stdout")))
+    # Without a failure to start, or with one that says that nobody knows, it may have written.
+    begun = running.failure is None or running.failure[0] == "proof"
+    if running.failure == ("right", 0):
+        return Written(None, begun, "the worker no longer had the right to work on the session")
+    return Written(None, begun, _error(running) or "its writer was killed")
 
 
 def _error(running: Running) -> str | None:

@@ -1,5 +1,7 @@
 """One command's minder: a forked process that starts it, reaps it, and proves that nothing of it is left.
 
+A patch that is being written is minded as a command is.
+
 It is a subreaper, so whatever the command leaves behind becomes its child; when `waitpid`
 says that there is no child, there is no descendant. It kills them all when told to
 (`KILL_SIGNAL`), when the command's time is over, when the keeper dies (PDEATHSIG) or when
@@ -25,7 +27,7 @@ import time
 from orchestrator.sandbox import kernel
 from orchestrator.tools.exec.descendants import descendants_of, kill_all
 from orchestrator.tools.exec.holding import hold_placeholder, make_cgroup, release_placeholder, remove_cgroup
-from orchestrator.tools.exec.starting import IGNORED_SIGNALS, KILL_SIGNAL, start
+from orchestrator.tools.exec.starting import IGNORED_SIGNALS, KILL_SIGNAL, start, start_writer
 
 TYPE_CHECKING = False  # typing's import costs the keeper more than its own code
 if TYPE_CHECKING:
@@ -77,7 +79,7 @@ def mind(keeper_pid: int, given: Descriptors) -> int:
     spec["confine"]["mounts"] = [mount for mount in spec["confine"]["mounts"] if mount[0] not in unheld]
     cgroup = make_cgroup(spec["cgroup"], spec["cgroup_processes"])
     try:
-        main, failure = start(spec, given.stdout, given.stderr, given.ruleset, cgroup)
+        main, failure = _start(spec, given, cgroup)
         for descriptor in (given.stdout, given.stderr, given.ruleset):
             if descriptor is not None:
                 os.close(descriptor)
@@ -92,6 +94,12 @@ def mind(keeper_pid: int, given: Descriptors) -> int:
     watch.say(f"gone {survivors}")
     watch.flush()
     return 1 if survivors else 0
+
+
+def _start(spec: dict[str, Any], given: Descriptors, cgroup: str | None) -> tuple[int, str]:
+    if "job" in spec:
+        return start_writer(spec["job"], given.stdout)
+    return start(spec, given.stdout, given.stderr, given.ruleset, cgroup)
 
 
 class _Watch:

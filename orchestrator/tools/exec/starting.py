@@ -1,7 +1,11 @@
 """The fork that becomes the command: its session, limits, descriptors and confinement, then its exec.
 
 It never runs half confined: whatever fails before the exec ends the fork, and the minder
-hears what it was and the errno. Loaded into the keeper: only light imports.
+hears what it was and the errno.
+
+Or the fork that writes a patch, which needs no exec: what it runs is the product's own, so
+it goes without a sandbox and writes what was checked. Loaded into the keeper: only light
+imports.
 """
 
 # pathlib would add a third to what each fork copies.
@@ -11,11 +15,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import marshal
 import os
 import resource
 import signal
 
-from orchestrator.sandbox import confine
+from orchestrator.sandbox import confine, kernel
+from orchestrator.tools.patch import writing
 
 TYPE_CHECKING = False  # typing's import costs the keeper more than its own code
 if TYPE_CHECKING:
@@ -48,6 +54,33 @@ def start(
     failure = os.read(news_in, 256).decode()
     os.close(news_in)
     return pid, failure
+
+
+def start_writer(job: writing.Job, stdout: int) -> tuple[int, str]:
+    """Forks the writer of a patch, whose outcome goes to `stdout`; answers as `start` does."""
+    minder_pid = os.getpid()
+    try:
+        pid = os.fork()
+    except OSError as refused:
+        return -1, f"failed fork {refused.errno}"
+    if pid == 0:
+        _become_writer(minder_pid, job, stdout)
+    return pid, ""
+
+
+def _become_writer(minder_pid: int, job: writing.Job, stdout: int) -> None:
+    """In the fork: writes, tells what came of it, and ends; it does not outlive its minder."""
+    code = 1
+    try:
+        _take_signals()
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == minder_pid:
+            os.write(stdout, marshal.dumps(writing.carry_out(job)))
+            code = 0
+    except BaseException as broken:
+        os.write(2, f"dendro keeper: a patch's writer failed: {broken!r}\n".encode())
+    finally:
+        os._exit(code)
 
 
 def _become_command(
@@ -120,6 +153,11 @@ def _prepare(spec: dict[str, Any], stdout: int, stderr: int, cgroup: str | None)
     os.dup2(stderr, 2)
     if filter_fd is not None:
         os.dup2(filter_fd, _SECCOMP_FD)
+    _take_signals()
+
+
+def _take_signals() -> None:
+    """Signals as a program expects them at its start."""
     signal.set_wakeup_fd(-1)
     for number in (*IGNORED_SIGNALS, signal.SIGCHLD, KILL_SIGNAL):
         signal.signal(number, signal.SIG_DFL)

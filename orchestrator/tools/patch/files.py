@@ -1,18 +1,19 @@
 """Files as the patch applier reads them: content, mode, and where a path really leads.
 
-The one module of this package that reads the disk for planning and for diffs (`apply`
+The one module of this package that reads the disk for planning and for diffs (`writing`
 writes it). Everything else gets a `FileReader`, so that tests and takeovers may hand in
 another view of the same files.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from orchestrator.tools.patch.entries import read_entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,37 +54,17 @@ class DiskFiles:
 
     def read(self, path: Path) -> FileImage | None:
         try:
-            return read_image(path.name, path.parent)
+            return _read_image(path.name, path.parent)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
 
-def read_image(name: str, folder: Path | int) -> FileImage:
-    """Reads the entry `name` of a folder, given by path or by descriptor."""
-    if isinstance(folder, Path):
-        descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            return read_image(name, descriptor)
-        finally:
-            os.close(descriptor)
-    info = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    if stat.S_ISLNK(info.st_mode):
-        return FileImage(os.fsencode(os.readlink(name, dir_fd=folder)), info.st_mode)
-    _require_regular(info, name)
-    # O_NONBLOCK and the second look: a pipe put in the file's place meanwhile must not
-    # hold the worker for ever.
-    file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    with os.fdopen(file, "rb") as stream:
-        info = os.fstat(stream.fileno())
-        _require_regular(info, name)
-        return FileImage(stream.read(), info.st_mode)
-
-
-def _require_regular(info: os.stat_result, name: str) -> None:
-    if stat.S_ISDIR(info.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
-    if not stat.S_ISREG(info.st_mode):
-        raise OSError(errno.EINVAL, "Not a regular file", name)
+def _read_image(name: str, folder: Path) -> FileImage:
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return FileImage(*read_entry(name, descriptor))
+    finally:
+        os.close(descriptor)
 
 
 def display_root(cwd: Path) -> Path:

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.tools.patch.apply import PatchApplyError, apply_plan
+from orchestrator.tools.patch.apply import PatchApplyError
 from orchestrator.tools.patch.files import DiskFiles
 from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch
 from orchestrator.tools.patch.linediff import line_edits
 from orchestrator.tools.patch.plan import PatchCheckError, plan_patch
 from orchestrator.tools.patch.turn_diff import Baseline, turn_diff, with_plan
 from orchestrator.tools.patch.writable import WritableRoots
+from tests.tools.patch.applying import apply_plan
 
 # Few different lines, so that blocks repeat; blanks and punctuation, so that passes differ.
 LINE = st.sampled_from(

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.tools.patch.apply import apply_plan
 from orchestrator.tools.patch.files import DiskFiles, display_root
 from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch
 from orchestrator.tools.patch.plan import PatchCheckError, PatchPlan, plan_patch, refusal_text
 from orchestrator.tools.patch.turn_diff import Baseline, turn_diff, with_plan
 from orchestrator.tools.patch.writable import WritableRoots
+from tests.tools.patch.applying import apply_plan
 
 Recorded = Callable[[str], tuple[list[dict[str, Any]], list[str]]]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.tools.patch.apply import apply_plan
 from orchestrator.tools.patch.files import DiskFiles, display_root
 from orchestrator.tools.patch.plan import PatchPlan
 from orchestrator.tools.patch.turn_diff import Baseline, turn_diff, with_plan
+from tests.tools.patch.applying import apply_plan
 
 Plan = Callable[..., PatchPlan]
 Task = Callable[..., str]

@@ -1,0 +1,67 @@
+"""Keepers whose writers of patches are met between two switches: held there, or struck from there.
+
+The product has no test code for it: a keeper is started by another boot line, which puts a
+look before and behind each switch. Loaded into that keeper, so it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from orchestrator.tools.exec.keeper_process import main
+from orchestrator.tools.patch import writing
+
+
+@contextmanager
+def booting(start: Callable[..., None], *arguments: str | int) -> Iterator[None]:
+    """Inside, keepers are started by `start(descriptor, *arguments)` of this module."""
+    from unittest import mock
+
+    from orchestrator.tools.exec import keeper
+
+    line = (
+        f"import sys; sys.path.append(sys.argv[1]); from tests.keepers import {start.__name__}; "
+        f"{start.__name__}(int(sys.argv[2]), *{arguments!r})"
+    )
+    with mock.patch.object(keeper, "_BOOT", line):
+        yield
+
+
+def holding(descriptor: int, fifo: str, nth: int) -> None:
+    """A keeper whose writer stops behind its `nth` switch, until somebody has opened and closed the FIFO."""
+    _meet(nth, lambda: Path(fifo).read_bytes())
+    main(descriptor)
+
+
+def deadly(descriptor: int, nth: int) -> None:
+    """A keeper whose writer kills the worker behind its `nth` switch, and goes no further."""
+    worker = os.getppid()
+
+    def strike() -> None:
+        os.kill(worker, signal.SIGKILL)
+        signal.pause()
+
+    _meet(nth, strike)
+    main(descriptor)
+
+
+def _meet(nth: int, met: Callable[[], object]) -> None:
+    switch, switched = writing._switch, mmap.mmap(-1, 2)  # shared by all forks: how many, and whether met
+
+    def look() -> None:
+        if switched[0] == nth and not switched[1]:
+            switched[1] = 1
+            met()
+
+    def watched(step: writing._Step) -> None:
+        look()
+        switch(step)
+        switched[0] = min(switched[0] + 1, 255)
+        look()
+
+    writing._switch = watched

@@ -1,0 +1,23 @@
+"""Plans carried out in the test's own process, by what the keeper's fork runs."""
+
+from __future__ import annotations
+
+import marshal
+
+from orchestrator.tools.patch import writing
+from orchestrator.tools.patch.apply import AppliedPatch, applied, apply_job, tidy_job
+from orchestrator.tools.patch.plan import PatchPlan
+from orchestrator.tools.patch.record import PatchRecord
+from orchestrator.tools.patch.writable import WritableRoots
+
+
+def apply_plan(plan: PatchPlan, roots: WritableRoots | None) -> AppliedPatch:
+    """Writes all files of the plan; job and outcome go as they go to a keeper and back."""
+    job = marshal.loads(marshal.dumps(apply_job(plan, roots)))
+    return applied(plan, marshal.loads(marshal.dumps(writing.carry_out(job))))
+
+
+def remove_leftovers(record: PatchRecord) -> int:
+    """Removes what a killed writer of the plan left; how many files that were."""
+    job = tidy_job(record)
+    return int(writing.carry_out(job)[1]) if job else 0
