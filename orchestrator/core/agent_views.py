@@ -15,6 +15,11 @@ from orchestrator.core.tree import Child, Mail, TreeView
 
 SUMMARY_CHARS = 80
 LABEL_CHARS = 64
+MESSAGE_BYTES = 32 << 10
+"""Of a message to an agent."""
+RESULT_BYTES = 60_000
+"""Of a result that an agent's parent is told: a longer text would be stored beside its entry, where the
+await that returns it cannot read it."""
 
 Json = dict[str, Any]
 
@@ -109,6 +114,15 @@ def _stranger(mail: Mail) -> Json:
     names = ("session_id", "agent_id", "parent_agent_id", "origin", "label", "summary", "parent_session_id")
     known = {name: card.get(name) for name in names}
     return {**known, "status": None, "started_at_ms": card.get("started_at_ms")}
+
+
+def told_result(text: str | None) -> str | None:
+    """An agent's last word as its parent is told of it; what does not fit is in the agent's log."""
+    data = (text or "").encode("utf-8", "surrogatepass")
+    if len(data) <= RESULT_BYTES:
+        return text
+    beginning = data[:RESULT_BYTES].decode("utf-8", "ignore")
+    return f"{beginning}\n[the first of {len(data):,} bytes; subagent_logs tells where it ended]"
 
 
 def one_line(text: str | None, most: int) -> str | None:

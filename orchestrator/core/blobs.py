@@ -41,15 +41,20 @@ _LARGE_FIELDS = frozenset(
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
-def externalise(value: Any, blobs: dict[str, bytes], field: str = "") -> Any:
-    """`value` with its large strings replaced; their bytes are added to `blobs` under their hash."""
+def externalise(value: Any, blobs: dict[str, bytes], field: str = "", most: int = INLINE_TEXT_BYTES) -> Any:
+    """`value` with its large strings replaced; their bytes are added to `blobs` under their hash.
+
+    `most` bytes are what a string outside the large fields may have.
+    """
     if isinstance(value, str):
-        limit = INLINE_BYTES if field in _LARGE_FIELDS else INLINE_TEXT_BYTES
+        limit = min(most, INLINE_BYTES) if field in _LARGE_FIELDS else most
         return _replaced(value, limit, blobs) if len(value) * 4 > limit else value
     if isinstance(value, Mapping):
-        return {key: externalise(inner, blobs, key) for key, inner in value.items()}
+        if is_reference(value):
+            return value
+        return {key: externalise(inner, blobs, key, most) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [externalise(inner, blobs, field) for inner in value]
+        return [externalise(inner, blobs, field, most) for inner in value]
     return value
 
 

@@ -279,6 +279,11 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
+class CloseCalls:
+    """The task is ending: the next of its open calls are closed, as many as a commit carries."""
+
+
+@dataclass(frozen=True, slots=True)
 class TookOver:
     """A new claim found work that its predecessor had begun.
 
@@ -337,6 +342,7 @@ Command = (
     | CallAssessed
     | CallFinished
     | Stopped
+    | CloseCalls
     | TookOver
     | TaskRefused
     | TimerFired

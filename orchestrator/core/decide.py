@@ -12,6 +12,7 @@ from typing import assert_never
 from orchestrator.core import commands as c
 from orchestrator.core.draft import Decision, Draft
 from orchestrator.core.rules_calls import assessed, finished
+from orchestrator.core.rules_ending import go_on
 from orchestrator.core.rules_mail import mail_arrived
 from orchestrator.core.rules_model import begin_request, item_completed, response_broken, response_completed
 from orchestrator.core.rules_ops import submitted
@@ -62,6 +63,8 @@ def _apply(draft: Draft, command: c.Command) -> None:
             finished(draft, command)
         case c.Stopped():
             stopped(draft, command)
+        case c.CloseCalls():
+            go_on(draft)
         case c.TookOver():
             took_over(draft, command)
         case c.TaskRefused():

@@ -139,6 +139,21 @@ def failing(message: str, codex_error_info: Any) -> Entry:
     return fact("failing", message=message, info=codex_error_info)
 
 
+def ending(output: str) -> Entry:
+    """Nothing of the stopping task runs any more; its open calls get this output, in several commits."""
+    return fact("ending", output=output)
+
+
+def calls_closed(call_ids: list[str]) -> Entry:
+    """These calls are over, and got their outputs: some of those of a task that is ending."""
+    return fact("calls_closed", call_ids=call_ids)
+
+
+def steered_joined(count: int) -> Entry:
+    """So many of the steered inputs, the oldest, stand in the conversation now."""
+    return fact("steered_joined", count=count)
+
+
 def timer(generation: int) -> Entry:
     """A timer's generation is taken: a session never uses one twice."""
     return fact("timer", generation=generation)

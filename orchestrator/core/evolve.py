@@ -15,7 +15,18 @@ from orchestrator.core.entries import Entry
 from orchestrator.core.history import CALL_KINDS, INHERITED, Log, message_text
 from orchestrator.core.replacing import replace
 from orchestrator.core.settings import SessionFacts, TurnSettings
-from orchestrator.core.state import ANSWERS_KEPT, Answer, Call, Phase, Queued, Request, Response, State, Task
+from orchestrator.core.state import (
+    ANSWERS_KEPT,
+    Answer,
+    Call,
+    Calls,
+    Phase,
+    Queued,
+    Request,
+    Response,
+    State,
+    Task,
+)
 from orchestrator.core.tokens import TokenInfo, Usage, counted
 from orchestrator.core.tree import TREE_STEPS
 
@@ -53,7 +64,7 @@ def _response_item(state: State, payload: Payload, seq: int) -> State:
         return replace(state, task=replace(task, last_message=message_text(payload)))
     if kind in CALL_KINDS and payload.get("call_id") and task.request is not None:
         call = Call(payload["call_id"], payload.get("name") or "local_shell", payload)
-        return replace(state, task=replace(task, calls=(*task.calls, call)))
+        return replace(state, task=replace(task, calls=task.calls.append(call)))
     return state
 
 
@@ -162,7 +173,7 @@ def _request_begun(state: State, payload: Payload, seq: int) -> State:
         response_complete=False,
         response_id="",
         usage=None,
-        calls=(),
+        calls=Calls(),
         steered=(),
         summary=None,
         not_before_ms=0,
@@ -303,6 +314,20 @@ def _failing(state: State, payload: Payload, seq: int) -> State:
     return replace(state, task=task)
 
 
+def _ending(state: State, payload: Payload, seq: int) -> State:
+    return replace(state, task=replace(_task(state), ending=payload["output"]))
+
+
+def _calls_closed(state: State, payload: Payload, seq: int) -> State:
+    task = _task(state)
+    return replace(state, task=replace(task, calls=task.calls.closed(frozenset(payload["call_ids"]))))
+
+
+def _steered_joined(state: State, payload: Payload, seq: int) -> State:
+    task = _task(state)
+    return replace(state, task=replace(task, steered=task.steered[payload["count"] :]))
+
+
 def _task(state: State) -> Task:
     if state.task is None:
         raise ValueError("the rollout has an entry of a task where no task holds the session")
@@ -341,4 +366,7 @@ _BY_KIND: Mapping[str, Step] = {
     "retry_due": _retry_due,
     "rate_limits": _rate_limits,
     "failing": _failing,
+    "ending": _ending,
+    "calls_closed": _calls_closed,
+    "steered_joined": _steered_joined,
 }

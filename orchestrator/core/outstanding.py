@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import Call, Phase, State, Task
+
+MOST_AT_ONCE = 16
+"""Calls that run together: each that was running when its worker was lost takes several entries of the one
+commit that takes over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,12 @@ class StopAll:
     reason: str
 
 
-Work = OweRequest | FollowRequest | AssessCall | RunCall | StopAll
+@dataclass(frozen=True, slots=True)
+class CloseCalls:
+    """What ran of the task is stopped; its open calls are to be closed, and with the last of them it ends."""
+
+
+Work = OweRequest | FollowRequest | AssessCall | RunCall | StopAll | CloseCalls
 
 
 def outstanding(state: State, rules: Rules) -> tuple[Work, ...]:
@@ -54,12 +64,12 @@ def outstanding(state: State, rules: Rules) -> tuple[Work, ...]:
     if task is None:
         return ()
     if task.stopping:
-        return (StopAll(task.stopping),)
+        return (CloseCalls() if task.ending else StopAll(task.stopping),)
     work: list[Work] = [RunCall(call.call_id, call.epoch) for call in task.running]
     work += [AssessCall(call.call_id) for call in _startable(task, rules)]
     if task.request is not None:
         work.append(FollowRequest(task.request.n, task.request.epoch))
-    elif not task.open_calls and not task.wait and not state.tree.paused:
+    elif not task.calls.any_open and not task.wait and not state.tree.paused:
         work.append(OweRequest(task.not_before_ms))
     return tuple(work)
 
@@ -67,7 +77,7 @@ def outstanding(state: State, rules: Rules) -> tuple[Work, ...]:
 def _startable(task: Task, rules: Rules) -> list[Call]:
     """Calls whose turn it is: in order, one at a time, but for runs of parallel-safe ones."""
     startable: list[Call] = []
-    for place, call in enumerate(task.open_calls):
+    for place, call in enumerate(islice(task.calls.open, MOST_AT_ONCE)):
         safe = call.name in rules.parallel_safe
         if place and not safe:
             break

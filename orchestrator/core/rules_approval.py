@@ -10,9 +10,10 @@ from orchestrator.core.approval import full_access, unconfined_key
 from orchestrator.core.commands import MailArrived, PendingBelow, Submitted
 from orchestrator.core.draft import Draft, Letter, TreeEvent
 from orchestrator.core.history import call_output
+from orchestrator.core.rules_ending import stop
 from orchestrator.core.rules_standing import activity
 from orchestrator.core.rules_surfacing import WITHDRAWN, resolved
-from orchestrator.core.rules_task import approval_timer, settle, stop
+from orchestrator.core.rules_task import approval_timer, settle
 from orchestrator.core.state import Answer, Call, Phase
 from orchestrator.protocol.ops import ExecApproval, PatchApproval
 

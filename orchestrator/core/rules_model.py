@@ -11,37 +11,39 @@ from orchestrator.core.compaction import COMPACTED_MESSAGE, COMPACTED_WARNING, c
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import CALL_KINDS, call_output, message_text
 from orchestrator.core.mail_delivery import deliver
+from orchestrator.core.rules_ending import fail, first_said
 from orchestrator.core.rules_standing import heading
-from orchestrator.core.rules_task import (
-    RETRY_TIMER,
-    complete,
-    fail,
-    give_up,
-    settle,
-    token_count,
-)
+from orchestrator.core.rules_task import RETRY_TIMER, complete, settle, token_count
 from orchestrator.core.state import Phase
 from orchestrator.core.tokens import must_compact
 
 BASE_DELAY_MS = 200
 SUMMARY_BYTES = 60_000
 """A longer text would be stored beside its entry, where the fold that joins a summary cannot read it."""
-MOST_CALLS = 100
-"""Calls of one response that run: an interrupt closes them all in one commit, which holds 256 entries."""
-TOO_MANY_CALLS = f"not run: a response may ask for at most {MOST_CALLS} calls"
+MOST_CALLS = 1_024
+"""Calls of one response that run: the state holds each of them until the turn is over."""
+TOO_MANY_CALLS = f"not run: a response may ask for at most {MOST_CALLS:,} calls"
+SAID_WITH_REQUEST = 16
+"""Inputs that join the conversation with the request that shows them: mail may bring a hundred entries."""
 HELD_DELAY_MS = 5_000
 """A longer delay is a timer, and nobody holds the session meanwhile (PROTOCOL: `Turn`)."""
 
 
 def begin_request(draft: Draft) -> None:
-    """The decision to send the request that the task owes."""
+    """The decision to send the request that the task owes.
+
+    Inputs that are more than a commit carries join the conversation first; then it is owed still.
+    """
     task = draft.task
-    if task.request is not None or task.open_calls or task.stopping or task.wait:
+    if task.request is not None or task.calls.any_open or task.stopping or task.wait:
         raise ValueError("no model request is owed")
     draft.guard()
+    if len(first_said(task, SAID_WITH_REQUEST)) < len(task.steered):
+        joining = first_said(task)
+        draft.add(*map(e.item, joining), e.steered_joined(len(joining)))
+        return
     deliver(draft)
-    for item in task.steered:
-        draft.add(e.item(item))
+    draft.add(*map(e.item, task.steered))
     draft.add(
         e.request_begun(draft.state.requests + 1, _purpose(draft), draft.moment.epoch),
         e.Entry(e.TURN_CONTEXT, task.settings.turn_context()),
@@ -92,7 +94,7 @@ def _request(draft: Draft, n: int) -> Any:
 
 def _unique_call_id(draft: Draft, call_id: str) -> str:
     """A model may repeat an id within a turn; phases and answers go by it, so it is told apart."""
-    taken = {call.call_id for call in draft.task.calls}
+    taken = draft.task.calls
     number, unique = 2, call_id
     while unique in taken:
         unique, number = f"{call_id}#{number}", number + 1
@@ -167,7 +169,7 @@ def response_broken(draft: Draft, command: ResponseBroken) -> None:
         draft.add(e.request_ended(command.n, "stopped"))
     elif command.kind == "fatal":
         draft.add(e.request_ended(command.n, "failed"))
-        give_up(draft, command.message, command.codex_error_info)
+        fail(draft, command.message, command.codex_error_info)
     elif command.kind == "unsent":
         # No attempt was made, so none is counted: a busy fleet must not use up a task's retries.
         _wait(draft, command, task.http_used)
@@ -175,7 +177,7 @@ def response_broken(draft: Draft, command: ResponseBroken) -> None:
         _wait(draft, command, command.http_used + 1)
     elif task.stream_retries >= rules.stream_max_retries:
         draft.add(e.request_ended(command.n, "failed"))
-        give_up(draft, command.message, command.codex_error_info)
+        fail(draft, command.message, command.codex_error_info)
     else:
         _retry(draft, command)
 

@@ -11,6 +11,7 @@ from orchestrator.core.commands import Submitted
 from orchestrator.core.context import instructions_item
 from orchestrator.core.draft import Draft
 from orchestrator.core.rules_approval import answer
+from orchestrator.core.rules_ending import stop
 from orchestrator.core.rules_people import cancel_agent, interrupt_below, message_agent
 from orchestrator.core.rules_standing import cancel_children
 from orchestrator.core.rules_task import (
@@ -19,7 +20,6 @@ from orchestrator.core.rules_task import (
     change_settings,
     input_message,
     start_next,
-    stop,
     user_message_event,
 )
 from orchestrator.core.state import Queued
@@ -27,7 +27,9 @@ from orchestrator.protocol import ops
 from orchestrator.protocol.inputs import TextInput
 
 MOST_STEERED = 100
-"""They join the history together, in one commit."""
+"""Inputs that wait in the state for the task's next request."""
+MOST_PARTS = 1_000
+"""Of one input: long texts are stored beside its entry, but each part keeps a place in it."""
 
 
 def submitted(draft: Draft, command: Submitted) -> None:
@@ -68,6 +70,9 @@ def error(draft: Draft, id: str, message: str) -> None:
 def _user_turn(draft: Draft, command: Submitted, op: Mapping[str, Any]) -> None:
     if draft.state.tree.canceling:
         error(draft, command.id, "this agent was cancelled: it takes no more input")
+        return
+    if len(op.get("items") or ()) > MOST_PARTS:
+        error(draft, command.id, f"not taken: an input may have at most {MOST_PARTS:,} parts; join the texts")
         return
     bookmark = op.get("last_response_id")
     if bookmark and bookmarked(draft, bookmark) is None:

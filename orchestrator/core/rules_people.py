@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.core import entries as e
-from orchestrator.core.agent_views import card_of, one_line
+from orchestrator.core.agent_views import MESSAGE_BYTES, card_of, one_line
 from orchestrator.core.commands import Submitted, Target
 from orchestrator.core.draft import Draft, Letter, TreeEvent
 from orchestrator.core.mail_delivery import inbox_event
@@ -30,6 +30,10 @@ def message_agent(draft: Draft, command: Submitted, op: MessageAgent) -> None:
         return
     if not op.text.strip():
         draft.add(e.error(command.id, "there is nothing to say: the text is empty"))
+        return
+    if len(op.text.encode()) > MESSAGE_BYTES:
+        text = f"too long: a message has at most {MESSAGE_BYTES:,} bytes; write it to a file and name that"
+        draft.add(e.error(command.id, text))
         return
     content = {**_from(draft), "prompt": op.text, "person": command.who or command.client}
     key = f"person:{command.client}:{command.id}"

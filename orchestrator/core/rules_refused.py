@@ -13,9 +13,9 @@ from orchestrator.core import entries as e
 from orchestrator.core.draft import SLOTS, SPAWNED, Draft
 from orchestrator.core.rules_approval import reject
 from orchestrator.core.rules_budget import pause
+from orchestrator.core.rules_ending import fail
 from orchestrator.core.rules_mail import cancel, mail_arrived
 from orchestrator.core.rules_standing import pruned_mark, watchdog_timer
-from orchestrator.core.rules_task import fail
 from orchestrator.core.state import Phase
 
 ENDED = "this agent was cancelled or pruned: it takes no more input"

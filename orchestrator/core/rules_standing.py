@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.core import entries as e
-from orchestrator.core.agent_views import card_of, child_summary, record_of, summary_of
+from orchestrator.core.agent_views import card_of, child_summary, record_of, summary_of, told_result
 from orchestrator.core.draft import (
     REAP_BELOW_TIMER,
     REAP_MS,
@@ -105,7 +105,7 @@ def came_to_rest(draft: Draft, outcome: str, message: str | None) -> None:
         "header": tree.header,
         "evidence": tree.evidence,
         "tokens": _tokens(draft),
-        **_completion(outcome, message or tree.canceling or None),
+        **_completion(outcome, told_result(message or tree.canceling or None)),
     }
     _tell_parent(draft, "completion", result, f"done:{facts.session_id}:{turn}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.core import entries as e
@@ -10,8 +9,9 @@ from orchestrator.core.commands import ResponseBroken, Stopped, TaskRefused, Too
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import call_output
 from orchestrator.core.rules_approval import done_phase
+from orchestrator.core.rules_ending import all_stopped, fail, go_on
 from orchestrator.core.rules_model import response_broken
-from orchestrator.core.rules_task import BY_FAILURE, abort, close_calls, fail, give_up, settle
+from orchestrator.core.rules_task import settle
 from orchestrator.core.state import Call, Phase
 
 IN_DOUBT = (
@@ -21,32 +21,27 @@ IN_DOUBT = (
 
 
 def stopped(draft: Draft, command: Stopped) -> None:
-    """Everything that ran has ended: the task is aborted (or fails) for the reason it was stopped for."""
-    reason = draft.task.stopping
-    if not reason:
+    """Everything that ran has ended: so does the task, or it begins to."""
+    if not draft.task.stopping:
         raise ValueError("nothing was being stopped")
-    _end(draft, reason, command.elapsed_s)
-
-
-def _end(draft: Draft, reason: str, elapsed_s: Mapping[str, float]) -> None:
-    if reason != "failed":
-        abort(draft, reason, elapsed_s)
-        return
-    close_calls(draft, elapsed_s, BY_FAILURE)
-    fail(draft, draft.task.failure, draft.task.failure_info)
+    all_stopped(draft, command.elapsed_s)
 
 
 def refused(draft: Draft, command: TaskRefused) -> None:
     """The task fails before anything more of it is begun."""
     if draft.task.stopping or draft.task.request is not None:
         raise ValueError("the task is being stopped, or a model request is in flight")
-    give_up(draft, command.message, why=f"not run: {command.message}")
+    fail(draft, command.message, output=f"not run: {command.message}")
 
 
 def took_over(draft: Draft, command: TookOver) -> None:
     """A new holder: what the lost one had begun is void, in doubt, or shown to be done."""
     task = draft.state.task
     if task is None:
+        return
+    if task.ending:
+        # Nothing of it ran any more, and the log says so.
+        go_on(draft)
         return
     if task.running and not draft.state.facts.is_root:
         # Its keeper has killed what ran, by its own clock; nobody saw it.
@@ -56,7 +51,7 @@ def took_over(draft: Draft, command: TookOver) -> None:
             _judge(draft, call, command.judgements.get(call.call_id, "in_doubt"))
     task = draft.state.task
     if task is not None and task.stopping:
-        _end(draft, task.stopping, {})
+        all_stopped(draft, {})
     elif task is not None and task.request is not None and task.request.epoch != draft.moment.epoch:
         lost = ResponseBroken(
             task.request.n, "stream", "the worker was lost while the response streamed", delay_ms=0

@@ -1,4 +1,4 @@
-"""How a task begins, settles after a response, and ends; and what the session does next."""
+"""How a task begins, settles after a response, and completes; and what the session does next."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ from itertools import islice
 from typing import Any
 
 from orchestrator.core import entries as e
-from orchestrator.core.context import TURN_ABORTED_MARKER, context_change, environment_context, is_context
+from orchestrator.core.context import context_change, environment_context, is_context
 from orchestrator.core.draft import Draft
-from orchestrator.core.history import call_output, user_message
-from orchestrator.core.rules_budget import give_up_waiting
 from orchestrator.core.rules_standing import came_to_rest, end_watchdogs, tokens_used, took_task
-from orchestrator.core.rules_surfacing import withdrawn
-from orchestrator.core.state import Phase, Queued, State
+from orchestrator.core.state import Queued, State
 from orchestrator.core.tokens import counted
 
-BY_USER = "aborted by user"
-BY_FAILURE = "aborted because the model request failed"
+RETRY_TIMER = "retry"
 NO_RATE_LIMITS: Mapping[str, Any] = {"primary": None, "secondary": None}
 
 
@@ -181,7 +177,7 @@ def token_count(draft: Draft, response_id: str = "") -> None:
 def settle(draft: Draft) -> None:
     """A response is complete and its calls are done: the turn is over. Is the task?"""
     task = draft.state.task
-    if task is None or task.stopping or not task.response_complete or task.open_calls:
+    if task is None or task.stopping or not task.response_complete or task.calls.any_open:
         return
     token_count(draft, task.response_id)
     tokens_used(draft)
@@ -196,73 +192,15 @@ def _joins(state: State) -> bool:
 
 
 def complete(draft: Draft, last_message: str | None) -> None:
-    draft.event("task_complete", last_agent_message=last_message, **_bookmark(draft))
+    draft.event("task_complete", last_agent_message=last_message, **bookmark(draft))
     draft.add(e.task_ended("completed"))
     start_next(draft)
     came_to_rest(draft, "completed", last_message)
 
 
-def fail(draft: Draft, message: str, codex_error_info: Any = None) -> None:
-    """`error`, then `task_complete` with a null message (protocol order of every version)."""
-    for item in draft.task.steered:
-        draft.add(e.item(item))
-    draft.add(e.error(draft.task.id, message, codex_error_info))
-    draft.event("task_complete", last_agent_message=None, **_bookmark(draft))
-    draft.add(e.task_ended("failed"))
-    start_next(draft)
-    came_to_rest(draft, "failed", message)
-
-
-def _bookmark(draft: Draft) -> dict[str, Any]:
+def bookmark(draft: Draft) -> dict[str, Any]:
+    """What a task's end tells of its last response, by which a later turn may go back to it."""
     return {"response_id": draft.task.response_id} if draft.task.response_id else {}
-
-
-def give_up(draft: Draft, message: str, codex_error_info: Any = None, why: str = BY_FAILURE) -> None:
-    """Fails the task, when what runs of it is stopped; nobody will read what its open calls would say."""
-    if draft.task.running:
-        draft.add(e.failing(message, codex_error_info), e.stopping("failed", ""))
-        return
-    close_calls(draft, why=why)
-    fail(draft, message, codex_error_info)
-
-
-def abort(draft: Draft, reason: str, elapsed_s: Mapping[str, float] | None = None) -> None:
-    """Ends a task of which nothing runs any more; every call gets an output that says so."""
-    task = draft.task
-    give_up_waiting(draft)
-    if task.request is not None:
-        draft.add(e.request_ended(task.request.n, "stopped"))
-    close_calls(draft, elapsed_s)
-    for item in task.steered:
-        draft.add(e.item(item))
-    if task.wait:
-        draft.clear_timer(RETRY_TIMER)
-    if reason == "interrupted":
-        draft.add(e.item(user_message(TURN_ABORTED_MARKER)))
-    draft.event("turn_aborted", reason="interrupted" if reason == "canceled" else reason)
-    draft.add(e.task_ended(reason))
-    start_next(draft)
-    came_to_rest(draft, reason, None)
-
-
-def close_calls(draft: Draft, elapsed_s: Mapping[str, float] | None = None, why: str = BY_USER) -> None:
-    """Gives every open call the output of one that was stopped; their approvals are withdrawn.
-
-    The task ends in the same decision, and its calls with it: no entry tells their phase.
-    """
-    for call in draft.task.open_calls:
-        if call.phase is Phase.AWAITING_APPROVAL:
-            draft.close_approval(call.call_id)
-            draft.clear_timer(approval_timer(call.call_id))
-            withdrawn(draft, call)
-        elif call.phase is Phase.WAITING:
-            draft.clear_timer(wait_timer(call.call_id))
-        after = (elapsed_s or {}).get(call.call_id)
-        text = why if after is None else f"{why} after {after:.1f}s"
-        draft.add(e.item(call_output(call.item, text)))
-
-
-RETRY_TIMER = "retry"
 
 
 def approval_timer(call_id: str) -> str:
@@ -271,14 +209,3 @@ def approval_timer(call_id: str) -> str:
 
 def wait_timer(call_id: str) -> str:
     return f"wait:{call_id}"
-
-
-def stop(draft: Draft, reason: str, by: str) -> None:
-    """Aborts the task: at once if nothing of it runs, else when what runs is proved stopped."""
-    task = draft.state.task
-    if task is None or task.stopping:
-        return
-    if task.request is None and not task.running:
-        abort(draft, reason)
-    else:
-        draft.add(e.stopping(reason, by))

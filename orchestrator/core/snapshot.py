@@ -15,11 +15,11 @@ import orjson
 
 from orchestrator.core.history import Log
 from orchestrator.core.settings import SessionFacts, TurnSettings
-from orchestrator.core.state import Answer, Call, Phase, Queued, Request, Response, State, Task
+from orchestrator.core.state import Answer, Call, Calls, Phase, Queued, Request, Response, State, Task
 from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.core.tree import decode_tree
 
-CORE_VERSION = 2
+CORE_VERSION = 3
 """Grows when a snapshot of before would not be what a fold of today gives."""
 
 
@@ -36,6 +36,8 @@ def digest(state: State) -> str:
 def _default(value: Any) -> Any:
     if isinstance(value, frozenset):
         return sorted(value)
+    if isinstance(value, Calls):
+        return list(value)
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"a state holds a {type(value).__name__}, which has no canonical form")
@@ -130,7 +132,7 @@ def _task(wire: dict[str, Any]) -> Task:
         settings=TurnSettings.of(wire["settings"]),
         request=Request(**wire["request"]) if wire["request"] else None,
         usage=Usage(**wire["usage"]) if wire["usage"] else None,
-        calls=tuple(_call(call) for call in wire["calls"]),
+        calls=Calls(_call(call) for call in wire["calls"]),
         steered=tuple(wire["steered"]),
     )
 

@@ -4,7 +4,8 @@ Theory. A session is idle, or one `Task` holds it. A task alternates between a m
 request and the calls that the response asked for; it owes a request whenever none is in
 flight and no call is open, and it ends when a response asks for nothing more. A call
 moves through the phases below; everything that a worker needs to carry it on stands in
-the call, so that any worker can.
+the call, so that any worker can. A task that is stopped ends when nothing of it runs; if it
+has more open calls than one commit can close, it is `ending` until the last one is closed.
 
           ┌────────────── rerun wider ───────────────┐
           ▼                                          │
@@ -20,9 +21,10 @@ state as it was: states are values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import islice
 from typing import Any
 
 from orchestrator.core.history import Item, Log
@@ -76,6 +78,99 @@ class Call:
         return replace(self, phase=phase, **changes)
 
 
+_BEGUN = frozenset({Phase.AWAITING_APPROVAL, Phase.WAITING, Phase.RUNNING})
+
+
+class Calls:
+    """The calls of one turn, in the order of the response; a change leaves every earlier version valid.
+
+    A response may ask for a thousand, and each of them is asked for many times: which calls are open,
+    and which have begun, is known without a look at the others.
+    """
+
+    __slots__ = ("_all", "_begun", "_done", "_places")
+
+    _all: tuple[Call, ...]
+    _places: Mapping[str, int]
+    """Where the call of an id stands."""
+    _begun: tuple[int, ...]
+    """The places of those that are neither to be assessed nor done."""
+    _done: int
+    """So many at the beginning are done, and the next one is not."""
+
+    def __init__(self, calls: Iterable[Call] = ()) -> None:
+        self._all = tuple(calls)
+        self._places = {call.call_id: place for place, call in enumerate(self._all)}
+        self._begun = tuple(place for place, call in enumerate(self._all) if call.phase in _BEGUN)
+        self._done = self._done_from(0)
+
+    def _done_from(self, done: int) -> int:
+        while done < len(self._all) and self._all[done].phase is Phase.DONE:
+            done += 1
+        return done
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Call]:
+        return iter(self._all)
+
+    def __contains__(self, call_id: object) -> bool:
+        return call_id in self._places
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Calls) and self._all == other._all
+
+    def __hash__(self) -> int:
+        raise TypeError("calls hold JSON, which has no hash")
+
+    @property
+    def any_open(self) -> bool:
+        """Whether a call is not done."""
+        return self._done < len(self._all)
+
+    @property
+    def open(self) -> Iterator[Call]:
+        """Those that are not done."""
+        return (call for call in islice(self._all, self._done, None) if call.phase is not Phase.DONE)
+
+    @property
+    def begun(self) -> tuple[Call, ...]:
+        """Those that run, or wait for people or for agents."""
+        return tuple(self._all[place] for place in self._begun)
+
+    def get(self, call_id: str) -> Call | None:
+        place = self._places.get(call_id)
+        return None if place is None else self._all[place]
+
+    def append(self, call: Call) -> Calls:
+        """With one more, which the model has just asked for."""
+        places = {call.call_id: len(self._all), **self._places}
+        return self._made((*self._all, call), places, self._begun)
+
+    def changed(self, call: Call) -> Calls:
+        """With this one in the place of the one of its id."""
+        place = self._places.get(call.call_id)
+        if place is None:
+            return self
+        begun = [other for other in self._begun if other != place]
+        if call.phase in _BEGUN:
+            begun = sorted((*begun, place))
+        everything = (*self._all[:place], call, *self._all[place + 1 :])
+        return self._made(everything, self._places, tuple(begun))
+
+    def closed(self, call_ids: Collection[str]) -> Calls:
+        """With these done."""
+        return Calls(call.moved(Phase.DONE, {}) if call.call_id in call_ids else call for call in self._all)
+
+    def _made(self, calls: tuple[Call, ...], places: Mapping[str, int], begun: tuple[int, ...]) -> Calls:
+        made = object.__new__(Calls)
+        made._all, made._places, made._begun = calls, places, begun
+        # What is done stays so: the count goes on from here.
+        made._done = made._done_from(self._done)
+        return made
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """A model request that was begun and has not ended."""
@@ -110,9 +205,11 @@ class Task:
     kind: str
     settings: TurnSettings
     request: Request | None = None
-    calls: tuple[Call, ...] = ()
+    calls: Calls = field(default_factory=Calls)
     stopping: str = ""
     """The reason, while what runs is being stopped."""
+    ending: str = ""
+    """Nothing of it runs any more, and it ends with its last open call: the output that those get."""
     stream_retries: int = 0
     http_used: int = 0
     not_before_ms: int = 0
@@ -137,27 +234,26 @@ class Task:
 
     @property
     def open_calls(self) -> tuple[Call, ...]:
-        return tuple(call for call in self.calls if call.phase is not Phase.DONE)
+        return tuple(self.calls.open)
 
     @property
     def awaiting(self) -> tuple[Call, ...]:
-        return tuple(call for call in self.calls if call.phase is Phase.AWAITING_APPROVAL)
+        return tuple(call for call in self.calls.begun if call.phase is Phase.AWAITING_APPROVAL)
 
     @property
     def waiting(self) -> Call | None:
         """The call that waits for agents: calls are in order, so there is one at most."""
-        return next((call for call in self.calls if call.phase is Phase.WAITING), None)
+        return next((call for call in self.calls.begun if call.phase is Phase.WAITING), None)
 
     @property
     def running(self) -> tuple[Call, ...]:
-        return tuple(call for call in self.calls if call.phase is Phase.RUNNING)
+        return tuple(call for call in self.calls.begun if call.phase is Phase.RUNNING)
 
     def call(self, call_id: str) -> Call | None:
-        return next((call for call in self.calls if call.call_id == call_id), None)
+        return self.calls.get(call_id)
 
     def with_call(self, changed: Call) -> Task:
-        calls = tuple(changed if call.call_id == changed.call_id else call for call in self.calls)
-        return replace(self, calls=calls)
+        return replace(self, calls=self.calls.changed(changed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +321,8 @@ class State:
         """`idle`, `running`, `awaiting_approval`, `waiting`, `retrying`, `paused` or `closed`."""
         if self.task is None:
             return "closed" if self.closed else "idle"
+        if self.task.ending:
+            return "running"
         if self.tree.paused and not self.task.running and self.task.request is None:
             return "paused"
         if self.task.awaiting and not self.task.running and self.task.request is None:

@@ -13,8 +13,14 @@ from typing import Any
 import orjson
 
 from orchestrator.core.blobs import INLINE_BYTES, externalise
-from orchestrator.core.entries import EVENT_MSG, Entry, timestamp
+from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, timestamp
 from orchestrator.core.replacing import replace
+
+LINE_BYTES = 128 << 10
+"""What a line says in many parts, each short enough to stay, goes to `blobs` where it is more than this: a
+commit carries a megabyte, and several decisions."""
+SHORT_BYTES = 256
+"""A part that stays in a line of very many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,18 @@ def encode_entry(entry: Entry, at_ms: int, blobs: dict[str, bytes]) -> Encoded:
     if len(line) > INLINE_BYTES:
         entry = replace(entry, payload=externalise(entry.payload, blobs))
         line = _line(entry, at_ms)
+    for most in (INLINE_BYTES, SHORT_BYTES):
+        if len(line) > LINE_BYTES and _is_said(entry):
+            entry = replace(entry, payload=externalise(entry.payload, blobs, most=most))
+            line = _line(entry, at_ms)
     return Encoded(entry, line)
+
+
+def _is_said(entry: Entry) -> bool:
+    """Whether it holds what people, a model or a tool said, and nothing that a rule reads by its text."""
+    if entry.type == DENDRO:
+        return entry.payload["kind"] in {"queued", "steered"}
+    return entry.type in {RESPONSE_ITEM, EVENT_MSG}
 
 
 def _line(entry: Entry, at_ms: int) -> bytes:

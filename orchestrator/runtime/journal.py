@@ -94,16 +94,17 @@ class Step:
             seq = self.position.seq
             self.position = replace(self.position, state=evolve(self.position.state, encoded.entry, seq))
             if entry.type == EVENT_MSG:
-                hash8 = self.position.head[:4].hex()
-                self.events.append(NewEvent(encode_event(encoded.entry), seq, hash8))
+                self.show(NewEvent(encode_event(encoded.entry), seq, self.position.head[:4].hex()))
         self.timers_set += [
             TimerSet(timer.id, timer.generation, timer.at_ms) for timer in decision.timers_set
         ]
         self.timers_clear += decision.timers_clear
-        self.approvals_open += [
-            Approval(opened.call_id, encode_request(opened.request, self.blobs))
-            for opened in decision.approvals_open
+        opened = [
+            Approval(asked.call_id, encode_request(asked.request, self.blobs))
+            for asked in decision.approvals_open
         ]
+        self.approvals_open += opened
+        self.size += sum(len(approval.payload) for approval in opened)
         self.approvals_close += decision.approvals_close
         self.export = self.export or decision.export
         if decision.tree is not None:
@@ -139,7 +140,7 @@ class Step:
         return len(self.entries) + (self.tree.entries if self.tree is not None else 0)
 
     def show(self, event: NewEvent) -> None:
-        """Adds an event that belongs to no entry, behind what was taken before it."""
+        """Adds an event behind what was taken before it."""
         self.events.append(event)
         self.size += len(event.payload)
 

@@ -16,7 +16,7 @@ from orchestrator.broker.records import Claimed, Committed, Fenced, Refused, Rel
 from orchestrator.core import commands as c
 from orchestrator.core.decide import IllegalCommand, decide
 from orchestrator.core.draft import Decision
-from orchestrator.core.outstanding import AssessCall, OweRequest, Work, outstanding
+from orchestrator.core.outstanding import AssessCall, CloseCalls, OweRequest, Work, outstanding
 from orchestrator.core.replacing import replace
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import State
@@ -199,6 +199,8 @@ class Runner:
                 match work:
                     case AssessCall() | OweRequest() if fault := await self._fault(state):
                         self._decide(step, c.TaskRefused(fault))
+                        # A task with very many calls ends in several steps.
+                        self._cut = self._owed(step.position.state) == (CloseCalls(),)
                         return
                     case AssessCall(call_id) if step.tree and looks_up(call_of(state, call_id)):
                         # It looks at the tree, which does not show yet what this very step does to it.
@@ -213,6 +215,9 @@ class Runner:
                         progressed = True
                     case OweRequest(not_before_ms) if not_before_ms <= step.at_ms:
                         self._make(step, c.BeginRequest())
+                        progressed = True
+                    case CloseCalls():
+                        self._make(step, c.CloseCalls())
                         progressed = True
                     case _:
                         continue
@@ -237,7 +242,7 @@ class Runner:
         owed = self._owed(state)
         if not owed:
             return "park"
-        starts_nothing = all(isinstance(work, (OweRequest, AssessCall)) for work in owed)
+        starts_nothing = all(isinstance(work, (OweRequest, AssessCall, CloseCalls)) for work in owed)
         return "yield" if self._side_work.leaving() and starts_nothing else "keep"
 
     # ── committing ────────────────────────────────────────────────────────────────────────────
@@ -292,7 +297,7 @@ class Runner:
         self._arrivals.rewind()
         for command, _ in self._trial.arrived:
             self._side_work.reopen(command)
-        if answer.reason == "queue_full" and not self._trial.made:
+        if answer.reason == "queue_full" and self._trial.certain:
             # A letter that has to arrive: its reader is busy, and makes room.
             self._arrivals.inbox.extendleft(reversed(self._trial.arrived))
             await self._ports.sleep(QUEUE_FULL_S)

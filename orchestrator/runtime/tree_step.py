@@ -60,23 +60,28 @@ class TreeStep:
         children = [_born(child, site) for child in part.children]
         mail = [_mail(letter) for letter in part.letters]
         events = [_event(event, events_before) for event in part.events]
+        summary = {name: _bytes(value) for name, value in part.summary.items()}
         self.children += children
         self.mail += mail
         self.events += events
-        self.summary |= {name: _bytes(value) for name, value in part.summary.items()}
+        self.summary |= summary
         self.draws += [Draw(draw.counter, draw.amount, draw.limit) for draw in part.draws]
         if part.guarded:
             self.unless_marked = marks_above(site.facts.ancestors, site.facts.agent_id)
         self.taken = (self.taken[0] + part.taken[0], self.taken[1] + part.taken[1])
         self.entries += sum(len(child.entries) for child in children)
-        sizes = [len(entry.payload) for child in children for entry in child.entries]
-        sizes += [len(letter.payload) for letter in mail]
-        sizes += [len(part) for event in events for part in event.parts]
-        return sum(sizes)
+        told = (piece for event in events for piece in (*event.parts, event.about))
+        letters = (letter.payload for letter in mail)
+        return sum(map(len, (*told, *letters, *summary.values()))) + sum(map(_size, children))
 
     def events_after(self, earlier: int) -> tuple[TreeEvent, ...]:
         """The events, where `earlier` more of the session's own go before all of them."""
         return tuple(replace(event, after=event.after + earlier) for event in self.events)
+
+
+def _size(child: NewSession) -> int:
+    logged = sum(len(entry.payload) for entry in child.entries) + sum(len(ev.payload) for ev in child.events)
+    return logged + sum(len(submission.payload) for submission in child.submissions) + len(child.meta)
 
 
 def _bytes(value: Any) -> bytes:

@@ -42,6 +42,11 @@ class Trial:
         """Whether the step may take no more commands."""
         return bool(self.singly) and bool(self.arrived or self.made)
 
+    @property
+    def certain(self) -> bool:
+        """Whether nothing else can be decided in the place of these commands, whatever the tree says."""
+        return all(isinstance(command, c.CloseCalls) for command in self.made)
+
     def committed(self) -> None:
         self.singly = max(0, self.singly - 1)
 

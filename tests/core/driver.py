@@ -21,7 +21,7 @@ from orchestrator.core.draft import Decision, OpenApproval, Timer
 from orchestrator.core.entries import Entry
 from orchestrator.core.evolve import evolve, fold
 from orchestrator.core.history import Item, for_model, message_text, user_message
-from orchestrator.core.outstanding import Work, outstanding
+from orchestrator.core.outstanding import CloseCalls, Work, outstanding
 from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import digest
 from orchestrator.core.state import Call, State, Task
@@ -267,6 +267,14 @@ class Session:
     def stopped(self, **elapsed_s: float) -> Seen:
         """All that ran is proved to have ended."""
         return self.happens(c.Stopped(elapsed_s))
+
+    def ends_all(self) -> int:
+        """A task that is ending is ended; in how many more pieces."""
+        pieces = 0
+        while self.owed == (CloseCalls(),):
+            self.happens(c.CloseCalls())
+            pieces += 1
+        return pieces
 
     def is_taken_over(self, **judgements: str) -> Seen:
         """The worker dies; the next claim finds what it left."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
+from unittest import mock
 
 import hypothesis.strategies as st
 import pytest
@@ -11,10 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
+from orchestrator.core import rules_ending, rules_model
 from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.evolve import fold
+from orchestrator.core.history import message_text
 from orchestrator.core.outstanding import (
     AssessCall,
+    CloseCalls,
     FollowRequest,
     OweRequest,
     RunCall,
@@ -173,7 +178,8 @@ class Life(RuleBasedStateMachine):
         patches = {call.call_id: judgement for call in running if call.spec.get("kind") == "patch"}
         assert self.happens(c.TookOver(patches))
         task = self.session.state.task
-        assert task is None or not (task.running or task.request or task.stopping == "interrupted")
+        assert task is None or not (task.running or task.request)
+        assert task is None or task.ending or task.stopping != "interrupted"
 
     @precondition(lambda self: self.session.timers)
     @rule(data=st.data())
@@ -186,6 +192,7 @@ class Life(RuleBasedStateMachine):
         command=st.one_of(
             st.just(c.BeginRequest()),
             st.just(c.Stopped()),
+            st.just(c.CloseCalls()),
             st.builds(c.ItemCompleted, st.integers(0, 9), ITEMS),
             st.builds(c.ResponseCompleted, st.integers(0, 9), st.just("late"), USAGES),
             st.builds(c.ResponseBroken, st.integers(0, 9), st.just("stream"), st.just("late")),
@@ -223,17 +230,19 @@ class Life(RuleBasedStateMachine):
         check_liveness(self.session)
 
     @invariant()
-    def every_call_of_an_ended_task_has_one_output(self) -> None:
+    def every_call_has_one_output_when_its_task_ends(self) -> None:
         check_calls(self.session)
 
     @invariant()
-    def no_input_is_lost(self) -> None:
+    def no_input_is_lost_or_taken_twice(self) -> None:
         state = self.session.state
         queued = [waiting.op for waiting in state.queue if waiting.op["type"] != "compact"]
         kept = self.audit.inputs | {op["items"][0]["text"] for op in queued}
         if state.task is not None:
             kept |= {item["content"][0]["text"] for item in state.task.steered}
         assert self.said <= kept
+        heard = Counter(message_text(item) for item in state.history if item.get("role") == "user")
+        assert all(heard[words] <= 1 for words in self.said), "an input joined twice"
 
     def teardown(self) -> None:
         assert digest(self.session.replayed()) == self.session.digest
@@ -268,12 +277,36 @@ def _reports(session: Session, work: Work) -> st.SearchStrategy[c.Command]:
             return st.builds(c.CallFinished, st.just(call_id), st.just("ok"), st.just(events), st.booleans())
         case StopAll():
             return st.just(c.Stopped())
+        case CloseCalls():
+            return st.just(c.CloseCalls())
 
 
 Life.TestCase.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestLife = Life.TestCase
+
+
+class LifeInPieces(Life):
+    """The same where a commit can close one call, or take one input: every end is an end in pieces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tiny = [
+            mock.patch.object(rules_ending, "MOST_ITEMS", 1),
+            mock.patch.object(rules_model, "SAID_WITH_REQUEST", 0),
+        ]
+        for patch in self.tiny:
+            patch.start()
+
+    def teardown(self) -> None:
+        for patch in self.tiny:
+            patch.stop()
+        super().teardown()
+
+
+LifeInPieces.TestCase.settings = settings(Life.TestCase.settings, max_examples=30)
+TestLifeInPieces = LifeInPieces.TestCase
 
 
 TASK = e.task_begun("u1", "user", {**SETTINGS})

@@ -281,22 +281,6 @@ def test_command_that_the_sandbox_stopped_is_not_asked_about_in_a_task_that_is_b
     assert session.output_of("c1") == "denied"
 
 
-def test_interrupt_of_a_task_with_very_many_calls_and_inputs_fits_into_a_commit() -> None:
-    session = Session(facts={"on_user_input": "steer"})
-    session.say("go")
-    session.begin()
-    session.calls(*(f"c{number}" for number in range(150)))
-    for number in range(100):
-        session.say(f"input {number}")
-    session.ends()
-    assert len(session.task.open_calls) == 100
-    assert len(session.interrupt().decision.entries) <= 256
-    assert session.status == "idle"
-    assert session.output_of("c99") == "aborted by user"
-    assert "at most 100 calls" in session.output_of("c100")
-    assert "input 99" in session.texts()
-
-
 def test_steered_input_beyond_measure_is_refused_clearly() -> None:
     session = Session(facts={"on_user_input": "steer"})
     session.say("go")

@@ -9,7 +9,6 @@ from pydantic import Field, StringConstraints
 from orchestrator.core.agent_views import LABEL_CHARS, one_line
 from orchestrator.tools.arguments import Arguments
 
-MESSAGE_BYTES = 32 << 10
 WATCHDOG_MESSAGE = (
     "Where does your work stand? Say in a few sentences what is done, what comes next, and what blocks you; "
     "bring the plan up to date."

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from orchestrator.core import commands as c
-from orchestrator.core.agent_views import LABEL_CHARS, one_line
+from orchestrator.core.agent_views import LABEL_CHARS, MESSAGE_BYTES, one_line
 from orchestrator.core.registry import Agent, RegistryView
 from orchestrator.core.state import Call, Phase, State
 from orchestrator.tools.arguments import BadArguments, parsed
@@ -240,8 +240,8 @@ def _own(asking: Asking, view: RegistryView, number: int, done: str) -> None:
 
 
 def _within_limit(text: str) -> None:
-    if len(text.encode()) > a.MESSAGE_BYTES:
-        raise BadArguments(f"too long: at most {a.MESSAGE_BYTES} bytes; write the rest to a file and name it")
+    if len(text.encode()) > MESSAGE_BYTES:
+        raise BadArguments(f"too long: at most {MESSAGE_BYTES} bytes; write the rest to a file and name it")
 
 
 def _dumps(value: Mapping[str, Any] | Iterable[Any]) -> str:

@@ -1,0 +1,176 @@
+"""How a task ends before its work is done: stopped, refused, or failed.
+
+A response may have asked for a thousand calls, people may have said a hundred things since, and every
+call gets an output and every word its place in the conversation. One commit does not carry all of
+that. So a task that has much open ends piece by piece, each piece within a commit's bounds:
+
+    stopping ──► ending ──► a piece, a piece, … ──► the last piece ends the task
+       │                                                   ▲
+       └── nothing runs, and it all fits ──────────────────┘
+
+What is left is in the state, and owed (`CloseCalls`): if the worker is lost between two pieces, the
+next one goes on with the third. Nothing of the task starts meanwhile, as in any that is stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from orchestrator.core import entries as e
+from orchestrator.core.context import TURN_ABORTED_MARKER
+from orchestrator.core.draft import Draft
+from orchestrator.core.history import Item, call_output, user_message
+from orchestrator.core.rules_budget import give_up_waiting
+from orchestrator.core.rules_standing import came_to_rest
+from orchestrator.core.rules_surfacing import withdrawn
+from orchestrator.core.rules_task import RETRY_TIMER, approval_timer, bookmark, start_next, wait_timer
+from orchestrator.core.state import Call, Phase, Task
+
+BY_USER = "aborted by user"
+BY_FAILURE = "aborted because the model request failed"
+FAILED = "failed"
+MOST_ITEMS = 96
+"""Of one piece. A step that holds 127 entries takes one more decision, and a commit carries 256."""
+MOST_BYTES = 128 << 10
+"""The same in bytes; a single item may be as large, but no larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one decision closes: first calls, then what people said meanwhile."""
+
+    calls: Sequence[Call]
+    said: Sequence[Item]
+    last: bool
+    """Whether nothing is left behind it."""
+
+
+# ── beginning to end ──────────────────────────────────────────────────────────────────────────
+
+
+def stop(draft: Draft, reason: str, by: str) -> None:
+    """Aborts the task: at once if nothing of it runs, else when what runs is proved stopped."""
+    task = draft.state.task
+    if task is None or task.stopping:
+        return
+    if task.request is not None or task.running:
+        draft.add(e.stopping(reason, by))
+        return
+    if not _piece(task, BY_USER).last:
+        draft.add(e.stopping(reason, by))
+    _end(draft, reason, BY_USER)
+
+
+def fail(draft: Draft, message: str, codex_error_info: Any = None, output: str = BY_FAILURE) -> None:
+    """Fails the task when what runs of it is stopped; its open calls get `output`, which nobody will read."""
+    task = draft.task
+    if task.running or not _piece(task, output).last:
+        draft.add(e.failing(message, codex_error_info), e.stopping(FAILED, ""))
+        if task.running:
+            return
+    _end(draft, FAILED, output, (message, codex_error_info))
+
+
+def all_stopped(draft: Draft, elapsed_s: Mapping[str, float]) -> None:
+    """What ran of the stopping task has ended: the task ends for the reason that it was stopped for."""
+    reason = draft.task.stopping
+    _end(draft, reason, BY_FAILURE if reason == FAILED else BY_USER, elapsed_s=elapsed_s)
+
+
+def go_on(draft: Draft) -> None:
+    """The next piece of a task that is ending."""
+    if draft.state.task is None or not draft.task.ending:
+        raise ValueError("nothing is ending")
+    _end(draft, draft.task.stopping, draft.task.ending)
+
+
+# ── piece by piece ────────────────────────────────────────────────────────────────────────────
+
+
+def _end(
+    draft: Draft,
+    reason: str,
+    output: str,
+    failure: tuple[str, Any] | None = None,
+    elapsed_s: Mapping[str, float] | None = None,
+) -> None:
+    task = draft.task
+    give_up_waiting(draft)
+    if task.request is not None:
+        draft.add(e.request_ended(task.request.n, "stopped"))
+    if task.wait:
+        draft.clear_timer(RETRY_TIMER)
+    piece = _piece(task, output)
+    if not piece.last and not task.ending:
+        draft.add(e.ending(output))
+    for call in piece.calls:
+        _close(draft, call, output, (elapsed_s or {}).get(call.call_id))
+    for item in piece.said:
+        draft.add(e.item(item))
+    if piece.last:
+        # The calls end with their task: no entry tells their phase.
+        _over(draft, reason, failure or (task.failure, task.failure_info))
+        return
+    if piece.calls:
+        draft.add(e.calls_closed([call.call_id for call in piece.calls]))
+    if piece.said:
+        draft.add(e.steered_joined(len(piece.said)))
+
+
+def _piece(task: Task, output: str) -> Piece:
+    # What ran comes first: only now is it known for how long.
+    open_calls = sorted(task.calls.open, key=lambda call: call.phase is not Phase.RUNNING)
+    sizes = [len(call.call_id) + len(output) for call in open_calls]
+    calls = open_calls[: _fitting(sizes, MOST_ITEMS)]
+    left = MOST_ITEMS - len(calls)
+    said = first_said(task, left) if len(calls) == len(open_calls) and left else ()
+    return Piece(calls, said, (len(calls), len(said)) == (len(open_calls), len(task.steered)))
+
+
+def _fitting(sizes: Sequence[int], most: int) -> int:
+    """How many of them one piece takes; at least one."""
+    total = 0
+    for count, size in enumerate(sizes):
+        total += size
+        if count == most or (count and total > MOST_BYTES):
+            return count
+    return len(sizes)
+
+
+def first_said(task: Task, most: int = MOST_ITEMS) -> Sequence[Item]:
+    """The oldest of the inputs that joined the task, as many as one decision can carry."""
+    asked = task.steered[:most]
+    return asked[: _fitting([len(orjson.dumps(item, default=dict)) for item in asked], most)]
+
+
+def _close(draft: Draft, call: Call, output: str, after_s: float | None) -> None:
+    """The call gets the output of one that was stopped; an approval of it is withdrawn."""
+    if call.phase is Phase.AWAITING_APPROVAL:
+        draft.close_approval(call.call_id)
+        draft.clear_timer(approval_timer(call.call_id))
+        withdrawn(draft, call)
+    elif call.phase is Phase.WAITING:
+        draft.clear_timer(wait_timer(call.call_id))
+    text = output if after_s is None else f"{output} after {after_s:.1f}s"
+    draft.add(e.item(call_output(call.item, text)))
+
+
+def _over(draft: Draft, reason: str, failure: tuple[str, Any]) -> None:
+    """Its final event, and whatever the session does next."""
+    message: str | None = None
+    if reason == FAILED:
+        # `error`, then `task_complete` with a null message (protocol order of every version).
+        message, info = failure
+        draft.add(e.error(draft.task.id, message, info))
+        draft.event("task_complete", last_agent_message=None, **bookmark(draft))
+    else:
+        if reason == "interrupted":
+            draft.add(e.item(user_message(TURN_ABORTED_MARKER)))
+        draft.event("turn_aborted", reason="interrupted" if reason == "canceled" else reason)
+    draft.add(e.task_ended(reason))
+    start_next(draft)
+    came_to_rest(draft, reason, message)
