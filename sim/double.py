@@ -55,6 +55,11 @@ class Double:
         """Has a script loaded, as it is after its first use."""
         self._known[sha.encode()] = source
 
+    @property
+    def writes(self) -> int:
+        """Grows with every change."""
+        return self._store.writes
+
     # ── commands ──────────────────────────────────────────────────────────────────────────────
 
     def run(self, *args: Any) -> Any:

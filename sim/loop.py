@@ -17,16 +17,18 @@ import heapq
 import sys
 from asyncio import events
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from random import Random
 from typing import Any, cast
+
+_LANE: ContextVar[Lane] = ContextVar("lane")
 
 
 class Lane:
     """One simulated thread."""
 
-    __slots__ = ("dead", "held", "name", "ready", "steps")
+    __slots__ = ("context", "dead", "held", "name", "ready")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -34,13 +36,12 @@ class Lane:
         self.held = 0
         """How many reasons there are why it does not run now."""
         self.dead = False
-        self.steps = 0
+        self.context = copy_context()
+        """Where callbacks find the lane that they run on."""
+        self.context.run(_LANE.set, self)
 
     def __repr__(self) -> str:
         return self.name
-
-
-_LANE: ContextVar[Lane] = ContextVar("lane")
 
 
 def current_lane() -> Lane:
@@ -55,7 +56,7 @@ class Step:
 
     def __init__(self, callback: Callable[..., Any], args: tuple[Any, ...], context: Context, when: float):
         self.callback, self.args, self.context, self.when_ = callback, args, context, when
-        self.lane: Lane = context[_LANE]
+        self.lane = context[_LANE]
         self.cancelled_ = False
 
     def cancel(self) -> None:
@@ -83,7 +84,7 @@ class SimLoop:
         self._numbered = 0
         self._awake: list[Lane] = []
         """Lanes that have something to run and may."""
-        self._closed = False
+        self._closed = self._stopped = False
         self.tasks: list[asyncio.Task[Any]] = []
         """All that ever were: one whose lane died must not be collected, for its clean-up would run."""
         self.failures: list[BaseException] = []
@@ -92,30 +93,35 @@ class SimLoop:
 
     # ── running ───────────────────────────────────────────────────────────────────────────────
 
-    def run_until(self, done: Callable[[], bool]) -> bool:
-        """Runs until `done`; False if nothing is left that could ever run."""
+    def run(self, most_steps: int) -> bool:
+        """Runs until `stop`, a failure, or so many steps; False if nothing is left that could ever run."""
         events._set_running_loop(cast(Any, self))
+        awake, failures = self._awake, self.failures
+        self._stopped = False
         try:
-            while not done():
-                while not self._awake:
+            while not (self._stopped or failures or self.steps > most_steps):
+                while not awake:
                     if not self._pass_time():
                         return False
-                self._run_one()
+                self._run_one(awake)
             return True
         finally:
             events._set_running_loop(None)
 
-    def _run_one(self) -> None:
-        awake = self._awake
+    def stop(self) -> None:
+        """Nothing runs behind the present step."""
+        self._stopped = True
+
+    def _run_one(self, awake: list[Lane]) -> None:
         place = int(self._random() * len(awake)) if len(awake) > 1 else 0
         lane = awake[place]
-        step = lane.ready.popleft()
-        if not lane.ready:
+        ready = lane.ready
+        step = ready.popleft()
+        if not ready:
             awake.pop(place)
         if step.cancelled_:
             return
         self.steps += 1
-        lane.steps += 1
         try:
             step.context.run(step.callback, *step.args)
         except (SystemExit, KeyboardInterrupt):
@@ -125,7 +131,7 @@ class SimLoop:
 
     def _pass_time(self) -> bool:
         timers = self._timers
-        while timers and (timers[0][2].cancelled_ or timers[0][2].lane.dead):
+        while timers and _is_void(timers[0][2]):
             heapq.heappop(timers)
         if not timers:
             return False
@@ -136,14 +142,20 @@ class SimLoop:
                 self._push(step)
         return True
 
-    def next_timer(self, but: Lane) -> float | None:
+    def next_timer(self, but: Collection[Lane]) -> float | None:
         """When something happens next by itself, on any other lane."""
-        times = (at for at, _, step in self._timers if not step.cancelled_ and step.lane not in (but,))
+        times = (at for at, _, step in self._timers if not _is_void(step) and step.lane not in but)
         return min(times, default=None)
 
-    def skip(self, seconds: float) -> None:
-        """Time passes and nobody runs meanwhile, as when all machines sleep."""
+    def skip(self, seconds: float, sleeping: Collection[Lane] = ()) -> None:
+        """Time passes and nobody runs meanwhile; timers of lanes that sleep run that much later."""
         self._now += seconds
+        if sleeping:
+            timers = [
+                (at + seconds if step.lane in sleeping else at, n, step) for at, n, step in self._timers
+            ]
+            heapq.heapify(timers)
+            self._timers = timers
 
     def _push(self, step: Step) -> None:
         lane = step.lane
@@ -157,10 +169,8 @@ class SimLoop:
 
     def start(self, lane: Lane, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         """Runs a coroutine on a lane."""
-        context = copy_context()
-        context.run(_LANE.set, lane)
-        task: asyncio.Task[Any] = context.run(self.create_task, work, name=name)
-        context.run(task.add_done_callback, self._look_at)
+        task: asyncio.Task[Any] = lane.context.run(self.create_task, work, name=name)
+        task.add_done_callback(self._look_at, context=lane.context)
         return task
 
     def _look_at(self, task: asyncio.Task[Any]) -> None:
@@ -169,9 +179,7 @@ class SimLoop:
 
     def on(self, lane: Lane, callback: Callable[..., Any], *args: Any, after: float = 0.0) -> Step:
         """Calls something on a lane, now or later."""
-        context = copy_context()
-        context.run(_LANE.set, lane)
-        return self._schedule(after, callback, args, context)
+        return self._schedule(after, callback, args, lane.context)
 
     def hold(self, lane: Lane) -> None:
         """The lane runs nothing until it is let go as often as it was held."""
@@ -272,6 +280,10 @@ class SimLoop:
 
     def is_closed(self) -> bool:
         return self._closed
+
+
+def _is_void(step: Step) -> bool:
+    return step.cancelled_ or step.lane.dead
 
 
 def _end(task: asyncio.Task[Any]) -> None:

@@ -53,11 +53,11 @@ class Waiter:
     """Somebody who blocks on streams."""
 
     row: tuple[Any, ...]
-    keys: frozenset[bytes]
+    keys: frozenset[str]
     future: asyncio.Future[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sent:
     """A command on its way."""
 
@@ -82,6 +82,8 @@ class Network:
         self._trace = trace
         self.weather = Weather()
         self.lane = Lane("redis")
+        self.waiting = Lane("redis/waiting")
+        """Where blocking reads come to the end of their patience."""
         self.up = True
         self.cut: dict[str, int] = {}
         """Machines that reach nobody now, each with the number of reasons."""
@@ -98,25 +100,25 @@ class Network:
 
     async def send(self, machine: str, args: tuple[Any, ...]) -> Any:
         """One command from a machine; raises what the client library would."""
-        future, unheard = self._loop.create_future(), self._loop.create_future()
-        name, fate, lane = self._name(args), self._fate(), str(current_lane())
+        loop, future = self._loop, self._loop.create_future()
+        fate = self._fate()
         if self.cut.get(machine) or not self.up:
             fate = "lost_before"
+        sent = Sent(machine, current_lane().name, self._name(args), args, fate)
         if fate in ("lost_before", "late"):
-            self._trace.note(lane, fate, name)
-            self._loop.on(self.lane, self._lose, future, after=self._rng.uniform(0.001, 0.4))
+            self._trace.note(sent.lane, fate, sent.name)
+            loop.on(self.lane, self._lose, future, after=self._rng.uniform(0.001, 0.4))
         if fate == "late":
             after = self._rng.choice((0.3, 3.0, 12.0)) * self._rng.random()
-            self._loop.on(
-                self.lane, self._arrive, Sent(machine, lane, name, args, "late"), unheard, after=after
-            )
+            loop.on(self.lane, self._arrive, sent, loop.create_future(), after=after)
         elif fate != "lost_before":
-            sent = Sent(machine, lane, name, args, fate)
-            self._loop.on(self.lane, self._arrive, sent, future, after=self._delay())
+            loop.on(self.lane, self._arrive, sent, future, after=self._delay())
         return await future
 
     def _fate(self) -> str:
         weather, at = self.weather, self._rng.random()
+        if at >= weather.lost_before + weather.lost_after + weather.late:
+            return "ok"
         for name in ("lost_before", "lost_after", "late"):
             at -= getattr(weather, name)
             if at < 0:
@@ -124,9 +126,10 @@ class Network:
         return "ok"
 
     def _delay(self) -> float:
-        if self._rng.random() < self.weather.slow:
-            return self._rng.uniform(0.001, 0.4)
-        return self._rng.uniform(0.0001, 0.002)
+        random = self._rng.random
+        if random() < self.weather.slow:
+            return 0.001 + 0.399 * random()
+        return 0.0001 + 0.0019 * random()
 
     def _name(self, args: tuple[Any, ...]) -> str:
         if args[0] in ("EVALSHA", "EVAL"):
@@ -143,7 +146,7 @@ class Network:
             self._block(sent.args, future)
             return
         self.commands += 1
-        error, reply = None, None
+        error, reply, writes = None, None, self._double.writes
         try:
             reply = self._double.run(*sent.args)
         except foreign.RedisError as raised:
@@ -152,7 +155,8 @@ class Network:
             fate = sent.fate if sent.fate != "ok" else ""
             self._trace.note(sent.lane, sent.name, *_told(sent.name, sent.args, reply, error), fate)
         self.wrote(sent.name, sent.args, reply)
-        self._wake(sent.args)
+        if self._waiters and self._double.writes != writes:
+            self._wake(sent.args)
         if sent.fate == "lost_after":
             self._loop.on(self.lane, self._lose, future, after=self._rng.uniform(0.001, 0.5))
         elif sent.fate == "ok":
@@ -183,19 +187,16 @@ class Network:
             self._loop.on(self.lane, self._reply_to, future, found, after=self._delay())
             return
         streams = row[row.index("STREAMS") + 1 :]
-        keys = frozenset(str(key).encode() for key in streams[: len(streams) // 2])
+        keys = frozenset(streams[: len(streams) // 2])
         self._waiters.append(Waiter(row, keys, future))
-        self._loop.on(self.lane, self._reply_to, future, None, after=block_s)
+        self._loop.on(self.waiting, self._reply_to, future, None, after=block_s)
 
     def _reply_to(self, future: asyncio.Future[Any], found: Any) -> None:
         if not future.done():
             future.set_result(found)
 
     def _wake(self, args: tuple[Any, ...]) -> None:
-        if not self._waiters:
-            return
-        touched = {str(key).encode() for key in _keys(args)}
-        waiting = []
+        touched, waiting = set(_keys(args)), []
         for waiter in self._waiters:
             if waiter.future.done():
                 continue

@@ -88,6 +88,7 @@ class Watch:
         """The first broken rule ends the simulation, wherever the product would catch the error."""
         violation = Violation(rule, self._loop.time(), seen)
         self.violation = self.violation or violation
+        self._loop.stop()
         raise Broken(violation)
 
     # ── after every write ─────────────────────────────────────────────────────────────────────

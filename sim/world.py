@@ -17,7 +17,8 @@ from sim.audit import audit
 from sim.double import Double
 from sim.invariants import Broken, Violation
 from sim.ledger import Ledger
-from sim.loop import Lane, SimLoop
+from sim.loop import Lane, SimLoop, current_lane
+from sim.lulls import Lulls
 from sim.machines import Machine, Site
 from sim.nemesis import Nemesis, Plan
 from sim.network import Network
@@ -75,6 +76,7 @@ class World:
             workers=master.choice((1, 2, 2, 3)),
         )
         self.nemesis = Nemesis(self.site, double, Random(master.getrandbits(64)), plan)
+        self.lulls = Lulls(self.site, lambda: self.nemesis.living, Random(master.getrandbits(64)))
         self._plan = plan
         self._master = master
         self._finished = False
@@ -103,8 +105,8 @@ class World:
         with _errors_told(self):
             try:
                 self.loop.start(Lane("director"), self._direct(), "director")
-                self.loop.run_until(lambda: self._finished or self._failed())
-                if not self._failed():
+                self.loop.run(MOST_STEPS)
+                if self._finished and not watch.violation:
                     watch.worker_ends([runner for m in self.nemesis.living for runner in m.runners])
                     audit(self)
             except Broken:
@@ -129,9 +131,6 @@ class World:
             log.disabled = False
         return outcome
 
-    def _failed(self) -> bool:
-        return bool(self.site.watch.violation or self.loop.failures or self.loop.steps > MOST_STEPS)
-
     def _crash(self) -> Violation | None:
         now = self.loop.time()
         for error in self.loop.failures:
@@ -140,6 +139,8 @@ class World:
             return Violation("no_crash", now, f"{type(error).__name__}: {error}")
         if self.loop.steps > MOST_STEPS:
             return Violation("rest", now, f"no rest after {MOST_STEPS} steps")
+        if not self._finished:
+            return Violation("rest", now, "nothing is left that could ever happen")
         return None
 
     # ── the course of a simulation ────────────────────────────────────────────────────────────
@@ -147,6 +148,7 @@ class World:
     async def _direct(self) -> None:
         for _ in range(self._plan.workers):
             self.nemesis.start_worker()
+        self.lulls.begin()
         raging = self.loop.start(self.nemesis.lane, self.nemesis.rages(), "nemesis")
         stage = Stage(self.site, self.diary, Random(self._master.getrandbits(64)), self.nemesis)
         await self.workload.play(stage)
@@ -160,18 +162,12 @@ class World:
             if (late_s := watch.latest_timer_s()) > 30.0:
                 watch.broken("deadlines", f"a timer is {late_s:.1f} s late")
             await stage.answer_all()
-            self._skip_waiting()
+            self.lulls.skip(current_lane())
             await asyncio.sleep(LOOK_S)
         # What was shown last is still on the way to those who follow.
         await asyncio.sleep(8.0)
         self._finished = True
-
-    def _skip_waiting(self) -> None:
-        """Where everybody waits for a deadline, time passes at once."""
-        watch = self.site.watch
-        if not watch.idle() or (deadline_s := watch.next_deadline_s()) is None:
-            return
-        self.loop.skip(max(0.0, deadline_s - self.loop.time() - LOOK_S))
+        self.loop.stop()
 
 
 class _Told(logging.Handler):
@@ -188,6 +184,7 @@ class _Told(logging.Handler):
             watch = self._world.site.watch
             seen = f"{record.getMessage()}: {type(error).__name__}: {error}"
             watch.violation = watch.violation or Violation("no_crash", self._world.loop.time(), seen)
+            self._world.loop.stop()
 
 
 @contextmanager
