@@ -24,9 +24,11 @@ class Run:
     claim: str
     machine: str
     began_s: float
-    patch: bool
     ended: Callable[[str], None]
     """Told `finished` or `killed`, once."""
+    files: int = 0
+    """How many a patch switches, one after the other; 0 for a command."""
+    switched: int = 0
     output: str = ""
     lost: bool = False
     """Decided on a branch of the log that Redis had lost by then."""
@@ -54,9 +56,17 @@ class Ledger:
             return
         run.state = how
         self._trace.note(run.machine, how, run.session[-4:], run.call_id)
-        if run.patch and how == "finished":
+        if run.files and how == "finished":
             self.written[run.session, run.call_id] += 1
         run.ended(how)
+
+    def switch(self, run: Run) -> None:
+        """A patch's next file becomes visible; with the last one it is written."""
+        if run.state != "running":
+            return
+        run.switched += 1
+        if run.switched == run.files:
+            self.end(run, "finished")
 
     def running(self, session: str = "") -> list[Run]:
         return [run for run in self.runs if run.state == "running" and session in ("", run.session)]

@@ -200,6 +200,16 @@ def _ends_unproved(real: Any) -> Any:
     return ended
 
 
+def _spares_patches(real: Any) -> Any:
+    def kills(self: SimKeeper, claim: str = "") -> None:
+        runs = [run for run in self._ledger.running() if run.machine == self._machine]
+        for run in runs:
+            if not run.files and claim in ("", run.claim):
+                self._ledger.end(run, "killed")
+
+    return kills
+
+
 def _wakes_first() -> None:
     lua("submit", "wake_if_parked(session, pool, KEYS[5], box.quarantined)", "")()
 
@@ -349,6 +359,11 @@ MUTANTS = (
         "keeper ignores deadlines",
         "commands of a stopped worker run on",
         swapped(SimKeeper, "_look", lambda real: lambda self, claim: None),
+    ),
+    Mutant(
+        "keeper spares patches",
+        "a patch that has begun is written to its end, whoever has the session by then",
+        swapped(SimKeeper, "kill_now", _spares_patches),
     ),
     Mutant(
         "zombies start commands",

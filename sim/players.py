@@ -230,11 +230,10 @@ class SimTools:
             return await _of_agents(call, site, site.agents)
         match call.name:
             case "apply_patch":
-                name = f"/sim/{call.call_id}"
-                changes = {name: {"type": "add", "content": "a"}}
-                return ApplyPatch(
-                    "*** Begin Patch", "/sim", changes, f"Success. {call.call_id}", [[name, None, "h"]]
-                )
+                names = [f"/sim/{call.call_id}.{n}" for n in range(self._mind.rng.choice((1, 2, 3)))]
+                changes = {name: {"type": "add", "content": "a"} for name in names}
+                record = [[name, None, "h"] for name in names]
+                return ApplyPatch("*** Begin Patch", "/sim", changes, f"Success. {call.call_id}", record)
             case "update_plan":
                 return Immediate("Plan updated")
             case _:
@@ -253,16 +252,16 @@ class SimTools:
             site.claim,
             self._machine,
             mind.loop.time(),
-            call.spec["kind"] == "patch",
             lambda how: None if done.done() else done.set_result(how),
+            files=len(call.spec["record"]) if call.spec["kind"] == "patch" else 0,
             lost=lost,
         )
         self._ledger.begin(run)
         lasts = mind.rng.choice((0.0, 0.01, 0.3, 2.0, 7.0, 30.0)) * mind.rng.random()
-        if call.spec["kind"] == "patch":
-            # Written by the worker itself, in milliseconds: nobody kills it, and it takes no seconds.
-            lasts = min(lasts, 0.3)
-        mind.loop.on(self._keeper.lane, self._ledger.end, run, "finished", after=lasts)
+        for part in range(run.files):
+            mind.loop.on(self._keeper.lane, self._ledger.switch, run, after=lasts * (part + 1) / run.files)
+        if not run.files:
+            mind.loop.on(self._keeper.lane, self._ledger.end, run, "finished", after=lasts)
         for part in range(mind.rng.choice((0, 0, 2))):
             chunk = b64encode(f"{call.call_id}.{part}".encode()).decode()
             fields = {"call_id": call.call_id, "stream": "stdout", "chunk": chunk}
@@ -281,7 +280,11 @@ class SimTools:
     async def judge(self, call: Call, claim: str) -> str:
         if call.spec.get("kind") != "patch":
             return "in_doubt"
-        return "all" if self._ledger.written[self._session(call), call.call_id] else "none"
+        session = self._session(call)
+        if self._ledger.written[session, call.call_id]:
+            return "all"
+        switched = any(run.switched for run in self._ledger.by_call[session, call.call_id])
+        return "in_doubt" if switched else "none"
 
     def _session(self, call: Call) -> str:
         return next((session for session, id in self._ledger.by_call if id == call.call_id), "")
