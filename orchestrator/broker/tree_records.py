@@ -67,13 +67,18 @@ class Spend:
     requests: int = 0
 
 
+UNPRICED = -1
+"""The cost of a reservation of which nobody knows the price."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reservation:
     """What a request of this session may use at most, by estimate; held until it is settled.
 
-    Refused `budget_spent` if a budget is used up, `budget_reserved` if only what others hold is in
-    the way. With nothing held it is admitted though it may pass the limit: the overshoot is what is
-    in flight. Reserving a request again replaces its reservation.
+    Refused `budget_unpriced` if the tree limits its cost and this one's is not known, `budget_spent`
+    if a budget is used up, `budget_reserved` if only what others hold is in the way. With nothing held
+    it is admitted though it may pass the limit: the overshoot is what is in flight. Reserving a request
+    again replaces its reservation.
     """
 
     request: str

@@ -39,13 +39,14 @@ def budget(
     """Shows a tree's budgets and limits, and raises them.
 
     A tree that has paused because a budget was spent goes on at once. An
-    amount below zero takes back. A budget that the tree did not have (tokens,
-    requests, wall) begins with what is used by now, and the amount is left.
+    amount below zero takes back. A budget that the tree did not have begins with
+    what is used by now, and the amount is left. Costs are known as far as the
+    workers that ran the requests had prices (`model_prices`).
 
     \b
     dendro budget 0199a2b4
     dendro budget 0199a2b4 --add tokens=500000,cost=2.50
-    dendro budget 0199a2b4 --add wall=2h
+    dendro budget 0199a2b4 --add wall=2h,cost=1.50
     """
     import asyncio
 
@@ -89,6 +90,9 @@ async def _budget(invocation: Invocation, text: str, add: Mapping[str, int], *, 
     async with opened(invocation.settings()) as found:
         tree = (await found.find(text)).tree
         registry = await found.broker.registry(tree)
+        first_cost = "cost" in add and "cost" not in registry.limits
+        if first_cost:
+            await _require_prices(found, registry)
         woken = await _raise(found, registry, add) if add else 0
         registry = await found.broker.registry(tree) if add else registry
     if json:
@@ -97,18 +101,45 @@ async def _budget(invocation: Invocation, text: str, add: Mapping[str, int], *, 
         typer.echo(orjson.dumps(_value(registry), option=orjson.OPT_INDENT_2).decode())
         return
     _show(registry)
+    if first_cost and (unknown := _uncounted(registry)):
+        typer.echo(unknown)
     if woken:
         typer.echo(f"{woken} agent{'' if woken == 1 else 's'} waited for this, and look again")
 
 
+async def _require_prices(found: Opened, registry: Registry) -> None:
+    """Under a budget of cost a model without a price is refused: better now than in the midst of its work."""
+    import orjson
+
+    from orchestrator.core.ids import SessionId
+
+    sessions = [SessionId(registry.tree), *(agent.session for agent in registry.agents.values())]
+    heads = [await found.broker.head(session) for session in sessions]
+    metas = [orjson.loads(head.meta) for head in heads if head is not None and head.meta]
+    models = {meta["model"] for meta in metas if meta.get("model")}
+    missing = sorted(models - found.settings.model.prices.keys())
+    if missing:
+        names = ", ".join(f'model_prices."{model}"' for model in missing)
+        raise Fault(
+            f"a budget of cost needs the price of every model of the tree: set {names}, here and where the "
+            "workers run, and start them anew; tokens=… or requests=… can be limited without"
+        )
+
+
+def _uncounted(registry: Registry) -> str:
+    """What a budget of cost that begins now does not know of; empty if it knows all."""
+    used = [agent.used for agent in registry.agents.values()]
+    unknown = sum(spend.requests for spend in used if spend.tokens and not spend.cost)
+    if not registry.budget["cost"].spent and registry.budget["requests"].spent:
+        unknown = registry.budget["requests"].spent
+    if not unknown:
+        return ""
+    requests = "1 earlier request" if unknown == 1 else f"{unknown} earlier requests"
+    return f"cost: {requests} ran where no price was known: not counted"
+
+
 async def _raise(found: Opened, registry: Registry, add: Mapping[str, int]) -> int:
     """Raises the limits, once; answers how many agents it woke."""
-    if "cost" in add and "cost" not in registry.limits:
-        # Its workers were never asked to know a price, and a model without one would cost nothing.
-        raise Fault(
-            "this tree was made without a budget of cost, so its models may have no prices: set "
-            "agents.budget_cost before a tree is made; tokens=… or requests=… can be limited now"
-        )
     client = found.client()
     change = _change(registry.tree, add, client.who, client.client_id)
     return (await found.broker.raise_limits(registry.tree, change)).woken

@@ -10,6 +10,14 @@ FAR_MS = 365 * 24 * 3_600_000
 """The timer's own time hardly matters: the commit that makes room makes it due."""
 
 
+def unpriced(model: str) -> str:
+    """What people are told where a tree limits its cost and nobody knows what the model's requests cost."""
+    setting = f'model_prices."{model}"'
+    return (
+        f"the tree has a budget of cost, and model {model} has no price: set {setting} where its workers run"
+    )
+
+
 def pause(draft: Draft, refused: CommitRefused) -> None:
     """The request that is owed does not fit: because of what others hold, or because all is spent."""
     draft.add(e.agent_changed(paused=refused.reason))

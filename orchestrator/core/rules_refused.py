@@ -12,7 +12,7 @@ from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core.draft import SLOTS, SPAWNED, Draft
 from orchestrator.core.rules_approval import reject
-from orchestrator.core.rules_budget import pause
+from orchestrator.core.rules_budget import pause, unpriced
 from orchestrator.core.rules_ending import fail
 from orchestrator.core.rules_mail import cancel, mail_arrived
 from orchestrator.core.rules_standing import pruned_mark, watchdog_timer
@@ -43,6 +43,8 @@ def commit_refused(draft: Draft, command: c.CommitRefused) -> None:
             _watchdog_refused(draft, id)
         case c.BeginRequest() if command.reason in {"budget_spent", "budget_reserved"}:
             pause(draft, command)
+        case c.BeginRequest() if command.reason == "budget_unpriced":
+            fail(draft, unpriced(draft.task.settings.model))
         case c.BeginRequest():
             fail(draft, _why(command))
         case c.Submitted(id):

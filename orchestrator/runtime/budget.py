@@ -8,12 +8,19 @@ commit, and what follows from it is the core's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
 
-from orchestrator.broker.tree_records import Account, BudgetWait, Reservation, Settlement, Spend
+from orchestrator.broker.tree_records import (
+    UNPRICED,
+    Account,
+    BudgetWait,
+    Reservation,
+    Settlement,
+    Spend,
+)
 from orchestrator.broker.trees import warned
 from orchestrator.core.blobs import is_reference
 from orchestrator.core.draft import BUDGET_TIMER, TreeEvent, TreePart
@@ -51,12 +58,6 @@ class Accounting:
     prices: Mapping[str, Price] = field(default_factory=dict)
     max_output_tokens: int = 16_000
 
-    def lacks_price(self, state: State) -> str:
-        """The model that a cost budget cannot be kept for; empty if there is none."""
-        settings = (state.task or state).settings
-        budgets = state.facts.tree_rules.budgets
-        return settings.model if "cost" in budgets and settings.model not in self.prices else ""
-
     def estimate(self, state: State) -> Spend:
         """The most that the next request may use: its input at four bytes a token, and a full answer.
 
@@ -71,12 +72,21 @@ class Accounting:
         return self._spend(state, usage)
 
     def _spend(self, state: State, usage: Usage) -> Spend:
-        price = self.prices.get((state.task or state).settings.model)
+        price = self._price(state)
         return Spend(usage.total_tokens, price.cost(usage) if price else 0, 1)
 
+    def _price(self, state: State) -> Price | None:
+        return self.prices.get((state.task or state).settings.model)
+
     def reservation(self, state: State, fact: Mapping[str, Any]) -> Reservation:
-        """For a request that `fact` says begins."""
-        return Reservation(str(fact["n"]), self.estimate(state))
+        """For a request that `fact` says begins.
+
+        Whether the tree limits its cost is not known here: a budget may be added at any time.
+        """
+        amount = self.estimate(state)
+        if self._price(state) is None:
+            amount = replace(amount, cost=UNPRICED)
+        return Reservation(str(fact["n"]), amount)
 
     def settlement(self, state: State, fact: Mapping[str, Any]) -> Settlement:
         """For a request that `fact` says ended; `state` is that before it."""

@@ -197,7 +197,7 @@ class Runner:
             state = step.position.state
             for work in self._owed(state):
                 match work:
-                    case AssessCall() | OweRequest() if fault := await self._fault(state):
+                    case AssessCall() | OweRequest() if fault := await self._workspace.fault(state):
                         self._decide(step, c.TaskRefused(fault))
                         # A task with very many calls ends in several steps.
                         self._cut = self._owed(step.position.state) == (CloseCalls(),)
@@ -222,13 +222,6 @@ class Runner:
                     case _:
                         continue
                 break
-
-    async def _fault(self, state: State) -> str:
-        """Why the task cannot go on here; empty if it can."""
-        model = self._config.accounting.lacks_price(state)
-        if model:
-            return f"the tree has a cost budget and model {model} has no price: set model_prices.{model!r}"
-        return await self._workspace.fault(state) or ""
 
     def _make(self, step: Step, command: c.Command) -> None:
         """A command that nobody sent: the state owes it."""

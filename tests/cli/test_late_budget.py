@@ -23,10 +23,31 @@ def test_person_limits_a_tree_that_was_made_without_a_budget(machine: Machine) -
         assert json.loads(given.stdout)["limits"]["requests"] == 1
         refused = user.run("budget", session, "--add", "cost=1.50")
         assert refused.returncode == 1
-        assert "set agents.budget_cost before a tree is made" in refused.stderr
+        assert 'set model_prices."gpt-5", here and where the workers run' in refused.stderr
         with user.terminal("run", "--resume", session, "and again") as person:
             person.wait_for("budget of requests is spent")
             more = user.run("budget", session, "--add", "requests=1")
             assert "1 agent waited for this" in more.stdout, more.stdout + more.stderr
             person.wait_for("hello again")
             assert person.exit_code() == 0
+
+
+PRICES = '[model_prices."gpt-5"]\ninput = 1000000\noutput = 1000000\n'
+"""A dollar a token: few requests are a large sum."""
+
+
+def test_person_limits_the_cost_of_a_tree_that_was_made_without_prices(machine: Machine) -> None:
+    with machine.model(says("one"), says("two"), says("three")) as user:
+        assert user.run("run", "first").returncode == 0
+        [session] = user.session_ids()
+        (user.folder / "dendro.toml").write_text(PRICES)
+        given = user.run("budget", session, "--add", "cost=0.01")
+        assert given.returncode == 0, given.stderr
+        assert "cost: 1 earlier request ran where no price was known: not counted" in given.stdout
+        assert user.run("run", "--resume", session, "second").returncode == 0, "nothing is spent yet"
+        account = json.loads(user.run("budget", session, "--json").stdout)["budget"]["cost"]
+        assert account["spent"] > account["limit"] == 10_000
+        (user.folder / "dendro.toml").unlink()
+        unpriced = user.run("run", "--resume", session, "third")
+        assert unpriced.returncode == 1
+        assert 'model gpt-5 has no price: set model_prices."gpt-5"' in unpriced.stdout + unpriced.stderr

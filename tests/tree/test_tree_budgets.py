@@ -115,3 +115,22 @@ async def test_budget_given_to_a_root_that_is_alone_stops_it(forest: Forest) -> 
     assert told["budget"] == {"kind": "requests", "limit": 2, "used": 2, "agent_id": 0}
     await forest.stage.broker.raise_limits(forest.tree, LimitChange("more", {"requests": 1}))
     await forest.stage.until(forest.root, "task_complete")
+
+
+async def test_cost_budget_given_to_a_tree_that_had_none_counts_and_asks_for_prices(forest: Forest) -> None:
+    gate = Gate()
+    forest.minds.will("root", [calls("c1")], [gate, calls("c2")], [message("through")])
+    await forest.plant()
+    forest.start(accounting=Accounting({"gpt-5": Price(1.25, 0.125, 10.0)}))
+    await gate.reached.wait()
+    await forest.stage.broker.raise_limits(forest.tree, LimitChange("first", {"cost": 1}))
+    gate.open()
+    told = (await forest.stage.until(forest.root, "warning"))[-1].msg
+    assert told["budget"] == {"kind": "cost", "limit": 34, "used": 66, "agent_id": 0}
+    await forest.bury()
+    forest.start()
+    await forest.stage.broker.raise_limits(forest.tree, LimitChange("more", {"cost": 1_000}))
+    events = await forest.stage.until(forest.root, "task_complete")
+    said = next(event.msg["message"] for event in events if event.type == "error")
+    assert said.endswith('model gpt-5 has no price: set model_prices."gpt-5" where its workers run')
+    assert len(forest.minds.prompts) == 2, "a request whose cost nobody knows is not begun"

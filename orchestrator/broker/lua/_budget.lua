@@ -39,15 +39,16 @@ local function used_so_far(agents, now)
   return used
 end
 
--- Why the amount may not be reserved, or nothing. With nothing held it may although it does not fit:
+-- Why the amount may not be reserved, or nothing. A cost below zero is one that nobody knows. With nothing held it may although it does not fit:
 -- nobody's end could ever make room for it, and something is left.
 local function no_room(budget, amount)
+  if budget.limit[2] and amount[2] < 0 then return 'unpriced', 'cost' end
   for i, kind in ipairs(KINDS) do
     if budget.limit[i] and budget.spent[i] >= budget.limit[i] then return 'spent', kind end
   end
   if budget.wall_limit and budget.wall >= budget.wall_limit then return 'spent', 'wall' end
   for i, kind in ipairs(KINDS) do
-    local asked = budget.spent[i] + budget.held[i] + amount[i]
+    local asked = budget.spent[i] + budget.held[i] + math.max(0, amount[i])
     if budget.limit[i] and asked > budget.limit[i] and budget.held[i] > 0 then return 'reserved', kind end
   end
 end
@@ -62,6 +63,7 @@ local function let_go(budget, reserved)
 end
 
 local function hold(budget, field, amount)
+  amount[2] = math.max(0, amount[2])
   for i = 1, 3 do budget.held[i] = budget.held[i] + amount[i] end
   budget.changed[field] = amount_text(amount)
 end
