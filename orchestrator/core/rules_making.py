@@ -200,7 +200,8 @@ def _result(draft: Draft, newborn: Newborn, asked: Spawn | Fork) -> str:
 def _wait_for_helper(draft: Draft, call: Call, asked: Helper) -> None:
     """The call is over when the helper is; nobody is held meanwhile."""
     making = asked.making
-    invocation = {"description": asked.description, "label": making.label, "prompt": making.prompt}
+    # The wire knows no call without a label: clients that are strict could not read `null`.
+    invocation = {"description": asked.description, "label": making.label or "", "prompt": making.prompt}
     if making.model is not None:
         invocation["model"] = making.model
     draft.event("sub_agent_tool_call_begin", call_id=call.call_id, invocation=invocation)

@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.core import commands as c
 from orchestrator.core.state import Phase
+from orchestrator.protocol.codec import event_msg
 from tests.core.driver import a_command, assistant, op
 from tests.core.grove import Agent, Grove, answers
 
@@ -744,6 +745,18 @@ def test_helpers_answer_is_the_calls_output() -> None:
     assert [m["activity"] for m in told if "activity" in m] == ["runs ls -l", ""]
     assert [m["tokens"] for m in told if "tokens" in m] == [120, 240, 360]
     grove.check()
+
+
+def test_clients_can_read_of_a_helper_that_has_no_label() -> None:
+    grove = a_grove()
+    grove.root.asks("h", "spawn_subagent", c.Helper(grove.making(grove.next_id(), "read it"), "Reads"))
+    begun = grove.root.seen[-1].one("sub_agent_tool_call_begin")
+    grove.settle()
+    answers(grove.agents[1], "it says no")
+    grove.settle()
+    ended = grove.root.seen[-1].one("sub_agent_tool_call_end")
+    for message in (begun, ended):
+        assert event_msg(dict(message)).invocation.label == ""
 
 
 def test_agent_that_has_ended_says_so_to_everybody_who_asks() -> None:
