@@ -118,6 +118,7 @@ def _completion(draft: Draft, command: MailArrived) -> None:
             _ended(draft, content)
     elif child.helper:
         draft.tree.take(command.interrupt)
+        tell_inbox(draft, draft.state.facts)
         helper_done(draft, child, content)
     else:
         draft.add(e.mail_received(_mail(command)))

@@ -273,8 +273,8 @@ class Grove:
     def check(self) -> None:
         """What holds whenever no letter is under way."""
         told, known = fold_tree(self.log), self.registry()
-        assert {id: (a.record, a.status, a.marked) for id, a in told.agents.items()} == {
-            id: (a.record, a.status, a.marked) for id, a in known.agents.items()
+        assert {id: (a.record, a.status, a.marked, a.pending) for id, a in told.agents.items()} == {
+            id: (a.record, a.status, a.marked, a.pending) for id, a in known.agents.items()
         }
         assert told.spawned == self.counter("spawned")
         holding = [agent for agent in self.agents.values() if agent.state.tree.slot]

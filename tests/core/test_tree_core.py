@@ -747,6 +747,19 @@ def test_helpers_answer_is_the_calls_output() -> None:
     grove.check()
 
 
+def test_inbox_of_who_asked_a_helper_is_told_empty_when_the_answer_is_taken() -> None:
+    grove = a_grove()
+    child = grove.root.spawns()
+    grove.settle()
+    child.asks("h", "spawn_subagent", c.Helper(grove.making(grove.next_id(), "read it"), "Reads"))
+    grove.settle()
+    answers(grove.agents[2], "it says no")
+    grove.settle()
+    assert child.told("h") == "it says no"
+    assert [fact.depths[child.sid] for fact in grove.log if child.sid in fact.depths][-2:] == [(1, 0), (0, 0)]
+    grove.check()
+
+
 def test_clients_can_read_of_a_helper_that_has_no_label() -> None:
     grove = a_grove()
     grove.root.asks("h", "spawn_subagent", c.Helper(grove.making(grove.next_id(), "read it"), "Reads"))
