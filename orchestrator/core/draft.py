@@ -192,6 +192,8 @@ class Draft:
         self._set.append(Timer(id, generation, at_ms))
 
     def clear_timer(self, id: str) -> None:
+        # A commit clears before it sets.
+        self._set = [timer for timer in self._set if timer.id != id]
         self._clear.append(id)
 
     def open_approval(self, call_id: str, request: Mapping[str, Any]) -> None:

@@ -95,10 +95,7 @@ class Step:
             self.position = replace(self.position, state=evolve(self.position.state, encoded.entry, seq))
             if entry.type == EVENT_MSG:
                 self.show(NewEvent(encode_event(encoded.entry), seq, self.position.head[:4].hex()))
-        self.timers_set += [
-            TimerSet(timer.id, timer.generation, timer.at_ms) for timer in decision.timers_set
-        ]
-        self.timers_clear += decision.timers_clear
+        self._take_timers(decision)
         opened = [
             Approval(asked.call_id, encode_request(asked.request, self.blobs))
             for asked in decision.approvals_open
@@ -109,6 +106,13 @@ class Step:
         self.export = self.export or decision.export
         if decision.tree is not None:
             self._take_tree(decision.tree)
+
+    def _take_timers(self, decision: Decision) -> None:
+        """A commit clears before it sets: what is cleared behind its setting must not be set at all."""
+        left = [timer for timer in self.timers_set if timer.id not in decision.timers_clear]
+        news = [TimerSet(timer.id, timer.generation, timer.at_ms) for timer in decision.timers_set]
+        self.timers_set = left + news
+        self.timers_clear += decision.timers_clear
 
     def _account(self, fact: Mapping[str, Any]) -> None:
         """A request's begin reserves, its end settles."""

@@ -1,0 +1,40 @@
+"""What a step makes of several decisions, and a draft of several wishes: the last word counts."""
+
+from __future__ import annotations
+
+from orchestrator.broker.records import TimerSet
+from orchestrator.core.chain import GENESIS
+from orchestrator.core.commands import Moment
+from orchestrator.core.draft import Decision, Draft, Timer
+from orchestrator.core.state import State
+from orchestrator.runtime.journal import Position, Step, Writer
+
+NOON_MS = 1_800_000_000_000
+BARK = Timer("watchdog:1", 1, NOON_MS + 2_000)
+
+
+def a_step(*decisions: Decision) -> Step:
+    step = Step(Position(State(), 0, GENESIS), Writer(1, bytes), NOON_MS)
+    for decision in decisions:
+        step.take(decision)
+    return step
+
+
+def test_step_does_not_set_a_timer_that_a_later_decision_of_it_clears() -> None:
+    step = a_step(Decision(timers_set=(BARK,)), Decision(timers_clear=(BARK.id,)))
+    assert step.timers_set == []
+    assert step.timers_clear == [BARK.id], "one of an earlier step may still be there"
+
+
+def test_step_sets_a_timer_that_an_earlier_decision_of_it_cleared() -> None:
+    step = a_step(Decision(timers_clear=(BARK.id,)), Decision(timers_set=(BARK,)))
+    assert step.timers_set == [TimerSet(BARK.id, BARK.generation, BARK.at_ms)]
+
+
+def test_draft_does_not_set_a_timer_that_it_clears_afterwards() -> None:
+    draft = Draft(State(), Moment(NOON_MS, 1))
+    draft.set_timer(BARK.id, BARK.at_ms)
+    draft.clear_timer(BARK.id)
+    decision = draft.decision()
+    assert decision.timers_set == ()
+    assert decision.timers_clear == (BARK.id,)
