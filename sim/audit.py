@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 SHOWN = frozenset({"user_input", "get_path"})
 """Ops that leave their id in the log whatever becomes of them."""
+TOLD_OF_THE_TREE = frozenset({"agent_path", "budget"})
+"""What marks a request of an agent and a warning of a budget, which may look like the session's own."""
 
 
 def audit(world: World) -> None:
@@ -29,6 +31,8 @@ def audit(world: World) -> None:
         _replayed(world, session, seen)
         _submissions(world, session, seen)
         _calls(world, session, seen)
+        _said(world, session, seen)
+    _admitted(world)
     _trees(world)
     _patches(world)
     _followed(world)
@@ -85,6 +89,26 @@ def _calls(world: World, session: str, seen: Seen) -> None:
         world.site.watch.broken("outputs", f"{session}: calls {calls - outputs}, outputs {outputs - calls}")
 
 
+def _said(world: World, session: str, seen: Seen) -> None:
+    """What people said stays in the conversation, or in what a compaction keeps of it."""
+    kept = set(seen.state.kept_user_texts)
+    for item in seen.state.history:
+        if item.get("role") == "user":
+            kept |= {part.get("text", "") for part in item["content"]}
+    whole = "\n".join(kept)
+    for entry in seen.entries:
+        said = entry.payload.get("message") if entry.type == EVENT_MSG else None
+        if said is not None and entry.payload["type"] == "user_message" and said not in whole:
+            world.site.watch.broken("said", f"{session}: {said!r} is in no conversation any more")
+
+
+def _admitted(world: World) -> None:
+    """Under limits, nothing was sent that was not let through."""
+    watch, mind = world.site.watch, world.site.mind
+    if mind.policies and watch.went_back_s < 0 and mind.asked > watch.admissions.total:
+        watch.broken("limits", f"{mind.asked} were sent, {watch.admissions.total} let through")
+
+
 def _trees(world: World) -> None:
     """At rest nobody holds a slot, and nothing waits in an inbox that its session does not know of."""
     watch = world.site.watch
@@ -100,8 +124,11 @@ def _trees(world: World) -> None:
 
 
 def _patches(world: World) -> None:
-    for (session, call_id), count in world.site.ledger.written.items():
-        if count > 1 and world.site.watch.went_back_s < 0:
+    watch, ledger = world.site.watch, world.site.ledger
+    for (session, call_id), count in ledger.written.items():
+        # Whose claim was revoked learns of it when it renews; its successor does not wait for that.
+        unaware = any(run.claim in watch.revoked for run in ledger.by_call[session, call_id])
+        if count > 1 and watch.went_back_s < 0 and not unaware:
             world.site.watch.broken("effects_once", f"{session}: {call_id} was written {count} times")
 
 
@@ -116,7 +143,8 @@ def _followed(world: World) -> None:
             for entry in watch.sessions[session].entries
             if entry.type == EVENT_MSG and not entry.payload["type"].endswith("_delta")
         ]
-        seen = [(event.id, event.type) for event in events if not event.type.endswith("_delta")]
+        own = [event for event in events if not TOLD_OF_THE_TREE & event.msg.keys()]
+        seen = [(event.id, event.type) for event in own if not event.type.endswith("_delta")]
         if session in watch.trees:
             # What is told of agents is in the tree log, in no session's.
             seen = [pair for pair in seen if pair in logged]

@@ -30,7 +30,10 @@ SENTENCES = {
     "begun_in_log": "When a call starts, the log says that it runs, under the claim that starts it.",
     "started_once": "A decision to run a call starts it at most once.",
     "effects_once": "A patch is written at most once.",
-    "alone": "When a session is claimed, no command of an earlier claim runs any more.",
+    "leases": "Nobody is given a session whose holder's lease has not run out.",
+    "alone": (
+        "When a session is claimed, no command of an earlier claim runs any more, unless that was revoked."
+    ),
     "right_to_run": "When everything has come to rest no command runs any more.",
     "stopped": "When the end of a task is in the log, none of its commands runs any more.",
     "outputs": (
@@ -50,12 +53,42 @@ SENTENCES = {
     "deadlines": (
         "Once faults are over, a timer becomes an entry of its session's queue within half a minute."
     ),
+    "awaits": "Once faults are over, every await ends within half a minute of its deadline.",
+    "timers": (
+        "What waits for a deadline has its timer, under the generation that it was given, or the fired "
+        "timer in its queue; no await and no watchdog leaves one behind."
+    ),
+    "early": "A retry, an approval, an await and a watchdog are never ended or set off before their time.",
+    "watchdogs": "An agent that was cancelled, and a session that is closed, keep no watchdog.",
     "registry": (
         "The registry of a tree (agents, their status, marks and inbox depths) is the fold of its tree "
         "log, after every commit."
     ),
-    "slots": "At rest no slot of a tree is held.",
-    "inbox": "At rest the inbox depths that are told are those of the letters that wait.",
+    "slots": (
+        "After every commit a tree counts as many slots as its agents hold and letters bring; at rest none."
+    ),
+    "spawned": "A tree counts the agents that it made, and makes no more than it may.",
+    "inbox": (
+        "After every commit the inbox depths that are told are those of the letters that wait, in the queue "
+        "and in the state."
+    ),
+    "budget": (
+        "After every commit what a tree holds in reserve is reserved for requests that are in flight, and "
+        "what it spent is what the logs of its agents say."
+    ),
+    "overshoot": (
+        "No request begins when a budget is spent, or when it does not fit beside what others reserved."
+    ),
+    "room": "Who sleeps until there is room in a budget is on a list that somebody will wake.",
+    "forks": (
+        "A fork names an entry of its parent's log by its chain value, and begins with what had been said "
+        "there."
+    ),
+    "said": "What people said is in the conversation, or in what a compaction kept of it.",
+    "limits": (
+        "A provider is sent what was let through, and in no time more than its limit allows in that time "
+        "and a minute."
+    ),
     "cancelled": "When an agent is reported canceled, no command of it runs any more.",
     "rest": "When faults are over and people answer, every session comes to rest.",
     "no_crash": "No step raises what nobody expects, and no session is quarantined.",

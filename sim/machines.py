@@ -7,19 +7,23 @@ a little too fast or too slow; nothing of the product may depend on that.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
 from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Wire
+from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import BrokerConfig
 from orchestrator.broker.texts import Texts
+from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.renewal import Leases, LeaseTimes, Report
 from orchestrator.runtime.runner import Runner, RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
+from sim.accounts import ACCOUNTING
 from sim.ledger import Ledger, SimKeeper
 from sim.loop import Lane, SimLoop
 from sim.network import Line, Network
@@ -28,6 +32,7 @@ from sim.trace import Trace
 from sim.watch import Watch
 
 POOL = "default"
+WEDGED_TICK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,19 @@ class SimRenewal(Leases):
                 machine.site.loop.on(machine.main, self._report, verdicts)
 
 
+class Operator:
+    """Somebody who takes sessions from their holders."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._broker, _ = broker_on(site, "operator", Clock(site.loop, 0.0, 1.0))
+
+    async def revokes(self, session: str) -> None:
+        """Asks once; whether it took effect is not looked after."""
+        with suppress(BrokerError):
+            await self._broker.revoke(SessionId(session))
+
+
 async def _there(facts: SessionFacts, cwd: str) -> str | None:
     return None
 
@@ -119,6 +137,7 @@ class Machine:
             models=SimModels(site.mind, name),
             tools=tools,
             keeper=self.keeper,
+            policies=site.mind.policies,
             workspace=_there,
             monotonic=self.clock,
             boottime=self.clock,
@@ -127,6 +146,7 @@ class Machine:
             jitter=lambda: rng.uniform(0.9, 1.1),
         )
         runner = RunnerConfig(
+            accounting=ACCOUNTING,
             snapshot_every=rng.choice((12, 40, 256)),
             keep_deltas=rng.random() < 0.1,
             quantum_s=rng.choice((1.0, 30.0)),
@@ -168,6 +188,16 @@ class Machine:
         for lane in lanes:
             self.site.loop.hold(lane)
             self.site.loop.on(self.site.network.lane, self.site.loop.let_go, lane, after=seconds)
+
+    def wedge(self, seconds: float) -> None:
+        """It renews and does nothing else: its loop turns, and no step of it comes to an end."""
+        self._hold((self.main,), seconds)
+        self.site.loop.start(self.renewing, self._ticks(seconds), "wedged")
+
+    async def _ticks(self, seconds: float) -> None:
+        for _ in range(int(seconds / WEDGED_TICK_S)):
+            self.worker._renewal.tick()
+            await asyncio.sleep(WEDGED_TICK_S)
 
     def drain(self) -> None:
         self.draining = True

@@ -10,10 +10,13 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
+from sim.ambush import Ambush, LateClaim, LateCommit, SlowCommit
 from sim.double import Double
 from sim.loop import Lane
-from sim.machines import Machine, Site
+from sim.machines import Machine, Operator, Site
+from sim.network import Sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class Doom:
     left: int
 
 
+IDLE = ("peek", "timers_due", "heartbeat")
 KINDS = (
     ("kill", 8),
     ("kill_at", 8),
@@ -48,6 +52,11 @@ KINDS = (
     ("start", 3),
     ("hints", 2),
     ("night", 1),
+    ("late_commit", 4),
+    ("late_claim", 4),
+    ("slow_commit", 4),
+    ("wedge", 2),
+    ("revoke", 2),
 )
 
 
@@ -63,7 +72,10 @@ class Nemesis:
         self._plan = plan
         self._started = 0
         self._doomed: Doom | None = None
+        self._ambush: Ambush | None = None
+        self._operator: Operator | None = None
         site.network.arrived = self._arrived
+        site.network.detour = self._waylaid
 
     def start_worker(self) -> Machine:
         self._started += 1
@@ -93,6 +105,7 @@ class Nemesis:
         network.weather.clear()
         self.site.mind.moods.clear()
         self._doomed = None
+        self._clear_ambush()
         self.site.watch.peace_s = self.site.loop.time()
         while sum(not machine.draining for machine in self.living) < self._plan.workers:
             self.start_worker()
@@ -130,10 +143,12 @@ class Nemesis:
     def _stop(self, victim: Machine) -> None:
         victim.pause(self._rng.uniform(5.0, 12.0))
 
-    def _arrived(self, machine: str, name: str) -> None:
+    def _arrived(self, sent: Sent, reply: Any) -> None:
         """The command took effect; its reply is on the way and will find nobody, or somebody in a hurry."""
+        if self._ambush is not None and self._ambush.saw(sent, reply):
+            self._ambush = None
         doom = self._doomed
-        if doom is None or doom.victim.name != machine or name in ("peek", "timers_due", "heartbeat"):
+        if doom is None or doom.victim.name != sent.machine or sent.name in IDLE:
             return
         doom.left -= 1
         if not doom.left:
@@ -157,12 +172,57 @@ class Nemesis:
 
     async def _cut(self) -> None:
         if victim := self._victim():
-            network = self.site.network
-            network.cut[victim.name] = network.cut.get(victim.name, 0) + 1
-            self.site.loop.on(self.lane, self._mend, victim.name, after=self._rng.uniform(0.2, 12.0))
+            self._cut_off(victim.name, 0.0, self._rng.uniform(0.2, 12.0))
+
+    def _cut_off(self, machine: str, after_s: float, lasts_s: float) -> None:
+        self.site.loop.on(self.lane, self._sever, machine, after=after_s)
+        self.site.loop.on(self.lane, self._mend, machine, after=after_s + lasts_s)
+
+    def _sever(self, machine: str) -> None:
+        self.site.network.cut[machine] = self.site.network.cut.get(machine, 0) + 1
 
     def _mend(self, machine: str) -> None:
         self.site.network.cut[machine] -= 1
+
+    async def _late_commit(self) -> None:
+        self._lie_in_wait(LateCommit)
+
+    async def _late_claim(self) -> None:
+        self._lie_in_wait(LateClaim)
+
+    async def _slow_commit(self) -> None:
+        self._lie_in_wait(SlowCommit)
+
+    def _lie_in_wait(self, kind: type[Ambush]) -> None:
+        """See `sim/ambush.py`; one at a time."""
+        self._clear_ambush()
+        if victim := self._victim():
+            self._ambush = kind(self.site, self._rng, victim.name, self._cut_off)
+
+    def _waylaid(self, sent: Sent, future: asyncio.Future[Any]) -> bool:
+        return self._ambush is not None and self._ambush.takes(sent, future)
+
+    def _clear_ambush(self) -> None:
+        if self._ambush is not None:
+            self._ambush.lets_go()
+            self._ambush = None
+
+    async def _wedge(self) -> None:
+        """A worker renews its claims and does nothing else, until somebody takes them, or for good."""
+        if victim := self._victim():
+            victim.wedge(self._rng.uniform(5.0, 40.0))
+            if self._rng.random() < 0.5:
+                await asyncio.sleep(self._rng.uniform(0.0, 5.0))
+                await self._revoke()
+
+    async def _revoke(self) -> None:
+        """Somebody takes a session, whoever holds it (`dendro revoke`, `dendro cancel --force`)."""
+        sessions = sorted(self.site.watch.sessions)
+        if not sessions:
+            return
+        if self._operator is None:
+            self._operator = Operator(self.site)
+        await self._operator.revokes(self._rng.choice(sessions))
 
     async def _down(self) -> None:
         await self._restart(0.0)

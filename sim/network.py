@@ -88,8 +88,10 @@ class Network:
         self.cut: dict[str, int] = {}
         """Machines that reach nobody now, each with the number of reasons."""
         self.wrote: Wrote = lambda name, args, reply: None
-        self.arrived: Callable[[str, str], None] = lambda machine, name: None
-        """Called before and behind each effect: a place to die at."""
+        self.arrived: Callable[[Sent, Any], None] = lambda sent, reply: None
+        """Called behind each effect, with its reply: a place to die at."""
+        self.detour: Callable[[Sent, asyncio.Future[Any]], bool] = lambda sent, future: False
+        """Whether somebody takes a command off the network, to `deliver` it at a moment of his own."""
         self.commands = 0
         self._waiters: list[Waiter] = []
         for script in scripts().values():
@@ -111,9 +113,17 @@ class Network:
         if fate == "late":
             after = self._rng.choice((0.3, 3.0, 12.0)) * self._rng.random()
             loop.on(self.lane, self._arrive, sent, loop.create_future(), after=after)
-        elif fate != "lost_before":
+        elif fate != "lost_before" and not self.detour(sent, future):
             loop.on(self.lane, self._arrive, sent, future, after=self._delay())
         return await future
+
+    def deliver(self, sent: Sent, future: asyncio.Future[Any], after_s: float) -> None:
+        """A command that was taken off the network arrives; nobody may be waiting for it any more."""
+        self._loop.on(self.lane, self._arrive, sent, future, after=after_s)
+
+    def loses(self, future: asyncio.Future[Any]) -> None:
+        """Its sender learns that the connection broke, and nothing else."""
+        self._loop.on(self.lane, self._lose, future, after=self._rng.uniform(0.001, 0.4))
 
     def _fate(self) -> str:
         weather, at = self.weather, self._rng.random()
@@ -161,7 +171,7 @@ class Network:
             self._loop.on(self.lane, self._lose, future, after=self._rng.uniform(0.001, 0.5))
         elif sent.fate == "ok":
             self._loop.on(self.lane, self._answer, sent.machine, future, reply, error, after=self._delay())
-        self.arrived(sent.machine, sent.name)
+        self.arrived(sent, reply)
 
     def _answer(self, machine: str, future: asyncio.Future[Any], reply: Any, error: Any) -> None:
         if future.done():

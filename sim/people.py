@@ -7,17 +7,18 @@ written down here, because it is what must not be lost.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, cast
 
 from orchestrator.broker.blobs import Blobs
-from orchestrator.broker.errors import QueueFull, SubmissionConflict, UnknownSession
+from orchestrator.broker.errors import QueueFull, SubmissionConflict, Unavailable, UnknownSession
 from orchestrator.broker.texts import Texts
+from orchestrator.broker.tree_records import LimitChange
 from orchestrator.core.birth import Birth
-from orchestrator.core.ids import SessionId, new_session_id
+from orchestrator.core.ids import SessionId, TreeId, new_session_id
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.gateways.client import Client, ClientPorts, Event
 from orchestrator.protocol import ops
@@ -26,6 +27,9 @@ from orchestrator.protocol.submission import Submission
 from sim.double import EPOCH_S
 from sim.loop import Lane
 from sim.machines import POOL, Clock, Site, broker_on
+
+HABITS = {"say": 10, "again": 3, "interrupt": 3, "compact": 1, "path": 1, "change": 1}
+"""What people do with a session, and how often against the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +65,10 @@ class Person:
         self._rng = rng
         self._diary = diary
         self._numbered = 0
+        self.habits = dict(HABITS)
         clock = Clock(site.loop, rng.uniform(0, 1e6), 1.0)
-        broker, wire = broker_on(site, name, clock)
+        self._broker, wire = broker_on(site, name, clock)
+        broker = self._broker
         texts = Texts(Blobs(wire, broker.keys))
         self._client = Client(
             ClientPorts(broker, texts, rng.randbytes, asyncio.sleep), f"client-{name}", name
@@ -113,8 +119,7 @@ class Person:
             await self._act(session)
 
     async def _act(self, session: str) -> None:
-        rng = self._rng
-        match rng.choices(("say", "again", "interrupt", "compact", "path", "change"), (10, 3, 3, 1, 1, 1))[0]:
+        match self._rng.choices(list(self.habits), list(self.habits.values()))[0]:
             case "say":
                 await self.says(session)
             case "again":
@@ -130,6 +135,20 @@ class Person:
                 await self.submits(session, ops.GetPath())
             case _:
                 await self.submits(session, ops.OverrideTurnContext(effort=cast(Any, "low")))
+
+    async def adds(self, session: str, amounts: Mapping[str, int]) -> None:
+        """Raises limits of the session's tree (`dendro budget --add`), again until it is answered."""
+        self._numbered += 1
+        change = LimitChange(f"{self.name}.{self._numbered}", amounts)
+        self._site.trace.note(self.name, "adds", session[-4:], dict(amounts))
+        while True:
+            try:
+                await self._broker.raise_limits(TreeId(session), change)
+                return
+            except Unavailable:
+                await asyncio.sleep(0.3)
+            except UnknownSession:
+                return
 
     async def shuts(self, session: str) -> None:
         await self.submits(session, ops.Shutdown())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -22,7 +22,7 @@ from orchestrator.model.client import HttpBudget
 from orchestrator.model.errors import FatalKind, FatalModelError, RateLimited, RetryableModelError
 from orchestrator.model.events import Completed, ItemDone, ModelEvent, TextDelta
 from orchestrator.model.request import Item, Prompt
-from orchestrator.runtime.ports import CallSite
+from orchestrator.runtime.ports import CallSite, ProviderPolicy
 from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.subagents.assess import Asking, assess_agent_call
 from orchestrator.tools.subagents.port import Tree
@@ -31,6 +31,17 @@ from sim.ledger import Ledger, Run, SimKeeper
 from sim.loop import SimLoop
 from sim.trace import Trace
 
+VERBS = {
+    "subagent_spawn": 6,
+    "subagent_fork": 2,
+    "subagent_send_message": 4,
+    "subagent_await": 5,
+    "subagent_watchdog": 1,
+    "subagent_cancel": 2,
+    "subagent_prune": 1,
+    "subagent_list": 1,
+    "spawn_subagent": 1,
+}
 MOST_TURNS = 8
 """A task ends when so many calls were answered, whatever the model feels like."""
 
@@ -61,6 +72,8 @@ class Appetite:
     large: float = 0.05
     agents: float = 0.5
     """Of the calls of sessions that may make agents."""
+    verbs: dict[str, int] = field(default_factory=lambda: dict(VERBS))
+    """How often each tool for agents is called, against the others."""
 
 
 class Mind:
@@ -74,6 +87,10 @@ class Mind:
         self.appetite = Appetite()
         self.wrong = said
         """Told when a request carries what none may."""
+        self.policies: dict[str, ProviderPolicy] = {}
+        """How every worker makes requests; empty but for what a workload puts there."""
+        self.asked = 0
+        """Requests that were sent."""
         self._calls = 0
         self._texts = 0
 
@@ -120,17 +137,23 @@ class Mind:
         """A call about agents, some of which exist; the model guesses their numbers."""
         rng, prompt = self.rng, f"task {self._calls}"
         someone = {"agent_id": rng.choice((0, 1, 1, 2, 3))}
-        asked: tuple[tuple[str, dict[str, Any], int], ...] = (
-            ("subagent_spawn", {"prompt": prompt}, 6),
-            ("subagent_fork", {"prompt": rng.choice((prompt, ""))}, 2),
-            ("subagent_send_message", {**someone, "prompt": prompt, "interrupt": rng.random() < 0.3}, 4),
-            ("subagent_await", {"timeout_s": rng.choice((0, 5, 30))}, 5),
-            ("subagent_cancel", someone, 2),
-            ("subagent_prune", {"all": True}, 1),
-            ("subagent_list", {"all": True}, 1),
-        )
-        name, arguments, _ = rng.choices(asked, [weight for _, _, weight in asked])[0]
-        return name, arguments
+        verbs = self.appetite.verbs
+        name = rng.choices(list(verbs), list(verbs.values()))[0]
+        match name:
+            case "subagent_spawn" | "spawn_subagent":
+                return name, {"prompt": prompt}
+            case "subagent_fork":
+                return name, {"prompt": rng.choice((prompt, ""))}
+            case "subagent_send_message":
+                return name, {**someone, "prompt": prompt, "interrupt": rng.random() < 0.3}
+            case "subagent_await":
+                return name, {"timeout_s": rng.choice((0, 5, 30))}
+            case "subagent_watchdog":
+                return name, {**someone, "interval_s": rng.choice((2, 3, 60)), "cancel": rng.random() < 0.2}
+            case "subagent_cancel":
+                return name, someone
+            case _:
+                return name, {"all": True}
 
 
 def _outputs_since_input(items: Sequence[Item]) -> int:
@@ -156,6 +179,7 @@ class SimModels:
     async def stream(self, provider: str, prompt: Prompt, budget: HttpBudget) -> AsyncIterator[ModelEvent]:
         mind = self._mind
         self._look_at(prompt)
+        mind.asked += 1
         mind.trace.note(self._machine, "asks", f"items={len(prompt.input)}")
         await asyncio.sleep(mind.rng.uniform(0.01, 0.5))
         fault = self._fault()
@@ -168,9 +192,17 @@ class SimModels:
         if fault == "cut":
             mind.trace.note(self._machine, "cut")
             raise RetryableModelError("the stream ended early")
-        usage = {"input_tokens": 10, "cached_input_tokens": 0, "output_tokens": 2}
         mind.trace.note(self._machine, "answers", len(events))
-        yield Completed("resp", {**usage, "reasoning_output_tokens": 0, "total_tokens": 12}, None)
+        yield Completed("resp", self._usage(), None)
+
+    def _usage(self) -> dict[str, int] | None:
+        """What the response cost; a few do not say."""
+        rng = self._mind.rng
+        if rng.random() < 0.05:
+            return None
+        given, said = rng.choice((10, 60)), rng.choice((2, 30, 100))
+        usage = {"input_tokens": given, "cached_input_tokens": 5, "output_tokens": said}
+        return {**usage, "reasoning_output_tokens": 0, "total_tokens": given + said}
 
     def _fault(self) -> str:
         mind = self._mind

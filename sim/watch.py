@@ -27,11 +27,16 @@ from orchestrator.core.state import Call, Phase, State
 from orchestrator.core.stored import decode_entry
 from orchestrator.runtime.ports import CallSite
 from orchestrator.runtime.runner import Runner
+from sim.accounts import Accounts
+from sim.admissions import Admissions
+from sim.deadlines import Deadlines
 from sim.double import EPOCH_S, Double
+from sim.inherited import Place, text_of, unlike
 from sim.invariants import Broken, Violation
 from sim.ledger import Ledger, Run
 from sim.loop import SimLoop
 from sim.network import session_of, sessions_of
+from sim.queued import Waiting, waiting
 from tests.core.auditor import Audit
 
 TRUST_S = 4.1
@@ -43,17 +48,23 @@ class Seen:
     """One session as far as its log was read."""
 
     pool: str
+    tree: str
     seq: int = 0
     head: bytes = GENESIS
     epoch: int = 0
     cursor: int = 0
+    tip: int = 0
+    queue: list[Waiting] = field(default_factory=list)
+    """What lies behind the cursor."""
+    lease_ms: float | None = None
+    claim: str = ""
     state: State = field(default_factory=State)
     entries: list[Entry] = field(default_factory=list)
     audit: Audit = field(default_factory=Audit)
     running: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     """Decisions to start, by call."""
-    heads: dict[int, bytes] = field(default_factory=dict)
-    shut: bool = False
+    at: dict[int, Place] = field(default_factory=dict)
+    """Where the log stood behind each entry."""
 
 
 class Watch:
@@ -67,9 +78,16 @@ class Watch:
         self.sessions: dict[str, Seen] = {}
         self.rewinds: list[tuple[float, float]] = []
         """(to, at): what was written between is lost."""
+        self.revoked: dict[str, float] = {}
+        """When each claim was taken from its holder, who knows nothing of it yet."""
         self.taken: defaultdict[str, list[float]] = defaultdict(list)
         """When each submission was put into a queue, by its id."""
         self.trees: dict[str, tuple[RegistryView, int]] = {}
+        self.members: defaultdict[str, dict[str, Seen]] = defaultdict(dict)
+        """The sessions of each tree."""
+        self.deadlines = Deadlines(loop.time, double, keys, self.broken)
+        self.accounts = Accounts(loop.time, double, keys, self.broken)
+        self.admissions = Admissions(loop.time, self.broken)
         self.violation: Violation | None = None
         self.commits = 0
         self.peace_s = 0.0
@@ -95,6 +113,8 @@ class Watch:
 
     def wrote(self, name: str, args: Sequence[Any], reply: Any) -> None:
         code = reply[0] if isinstance(reply, list) and reply else b""
+        if name == "admit" and code == b"OK":
+            self.admissions.admitted(args)
         if code == b"CORRUPT":
             self.broken("no_crash", f"{name} found {reply[1:]}")
         if code == b"QUARANTINED":
@@ -109,20 +129,31 @@ class Watch:
         if name == "submit":
             self.taken[str(args[3 + int(args[2]) + 4])].append(self._loop.time())
         if name == "claim":
+            self._not_robbed(session, args)
             self._alone(session, args)
+        if name == "revoke":
+            self._revoked(args)
         for other in sessions_of(args):
             self.look(other)
         if name in ("commit", "create"):
             self._tree(session)
+        if name in ("commit", "create", "raise_limits", "fire"):
+            tree = self.sessions[session].tree
+            self.accounts.look(tree, self.members[tree])
 
     def look(self, session: str) -> None:
         """Reads what is new of one session, and checks where it stands."""
         data = self._double.hash(self.keys.session(session))
         if not data:
             return
-        seen = self.sessions.setdefault(session, Seen(data[b"pool"].decode()))
+        if session not in self.sessions:
+            made = self.sessions[session] = Seen(data[b"pool"].decode(), data[b"tree"].decode())
+            self.members[made.tree][session] = made
+        seen = self.sessions[session]
         self._read_log(session, seen, data)
         self._place(session, seen, data)
+        self._read_queue(session, seen, data)
+        self.deadlines.look(session, seen)
 
     def _read_log(self, session: str, seen: Seen, data: dict[bytes, bytes]) -> None:
         epoch = int(data.get(b"epoch", b"0"))
@@ -159,9 +190,10 @@ class Watch:
             seen.audit.read(replace(entry, payload=resolve(entry.payload, lambda _: "large")))
         except AssertionError as error:
             self.broken("log", f"session {session}, entry {stored.seq}: {error}")
+        self.deadlines.entry(session, seen.state, entry)
         seen.state = evolve(seen.state, entry, stored.seq)
         seen.seq, seen.head = stored.seq, head
-        seen.heads[stored.seq] = head
+        seen.at[stored.seq] = Place(head, seen.state.history)
         seen.entries.append(entry)
         self._facts(session, seen, entry)
 
@@ -170,17 +202,32 @@ class Watch:
             fact = entry.payload
             if fact["kind"] == "call" and fact["phase"] == Phase.RUNNING:
                 seen.running[fact["call_id"]] += 1
+            elif fact["kind"] == "forked":
+                self._inherited(session, fact)
+            elif fact["kind"] == "request_ended":
+                self.accounts.request_ended(session, seen.tree, fact)
             elif fact["kind"] == "task_ended" and (left := self._runs_of_the_log(session)):
                 self.broken("stopped", f"{session}: the task ended while {[run.call_id for run in left]} run")
         elif entry.type == RESPONSE_ITEM and entry.payload.get("type") in OUTPUT_KINDS:
             self._output(session, entry.payload["call_id"], str(entry.payload["output"]))
+
+    def _inherited(self, session: str, fact: Mapping[str, Any]) -> None:
+        """A fork names an entry of its parent, and begins with what was said there."""
+        parent = self.sessions[fact["parent"]["session"]]
+        content = text_of(self._double, self.keys, parent.tree, fact["content"])
+        if wrong := unlike(parent.at.get(fact["parent"]["seq"]), fact, content):
+            self.broken("forks", f"{session}: {wrong}")
 
     def _runs_of_the_log(self, session: str) -> list[Run]:
         """Runs that this branch of the log decided on: a lost branch's die when their worker learns of it."""
         return [run for run in self._ledger.running(session) if self._ours(run)]
 
     def _ours(self, run: Run) -> bool:
-        return not run.lost and run.began_s > self.went_back_s
+        return not run.lost and run.began_s > self.went_back_s and not self._unaware(run.claim)
+
+    def _unaware(self, claim: str) -> bool:
+        """Whether a claim was revoked so lately that its holder may go on; nothing of it is written."""
+        return self._loop.time() < self.revoked.get(claim, -100.0) + TRUST_S
 
     def _output(self, session: str, call_id: str, output: str) -> None:
         runs = self._ledger.by_call.get((session, call_id), [])
@@ -206,6 +253,21 @@ class Watch:
                 "cursor", f"session {session}: from {seen.cursor} to {cursor}, the queue ends at {tip}"
             )
         seen.cursor = cursor
+        seen.lease_ms, seen.claim = lease, data.get(b"claim", b"").decode()
+
+    def _read_queue(self, session: str, seen: Seen, data: dict[bytes, bytes]) -> None:
+        tip = int(data.get(b"sq", b"0"))
+        if tip != seen.tip:
+            after = max(seen.tip, seen.cursor)
+            for entry_id, fields in self._double.stream_after(self.keys.sq(session), after):
+                entry = waiting(entry_id, fields)
+                seen.queue.append(entry)
+                self.deadlines.queued(entry)
+            seen.tip = tip
+        if seen.queue and seen.queue[0].n <= seen.cursor:
+            seen.queue = [entry for entry in seen.queue if entry.n > seen.cursor]
+        told = int(data.get(b"regular", b"0")), int(data.get(b"interrupts", b"0"))
+        self.accounts.inbox(session, seen, told)
 
     # ── the tree ──────────────────────────────────────────────────────────────────────────────
 
@@ -244,11 +306,32 @@ class Watch:
                 "cancelled", f"agent {message['agent_id']} is canceled, {[r.call_id for r in left]} run"
             )
 
-    # ── what runs ─────────────────────────────────────────────────────────────────────────────
+    # ── who may ─────────────────────────────────────────────────────────────────────────────
+
+    def _not_robbed(self, session: str, args: Sequence[Any]) -> None:
+        """Called before the session is looked at: what is known of it is what the claim met."""
+        seen = self.sessions.get(session)
+        if seen is None or seen.lease_ms is None or seen.claim == _claim_of(args):
+            return
+        left_ms = seen.lease_ms - (EPOCH_S + self._loop.time()) * 1000
+        if left_ms > 1.0:
+            self.broken("leases", f"{session} was taken {left_ms:.0f} ms before its lease ran out")
+
+    def _revoked(self, args: Sequence[Any]) -> None:
+        for session in sessions_of(args):
+            seen = self.sessions.get(session)
+            if seen is None or not seen.claim:
+                continue
+            if not self._double.hash(self.keys.session(session))[b"claim"]:
+                self.revoked[seen.claim] = self._loop.time()
 
     def _alone(self, session: str, args: Sequence[Any]) -> None:
-        claim = str(args[3 + int(args[2]) + 3])
-        old = [run for run in self._ledger.running(session) if run.claim != claim]
+        claim = _claim_of(args)
+        old = [
+            run
+            for run in self._ledger.running(session)
+            if run.claim != claim and not self._unaware(run.claim)
+        ]
         if old and self._loop.time() > self.went_back_s + TRUST_S:
             self.broken("alone", f"{session} was claimed while {[run.call_id for run in old]} run")
 
@@ -289,6 +372,9 @@ class Watch:
         """Redis holds what it held at `to_s`: everything is read anew."""
         self.rewinds.append((to_s, self._loop.time()))
         known, self.sessions, self.trees = self.sessions, {}, {}
+        self.members.clear()
+        self.accounts.went_back()
+        self.admissions.went_back()
         for session in known:
             self.look(session)
 
@@ -317,6 +403,14 @@ class Watch:
         deadline_s = self.next_deadline_s()
         return 0.0 if deadline_s is None else self._loop.time() - max(deadline_s, self.peace_s)
 
+    def late_awaits(self) -> list[str]:
+        """Sessions with an await that has outlived its deadline, though all faults are over."""
+        return [
+            f"{session}: an await is {late_s:.0f} s behind its deadline"
+            for session, seen in self.sessions.items()
+            if (late_s := self.deadlines.overdue(seen.state, self.peace_s)) > 30.0
+        ]
+
     def resting(self) -> list[str]:
         """Sessions that are not at rest, each with the reason."""
         found = []
@@ -329,6 +423,11 @@ class Watch:
             if seen.state.task is not None:
                 found.append(f"{session} has the task {seen.state.task.id} ({seen.state.status})")
         return found
+
+
+def _claim_of(args: Sequence[Any]) -> str:
+    """The claim's id, of a call of `claim`."""
+    return str(args[3 + int(args[2]) + 3])
 
 
 __all__ = ["EVENT_MSG", "Seen", "Watch"]

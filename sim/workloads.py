@@ -12,10 +12,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
+from orchestrator.broker.admission import Limits
 from orchestrator.core.settings import TreeRules
+from orchestrator.core.state import State
+from orchestrator.runtime.ports import ProviderPolicy
 from sim.machines import Site
 from sim.nemesis import Nemesis
 from sim.people import Diary, Person
+
+ENOUGH = {"tokens": 5_000, "cost": 50_000, "requests": 20, "wall": 3_600_000}
+"""What is added to budgets at the end, as often as they are spent."""
 
 
 @dataclass
@@ -45,11 +51,24 @@ class Stage:
         return found
 
     async def answer_all(self) -> None:
+        """Whatever waits for people gets it: answers, budgets, an end of trees where a watchdog barks."""
         if self.janitor is None:
             self.janitor = Person(self.site, "janitor", Random(self.rng.getrandbits(64)), self.diary)
-        for session, call_id in self.open_approvals():
-            task = self.janitor.does(self.janitor.decides(session, "exec", call_id, "denied"), "answers")
-            await asyncio.wait([task])
+        janitor, told = self.janitor, []
+        told += [janitor.decides(session, "exec", call, "denied") for session, call in self.open_approvals()]
+        told += [janitor.adds(tree, ENOUGH) for tree in self.trees_that(lambda state: state.tree.paused)]
+        told += [janitor.shuts(tree) for tree in self.trees_that(lambda state: state.tree.watchdogs)]
+        for act in told:
+            await asyncio.wait([janitor.does(act, "answers")])
+
+    def trees_that(self, hold: Callable[[State], object]) -> list[str]:
+        """Trees some session of which is in such a state, unless they are closed or being closed."""
+        watch = self.site.watch
+        found = dict.fromkeys(seen.tree for seen in watch.sessions.values() if hold(seen.state))
+        return [tree for tree in found if not watch.sessions[tree].state.closing]
+
+
+PROVIDER = "openai"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +124,91 @@ async def tree(stage: Stage) -> None:
         await asyncio.wait([person.does(person.shuts(session), "shuts")])
 
 
+async def budgets(stage: Stage) -> None:
+    """A tree with little to spend, and somebody who adds to it, sometimes too late."""
+    rng, person = stage.rng, stage.person()
+    stage.site.mind.appetite.asks = 0.05
+    few = {
+        "tokens": rng.choice((200, 600, 2_000)),
+        "requests": rng.choice((2, 4, 9)),
+        "cost": rng.choice((1_000, 4_000)),
+        "wall": rng.choice((4_000, 20_000)),
+    }
+    given = dict(rng.sample(sorted(few.items()), rng.choice((1, 1, 2))))
+    rules = TreeRules(slots=4, spawned=6, depth=2, await_floor_s=1.0, await_cap_s=60.0, budgets=given)
+    session = await _born(stage, person, "never", agents=True, tree_rules=rules)
+    other = stage.person()
+    adds = [other.does(_adds(other, stage, session, sorted(few)), "adds")]
+    await _used(stage, person, session, rng.choice((2, 4)))
+    await asyncio.wait(adds)
+
+
+async def _adds(person: Person, stage: Stage, session: str, kinds: list[str]) -> None:
+    for _ in range(stage.rng.choice((0, 1, 3))):
+        await asyncio.sleep(stage.rng.uniform(0.5, 10.0))
+        kind = stage.rng.choice(kinds)
+        if kind != "cost":
+            await person.adds(session, {kind: stage.rng.choice((1, ENOUGH[kind] // 10))})
+
+
+async def watchdogs(stage: Stage) -> None:
+    """Agents that remind themselves and each other every few seconds, and change their minds about it."""
+    rng, person = stage.rng, stage.person()
+    stage.site.mind.appetite.verbs |= {"subagent_watchdog": 12, "subagent_cancel": 1}
+    rules = TreeRules(
+        slots=3, spawned=3, depth=1, await_floor_s=1.0, await_cap_s=20.0, watchdog_floor_s=1.0, watchdogs=2
+    )
+    session = await _born(stage, person, "never", agents=True, tree_rules=rules)
+    await _used(stage, person, session, rng.choice((1, 3)))
+    await asyncio.sleep(rng.choice((0.0, 10.0)))
+
+
+async def forks(stage: Stage) -> None:
+    """A session that is compacted, and forks itself and its forks."""
+    rng, person = stage.rng, stage.person()
+    stage.site.mind.appetite.verbs |= {"subagent_fork": 15, "subagent_spawn": 2}
+    stage.site.mind.appetite.large = 0.3
+    person.habits |= {"compact": 4}
+    rules = TreeRules(slots=4, spawned=5, depth=3, await_floor_s=1.0, await_cap_s=30.0)
+    session = await _born(stage, person, "never", agents=True, tree_rules=rules)
+    await _used(stage, person, session, rng.choice((2, 4)))
+
+
+async def compactions(stage: Stage) -> None:
+    """A session that is compacted again and again, also in the middle of things."""
+    person = stage.person()
+    person.habits |= {"compact": 8, "interrupt": 2}
+    steer = stage.rng.choice(("replace", "steer"))
+    await _used(stage, person, await _born(stage, person, "never", on_user_input=steer), 6)
+
+
+async def waits(stage: Stage) -> None:
+    """Agents that wait for each other and for people, for hours."""
+    rng, person = stage.rng, stage.person()
+    stage.site.mind.appetite.verbs |= {"subagent_await": 20, "spawn_subagent": 3}
+    stage.site.mind.appetite.asks = 0.5
+    floor = rng.choice((1.0, 300.0))
+    rules = TreeRules(slots=4, spawned=4, depth=2, await_floor_s=floor, await_cap_s=7_200.0)
+    expires = rng.choice((None, 5_400_000))
+    facts = {"agents": True, "tree_rules": rules, "approval_timeout_ms": expires}
+    session = await _born(stage, person, "untrusted", **facts)
+    await _used(stage, person, session, rng.choice((1, 3)))
+
+
+async def limits(stage: Stage) -> None:
+    """Sessions that share a provider which allows them little."""
+    rng = stage.rng
+    allowed = Limits(requests_per_minute=rng.choice((12, 30)), tokens_per_minute=rng.choice((None, 4_000)))
+    stage.site.mind.policies[PROVIDER] = ProviderPolicy(limits=allowed, max_output_tokens=100)
+    people = [stage.person() for _ in range(rng.choice((1, 2, 3)))]
+    plays = [person.does(_alone(stage, person), "works") for person in people]
+    await asyncio.wait(plays)
+
+
+async def _alone(stage: Stage, person: Person) -> None:
+    await person.works(await _born(stage, person, "never"), stage.rng.choice((2, 4)))
+
+
 async def _visits(stage: Stage, person: Person, session: str) -> None:
     await person.works(session, stage.rng.choice((1, 3, 5)))
     if stage.rng.random() < 0.4:
@@ -128,4 +232,5 @@ async def _used(stage: Stage, person: Person, session: str, acts: int) -> None:
     await asyncio.wait(used)
 
 
-WORKLOADS = {play.__name__: Workload(play.__name__, play) for play in (single, approvals, several, tree)}
+PLAYS = (single, approvals, several, tree, budgets, watchdogs, forks, compactions, waits, limits)
+WORKLOADS = {play.__name__: Workload(play.__name__, play) for play in PLAYS}

@@ -161,6 +161,8 @@ class World:
                 watch.broken("rest", "; ".join(watch.resting()))
             if (late_s := watch.latest_timer_s()) > 30.0:
                 watch.broken("deadlines", f"a timer is {late_s:.1f} s late")
+            if late := watch.late_awaits():
+                watch.broken("awaits", "; ".join(late))
             await stage.answer_all()
             self.lulls.skip(current_lane())
             await asyncio.sleep(LOOK_S)

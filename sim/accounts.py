@@ -1,0 +1,211 @@
+"""A tree's counters and budgets, held against the logs of its sessions after every write.
+
+The broker counts slots, spawns, letters and money in flat fields. Everything that is counted there
+can be told from the sessions themselves: from their states, and from the letters that lie in
+their queues. So each count has a second, independent one here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.broker.keys import Keys
+from orchestrator.core.draft import BUDGET_TIMER
+from orchestrator.core.tokens import Usage
+from orchestrator.runtime.budget import Accounting, Price
+from sim.double import EPOCH_S, Double
+
+if TYPE_CHECKING:
+    from sim.watch import Seen
+
+KINDS = ("tokens", "cost", "requests")
+PRICE = Price(input=1.25, cached_input=0.125, output=10.0)
+ACCOUNTING = Accounting({"gpt-5": PRICE}, max_output_tokens=100)
+"""What every simulated worker knows of costs."""
+
+Amount = tuple[int, int, int]
+"""Tokens, millionths of the currency, requests."""
+NOTHING: Amount = (0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Money:
+    """A tree's budgets as Redis has them."""
+
+    spent: Amount
+    held: Amount
+    limits: tuple[int | None, ...]
+    reserved: Mapping[str, Amount]
+    """By `<session>:<request>`."""
+    used: Amount
+    """By all agents together."""
+
+    @classmethod
+    def of(cls, fields: Mapping[bytes, bytes]) -> Money:
+        reserved = {name[2:].decode(): _amount(text) for name, text in _named(fields, b"r:")}
+        return cls(
+            _counts(fields, "spent"),
+            _counts(fields, "held"),
+            tuple(_limit(fields, kind) for kind in KINDS),
+            reserved,
+            _sum(_amount(text) for _, text in _named(fields, b"u:")),
+        )
+
+
+class Accounts:
+    """The rules of one simulation's counters."""
+
+    def __init__(
+        self, now_s: Callable[[], float], double: Double, keys: Keys, broken: Callable[[str, str], None]
+    ) -> None:
+        self._now_s = now_s
+        self._double = double
+        self._keys = keys
+        self._broken = broken
+        self._amounts: dict[str, Amount] = {}
+        """What was last reserved for each request; those that Redis lost are reserved anew."""
+        self._spent: dict[str, Amount] = {}
+        self._reserved: dict[str, Mapping[str, Amount]] = {}
+
+    def went_back(self) -> None:
+        """All logs are read anew."""
+        self._spent, self._reserved = {}, {}
+
+    def request_ended(self, session: str, tree: str, fact: Mapping[str, Any]) -> None:
+        """A log says that a request ended: what it used is spent from here on."""
+        used = self._used(f"{session}:{fact['n']}", fact)
+        self._spent[tree] = _sum((self._spent.get(tree, NOTHING), used))
+
+    def _used(self, request: str, fact: Mapping[str, Any]) -> Amount:
+        if fact["outcome"] == "waiting":
+            return NOTHING
+        if not fact.get("usage"):
+            return self._amounts.get(request, NOTHING)
+        usage = Usage.of(fact["usage"])
+        return usage.total_tokens, PRICE.cost(usage), 1
+
+    # ── after every write ─────────────────────────────────────────────────────────────────────
+
+    def inbox(self, session: str, seen: Seen, told: tuple[int, int]) -> None:
+        """The depths are those of the letters that wait, in the queue and in the state."""
+        depths = [0, 0]
+        for entry in seen.queue:
+            depths[entry.lane] += entry.counted
+        for mail in seen.state.tree.inbox:
+            depths[mail.interrupt] += 1
+        if told != tuple(depths):
+            self._broken("inbox", f"{session}: {told} are told, {tuple(depths)} wait")
+
+    def look(self, tree: str, members: Mapping[str, Seen]) -> None:
+        """Everything that is counted for one tree."""
+        fields = self._double.hash(self._keys.agents(tree))
+        if not fields:
+            return
+        self._slots(tree, fields, members)
+        self._spawned(tree, fields, members)
+        money = Money.of(fields)
+        self._adds_up(tree, money, members)
+        self._within(tree, fields, money)
+        self._waiting(tree, fields, money, members)
+
+    def _slots(self, tree: str, fields: Mapping[bytes, bytes], members: Mapping[str, Seen]) -> None:
+        held = sum(seen.state.tree.slot for seen in members.values())
+        paid = sum(entry.slot for seen in members.values() for entry in seen.queue)
+        counted = int(fields.get(b"slots", b"0"))
+        if counted != held + paid:
+            self._broken(
+                "slots", f"{tree}: {counted} are counted, {held} held by agents and {paid} by letters"
+            )
+
+    def _spawned(self, tree: str, fields: Mapping[bytes, bytes], members: Mapping[str, Seen]) -> None:
+        counted, limit = int(fields.get(b"spawned", b"0")), fields.get(b"limit:spawned")
+        made = len(members) - 1
+        if counted != made or (limit is not None and made > int(limit)):
+            self._broken("spawned", f"{tree}: {counted} are counted, {made} were made, {limit!r} may be")
+
+    def _adds_up(self, tree: str, money: Money, members: Mapping[str, Seen]) -> None:
+        self._amounts.update(money.reserved)
+        in_flight = {
+            f"{session}:{seen.state.task.request.n}"
+            for session, seen in members.items()
+            if seen.state.task is not None and seen.state.task.request is not None
+        }
+        if money.reserved.keys() != in_flight:
+            told = f"reserved for {sorted(money.reserved)}, in flight are {sorted(in_flight)}"
+            self._broken("budget", f"{tree}: {told}")
+        held, spent = _sum(money.reserved.values()), self._spent.get(tree, NOTHING)
+        if money.held != held:
+            self._broken("budget", f"{tree}: {money.held} are held, {held} reserved")
+        if not money.spent == money.used == spent:
+            told = f"{money.spent} are spent, {money.used} by agents, {spent} by the logs"
+            self._broken("budget", f"{tree}: {told}")
+
+    def _within(self, tree: str, fields: Mapping[bytes, bytes], money: Money) -> None:
+        """What is in flight fits, or was begun when nothing else was: so that is all that can be too much."""
+        # After Redis went back, what is reserved then is nothing new.
+        known = self._reserved.get(tree, money.reserved)
+        self._reserved[tree] = money.reserved
+        for request in money.reserved.keys() - known.keys():
+            amount = money.reserved[request]
+            for kind, spent, held, limit, own in zip(
+                KINDS, money.spent, money.held, money.limits, amount, strict=True
+            ):
+                over = limit is not None and (spent >= limit or (held > own and spent + held > limit))
+                if over:
+                    told = f"{request} begins with {spent} {kind} spent and {held} held of {limit}"
+                    self._broken("overshoot", f"{tree}: {told}")
+            if self._wall_is_over(fields):
+                self._broken("overshoot", f"{tree}: {request} begins when the tree's time is over")
+
+    def _wall_is_over(self, fields: Mapping[bytes, bytes]) -> bool:
+        limit_ms = _limit(fields, "wall")
+        now_ms = int((EPOCH_S + self._now_s()) * 1000)
+        return limit_ms is not None and now_ms - int(fields[b"wall_from"]) > limit_ms + 1
+
+    def _waiting(
+        self, tree: str, fields: Mapping[bytes, bytes], money: Money, members: Mapping[str, Seen]
+    ) -> None:
+        """Whoever sleeps for room is on a list that somebody will wake, or is being woken."""
+        by_reserved = fields.get(b"wait:reserved", b"").decode().split()
+        by_spent = fields.get(b"wait:spent", b"").decode().split()
+        if by_reserved and not money.reserved:
+            self._broken("room", f"{tree}: {by_reserved} wait for room, and nothing is reserved")
+        for session, seen in members.items():
+            listed = f"{session}:{BUDGET_TIMER}" in (*by_reserved, *by_spent)
+            if seen.state.tree.paused and not listed and not self._woken(session, seen):
+                self._broken("room", f"{session} sleeps for {seen.state.tree.paused} and nobody will wake it")
+
+    def _woken(self, session: str, seen: Seen) -> bool:
+        timers = self._keys.timers(self._keys.shard_of(session))
+        due_ms = self._double.scored(timers, f"{session}:{BUDGET_TIMER}")
+        fired = any(entry.kind == "timer" and entry.id == BUDGET_TIMER for entry in seen.queue)
+        return fired or (due_ms is not None and due_ms <= (EPOCH_S + self._now_s()) * 1000 + 1)
+
+
+def _named(fields: Mapping[bytes, bytes], prefix: bytes) -> Iterable[tuple[bytes, bytes]]:
+    return ((name, value) for name, value in fields.items() if name.startswith(prefix))
+
+
+def _counts(fields: Mapping[bytes, bytes], name: str) -> Amount:
+    tokens, cost, requests = (int(fields.get(f"{name}:{kind}".encode(), b"0")) for kind in KINDS)
+    return tokens, cost, requests
+
+
+def _limit(fields: Mapping[bytes, bytes], kind: str) -> int | None:
+    limit = fields.get(f"limit:{kind}".encode())
+    return None if limit is None else int(limit)
+
+
+def _amount(text: bytes) -> Amount:
+    tokens, cost, requests = map(int, text.split())
+    return tokens, cost, requests
+
+
+def _sum(amounts: Iterable[Amount]) -> Amount:
+    total = [0, 0, 0]
+    for amount in amounts:
+        for place, part in enumerate(amount):
+            total[place] += part
+    return total[0], total[1], total[2]

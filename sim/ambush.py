@@ -1,0 +1,124 @@
+"""Commands that lie in a socket until the worst moment for them to arrive.
+
+A network may hold a message back for as long as it likes. A campaign of chance alone seldom
+holds the one message that matters, to the one moment that matters; each ambush here does, and
+does nothing that a network could not.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from asyncio import Future
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from sim.machines import Site
+from sim.network import Sent, session_of
+
+SLOW_S = 3.5
+"""A commit that takes longer outlives its sender's trust in the claim."""
+
+
+@dataclass
+class Ambush(ABC):
+    """One command of one machine, and the command of somebody else that lets it go."""
+
+    site: Site
+    rng: Random
+    victim: str
+    cuts: Callable[[str, float, float], None]
+    """Told a machine, and from when on and for how long it is to reach nobody."""
+    session: str = ""
+    held: tuple[Sent, Future[Any]] | None = None
+
+    @abstractmethod
+    def holds(self, sent: Sent) -> bool:
+        """Whether this is the command that is to be late."""
+
+    @abstractmethod
+    def caught(self) -> None:
+        """The command is held: what is its sender to think?"""
+
+    @abstractmethod
+    def frees(self, sent: Sent, reply: Any) -> float | None:
+        """After what somebody else did: in how many seconds the command arrives; None if not yet."""
+
+    def takes(self, sent: Sent, future: Future[Any]) -> bool:
+        """Takes a command off the network, or lets it pass."""
+        if self.held is not None or sent.machine != self.victim or not self.holds(sent):
+            return False
+        self.session, self.held = session_of(sent.name, sent.args), (sent, future)
+        self.site.trace.note("nemesis", "holds", sent.lane, sent.name, self.session[-4:])
+        self.caught()
+        return True
+
+    def saw(self, sent: Sent, reply: Any) -> bool:
+        """Looks at a command that took effect; True if the ambush is over."""
+        if self.held is None or session_of(sent.name, sent.args) != self.session:
+            return False
+        after = self.frees(sent, reply) if _done(reply) else None
+        if after is None:
+            return False
+        self.lets_go(after)
+        return True
+
+    def lets_go(self, after_s: float = 0.0) -> None:
+        """What is held arrives."""
+        if self.held is not None:
+            self.site.network.deliver(*self.held, after_s)
+            self.held = None
+
+
+class LateCommit(Ambush):
+    """A holder's commit arrives just when another worker was given the session, and has written nothing."""
+
+    def holds(self, sent: Sent) -> bool:
+        return sent.name == "commit"
+
+    def caught(self) -> None:
+        assert self.held is not None
+        self.site.network.loses(self.held[1])
+        # Else it sends the step again, and there is nothing left to be late.
+        self.cuts(self.victim, 0.0, 14.0)
+
+    def frees(self, sent: Sent, reply: Any) -> float | None:
+        return self.rng.uniform(0.0, 0.002) if sent.name == "claim" and sent.machine != self.victim else None
+
+
+class LateClaim(Ambush):
+    """A claim arrives when somebody else has the session, and his renewals have been lost for a while."""
+
+    def holds(self, sent: Sent) -> bool:
+        return sent.name == "claim"
+
+    def caught(self) -> None:
+        assert self.held is not None
+        self.site.network.loses(self.held[1])
+
+    def frees(self, sent: Sent, reply: Any) -> float | None:
+        if sent.name != "claim":
+            return None
+        self.cuts(sent.machine, self.rng.uniform(0.1, 1.9), 5.0)
+        return self.rng.uniform(3.05, 5.9)
+
+
+class SlowCommit(Ambush):
+    """A commit is on its way while a timer of its session fires: what it ends, or sets anew, is due."""
+
+    def holds(self, sent: Sent) -> bool:
+        if sent.name != "commit":
+            return False
+        soon = self.site.watch.deadlines.within(session_of(sent.name, sent.args), SLOW_S)
+        return not soon.isdisjoint(arg for arg in sent.args if isinstance(arg, str))
+
+    def caught(self) -> None:
+        self.site.loop.on(self.site.network.lane, self.lets_go, after=SLOW_S)
+
+    def frees(self, sent: Sent, reply: Any) -> float | None:
+        return 0.0 if sent.name == "fire" else None
+
+
+def _done(reply: Any) -> bool:
+    return isinstance(reply, list) and bool(reply) and reply[0] == b"OK"
