@@ -13,10 +13,9 @@ from typing import Any
 
 import orjson
 
+from orchestrator.core.rules_model import MOST_CALLS
 from orchestrator.model.stub.script import Answer, Call, Step, StubRequest, Text
 
-A_RESPONSE = 100
-"""Calls that the core lets one response make."""
 MOMENT_MS = 60.0
 _ORDER = re.compile(r"Make (\d+) agents")
 
@@ -49,7 +48,7 @@ class TreeScript:
         made = sum(item.get("name") == "subagent_spawn" for item in items)
         if made < wanted:
             spawn = Call("subagent_spawn", {"prompt": "Say that you are done."})
-            return Step(items=(spawn,) * min(A_RESPONSE, wanted - made))
+            return Step(items=(spawn,) * min(MOST_CALLS, wanted - made))
         awaits = [orjson.loads(i["output"]) for i in items if str(i.get("output")).startswith('{"timed_out"')]
         last = awaits[-1] if awaits else {"injected": True}
         if last["injected"] or last["waiting"] or last["ready"]:

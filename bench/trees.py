@@ -97,7 +97,7 @@ async def _wide(running: Fleet, count: int) -> list[Figure]:
             running.hire(32)
         await _merged(events, count)
         merged_s = time.monotonic() - began
-    note = f"{count} calls, 100 to a response (the most that one may make), from submission; one worker"
+    note = f"{count:,} calls of one response, from submission; one worker"
     done = "all run, awaited and merged by their root; two workers, their start included"
     return [
         Figure("children created", count / made_s, "/s", at_least(300), note=note),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -19,6 +20,9 @@ from orchestrator.tools.subagents.logs import page
 from orchestrator.tools.subagents.port import LogUnreadable, Tree
 
 REFRESH = "refresh with subagent_list"
+NUMBERS_AT_ONCE = 64
+"""Calls that are looked at to tell how many agents will be made: a look at a thousand, a thousand times, costs
+more than to ask again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +100,8 @@ async def _making(
 ) -> c.Making:
     _within_limit(prompt)
     task = asking.state.task
-    same = [call for call in task.calls if call.name == asking.call.name] if task is not None else []
-    wanted = sum(call.phase is Phase.PROPOSED for call in same)
+    following = islice(task.calls.open, NUMBERS_AT_ONCE) if task is not None else ()
+    wanted = sum(call.name == asking.call.name and call.phase is Phase.PROPOSED for call in following)
     number, session, path = await asking.tree.reserve(
         f"{asking.state.requests}:{asking.call.call_id}", wanted
     )
