@@ -21,8 +21,8 @@ from orchestrator.tools.subagents.port import LogUnreadable, Tree
 
 REFRESH = "refresh with subagent_list"
 NUMBERS_AT_ONCE = 64
-"""Calls that are looked at to tell how many agents will be made: a look at a thousand, a thousand times, costs
-more than to ask again."""
+"""Calls that are looked at to tell how many agents will be made: asking again costs less than a look at a
+thousand, a thousand times."""
 
 
 @dataclass(frozen=True, slots=True)
