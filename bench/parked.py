@@ -30,6 +30,9 @@ from orchestrator.wiring import session_pool
 
 _SAMPLE = 200
 _AT_ONCE = 16
+_LULL_S = 0.3
+"""Of the second between two looks: none of them is over before, none begins within."""
+_GLANCE_S = 0.02
 _EACH_KIB = 8.0
 _BESIDE = frozenset({"rollout", "snapshot"})
 """Key types that the target leaves out: they grow with the work, not with the waiting."""
@@ -169,12 +172,32 @@ async def _park(running: Fleet, session: SessionId) -> None:
 async def watch(running: Fleet, seconds: float) -> Watched:
     """Looks on for so long, after a moment in which what was begun may end."""
     await asyncio.sleep(1.0)
-    commands, costs, began = await _commands(running), running.costs(), time.monotonic()
+    first = await _lull(running)
+    costs, began = running.costs(), time.monotonic()
     await asyncio.sleep(seconds)
-    more, spent = await _commands(running) - commands, running.costs()
-    wall_s = time.monotonic() - began
+    spent, wall_s = running.costs(), time.monotonic() - began
+    last = await _lull(running)
+    rate = (last.commands - first.commands) / (last.since - first.since)
     shares = {part: (spent[part].own_s - costs[part].own_s) / wall_s for part in ("redis", "worker")}
-    return Watched(more / wall_s, shares["redis"], shares["worker"])
+    return Watched(rate, shares["redis"], shares["worker"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Lull:
+    """A moment between two looks: what was asked until then, and when the last look ended."""
+
+    commands: int
+    since: float
+
+
+async def _lull(running: Fleet) -> _Lull:
+    """Waits for one: a worker asks in bursts, and a watch that cuts one in two counts a burst too many."""
+    asked, since = await _commands(running), 0.0
+    while not since or time.monotonic() - since < _LULL_S:
+        await asyncio.sleep(_GLANCE_S)
+        if (now := await _commands(running)) != asked:
+            asked, since = now, time.monotonic()
+    return _Lull(asked, since)
 
 
 async def _commands(running: Fleet) -> int:

@@ -26,6 +26,8 @@ _WIDE = ("max_active_subagents=2000", "agents.max_spawned=2000", "model_context_
 _SAMPLE = 60
 _TREE = 100
 """Agents of one parked tree, its root counted."""
+_WATCH_S = 5.0
+"""As long as from one heartbeat of a worker to the next."""
 
 
 async def run(lab: Lab, quick: bool) -> list[Figure]:
@@ -149,7 +151,7 @@ async def _rebuilt(running: Fleet, agents: int) -> list[Figure]:
 async def _parked(running: Fleet, trees: int) -> list[Figure]:
     """Roots that await, agents that wait for a person; a worker looks on."""
     running.hire(32)
-    alone = await watch(running, 2.0)
+    alone = await watch(running, _WATCH_S)
     running.dismiss_workers()
     before = await used_kib(running)
     made = [await families.family(running, session_pool(running.settings), _TREE - 1) for _ in range(trees)]
@@ -158,7 +160,7 @@ async def _parked(running: Fleet, trees: int) -> list[Figure]:
     total = trees * _TREE
     grown = (await used_kib(running) - before) / total
     running.hire(32)
-    with_them, claims = await watch(running, 4.0), await held(running)
+    with_them, claims = await watch(running, _WATCH_S), await held(running)
     weights = await _weights(running, [root for root, _ in made], children)
     running.dismiss_workers()
     note = (
