@@ -6,15 +6,16 @@ share one stored copy. A log that begins with it needs nothing else of the paren
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import orjson
 
-from orchestrator.core.blobs import is_reference, references, resolve
+from orchestrator.core.blobs import REFERENCE, is_reference, references, resolve
 from orchestrator.core.history import CALL_KINDS, INHERITED, OUTPUT_KINDS, Item, for_model
 
 TextOf = Callable[[str], str | None]
+_ELSEWHERE = (f'"{REFERENCE}"'.encode(), f'"{INHERITED}"'.encode())
 
 
 def bequest(history: Iterable[Item], without: frozenset[str]) -> str:
@@ -25,6 +26,20 @@ def bequest(history: Iterable[Item], without: frozenset[str]) -> str:
 
 def _is_of(item: Item, calls: frozenset[str]) -> bool:
     return item.get("type") in CALL_KINDS | OUTPUT_KINDS and item.get("call_id") in calls
+
+
+def whole(history: Sequence[Item]) -> bool:
+    """Whether nothing of a conversation stands elsewhere: then a model reads it as it is.
+
+    Every model request asks this of all that was said, so the encoder looks and no loop does. It may
+    be told no by a text that only speaks of such things.
+    """
+    try:
+        text = orjson.dumps(history, default=dict)
+    except orjson.JSONEncodeError:
+        # Whoever sends it will find out, too, and says so in words of its own.
+        return False
+    return not any(word in text for word in _ELSEWHERE)
 
 
 def opened(history: Iterable[Item], text_of: TextOf) -> Iterator[Item]:

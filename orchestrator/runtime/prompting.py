@@ -12,7 +12,7 @@ from orchestrator.broker.texts import Texts
 from orchestrator.core.compaction import compaction_input
 from orchestrator.core.history import for_model, since
 from orchestrator.core.ids import TreeId
-from orchestrator.core.inheritance import needed, opened
+from orchestrator.core.inheritance import needed, opened, whole
 from orchestrator.core.state import Request, Response, State, Task
 from orchestrator.model.request import Item, Prompt
 from orchestrator.runtime.instructions import BASE_INSTRUCTIONS
@@ -52,10 +52,11 @@ def build_prompt(
     """What request `request` says. `text_of` gives a stored text by its hash."""
     compact = request.purpose == "compact"
     settings = _task(state).settings
+    said = conversation(state, request, known)
     return Prompt(
         model=settings.model,
         instructions=state.facts.base_instructions or BASE_INSTRUCTIONS,
-        input=list(opened(conversation(state, request, known), text_of)),
+        input=said if whole(said) else list(opened(said, text_of)),
         tools=() if compact else tools,
         effort=settings.effort,
         summary=settings.summary,
@@ -72,6 +73,8 @@ async def fetch_texts(texts: Texts, tree: TreeId, items: Sequence[Item]) -> None
 
     A text that is not stored any more stays unknown, and is asked for once.
     """
+    if whole(items):
+        return
     asked: set[str] = set()
     while missing := needed(items, texts.get) - asked:
         asked |= missing

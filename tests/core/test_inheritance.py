@@ -1,0 +1,39 @@
+"""What of a conversation stands elsewhere, and has to be fetched before a model can read it."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from orchestrator.core.history import INHERITED, user_message
+from orchestrator.core.inheritance import opened, whole
+
+REFERENCE = {"$blob": "ab", "bytes": 5000}
+
+
+def output(text: Any) -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": "c1", "output": text}
+
+
+def test_conversation_of_plain_items_is_whole_and_is_what_a_model_reads() -> None:
+    said = [user_message("hello"), output('{"inherited": "$blob"}'), MappingProxyType(output("x"))]
+    assert whole(said)
+    assert list(opened(said, lambda _: None)) == said
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        output(REFERENCE),
+        output([{"type": "input_image", "image_url": MappingProxyType(REFERENCE)}]),
+        {"type": INHERITED, "content": "[]"},
+        {"type": INHERITED, "content": REFERENCE},
+        output("\ud800"),
+    ],
+)
+def test_conversation_is_not_whole_with_something_that_stands_elsewhere_or_cannot_be_told(
+    item: dict[str, Any],
+) -> None:
+    assert not whole([user_message("hello"), item])
