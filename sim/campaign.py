@@ -36,12 +36,16 @@ class Report:
         self.failures += [outcome for outcome in outcomes if outcome.violation]
 
     def __str__(self) -> str:
-        cpu = max(self.cpu_s, 1e-9)
+        wall_s, cpu_s = max(self.wall_s, 1e-9), max(self.cpu_s, 1e-9)
+        each = f"{self.commits / max(self.outcomes, 1):.1f} commits and"
+        each += f" {self.commands / max(self.outcomes, 1):.0f} commands each"
         return (
-            f"{self.outcomes} seeds, {self.commits} commits, {self.commands} commands, "
-            f"{self.simulated_s / 3600:.1f} simulated hours in {self.wall_s:.1f} s: "
-            f"{self.outcomes / cpu:.1f} schedules and {self.commits / cpu:.0f} commits "
-            f"a second of one core's time; {len(self.failures)} failures"
+            f"{self.outcomes:,} schedules, {self.commits:,} commits ({each}), "
+            f"{self.simulated_s / 3600:.1f} simulated hours; {len(self.failures)} failures\n"
+            f"{self.wall_s:.1f} s by the clock: {self.outcomes / wall_s:.1f} schedules/s, "
+            f"{self.commits / wall_s:.0f} commits/s\n"
+            f"{self.cpu_s:.1f} s of processor time: {self.outcomes / cpu_s:.1f} schedules/s and "
+            f"{self.commits / cpu_s:.0f} commits/s for one core"
         )
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.resources import files
 from random import Random
 from typing import Any
@@ -259,20 +260,21 @@ def scripts() -> dict[str, Any]:
     return _SCRIPTS
 
 
+@lru_cache(maxsize=10_000)
+def _session_in(key: str) -> str:
+    """The session whose hash is at a key, or ''."""
+    kind, _, session = key.partition("}:")[2].partition(":")
+    return session if kind == "session" else ""
+
+
 def sessions_of(args: Sequence[Any]) -> list[str]:
     """All sessions whose hash is among a script's keys."""
-    tails = (str(key).partition("}:")[2].partition(":") for key in _keys(tuple(args)))
-    return list(dict.fromkeys(session for kind, _, session in tails if kind == "session"))
+    return [session for session in dict.fromkeys(map(_session_in, _keys(tuple(args)))) if session]
 
 
 def session_of(name: str, args: tuple[Any, ...] | Sequence[Any]) -> str:
     """The session that a command is about, or ''."""
-    for key in _keys(tuple(args)):
-        _, _, tail = str(key).partition("}:")
-        kind, _, session = tail.partition(":")
-        if kind == "session":
-            return session
-    return ""
+    return next(filter(None, map(_session_in, _keys(tuple(args)))), "")
 
 
 def _told(name: str, args: tuple[Any, ...], reply: Any, error: Any) -> tuple[Any, ...]:

@@ -68,24 +68,31 @@ class Scripting:
         command = self._commands.get(name)
         if command is None:
             raise ResponseError(f"ERR unknown command {name!r}")
-        reply = command(*[word if isinstance(word, bytes) else b"%.17g" % word for word in words])
+        for word in words:
+            if type(word) is not bytes:
+                words = tuple([word if type(word) is bytes else b"%.17g" % word for word in words])
+                break
+        reply = command(*words)
         kind = type(reply)
         if kind is bytes or kind is int:
             return reply
-        if kind is list:
-            return self._table([self._known(item) for item in reply])
+        if kind is Status:
+            return self._status(reply)
         return self._known(reply)
 
+    def _status(self, reply: Status) -> Any:
+        """A table that no script changes."""
+        found = self._statuses.get(reply)
+        if found is None:
+            found = self._statuses[reply] = self._table({b"ok": bytes(reply)})
+        return found
+
     def _known(self, reply: Any) -> Any:
-        """As Lua has it: nothing is false there, and a status is a table."""
+        """As Lua has it: what is missing is false there."""
         if reply is None:
             return False
-        if isinstance(reply, list):
-            return self._table([self._known(item) for item in reply])
-        if isinstance(reply, Status):
-            if reply not in self._statuses:
-                self._statuses[reply] = self._table({b"ok": bytes(reply)})
-            return self._statuses[reply]
+        if type(reply) is list:
+            return self._table([part if type(part) is bytes else self._known(part) for part in reply])
         return reply
 
     def _told(self, reply: Any) -> Any:

@@ -10,6 +10,7 @@ Knows a clock and nothing of sessions. `tests/sim/test_sim_double.py` compares i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 from redis.exceptions import ResponseError
@@ -64,7 +65,7 @@ class Store:
         return self.values.pop(key, None) is not None
 
     def _of(self, kind: type[Kind], key: bytes) -> Kind | None:
-        value = self.found(key) if self._expires_s else self.values.get(key)
+        value = self.values.get(key) if key not in self._expires_s else self.found(key)
         if value is None or type(value) is kind:
             return value
         raise ResponseError(WRONG_TYPE)
@@ -84,7 +85,7 @@ class Store:
         return gone
 
     def do_type(self, key: bytes) -> Status:
-        value = self.found(key) if self._expires_s else self.values.get(key)
+        value = self.values.get(key) if key not in self._expires_s else self.found(key)
         return NO_TYPE if value is None else _TYPES[type(value)]
 
     def do_exists(self, *keys: bytes) -> int:
@@ -141,10 +142,10 @@ class Store:
 
     def do_hmget(self, key: bytes, *names: bytes) -> list[bytes | None]:
         fields = self._of(dict, key)
-        return [None] * len(names) if fields is None else [fields.get(name) for name in names]
+        return [None] * len(names) if fields is None else list(map(fields.get, names))
 
     def do_hgetall(self, key: bytes) -> list[bytes]:
-        return [part for pair in (self._of(dict, key) or {}).items() for part in pair]
+        return list(chain.from_iterable((self._of(dict, key) or {}).items()))
 
     def do_hkeys(self, key: bytes) -> list[bytes]:
         return list(self._of(dict, key) or ())
