@@ -1,14 +1,16 @@
-"""Open connections to one provider, in lanes.
+"""Open connections to one provider, in lanes of one.
 
 httpx's pool looks at every connection whenever a request begins or ends, and asks the
 kernel about each idle one; with hundreds of sessions on one pool that alone is most of a
-turn's CPU. So the connections are dealt out to small pools, and a request
-takes the least busy one. This module knows sockets and pools, not what is said on them.
+turn's CPU. So each connection has a pool of its own, and a request takes the one that came
+free last. This module knows sockets and pools, not what is said on them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
@@ -20,53 +22,60 @@ from orchestrator.model.provider import Provider
 _KEEPALIVE_S = 30.0
 """Below what servers commonly keep an idle connection for: who closes first must be us."""
 
-_LANE_CONNECTIONS = 8
-"""At 300 sessions, pools of 8 cost a turn a third of the CPU that one pool does."""
-
 
 class _Lane:
-    __slots__ = ("busy", "transport")
+    __slots__ = ("busy", "free_since", "transport")
 
     def __init__(self, transport: httpx.AsyncHTTPTransport) -> None:
         self.transport = transport
         self.busy = 0
+        self.free_since = 0.0
 
 
 class Connections:
     """The sockets of one provider; bound to one event loop."""
 
     def __init__(self, provider: Provider) -> None:
-        self._max_lanes = max(1, provider.max_connections // _LANE_CONNECTIONS)
-        self._lane_limit = -(-provider.max_connections // self._max_lanes)
+        self._max_lanes = max(1, provider.max_connections)
         self._verification = _verification(provider)
         self._proxy = provider.proxy
         self._lanes: list[_Lane] = []
+        self._free: deque[_Lane] = deque()
+        """The one that came free last is at the end."""
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[httpx.AsyncHTTPTransport]:
         """Lends a transport for one exchange, from sending the request to closing its response."""
-        lane = self._least_busy()
+        lane = self._best()
         lane.busy += 1
         try:
             yield lane.transport
         finally:
             lane.busy -= 1
+            await self._let_go(lane)
 
-    def _least_busy(self) -> _Lane:
-        lane = min(self._lanes, key=_busy, default=None)
-        if lane is None or (lane.busy >= self._lane_limit and len(self._lanes) < self._max_lanes):
-            lane = self._new_lane()
-            self._lanes.append(lane)
-        return lane
+    def _best(self) -> _Lane:
+        if self._free:
+            return self._free.pop()
+        if len(self._lanes) < self._max_lanes:
+            self._lanes.append(self._new_lane())
+            return self._lanes[-1]
+        # Its pool keeps the request until the connection is free.
+        return min(self._lanes, key=_busy)
+
+    async def _let_go(self, lane: _Lane) -> None:
+        """Keeps a lane for the next request, and closes the one that none has wanted for too long."""
+        if lane.busy:
+            return
+        lane.free_since = asyncio.get_running_loop().time()
+        self._free.append(lane)
+        if lane.free_since - self._free[0].free_since > _KEEPALIVE_S:
+            unused = self._free.popleft()
+            self._lanes.remove(unused)
+            await unused.transport.aclose()
 
     def _new_lane(self) -> _Lane:
-        # Both limits alike: the pool counts busy connections against the idle ones' limit
-        # and would otherwise close connections that were about to be used again.
-        limits = httpx.Limits(
-            max_connections=self._lane_limit,
-            max_keepalive_connections=self._lane_limit,
-            keepalive_expiry=_KEEPALIVE_S,
-        )
+        limits = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=_KEEPALIVE_S)
         return _Lane(
             httpx.AsyncHTTPTransport(
                 verify=self._verification, limits=limits, proxy=self._proxy, trust_env=False

@@ -1,0 +1,62 @@
+"""Which connection a request is lent: one that is free, the one used last; never one more than allowed."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import httpx
+import pytest
+
+from orchestrator.model.connections import Connections
+from orchestrator.model.provider import Provider
+
+KEPT_S = 30.0
+
+
+def connections(most: int = 8) -> Connections:
+    return Connections(Provider("openai", "http://localhost", max_connections=most))
+
+
+async def lent(among: Connections, at_once: int) -> list[httpx.AsyncHTTPTransport]:
+    """Transports that so many exchanges side by side are lent; the last one ends first."""
+    async with AsyncExitStack() as stack:
+        return [await stack.enter_async_context(among.lend()) for _ in range(at_once)]
+
+
+async def test_exchange_gets_the_connection_that_came_free_last() -> None:
+    among = connections()
+    first, second = await lent(among, 2)
+    assert first is not second
+    assert await lent(among, 1) == [first]
+    assert await lent(among, 2) == [first, second]
+    await among.aclose()
+
+
+async def test_exchanges_beyond_the_limit_share_the_least_busy_connection() -> None:
+    among = connections(2)
+    transports = await lent(among, 4)
+    assert len(set(transports)) == 2
+    assert transports[2] is not transports[3]
+    assert set(await lent(among, 2)) == set(transports), "both are free again"
+    await among.aclose()
+
+
+async def test_connection_that_nobody_wants_any_more_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    among, closed, late_s = connections(), list[httpx.AsyncHTTPTransport](), 0.0
+    loop = asyncio.get_running_loop()
+    clock, close = loop.time, httpx.AsyncHTTPTransport.aclose
+
+    async def noted(transport: httpx.AsyncHTTPTransport) -> None:
+        closed.append(transport)
+        await close(transport)
+
+    monkeypatch.setattr(loop, "time", lambda: clock() + late_s, raising=False)
+    monkeypatch.setattr(httpx.AsyncHTTPTransport, "aclose", noted)
+    first, second = await lent(among, 2)
+    assert await lent(among, 1) == [first]
+    late_s = KEPT_S + 1
+    assert await lent(among, 1) == [first]
+    assert closed == [second]
+    await among.aclose()
+    assert closed == [second, first]
