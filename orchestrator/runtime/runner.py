@@ -260,6 +260,8 @@ class Runner:
         if not released and release != "keep" and not self._arrivals.unread:
             released = await self._give_back(release)
         if released:
+            # Whom the commit woke is asked for first, and answered while the file is written.
+            await self._ports.sleep(0)
             await self._copies.export()
             self._cache.keep(self.claim.session, self._copies.left())
             return Ended.PARKED if release == "park" else Ended.YIELDED
