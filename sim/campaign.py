@@ -6,6 +6,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 
@@ -54,17 +55,30 @@ def run_batch(
 ) -> tuple[list[Outcome], float]:
     """Runs seeds one after the other in this process; their outcomes and the CPU seconds that they took."""
     began = time.process_time()
-    # When garbage is collected must not depend on what ran before: each simulation clears up behind itself.
-    gc.collect()
-    gc.freeze()
+    with _garbage_kept(), opened() as double:
+        outcomes = [World(seed, double, workload).run(traced=traced) for seed in seeds]
+    return outcomes, time.process_time() - began
+
+
+@contextmanager
+def _garbage_kept() -> Iterator[None]:
+    """Each simulation clears up behind itself: when that happens must not depend on what ran before."""
+    frozen = gc.get_freeze_count() > 0
+    if not frozen:
+        _freeze()
     gc.disable()
     try:
-        with opened() as double:
-            outcomes = [World(seed, double, workload).run(traced=traced) for seed in seeds]
+        yield
     finally:
         gc.enable()
-        gc.unfreeze()
-    return outcomes, time.process_time() - began
+        if not frozen:
+            gc.unfreeze()
+
+
+def _freeze() -> None:
+    """What a process has imported is not looked through again behind each of thousands of simulations."""
+    gc.collect()
+    gc.freeze()
 
 
 def campaign(
@@ -81,7 +95,7 @@ def campaign(
 
 def _done(seeds: range, processes: int, workload: str | None) -> Iterator[tuple[list[Outcome], float]]:
     batches = (seeds[at : at + BATCH] for at in range(0, len(seeds), BATCH))
-    with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
+    with ProcessPoolExecutor(processes, mp_context=get_context("fork"), initializer=_freeze) as pool:
         running: set[Future[tuple[list[Outcome], float]]] = set()
         for batch in batches:
             running.add(pool.submit(run_batch, batch, workload))

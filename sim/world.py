@@ -32,6 +32,8 @@ REST_WITHIN_S = 240.0
 """Of simulated time, from the last fault until everything has come to rest."""
 MOST_STEPS = 400_000
 LOOK_S = 0.5
+SHOWN_WITHIN_S = 8.0
+"""What the last commit shows has reached everybody who follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,19 @@ class World:
         await self.workload.play(stage)
         await raging
         stage.answering = True
-        watch, looks = self.site.watch, int(REST_WITHIN_S / LOOK_S)
+        looks = int(REST_WITHIN_S / LOOK_S)
+        resting = False
+        while not resting:
+            looks = await self._come_to_rest(stage, looks)
+            # What was shown last is on its way to those who follow; a timer may wake somebody meanwhile.
+            await asyncio.sleep(SHOWN_WITHIN_S)
+            resting = not self.site.watch.resting()
+        self._finished = True
+        self.loop.stop()
+
+    async def _come_to_rest(self, stage: Stage, looks: int) -> int:
+        """Until every session is at rest; how many looks are left of those that may be taken."""
+        watch = self.site.watch
         while watch.resting():
             looks -= 1
             if not looks:
@@ -166,10 +180,7 @@ class World:
             await stage.answer_all()
             self.lulls.skip(current_lane())
             await asyncio.sleep(LOOK_S)
-        # What was shown last is still on the way to those who follow.
-        await asyncio.sleep(8.0)
-        self._finished = True
-        self.loop.stop()
+        return looks
 
 
 class _Told(logging.Handler):
