@@ -284,6 +284,11 @@ class CloseCalls:
 
 
 @dataclass(frozen=True, slots=True)
+class TellChildren:
+    """The next of the children that are to end are told, as many as a commit carries."""
+
+
+@dataclass(frozen=True, slots=True)
 class TookOver:
     """A new claim found work that its predecessor had begun.
 
@@ -343,6 +348,7 @@ Command = (
     | CallFinished
     | Stopped
     | CloseCalls
+    | TellChildren
     | TookOver
     | TaskRefused
     | TimerFired

@@ -12,6 +12,7 @@ from typing import assert_never
 from orchestrator.core import commands as c
 from orchestrator.core.draft import Decision, Draft
 from orchestrator.core.rules_calls import assessed, finished
+from orchestrator.core.rules_cancelling import tell_next
 from orchestrator.core.rules_ending import go_on
 from orchestrator.core.rules_mail import mail_arrived
 from orchestrator.core.rules_model import begin_request, item_completed, response_broken, response_completed
@@ -65,6 +66,8 @@ def _apply(draft: Draft, command: c.Command) -> None:
             stopped(draft, command)
         case c.CloseCalls():
             go_on(draft)
+        case c.TellChildren():
+            tell_next(draft)
         case c.TookOver():
             took_over(draft, command)
         case c.TaskRefused():

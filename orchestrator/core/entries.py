@@ -203,6 +203,16 @@ def children_changed(agent_ids: list[int], **changes: Any) -> Entry:
     return fact("children_changed", agent_ids=agent_ids, changes=changes)
 
 
+def to_end(agent_ids: list[int], reason: str) -> Entry:
+    """These children are to be told to end, in this order, as one commit after the other can."""
+    return fact("to_end", agent_ids=agent_ids, reason=reason)
+
+
+def told_to_end(count: int) -> Entry:
+    """So many of the children that were to be told, the first, have been."""
+    return fact("told_to_end", count=count)
+
+
 def mail_received(mail: Json) -> Entry:
     """A letter that waits until the model can be given it."""
     return fact("mail", mail=mail)

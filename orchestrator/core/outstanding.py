@@ -55,14 +55,21 @@ class CloseCalls:
     """What ran of the task is stopped; its open calls are to be closed, and with the last of them it ends."""
 
 
-Work = OweRequest | FollowRequest | AssessCall | RunCall | StopAll | CloseCalls
+@dataclass(frozen=True, slots=True)
+class TellChildren:
+    """The next of the children that are to end are to be told."""
+
+
+Work = OweRequest | FollowRequest | AssessCall | RunCall | StopAll | CloseCalls | TellChildren
 
 
 def outstanding(state: State, rules: Rules) -> tuple[Work, ...]:
     """The work owed, in the order to start it in; empty when nothing can go on without news."""
-    task = state.task
-    if task is None:
-        return ()
+    telling: tuple[Work, ...] = (TellChildren(),) if state.tree.to_end else ()
+    return (*telling, *(_of_task(state, state.task, rules) if state.task is not None else ()))
+
+
+def _of_task(state: State, task: Task, rules: Rules) -> tuple[Work, ...]:
     if task.stopping:
         return (CloseCalls() if task.ending else StopAll(task.stopping),)
     work: list[Work] = [RunCall(call.call_id, call.epoch) for call in task.running]

@@ -12,10 +12,11 @@ from orchestrator.core.draft import SLOTS, Draft, Draw
 from orchestrator.core.mail_delivery import forget_children, tell_inbox
 from orchestrator.core.rules_approval import routed_answer
 from orchestrator.core.rules_await import woken
+from orchestrator.core.rules_cancelling import begin_canceling, heard_end
 from orchestrator.core.rules_ending import stop
 from orchestrator.core.rules_helper import helper_done
 from orchestrator.core.rules_people import interrupt_below
-from orchestrator.core.rules_standing import begin_canceling, came_to_rest, change, heard_end, tell_ended
+from orchestrator.core.rules_standing import came_to_rest, change, tell_ended
 from orchestrator.core.rules_task import begin_mail_task, start_next, wants_turn
 
 

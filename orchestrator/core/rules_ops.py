@@ -11,9 +11,9 @@ from orchestrator.core.commands import Submitted
 from orchestrator.core.context import instructions_item
 from orchestrator.core.draft import Draft
 from orchestrator.core.rules_approval import answer
+from orchestrator.core.rules_cancelling import cancel_children
 from orchestrator.core.rules_ending import stop
 from orchestrator.core.rules_people import cancel_agent, interrupt_below, message_agent
-from orchestrator.core.rules_standing import cancel_children
 from orchestrator.core.rules_task import (
     begin_task,
     bookmarked,

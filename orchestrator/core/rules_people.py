@@ -14,7 +14,7 @@ from orchestrator.core.agent_views import MESSAGE_BYTES, card_of, one_line
 from orchestrator.core.commands import Submitted, Target
 from orchestrator.core.draft import Draft, Letter, TreeEvent
 from orchestrator.core.mail_delivery import inbox_event
-from orchestrator.core.rules_standing import expect_ends, mark_and_tell
+from orchestrator.core.rules_cancelling import cancel_line
 from orchestrator.protocol.ops import CancelAgent, MessageAgent
 
 REASON_CHARS = 200
@@ -56,10 +56,7 @@ def cancel_agent(draft: Draft, command: Submitted, op: CancelAgent) -> None:
     if target is None:
         return
     reason = one_line(op.reason, REASON_CHARS) or f"cancelled by {command.who or 'a person'}"
-    for agent in (target, *command.agents[1:]):
-        if not agent.finished:
-            mark_and_tell(draft, agent.session, agent.agent_id, reason, agent.record)
-    expect_ends(draft, [agent.agent_id for agent in (target, *command.agents[1:]) if not agent.finished])
+    cancel_line(draft, target, command.agents[1:], reason)
 
 
 def _target(draft: Draft, command: Submitted, agent_id: int) -> Target | None:
@@ -81,8 +78,8 @@ def interrupt_below(draft: Draft, key: str) -> None:
     """
     for child in draft.state.tree.children.values():
         if child.status != "canceled":
-            told = f"{key}:{child.agent_id}"
-            draft.tree.letters.append(Letter(child.session, "interrupt", _from(draft), told, interrupt=True))
+            told, when = f"{key}:{child.agent_id}", {"at_ms": draft.moment.at_ms}
+            draft.tree.letters.append(Letter(child.session, "interrupt", when, told, interrupt=True))
 
 
 def _from(draft: Draft) -> dict[str, Any]:

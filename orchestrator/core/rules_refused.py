@@ -13,6 +13,7 @@ from orchestrator.core import entries as e
 from orchestrator.core.draft import SLOTS, SPAWNED, Draft
 from orchestrator.core.rules_approval import reject
 from orchestrator.core.rules_budget import pause, unpriced
+from orchestrator.core.rules_cancelling import pass_over
 from orchestrator.core.rules_ending import fail
 from orchestrator.core.rules_mail import cancel, mail_arrived
 from orchestrator.core.rules_standing import pruned_mark, watchdog_timer
@@ -41,8 +42,12 @@ def commit_refused(draft: Draft, command: c.CommitRefused) -> None:
             _call_refused(draft, call_id, _why(command))
         case c.TimerFired(id):
             _watchdog_refused(draft, id)
+        case c.TellChildren():
+            pass_over(draft, command.detail)
         case c.BeginRequest() if command.reason in {"budget_spent", "budget_reserved"}:
             pause(draft, command)
+        case c.TellChildren():
+            pass_over(draft, command.detail)
         case c.BeginRequest() if command.reason == "budget_unpriced":
             fail(draft, unpriced(draft.task.settings.model))
         case c.BeginRequest():

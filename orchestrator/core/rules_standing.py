@@ -1,4 +1,4 @@
-"""An agent's own standing in its tree: how it begins, rests, and is cancelled.
+"""An agent's own standing in its tree: how it begins, and how it comes to rest.
 
 Roots have no standing. Each change is an entry of the agent's own log, an event of the
 tree log for its parent and the root, and a field of the registry, all in one commit. A
@@ -8,15 +8,12 @@ slot is given back by the very commit that ends the work.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.core import entries as e
-from orchestrator.core.agent_views import card_of, child_summary, record_of, summary_of, told_result
+from orchestrator.core.agent_views import card_of, record_of, summary_of, told_result
 from orchestrator.core.draft import (
-    REAP_BELOW_TIMER,
-    REAP_MS,
-    REAP_TIMER,
     SLOTS,
     Draft,
     Draw,
@@ -24,7 +21,7 @@ from orchestrator.core.draft import (
     TreeEvent,
 )
 from orchestrator.core.history import Item
-from orchestrator.core.mail_delivery import inbox_event, take, watchers
+from orchestrator.core.mail_delivery import inbox_event, watchers
 from orchestrator.core.tree import ACTIVE
 
 _STATUS_AFTER = {"completed": "ready", "failed": "failed", "canceled": "canceled"}
@@ -180,75 +177,7 @@ def heading(draft: Draft, item: Item) -> None:
             return
 
 
-# ── cancelling ────────────────────────────────────────────────────────────────────────────────
-
-
-def begin_canceling(draft: Draft, reason: str) -> bool:
-    """From here on nothing starts in this agent; False if it was cancelled before.
-
-    The caller stops what runs. Mail that nobody will read any more leaves the inbox.
-    """
-    tree = draft.state.tree
-    if tree.canceling:
-        return False
-    draft.add(e.agent_changed(canceling=reason or "canceled"))
-    take(draft, tree.inbox)
-    end_watchdogs(draft)
-    cancel_children(draft, reason)
-    return True
-
-
-def cancel_children(draft: Draft, reason: str) -> None:
-    """Every child is marked and told, and does the same to its own: below a finished one, some may work."""
-    children = draft.state.tree.children.values()
-    ending = [child for child in children if child.status != "canceled" and not child.ending]
-    for child in ending:
-        shown = child_summary(draft.state.facts, child)
-        mark_and_tell(draft, child.session, child.agent_id, reason, shown)
-    expect_ends(draft, [child.agent_id for child in ending])
-
-
-def expect_ends(draft: Draft, agent_ids: Sequence[int]) -> None:
-    """From here on these agents, as far as they are children, owe word of their end.
-
-    The timers are for those that cannot give it: whose worker renews its claim and does nothing
-    else, or whose pool nobody serves any more.
-    """
-    owing = [id for id in agent_ids if id in draft.state.tree.children]
-    if len(owing) < len(agent_ids):
-        draft.set_timer(REAP_BELOW_TIMER, draft.moment.at_ms + REAP_MS)
-    if owing:
-        draft.add(e.children_changed(owing, ending=True))
-        draft.set_timer(REAP_TIMER, draft.moment.at_ms + REAP_MS)
-
-
-def heard_end(draft: Draft, agent_id: int) -> None:
-    """A child has ended as it was told to."""
-    if draft.state.tree.children[agent_id].ending:
-        draft.add(e.child_changed(agent_id, ending=False))
-        if not draft.state.tree.ending_children:
-            draft.clear_timer(REAP_TIMER)
-
-
-def mark_and_tell(
-    draft: Draft, session: str, agent_id: int, reason: str, shown: Mapping[str, Any] | None = None
-) -> None:
-    """The mark holds from this commit on; the letter makes the agent stop what runs."""
-    payload = {"from": card_of(draft.state), "at_ms": draft.moment.at_ms, "reason": reason}
-    key = f"cancel:{draft.state.facts.agent_id}:{agent_id}"
-    draft.tree.letters.append(Letter(session, "cancel", payload, key, interrupt=True))
-    draft.tree.summary[mark_of(agent_id)] = "1"
-    message: dict[str, Any] = {
-        "type": "subagent_lifecycle",
-        "event": "updated",
-        "agent_id": agent_id,
-        "session_id": session,
-    }
-    if shown is not None:
-        message["subagent"] = dict(shown)
-    targets = tuple(dict.fromkeys((draft.state.facts.session_id, draft.state.facts.tree_id)))
-    about = {"agent_id": agent_id, "marked": True}
-    draft.tree.events.append(TreeEvent(draft.task_id, message, targets, about=about))
+# ── marks and watchdogs ───────────────────────────────────────────────────────────────────────
 
 
 def mark_of(agent_id: int) -> str:

@@ -14,10 +14,14 @@ from orchestrator.core.draft import SLOTS, Draft, Draw, Letter, TreeEvent
 from orchestrator.core.mail_delivery import forget_children, inbox_event, take
 from orchestrator.core.narrowing import Widening
 from orchestrator.core.rules_await import await_agents, finish
+from orchestrator.core.rules_cancelling import cancel_line, mark_and_tell
 from orchestrator.core.rules_making import make
-from orchestrator.core.rules_standing import expect_ends, mark_and_tell, pruned_mark, watchdog_timer
+from orchestrator.core.rules_standing import pruned_mark, watchdog_timer
 from orchestrator.core.state import Call
 from orchestrator.core.tree import ROOT, Watchdog
+
+MOST_PRUNED = 256
+"""By one call: each is an event of the tree log, and may be a letter and a mark."""
 
 
 def agent_call(draft: Draft, call: Call, asked: c.AgentAssessment) -> None:
@@ -156,11 +160,8 @@ def watchdog_fired(draft: Draft, watchdog: Watchdog) -> None:
 
 def _cancel(draft: Draft, call: Call, asked: c.CancelAgent) -> None:
     """Marks and tells the agent and all below it; each reports when what it ran is dead."""
-    active = [target for target in (asked.target, *asked.below) if not target.finished]
     reason = one_line(asked.reason, 200) or "canceled"
-    for target in active:
-        mark_and_tell(draft, target.session, target.agent_id, reason, target.record)
-    expect_ends(draft, [target.agent_id for target in active])
+    active = cancel_line(draft, asked.target, asked.below, reason)
     described = _described(draft, asked.target)
     names = (
         "session_id",
@@ -173,13 +174,15 @@ def _cancel(draft: Draft, call: Call, asked: c.CancelAgent) -> None:
         "initial_message_count",
     )
     result: dict[str, Any] = {name: described.get(name) for name in names}
-    result["canceling"] = [target.agent_id for target in active]
+    result["canceling"] = active
     finish(draft, call, _dumps(result))
 
 
 def _prune(draft: Draft, call: Call, asked: c.Prune) -> None:
-    gone = [target for target in asked.targets if target.finished or not asked.completed_only]
-    skipped = [target for target in asked.targets if target not in gone]
+    chosen = [target for target in asked.targets if target.finished or not asked.completed_only]
+    skipped = [target for target in asked.targets if target not in chosen]
+    gone, left = chosen[:MOST_PRUNED], len(chosen[MOST_PRUNED:])
+    errors = [f"at most {MOST_PRUNED} at once: {left} are left, ask again for them"] if left else []
     for target in gone:
         _take_off(draft, target)
     forget_children(draft, [t.agent_id for t in gone if t.agent_id in draft.state.tree.children])
@@ -188,12 +191,12 @@ def _prune(draft: Draft, call: Call, asked: c.Prune) -> None:
         "pruned": [target.session for target in gone],
         "skipped_active": [target.session for target in skipped],
         "unknown": list(asked.unknown),
-        "errors": [],
+        "errors": errors,
         "counts": {
             "pruned": len(gone),
             "skipped_active": len(skipped),
             "unknown": len(asked.unknown),
-            "errors": 0,
+            "errors": len(errors),
         },
     }
     finish(draft, call, _dumps(result))

@@ -111,6 +111,10 @@ class TreeView:
     started_ms: int = 0
     canceling: str = ""
     """Why it was cancelled. From here on nothing starts, and the end is told when all below it has ended."""
+    to_end: tuple[int, ...] = ()
+    """Children that are to end and were not told yet: they are more than one commit tells."""
+    end_reason: str = ""
+    """Why they are to end."""
     ended: bool = False
     """After a cancel: it has said that nothing of it, or below it, is left."""
     pruned: bool = False
@@ -130,8 +134,8 @@ class TreeView:
 
     @property
     def ending_children(self) -> bool:
-        """Whether some child was told to end and has not yet said that it has."""
-        return any(child.ending for child in self.children.values())
+        """Whether some child is to end and has not yet said that it has."""
+        return bool(self.to_end) or any(child.ending for child in self.children.values())
 
 
 # ── folding ───────────────────────────────────────────────────────────────────────────────────
@@ -162,6 +166,14 @@ def _children_changed(tree: TreeView, payload: Payload) -> TreeView:
     return replace(tree, children=children)
 
 
+def _to_end(tree: TreeView, payload: Payload) -> TreeView:
+    return replace(tree, to_end=tuple(payload["agent_ids"]), end_reason=payload["reason"])
+
+
+def _told_to_end(tree: TreeView, payload: Payload) -> TreeView:
+    return replace(tree, to_end=tree.to_end[payload["count"] :])
+
+
 def _mail(tree: TreeView, payload: Payload) -> TreeView:
     return replace(tree, inbox=(*tree.inbox, Mail(**payload["mail"])))
 
@@ -186,6 +198,8 @@ TREE_STEPS: Mapping[str, Callable[[TreeView, Payload], TreeView]] = {
     "child": _child,
     "child_changed": _child_changed,
     "children_changed": _children_changed,
+    "to_end": _to_end,
+    "told_to_end": _told_to_end,
     "mail": _mail,
     "mail_taken": _mail_taken,
     "watchdog": _watchdog,
@@ -198,6 +212,7 @@ def decode_tree(wire: Payload) -> TreeView:
     """The view that a snapshot holds."""
     nested = {
         "children": {int(id): Child(**child) for id, child in wire["children"].items()},
+        "to_end": tuple(wire["to_end"]),
         "inbox": tuple(Mail(**mail) for mail in wire["inbox"]),
         "watchdogs": {int(id): Watchdog(**dog) for id, dog in wire["watchdogs"].items()},
     }

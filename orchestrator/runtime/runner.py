@@ -16,7 +16,7 @@ from orchestrator.broker.records import Claimed, Committed, Fenced, Refused, Rel
 from orchestrator.core import commands as c
 from orchestrator.core.decide import IllegalCommand, decide
 from orchestrator.core.draft import Decision
-from orchestrator.core.outstanding import AssessCall, CloseCalls, OweRequest, Work, outstanding
+from orchestrator.core.outstanding import AssessCall, CloseCalls, OweRequest, TellChildren, Work, outstanding
 from orchestrator.core.replacing import replace
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import State
@@ -40,6 +40,8 @@ __all__ = ["Ended", "Runner", "RunnerConfig"]
 MAX_STEP_ENTRIES = 128
 MAX_STEP_BYTES = 256 << 10
 """A step is cut here; one more decision still fits the commit's bounds (256 entries, 1 MB)."""
+_DECIDED = (OweRequest, AssessCall, CloseCalls, TellChildren)
+"""What is owed and runs nowhere: whoever holds the session next decides it as well."""
 QUEUE_FULL_S = 0.2
 """Until a letter to a full queue is tried again."""
 
@@ -200,7 +202,7 @@ class Runner:
                     case AssessCall() | OweRequest() if fault := await self._workspace.fault(state):
                         self._decide(step, c.TaskRefused(fault))
                         # A task with very many calls ends in several steps.
-                        self._cut = self._owed(step.position.state) == (CloseCalls(),)
+                        self._cut = CloseCalls() in self._owed(step.position.state)
                         return
                     case AssessCall(call_id) if step.tree and looks_up(call_of(state, call_id)):
                         # It looks at the tree, which does not show yet what this very step does to it.
@@ -219,6 +221,9 @@ class Runner:
                     case CloseCalls():
                         self._make(step, c.CloseCalls())
                         progressed = True
+                    case TellChildren():
+                        self._make(step, c.TellChildren())
+                        progressed = True
                     case _:
                         continue
                 break
@@ -235,7 +240,7 @@ class Runner:
         owed = self._owed(state)
         if not owed:
             return "park"
-        starts_nothing = all(isinstance(work, (OweRequest, AssessCall, CloseCalls)) for work in owed)
+        starts_nothing = all(isinstance(work, _DECIDED) for work in owed)
         return "yield" if self._side_work.leaving() and starts_nothing else "keep"
 
     # ── committing ────────────────────────────────────────────────────────────────────────────

@@ -45,7 +45,7 @@ class Trial:
     @property
     def certain(self) -> bool:
         """Whether nothing else can be decided in the place of these commands, whatever the tree says."""
-        return all(isinstance(command, c.CloseCalls) for command in self.made)
+        return all(isinstance(command, c.CloseCalls | c.TellChildren) for command in self.made)
 
     def committed(self) -> None:
         self.singly = max(0, self.singly - 1)

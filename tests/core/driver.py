@@ -21,7 +21,7 @@ from orchestrator.core.draft import Decision, OpenApproval, Timer
 from orchestrator.core.entries import Entry
 from orchestrator.core.evolve import evolve, fold
 from orchestrator.core.history import Item, for_model, message_text, user_message
-from orchestrator.core.outstanding import CloseCalls, Work, outstanding
+from orchestrator.core.outstanding import CloseCalls, TellChildren, Work, outstanding
 from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import digest
 from orchestrator.core.state import Call, State, Task
@@ -42,6 +42,8 @@ FACTS: Mapping[str, Any] = {
     "tree_id": "01996720-4a00-7000-8000-000000000001",
     "rollout_path": "/data/rollout.jsonl",
 }
+PIECES: Mapping[Work, c.Command] = {CloseCalls(): c.CloseCalls(), TellChildren(): c.TellChildren()}
+"""What a state owes of an end that takes several commits."""
 USAGE: Mapping[str, int] = {"input_tokens": 100, "output_tokens": 20, "total_tokens": 120}
 
 
@@ -269,10 +271,10 @@ class Session:
         return self.happens(c.Stopped(elapsed_s))
 
     def ends_all(self) -> int:
-        """A task that is ending is ended; in how many more pieces."""
+        """What goes to its end in pieces does; in how many more."""
         pieces = 0
-        while self.owed == (CloseCalls(),):
-            self.happens(c.CloseCalls())
+        while (piece := next((PIECES[work] for work in self.owed if work in PIECES), None)) is not None:
+            self.happens(piece)
             pieces += 1
         return pieces
 

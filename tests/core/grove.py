@@ -265,10 +265,15 @@ class Grove:
         return agent.happens(self.queues[agent.sid].popleft())
 
     def settle(self) -> None:
-        """Delivers everything that waits in queues."""
-        while waiting := [agent for agent in self.agents.values() if self.queues[agent.sid]]:
-            for agent in waiting:
-                self.deliver(agent)
+        """Delivers everything that waits in queues, and lets what ends in pieces end."""
+        while any([*map(self._goes_on, list(self.agents.values()))]):
+            pass
+
+    def _goes_on(self, agent: Agent) -> bool:
+        if self.queues[agent.sid]:
+            self.deliver(agent)
+            return True
+        return bool(agent.ends_all())
 
     def check(self) -> None:
         """What holds whenever no letter is under way."""

@@ -51,7 +51,7 @@ class Crowded(Session):
 
     def runs_its_course(self) -> None:
         """What is owed is done until the task is over; after some commits by another worker."""
-        while self.owed == (CloseCalls(),):
+        while CloseCalls() in self.owed:
             check_liveness(self)
             crash = self.crashes[self.pieces] if self.pieces < len(self.crashes) else False
             self.pieces += 1

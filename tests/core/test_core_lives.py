@@ -24,6 +24,7 @@ from orchestrator.core.outstanding import (
     OweRequest,
     RunCall,
     StopAll,
+    TellChildren,
     Work,
 )
 from orchestrator.core.settings import Rules
@@ -32,6 +33,7 @@ from orchestrator.core.state import State
 from orchestrator.core.stored import decode_entry
 from tests.core.auditor import LARGEST_COMMIT, Audit, check_calls, check_liveness
 from tests.core.driver import (
+    PIECES,
     SETTINGS,
     Session,
     a_command,
@@ -277,8 +279,8 @@ def _reports(session: Session, work: Work) -> st.SearchStrategy[c.Command]:
             return st.builds(c.CallFinished, st.just(call_id), st.just("ok"), st.just(events), st.booleans())
         case StopAll():
             return st.just(c.Stopped())
-        case CloseCalls():
-            return st.just(c.CloseCalls())
+        case CloseCalls() | TellChildren():
+            return st.just(PIECES[work])
 
 
 Life.TestCase.settings = settings(

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+from itertools import chain
+
+import orjson
 import pytest
 
 from orchestrator.core import commands as c
+from orchestrator.core.outstanding import TellChildren
+from orchestrator.core.rules_cancelling import MOST_TOLD
 from orchestrator.core.settings import TreeRules
 from tests.core.driver import assistant
-from tests.core.grove import Agent, Grove, answers
+from tests.core.grove import Agent, Grove, answers, session_id
 
 WIDE = 150
 LARGEST = 128
@@ -86,3 +93,67 @@ def test_many_children_are_ended_with_their_root() -> None:
     assert grove.root.state.closed
     assert grove.counter("slots") == 0
     assert largest(grove.root) <= LARGEST
+    assert most_told(grove.root) <= MOST_TOLD
+
+
+def most_told(agent: Agent) -> int:
+    return max(len(seen.decision.tree.letters) for seen in agent.seen if seen.decision.tree is not None)
+
+
+def test_closing_root_that_is_lost_between_two_pieces_tells_every_child_once() -> None:
+    grove, _ = a_wide_grove()
+    grove.settle()
+    grove.root.shutdown()
+    told: list[list[str]] = []
+    while TellChildren() in grove.root.owed:
+        grove.root.state = grove.root.replayed()
+        grove.root.is_taken_over()
+        assert not grove.root.state.closed
+        letters = grove.root.happens(c.TellChildren()).decision.tree
+        assert letters is not None
+        told.append([letter.to for letter in letters.letters])
+    assert len(told) == 2
+    assert Counter(chain(*told)) == Counter(session_id(number) for number in range(1, WIDE + 1))
+    grove.settle()
+    assert grove.root.state.closed
+    assert {agent.status for agent in grove.registry().agents.values()} == {"canceled"}
+
+
+def test_child_whose_queue_takes_nothing_any_more_does_not_keep_its_root_from_closing() -> None:
+    grove, children = a_wide_grove()
+    grove.settle()
+    grove.root.shutdown()
+    refused = c.CommitRefused(c.TellChildren(), "archived_target", children[0].sid)
+    grove.root.happens(refused)
+    grove.settle()
+    assert grove.root.state.closed
+    assert children[0].standing == "running"
+    assert {child.standing for child in children[1:]} == {"canceled"}
+
+
+def test_agent_with_very_many_below_it_passes_its_cancel_on() -> None:
+    grove = Grove(limits={"slots": 500, "spawned": 500})
+    grove.root.say("do it", "u1")
+    parent = grove.root.spawns("divide it")
+    grove.settle()
+    for number in range(MOST_TOLD + 1):
+        parent.spawns(f"part {number}")
+    said = grove.root.cancels(parent.id)
+    assert len(said["canceling"]) == MOST_TOLD + 2
+    assert most_told(grove.root) == 1
+    grove.settle()
+    assert {agent.status for agent in grove.registry().agents.values()} == {"canceled"}
+    assert most_told(parent) <= MOST_TOLD
+    grove.check()
+
+
+def test_call_that_prunes_very_many_agents_says_how_many_are_left() -> None:
+    grove = Grove()
+    grove.root.say("do it", "u1")
+    grove.root.spawns()
+    target = grove.target(1)
+    many = tuple(replace(target, agent_id=n, status="idle") for n in range(1, 301))
+    told = grove.root.asks("p", "subagent_prune", c.Prune(many, {}))
+    said = orjson.loads(grove.root.blobs[told["$blob"]])
+    assert said["counts"] == {"pruned": 256, "skipped_active": 0, "unknown": 0, "errors": 1}
+    assert "44 are left" in said["errors"][0]

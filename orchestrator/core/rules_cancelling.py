@@ -1,0 +1,141 @@
+"""Ending agents: who is marked, who is told, and who still owes word of the end.
+
+A mark holds from its commit on, for the agent and all below it: nothing starts there any more. The
+letter makes the agent stop what runs, and pass the word on. So it is enough to tell the uppermost
+ones; the others are told at once where they are few, because that is sooner.
+
+An agent may have a thousand children. Those that one commit does not tell are `to_end` in the state,
+which owes the next of them (`TellChildren`), and nothing above is over before all were told and ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator.core import entries as e
+from orchestrator.core.agent_views import card_of, child_summary
+from orchestrator.core.commands import Target
+from orchestrator.core.draft import REAP_BELOW_TIMER, REAP_MS, REAP_TIMER, Draft, Letter, TreeEvent
+from orchestrator.core.mail_delivery import take
+from orchestrator.core.rules_standing import came_to_rest, end_watchdogs, mark_of
+from orchestrator.core.rules_task import start_next
+from orchestrator.core.tree import Child
+
+MOST_TOLD = 96
+"""By one decision: each is a letter, an event of the tree log and a mark, a kilobyte and a half in all."""
+
+
+def begin_canceling(draft: Draft, reason: str) -> bool:
+    """From here on nothing starts in this agent; False if it was cancelled before.
+
+    The caller stops what runs. Mail that nobody will read any more leaves the inbox.
+    """
+    tree = draft.state.tree
+    if tree.canceling:
+        return False
+    draft.add(e.agent_changed(canceling=reason or "canceled"))
+    take(draft, tree.inbox)
+    end_watchdogs(draft)
+    cancel_children(draft, reason)
+    return True
+
+
+def cancel_children(draft: Draft, reason: str) -> None:
+    """Every child is marked and told, and does the same to its own: below a finished one, some may work."""
+    tree = draft.state.tree
+    waiting = frozenset(tree.to_end)
+    ending = [id for id, child in tree.children.items() if _may_be_told(child) and id not in waiting]
+    if len(ending) <= MOST_TOLD and not waiting:
+        _tell(draft, ending, reason)
+    elif ending:
+        draft.add(e.to_end([*tree.to_end, *ending], reason))
+
+
+def tell_next(draft: Draft) -> None:
+    """The next of the children that are to end, as many as a commit carries."""
+    tree = draft.state.tree
+    if not tree.to_end:
+        raise ValueError("no child is to be told of its end")
+    draft.add(e.told_to_end(min(MOST_TOLD, len(tree.to_end))))
+    telling = [id for id in tree.to_end[:MOST_TOLD] if _may_be_told(tree.children[id])]
+    _tell(draft, telling, tree.end_reason)
+    _over_if_all_ended(draft)
+
+
+def pass_over(draft: Draft, session: str) -> None:
+    """One that cannot be told: nothing of it will be heard, and nothing of it starts."""
+    tree = draft.state.tree
+    draft.add(e.to_end([id for id in tree.to_end if tree.children[id].session != session], tree.end_reason))
+    _over_if_all_ended(draft)
+
+
+def _over_if_all_ended(draft: Draft) -> None:
+    if not draft.state.tree.ending_children:
+        came_to_rest(draft, "canceled", None)
+        start_next(draft)
+
+
+def _may_be_told(child: Child) -> bool:
+    return child.status != "canceled" and not child.ending
+
+
+def _tell(draft: Draft, agent_ids: Sequence[int], reason: str) -> None:
+    for id in agent_ids:
+        child = draft.state.tree.children[id]
+        mark_and_tell(draft, child.session, id, reason, child_summary(draft.state.facts, child))
+    expect_ends(draft, agent_ids)
+
+
+def cancel_line(draft: Draft, target: Target, below: Sequence[Target], reason: str) -> list[int]:
+    """Ends an agent and those at work below it; their numbers."""
+    active = [agent for agent in (target, *below) if not agent.finished]
+    # Where they are very many, the word goes down from one to the next.
+    told = active if len(active) <= MOST_TOLD else [target]
+    for agent in told:
+        mark_and_tell(draft, agent.session, agent.agent_id, reason, agent.record)
+    expect_ends(draft, [agent.agent_id for agent in told])
+    return [agent.agent_id for agent in active]
+
+
+def expect_ends(draft: Draft, agent_ids: Sequence[int]) -> None:
+    """From here on these agents, as far as they are children, owe word of their end.
+
+    The timers are for those that cannot give it: whose worker renews its claim and does nothing
+    else, or whose pool nobody serves any more.
+    """
+    owing = [id for id in agent_ids if id in draft.state.tree.children]
+    if len(owing) < len(agent_ids):
+        draft.set_timer(REAP_BELOW_TIMER, draft.moment.at_ms + REAP_MS)
+    if owing:
+        draft.add(e.children_changed(owing, ending=True))
+        draft.set_timer(REAP_TIMER, draft.moment.at_ms + REAP_MS)
+
+
+def heard_end(draft: Draft, agent_id: int) -> None:
+    """A child has ended as it was told to."""
+    if draft.state.tree.children[agent_id].ending:
+        draft.add(e.child_changed(agent_id, ending=False))
+        if not draft.state.tree.ending_children:
+            draft.clear_timer(REAP_TIMER)
+
+
+def mark_and_tell(
+    draft: Draft, session: str, agent_id: int, reason: str, shown: Mapping[str, Any] | None = None
+) -> None:
+    """The mark holds from this commit on; the letter makes the agent stop what runs."""
+    payload = {"from": card_of(draft.state), "at_ms": draft.moment.at_ms, "reason": reason}
+    key = f"cancel:{draft.state.facts.agent_id}:{agent_id}"
+    draft.tree.letters.append(Letter(session, "cancel", payload, key, interrupt=True))
+    draft.tree.summary[mark_of(agent_id)] = "1"
+    message: dict[str, Any] = {
+        "type": "subagent_lifecycle",
+        "event": "updated",
+        "agent_id": agent_id,
+        "session_id": session,
+    }
+    if shown is not None:
+        message["subagent"] = dict(shown)
+    targets = tuple(dict.fromkeys((draft.state.facts.session_id, draft.state.facts.tree_id)))
+    about = {"agent_id": agent_id, "marked": True}
+    draft.tree.events.append(TreeEvent(draft.task_id, message, targets, about=about))
