@@ -70,7 +70,7 @@ def check_bounds(request: CommitRequest) -> None:
         raise CommitTooLarge(
             f"a commit may carry {MAX_ENTRIES} entries, this one has {count}; split the step"
         )
-    size = sum(map(len, _payloads(request)))
+    size = sum(map(len, payloads(request)))
     if size > MAX_COMMIT_BYTES:
         raise CommitTooLarge(
             f"a commit may carry {MAX_COMMIT_BYTES} bytes, this one has {size}; store large outputs as blobs"
@@ -86,7 +86,8 @@ def _check_tree_part(request: CommitRequest) -> None:
         raise ValueError(f"the id of a timer that waits for a budget is one word, not {wait.timer!r}")
 
 
-def _payloads(request: CommitRequest) -> Iterable[bytes]:
+def payloads(request: CommitRequest) -> Iterable[bytes]:
+    """Whatever of a commit grows with what was said and done."""
     yield from (entry.payload for entry in request.entries)
     yield from (event.payload for event in request.events)
     yield from (mail.payload for mail in request.mail)

@@ -10,10 +10,11 @@ import orjson
 import pytest
 
 from orchestrator.core import commands as c
+from orchestrator.core.agent_views import MESSAGE_BYTES
 from orchestrator.core.outstanding import TellChildren
 from orchestrator.core.rules_cancelling import MOST_TOLD
 from orchestrator.core.settings import TreeRules
-from tests.core.driver import assistant
+from tests.core.driver import assistant, op
 from tests.core.grove import Agent, Grove, answers, session_id
 
 WIDE = 150
@@ -157,3 +158,28 @@ def test_call_that_prunes_very_many_agents_says_how_many_are_left() -> None:
     said = orjson.loads(grove.root.blobs[told["$blob"]])
     assert said["counts"] == {"pruned": 256, "skipped_active": 0, "unknown": 0, "errors": 1}
     assert "44 are left" in said["errors"][0]
+
+
+def test_word_of_a_person_that_no_letter_carries_is_refused_clearly() -> None:
+    grove = Grove()
+    grove.root.say("do it", "u1")
+    grove.root.spawns()
+    word = op("message_agent", agent_id=1, text="x" * (MESSAGE_BYTES + 1))
+    seen = grove.root.submit(word, agents=(grove.target(1),))
+    assert "at most 32,768 bytes" in seen.one("error")["message"]
+    assert seen.decision.tree is None
+
+
+def test_result_that_no_letter_carries_reaches_the_parent_as_its_beginning() -> None:
+    grove = Grove()
+    grove.root.say("do it", "u1")
+    child = grove.root.spawns()
+    grove.settle()
+    child.begin()
+    parts = [{"type": "output_text", "text": letter * 50_000} for letter in "ab"]
+    child.item({"type": "message", "role": "assistant", "content": parts})
+    child.ends()
+    told = orjson.loads(grove.root.blobs[grove.root.awaits()["$blob"]])
+    heard = told["ready"][0]["completion"]["Completed"]["last_message"]
+    assert heard.startswith("a" * 50_000 + "b" * 10_000 + "\n")
+    assert heard.endswith("[the first of 100,000 bytes; subagent_logs tells where it ended]")

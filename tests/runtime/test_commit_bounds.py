@@ -1,0 +1,64 @@
+"""However much people, models and agents say, no step outgrows what a commit carries."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from orchestrator.broker.commit_requests import payloads
+from orchestrator.broker.records import CommitRequest
+from orchestrator.protocol import ops
+from orchestrator.runtime.commits import Writing
+from orchestrator.runtime.journal import Step
+from orchestrator.runtime.runner import Ended
+from tests.runtime.players import ends, message
+from tests.runtime.stage import Stage
+from tests.runtime.wires import Gate
+
+LONG = "so it is " * 6_600
+
+
+async def test_very_long_inputs_that_join_a_task_reach_its_next_request_in_order(stage: Stage) -> None:
+    session, streaming = await stage.session(on_user_input="steer"), Gate()
+    stage.models.will([message("half"), streaming, ends()])
+    await stage.say(session)
+    running = asyncio.create_task(stage.run(session))
+    await streaming.reached.wait()
+    for number in range(40):
+        await stage.say(session, f"{number} {LONG}")
+    streaming.open()
+    assert await running is Ended.PARKED
+    said = [
+        item["content"][0]["text"] for item in stage.models.prompts[-1].input if item.get("role") == "user"
+    ]
+    numbers = [int(text.partition(" ")[0]) for text in said if text.endswith(LONG)]
+    assert numbers == list(range(40))
+
+
+async def test_input_of_many_long_parts_is_taken_whole(stage: Stage) -> None:
+    session = await stage.session()
+    parts = tuple({"type": "text", "text": f"{number} {LONG}"} for number in range(40))
+    await stage.submit(session, ops.UserInput(items=cast(Any, parts)))
+    assert await stage.run(session) is Ended.PARKED
+    shown = [item for item in stage.models.prompts[-1].input if item.get("role") == "user"][-1]
+    assert [part["text"] for part in shown["content"]] == [part["text"] for part in parts]
+
+
+async def test_step_knows_what_its_commit_will_weigh(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int]] = []
+    request_of = Writing._request
+
+    def weighed(writing: Writing, step: Step, cursor: str, release: Any, meta: bytes | None) -> CommitRequest:
+        request = request_of(writing, step, cursor, release, meta)
+        seen.append((step.size, sum(map(len, payloads(request))) - len(meta or b"")))
+        return request
+
+    monkeypatch.setattr(Writing, "_request", weighed)
+    session = await stage.session()
+    stage.models.will([message("a word")])
+    await stage.say(session, LONG)
+    assert await stage.run(session) is Ended.PARKED
+    assert seen
+    assert [step for step, _ in seen] == [commit for _, commit in seen]
