@@ -6,11 +6,11 @@ Field names are those of the November 2025 protocol (`SubagentSummary`, the resu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.core.settings import SessionFacts
-from orchestrator.core.state import State
+from orchestrator.core.state import Call, Phase, State
 from orchestrator.core.tree import Child, Mail, TreeView
 
 SUMMARY_CHARS = 80
@@ -123,6 +123,33 @@ def told_result(text: str | None) -> str | None:
         return text
     beginning = data[:RESULT_BYTES].decode("utf-8", "ignore")
     return f"{beginning}\n[the first of {len(data):,} bytes; subagent_logs tells where it ended]"
+
+
+# ── helpers ───────────────────────────────────────────────────────────────────────────────────
+
+CANCELLED = "cancelled"
+
+
+def helper_calls(calls: Iterable[Call]) -> list[Call]:
+    """Those of the calls that wait for a helper."""
+    return [call for call in calls if call.phase is Phase.WAITING and call.spec.get("kind") == "helper"]
+
+
+def helper_end(
+    call: Call, at_ms: int, result: Mapping[str, str], outcome: str, content: Mapping[str, Any]
+) -> Json:
+    """The `sub_agent_tool_call_end` of a call; `content` is what the helper told of its end, if anything."""
+    elapsed = max(0, at_ms - call.spec["begun_ms"])
+    tokens = {"tokens": content["tokens"]} if content.get("tokens") else {}
+    return {
+        "type": "sub_agent_tool_call_end",
+        "call_id": call.call_id,
+        "invocation": dict(call.spec["invocation"]),
+        "duration": {"secs": elapsed // 1000, "nanos": elapsed % 1000 * 1_000_000},
+        **tokens,
+        "result": dict(result),
+        "outcome": outcome,
+    }
 
 
 def one_line(text: str | None, most: int) -> str | None:

@@ -10,14 +10,13 @@ from orchestrator.core.approval import full_access, unconfined_key
 from orchestrator.core.commands import MailArrived, PendingBelow, Submitted
 from orchestrator.core.draft import Draft, Letter, TreeEvent
 from orchestrator.core.history import call_output
+from orchestrator.core.rules_activity import runs
 from orchestrator.core.rules_ending import stop
-from orchestrator.core.rules_standing import activity
 from orchestrator.core.rules_surfacing import WITHDRAWN, resolved
 from orchestrator.core.rules_task import approval_timer, settle
 from orchestrator.core.state import Answer, Call, Phase
 from orchestrator.protocol.ops import ExecApproval, PatchApproval
 
-ACTIVITY_CHARS = 120
 REJECTED = {"exec": "exec command rejected by user", "patch": "patch rejected by user"}
 
 
@@ -184,8 +183,8 @@ def reject(draft: Draft, call: Call, text: str) -> None:
 def run(draft: Draft, call: Call, spec: dict[str, Any], auto_approved: bool = False) -> None:
     """The decision to start the call, with the event that tells of it; whoever commits it starts it once."""
     draft.guard()
+    runs(draft, spec)
     if spec["kind"] == "exec":
-        activity(draft, f"runs {' '.join(spec['command'])}"[:ACTIVITY_CHARS])
         draft.event(
             "exec_command_begin",
             call_id=call.call_id,

@@ -19,8 +19,8 @@ from orchestrator.core.approval import (
 from orchestrator.core.commands import ApplyPatch, CallAssessed, CallFinished, Exec, Immediate
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import call_output
+from orchestrator.core.rules_activity import activity, uses
 from orchestrator.core.rules_approval import done_phase, reject, run
-from orchestrator.core.rules_standing import activity
 from orchestrator.core.rules_subagents import agent_call
 from orchestrator.core.rules_surfacing import surface
 from orchestrator.core.rules_task import approval_timer, settle
@@ -145,5 +145,7 @@ def _done(draft: Draft, call: Call, output: Any, events: tuple[Any, ...], applie
         draft.emit(event)
     if call.phase is Phase.RUNNING:
         activity(draft, "")
+    else:
+        uses(draft, call.name)
     draft.add(e.item(call_output(call.item, output)), done_phase(call, applied))
     settle(draft)

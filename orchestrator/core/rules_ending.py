@@ -21,10 +21,12 @@ from typing import Any
 import orjson
 
 from orchestrator.core import entries as e
+from orchestrator.core.agent_views import CANCELLED, child_summary, helper_calls, helper_end
 from orchestrator.core.context import TURN_ABORTED_MARKER
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import Item, call_output, user_message
 from orchestrator.core.rules_budget import give_up_waiting
+from orchestrator.core.rules_cancelling import expect_ends, mark_and_tell
 from orchestrator.core.rules_standing import came_to_rest
 from orchestrator.core.rules_surfacing import withdrawn
 from orchestrator.core.rules_task import RETRY_TIMER, approval_timer, bookmark, start_next, wait_timer
@@ -109,6 +111,7 @@ def _end(
         draft.add(e.ending(output))
     for call in piece.calls:
         _close(draft, call, output, (elapsed_s or {}).get(call.call_id))
+    _end_helpers(draft, helper_calls(piece.calls), output)
     for item in piece.said:
         draft.add(e.item(item))
     if piece.last:
@@ -157,6 +160,20 @@ def _close(draft: Draft, call: Call, output: str, after_s: float | None) -> None
         draft.clear_timer(wait_timer(call.call_id))
     text = output if after_s is None else f"{output} after {after_s:.1f}s"
     draft.add(e.item(call_output(call.item, text)))
+
+
+def _end_helpers(draft: Draft, calls: Sequence[Call], why: str) -> None:
+    """Nobody would read what they find."""
+    children = draft.state.tree.children
+    asked = [children[call.spec["agent_id"]] for call in calls]
+    ending = [child for child in asked if child.active and not child.ending]
+    for call in calls:
+        draft.emit(helper_end(call, draft.moment.at_ms, {"Err": why}, CANCELLED, {}))
+    for child in ending:
+        shown = child_summary(draft.state.facts, child)
+        mark_and_tell(draft, child.session, child.agent_id, why, shown)
+    if ending:
+        expect_ends(draft, [child.agent_id for child in ending])
 
 
 def _over(draft: Draft, reason: str, failure: tuple[str, Any]) -> None:

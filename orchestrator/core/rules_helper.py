@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
+
 from orchestrator.core import entries as e
+from orchestrator.core.agent_views import CANCELLED, helper_calls, helper_end
 from orchestrator.core.draft import Draft
 from orchestrator.core.rules_await import finish
 from orchestrator.core.state import Call
 from orchestrator.core.tree import Child
+
+_OUTCOME = {"ready": "completed", "failed": "failed"}
 
 
 def helper_done(draft: Draft, child: Child, content: Mapping[str, Any]) -> None:
@@ -18,34 +23,29 @@ def helper_done(draft: Draft, child: Child, content: Mapping[str, Any]) -> None:
     call = _call_of(draft, child)
     if call is None:
         return
-    text, failed = _answer(content)
-    elapsed = max(0, draft.moment.at_ms - call.spec["begun_ms"])
-    end: dict[str, Any] = {
-        "type": "sub_agent_tool_call_end",
-        "call_id": call.call_id,
-        "invocation": dict(call.spec["invocation"]),
-        "duration": {"secs": elapsed // 1000, "nanos": elapsed % 1000 * 1_000_000},
-        "tokens": content.get("tokens", 0),
-        "result": {"Err": text} if failed else {"Ok": text},
-        "outcome": content["status"],
-    }
-    draft.emit(end)
-    finish(draft, call, text)
+    answered, text = _answer(content)
+    told: dict[str, str] = {"Ok": text} if answered else {"Err": text}
+    outcome = _OUTCOME.get(content["status"], CANCELLED) if content["completion"] else CANCELLED
+    draft.emit(helper_end(call, draft.moment.at_ms, told, outcome, content))
+    finish(draft, call, _output(call, text) if answered else text)
+
+
+def _output(call: Call, text: str) -> str:
+    return orjson.dumps({"label": call.spec["invocation"]["label"], "response": text}).decode()
 
 
 def _call_of(draft: Draft, child: Child) -> Call | None:
     task = draft.state.task
-    call = task.waiting if task is not None and not task.stopping else None
-    if call is None or call.spec.get("kind") != "helper" or call.spec["agent_id"] != child.agent_id:
-        return None
-    return call
+    calls = helper_calls(task.calls.begun) if task is not None and not task.stopping else ()
+    return next((call for call in calls if call.spec["agent_id"] == child.agent_id), None)
 
 
-def _answer(content: Mapping[str, Any]) -> tuple[str, bool]:
+def _answer(content: Mapping[str, Any]) -> tuple[bool, str]:
+    """Whether there is an answer, and it or what came instead."""
     match content["completion"]:
         case {"Completed": {"last_message": text}}:
-            return text or "the helper ended without a word", False
+            return True, text or ""
         case {"Failed": {"message": text}}:
-            return f"the helper failed: {text}", True
+            return False, f"the helper failed: {text}"
         case _:
-            return "the helper was stopped", True
+            return False, "the helper was stopped"

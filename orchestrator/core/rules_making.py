@@ -22,6 +22,7 @@ from orchestrator.core.history import call_output
 from orchestrator.core.inheritance import bequest
 from orchestrator.core.mail_delivery import inbox_event, watchers
 from orchestrator.core.narrowing import helper_settings, narrowed
+from orchestrator.core.rules_activity import STARTING
 from orchestrator.core.rules_await import finish
 from orchestrator.core.rules_standing import marks_above
 from orchestrator.core.rules_task import settle
@@ -205,6 +206,7 @@ def _wait_for_helper(draft: Draft, call: Call, asked: Helper) -> None:
     if making.model is not None:
         invocation["model"] = making.model
     draft.event("sub_agent_tool_call_begin", call_id=call.call_id, invocation=invocation)
+    draft.event("sub_agent_tool_call_activity", call_id=call.call_id, activity=STARTING)
     spec = {
         "kind": "helper",
         "agent_id": making.agent_id,

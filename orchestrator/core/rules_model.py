@@ -11,6 +11,7 @@ from orchestrator.core.compaction import COMPACTED_MESSAGE, COMPACTED_WARNING, c
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import CALL_KINDS, call_output, message_text
 from orchestrator.core.mail_delivery import deliver
+from orchestrator.core.rules_activity import made, thinks
 from orchestrator.core.rules_ending import fail, first_said
 from orchestrator.core.rules_standing import heading
 from orchestrator.core.rules_task import RETRY_TIMER, complete, settle, token_count
@@ -43,6 +44,7 @@ def begin_request(draft: Draft) -> None:
         draft.add(*map(e.item, joining), e.steered_joined(len(joining)))
         return
     deliver(draft)
+    thinks(draft)
     draft.add(*map(e.item, task.steered))
     draft.add(
         e.request_begun(draft.state.requests + 1, _purpose(draft), draft.moment.epoch),
@@ -72,6 +74,7 @@ def item_completed(draft: Draft, command: ItemCompleted) -> None:
     for event in _item_events(item, draft.moment.rules.show_raw_reasoning):
         draft.emit(event)
     heading(draft, item)
+    made(draft, item)
     if item.get("type") in CALL_KINDS:
         _call_proposed(draft, {**item, "call_id": item.get("call_id") or f"call-{command.n}"})
     else:

@@ -142,23 +142,6 @@ def _tell_parent(draft: Draft, kind: str, payload: dict[str, Any], key: str) -> 
         draft.tree.events.append(inbox_event(facts.born_in, above, parent, tuple(watching)))
 
 
-def activity(draft: Draft, text: str) -> None:
-    """What a helper does now, for whoever looks at the agent that asked it; an empty text clears it."""
-    _tell_asker(draft, {"type": "sub_agent_tool_call_activity", "activity": text})
-
-
-def tokens_used(draft: Draft) -> None:
-    """What a helper has used so far, at the end of each of its turns."""
-    _tell_asker(draft, {"type": "sub_agent_tool_call_tokens", "tokens": _tokens(draft)})
-
-
-def _tell_asker(draft: Draft, message: dict[str, Any]) -> None:
-    facts = draft.state.facts
-    if facts.helper_call:
-        told = {**message, "call_id": facts.helper_call}
-        draft.tree.events.append(TreeEvent(facts.born_in, told, (facts.parent_session,)))
-
-
 def _tokens(draft: Draft) -> int:
     tokens = draft.state.tokens
     return tokens.total.total_tokens if tokens is not None else 0
@@ -166,15 +149,16 @@ def _tokens(draft: Draft) -> int:
 
 def heading(draft: Draft, item: Item) -> None:
     """The first bold words of an agent's reasoning are its header, for good."""
-    tree = draft.state.tree
-    if draft.state.facts.is_root or tree.header is not None or item.get("type") != "reasoning":
+    if draft.state.facts.is_root or draft.state.tree.header is not None or item.get("type") != "reasoning":
         return
-    for part in item.get("summary") or ():
-        found = _HEADING.search(str(part.get("text", "")))
-        if found:
-            header = " ".join(found[1].split())[:HEADER_CHARS]
-            change(draft, "reasoning_header", {"reasoning_header": header}, header=header)
-            return
+    if header := header_of(item):
+        change(draft, "reasoning_header", {"reasoning_header": header}, header=header)
+
+
+def header_of(reasoning: Item) -> str:
+    """The first bold words of a reasoning item; empty without any."""
+    found = (_HEADING.search(str(part.get("text", ""))) for part in reasoning.get("summary") or ())
+    return next((" ".join(one[1].split())[:HEADER_CHARS] for one in found if one), "")
 
 
 # ── marks and watchdogs ───────────────────────────────────────────────────────────────────────

@@ -9,7 +9,8 @@ from typing import Any
 from orchestrator.core import entries as e
 from orchestrator.core.context import context_change, environment_context, is_context
 from orchestrator.core.draft import Draft
-from orchestrator.core.rules_standing import came_to_rest, end_watchdogs, tokens_used, took_task
+from orchestrator.core.rules_activity import tokens_used
+from orchestrator.core.rules_standing import came_to_rest, end_watchdogs, took_task
 from orchestrator.core.state import Queued, State
 from orchestrator.core.tokens import counted
 

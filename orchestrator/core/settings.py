@@ -176,7 +176,7 @@ class Rules:
     auto_compact_limit: int | None = None
     """Tokens; None is 90 % of the window."""
     show_raw_reasoning: bool = False
-    parallel_safe: frozenset[str] = field(default_factory=lambda: frozenset({"view_image"}))
+    parallel_safe: frozenset[str] = field(default_factory=lambda: frozenset({"view_image", "spawn_subagent"}))
     """Tool names whose calls may run together."""
     repeatable: frozenset[str] = field(default_factory=lambda: frozenset({"view_image"}))
     """Tool names whose calls may run again after a crash (they only read)."""

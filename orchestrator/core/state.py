@@ -242,7 +242,7 @@ class Task:
 
     @property
     def waiting(self) -> Call | None:
-        """The call that waits for agents: calls are in order, so there is one at most."""
+        """The first call that waits for agents: an await is alone, helpers may be several."""
         return next((call for call in self.calls.begun if call.phase is Phase.WAITING), None)
 
     @property

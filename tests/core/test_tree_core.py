@@ -720,31 +720,7 @@ def test_root_is_told_of_an_answer_that_nobody_gave_in_time() -> None:
     assert (told["type"], told["decision"], told["who"]) == ("request_resolved", "denied", "timer")
 
 
-# ── helpers ─────────────────────────────────────────────────────────────────────────────────
-
-
-def test_helpers_answer_is_the_calls_output() -> None:
-    grove = a_grove()
-    asked = c.Helper(grove.making(grove.next_id(), "read it", label="reader"), "Reads")
-    assert grove.root.asks("h", "spawn_subagent", asked) is None
-    grove.settle()
-    helper = grove.agents[1]
-    assert helper.state.settings.approval_policy == "never"
-    assert helper.state.settings.sandbox_policy == {"mode": "read-only"}
-    assert "cannot make agents" in helper.asks("s", "subagent_spawn", grove.spawn(grove.next_id(), "x"))
-    helper.asks_for("c1")
-    helper.runs("c1", "ls", "-l")
-    helper.finishes("c1")
-    answers(helper, "it says no")
-    grove.settle()
-    assert grove.root.told("h") == "it says no"
-    ended = grove.root.seen[-1].one("sub_agent_tool_call_end")
-    assert ended["result"] == {"Ok": "it says no"}
-    assert ended["tokens"] == 360, "three turns"
-    told = [fact.message for fact in grove.log if fact.message.get("call_id") == "h"]
-    assert [m["activity"] for m in told if "activity" in m] == ["runs ls -l", ""]
-    assert [m["tokens"] for m in told if "tokens" in m] == [120, 240, 360]
-    grove.check()
+# ── ending ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_inbox_of_who_asked_a_helper_is_told_empty_when_the_answer_is_taken() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
 
 from orchestrator.core.agent_views import LABEL_CHARS, one_line
 from orchestrator.tools.arguments import Arguments
@@ -17,6 +17,10 @@ LOGS_BYTES = 64 << 10
 
 AgentNumber = Annotated[int, Field(ge=0)]
 ModelName = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+def _collapsed(text: str) -> str:
+    return " ".join(text.split())
 
 
 class _Making(Arguments):
@@ -38,10 +42,21 @@ class ForkArguments(_Making):
 
 
 class HelperArguments(Arguments):
-    prompt: Annotated[str, StringConstraints(min_length=1)]
-    description: str = ""
-    label: str | None = None
+    """Those of `spawn_subagent`, which has a stricter document than the others: nothing unknown is let by."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    prompt: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+    description: Annotated[str, AfterValidator(_collapsed), StringConstraints(min_length=1)]
+    label: str = ""
     model: ModelName | None = None
+
+    @property
+    def clean_label(self) -> str:
+        """Lower-case ASCII words joined by `_`; a helper without a label has the tool's name for one."""
+        joined = "_".join(self.label.lower().split())
+        kept = "".join(char for char in joined if char.isascii() and (char.isalnum() or char in "-_"))
+        return kept[:LABEL_CHARS] or "subagent"
 
 
 class SendArguments(Arguments):

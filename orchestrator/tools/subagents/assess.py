@@ -90,9 +90,9 @@ async def _fork(asking: Asking) -> c.Fork:
 
 async def _helper(asking: Asking) -> c.Helper:
     given = parsed(a.HelperArguments, asking.given)
-    plain = a.SpawnArguments(prompt=given.prompt, label=given.label, model=given.model)
+    plain = a.SpawnArguments(prompt=given.prompt, label=given.clean_label, model=given.model)
     making = await _making(asking, plain, given.prompt, roles.HELPER)
-    return c.Helper(making, given.description or (making.label or "reads"))
+    return c.Helper(making, given.description)
 
 
 async def _making(

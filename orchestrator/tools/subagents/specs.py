@@ -133,14 +133,15 @@ PRUNE = function(
 HELPER = function(
     "spawn_subagent",
     "Asks a read-only agent and returns its answer: for finding things out without filling your "
-    "conversation. It cannot write or make agents.",
+    "conversation. It cannot write or make agents. Ask several at once, in one response, for what does "
+    "not depend on one another; do not ask for what two or three files would tell you.",
     {
         "prompt": _text("What to find out, complete in itself."),
-        "description": _text("What people read meanwhile."),
-        "label": _text("A short name."),
+        "description": _text("What people read meanwhile, in a few words."),
+        "label": _text("A short name: letters, digits, `-` and `_`."),
         "model": _text("Another model than yours."),
     },
-    ["prompt"],
+    ["description", "prompt"],
 )
 
 OFFERED = (SPAWN, FORK, SEND_MESSAGE, LIST, AWAIT, LOGS, WATCHDOG, CANCEL, PRUNE, HELPER)

@@ -1,0 +1,69 @@
+"""What a helper is at, told to the agent that waits for it (the December 2025 document, `spawn_subagent`).
+
+Everybody else has event queues of their own to be looked at.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.core.agent_views import one_line
+from orchestrator.core.draft import Draft, TreeEvent
+from orchestrator.core.history import Item, message_text
+from orchestrator.core.rules_standing import header_of
+
+ACTIVITY_CHARS = 120
+STARTING = "starting"
+THINKING = "thinking"
+
+
+def activity(draft: Draft, text: str) -> None:
+    """What a helper does now; an empty text clears it."""
+    shown = one_line(text, ACTIVITY_CHARS) or ""
+    _tell_asker(draft, {"type": "sub_agent_tool_call_activity", "activity": shown})
+
+
+def thinks(draft: Draft) -> None:
+    """Its model is asked; a request that is tried again is the same one."""
+    if not (draft.task.stream_retries or draft.task.http_used):
+        activity(draft, THINKING)
+
+
+def runs(draft: Draft, spec: dict[str, Any]) -> None:
+    """A call of it begins."""
+    activity(draft, f"runs {' '.join(spec['command'])}" if spec["kind"] == "exec" else _patching(spec))
+
+
+def _patching(spec: dict[str, Any]) -> str:
+    return f"changes {', '.join(spec['changes'])}"
+
+
+def made(draft: Draft, item: Item) -> None:
+    """An item of its model's answer is there."""
+    match item.get("type"):
+        case "reasoning":
+            if header := header_of(item):
+                activity(draft, header)
+        case "message" if item.get("role") == "assistant":
+            activity(draft, f"writes: {message_text(item)}")
+        case "web_search_call":
+            activity(draft, f"searches the web: {(item.get('action') or {}).get('query', '')}")
+
+
+def uses(draft: Draft, tool: str) -> None:
+    """A call that was done as soon as it was its turn."""
+    activity(draft, f"uses {tool}")
+
+
+def tokens_used(draft: Draft) -> None:
+    """What a helper has used so far, at the end of each of its turns."""
+    tokens = draft.state.tokens
+    total = tokens.total.total_tokens if tokens is not None else 0
+    _tell_asker(draft, {"type": "sub_agent_tool_call_tokens", "tokens": total})
+
+
+def _tell_asker(draft: Draft, message: dict[str, Any]) -> None:
+    facts = draft.state.facts
+    if facts.helper_call:
+        told = {**message, "call_id": facts.helper_call}
+        draft.tree.events.append(TreeEvent(facts.born_in, told, (facts.parent_session,)))
