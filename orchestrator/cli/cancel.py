@@ -89,7 +89,7 @@ async def _ending(found: Opened, target: Addressed) -> list[int]:
     return [
         number
         for number, agent in (await _agents(found, target)).items()
-        if agent.active and (number == target.agent_id or agent.below(target.agent_id))
+        if agent.at_work and (number == target.agent_id or agent.below(target.agent_id))
     ]
 
 

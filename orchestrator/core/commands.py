@@ -162,6 +162,11 @@ class Target:
     def finished(self) -> bool:
         return self.status not in {"queued", "running", ""}
 
+    @property
+    def at_work(self) -> bool:
+        """Whether there is something to end: a letter that it has not read may start it again."""
+        return not self.finished or (self.status != "canceled" and any(self.pending))
+
 
 @dataclass(frozen=True, slots=True)
 class Making:

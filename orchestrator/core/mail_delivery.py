@@ -8,7 +8,7 @@ first letter in the session's queue: neither is ever used again, not even in a f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -154,13 +154,14 @@ def _read(draft: Draft, completions: Sequence[Mail]) -> None:
             and mail.content["completion"]
         ):
             idle.append(child.agent_id)
-            _tell_read(draft, child, mail)
+            tell_read(draft, child, mail.content)
     if idle:
         draft.add(e.children_changed(idle, status="idle"))
 
 
-def _tell_read(draft: Draft, child: Child, mail: Mail) -> None:
-    turn = mail.content["turn"]
+def tell_read(draft: Draft, child: Child, content: Mapping[str, Any]) -> None:
+    """Nothing of the child's turn is left to be read; `content` is a letter that told of it."""
+    turn = content["turn"]
     message = {
         "type": "subagent_lifecycle",
         "event": "status",
@@ -171,7 +172,7 @@ def _tell_read(draft: Draft, child: Child, mail: Mail) -> None:
     }
     facts, about = draft.state.facts, {"read": turn, "agent_id": child.agent_id}
     targets = tuple(dict.fromkeys((facts.session_id, facts.tree_id)))
-    draft.tree.events.append(TreeEvent(mail.content["born_in"], message, targets, child.session, about))
+    draft.tree.events.append(TreeEvent(content["born_in"], message, targets, child.session, about))
     # A field of its own: the child may be writing its record at this very moment.
     draft.tree.summary[f"d:{child.agent_id}"] = str(turn)
 

@@ -63,6 +63,11 @@ class Agent:
     def active(self) -> bool:
         return self.status in ACTIVE
 
+    @property
+    def at_work(self) -> bool:
+        """Active, or about to be: a letter that it has not read may start it again."""
+        return self.active or (self.status != "canceled" and not self.marked and any(self.pending))
+
     def below(self, agent_id: int) -> bool:
         """Whether it is a descendant of this agent."""
         return str(agent_id) in self.path.split("/")[:-1]

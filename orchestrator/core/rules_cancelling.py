@@ -89,7 +89,7 @@ def _tell(draft: Draft, agent_ids: Sequence[int], reason: str) -> None:
 
 def cancel_line(draft: Draft, target: Target, below: Sequence[Target], reason: str) -> list[int]:
     """Ends an agent and those at work below it; their numbers."""
-    active = [agent for agent in (target, *below) if not agent.finished]
+    active = [agent for agent in (target, *below) if agent.at_work]
     # Where they are very many, the word goes down from one to the next.
     told = active if len(active) <= MOST_TOLD else [target]
     for agent in told:

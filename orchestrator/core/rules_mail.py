@@ -9,7 +9,7 @@ from orchestrator.core import entries as e
 from orchestrator.core.agent_views import one_line
 from orchestrator.core.commands import MailArrived
 from orchestrator.core.draft import SLOTS, Draft, Draw
-from orchestrator.core.mail_delivery import forget_children, tell_inbox
+from orchestrator.core.mail_delivery import forget_children, tell_inbox, tell_read
 from orchestrator.core.rules_approval import routed_answer
 from orchestrator.core.rules_await import woken
 from orchestrator.core.rules_cancelling import begin_canceling, heard_end
@@ -18,6 +18,7 @@ from orchestrator.core.rules_helper import helper_done
 from orchestrator.core.rules_people import interrupt_below
 from orchestrator.core.rules_standing import came_to_rest, change, tell_ended
 from orchestrator.core.rules_task import begin_mail_task, start_next, wants_turn
+from orchestrator.core.tree import ACTIVE
 
 
 def mail_arrived(draft: Draft, command: MailArrived) -> None:
@@ -128,13 +129,28 @@ def _completion(draft: Draft, command: MailArrived) -> None:
 
 def _ended(draft: Draft, content: Mapping[str, Any]) -> None:
     """A child that was told to end has, and so has everything below it."""
-    heard_end(draft, content["from"]["agent_id"])
+    id = content["from"]["agent_id"]
+    heard_end(draft, id)
+    _correct(draft, id, content)
     if not (draft.state.tree.canceling or draft.state.closing):
         return
     if content["evidence"] == "presumed":
         draft.add(e.agent_changed(evidence="presumed"))
     came_to_rest(draft, "canceled", None)
     start_next(draft)
+
+
+def _correct(draft: Draft, agent_id: int, content: Mapping[str, Any]) -> None:
+    """A message that met a cancelled child started nothing: who waits for it waits in vain."""
+    tree, status = draft.state.tree, content.get("status", "running")
+    child = tree.children[agent_id]
+    if status in ACTIVE or not child.active:
+        return
+    if status == "ready" and content["turn"] and not any(mail.agent_id == agent_id for mail in tree.inbox):
+        status = "idle"
+        tell_read(draft, child, content)
+    draft.add(e.child_changed(agent_id, status=status))
+    woken(draft)
 
 
 def _child_status(draft: Draft, content: Mapping[str, Any]) -> None:

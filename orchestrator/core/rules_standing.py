@@ -109,11 +109,11 @@ def came_to_rest(draft: Draft, outcome: str, message: str | None) -> None:
 
 def tell_ended(draft: Draft) -> None:
     """Nothing of this agent, or below it, is left; it had come to rest before it was cancelled."""
-    facts = draft.state.facts
+    facts, tree = draft.state.facts, draft.state.tree
     _tell_parent(
         draft,
         "ended",
-        {"evidence": draft.state.tree.evidence},
+        {"evidence": tree.evidence, "status": tree.status, "turn": tree.turns, "born_in": facts.born_in},
         f"ended:{facts.session_id}:{draft.moment.at_ms}",
     )
 

@@ -126,7 +126,7 @@ class TreeLookups:
             return (root_target(self.facts.tree_id),)
         if agent_id not in view.agents:
             return ()
-        below = (agent for agent in view.agents.values() if agent.below(agent_id) and agent.active)
+        below = (agent for agent in view.agents.values() if agent.below(agent_id) and agent.at_work)
         return (target_of(view.agents[agent_id]), *map(target_of, below))
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from orchestrator.core import commands as c
 from orchestrator.core.state import Phase
-from orchestrator.protocol.codec import event_msg
-from tests.core.driver import a_command, assistant, op
+from tests.core.driver import a_command, assistant, function_call, op
 from tests.core.grove import Agent, Grove, answers
 
 
@@ -723,29 +722,24 @@ def test_root_is_told_of_an_answer_that_nobody_gave_in_time() -> None:
 # ── ending ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_inbox_of_who_asked_a_helper_is_told_empty_when_the_answer_is_taken() -> None:
-    grove = a_grove()
-    child = grove.root.spawns()
+def test_nobody_waits_for_a_cancelled_agent_that_a_message_did_not_start_again() -> None:
+    grove, (parent,) = a_family()
+    child = parent.spawns("quickly")
     grove.settle()
-    child.asks("h", "spawn_subagent", c.Helper(grove.making(grove.next_id(), "read it"), "Reads"))
+    answers(child, "done")
     grove.settle()
-    answers(grove.agents[2], "it says no")
+    parent.awaits(2, call_id="w1")
+    parent.begin()
+    for call_id, name in (("m", "send_message"), ("x", "cancel"), ("w2", "await")):
+        parent.item(function_call(call_id, f"subagent_{name}"))
+    parent.ends()
+    parent.assessed("m", c.SendMessage(grove.target(2), "go on"))
+    parent.assessed("x", c.CancelAgent(grove.target(2)))
+    parent.assessed("w2", c.Await(1_800_000, (2,)))
+    assert parent.told("w2") is None, "it was told to start again, and then to end"
     grove.settle()
-    assert child.told("h") == "it says no"
-    assert [fact.depths[child.sid] for fact in grove.log if child.sid in fact.depths][-2:] == [(1, 0), (0, 0)]
+    assert parent.told("w2") == {"timed_out": False, "injected": False, "ready": [], "waiting": []}
     grove.check()
-
-
-def test_clients_can_read_of_a_helper_that_has_no_label() -> None:
-    grove = a_grove()
-    grove.root.asks("h", "spawn_subagent", c.Helper(grove.making(grove.next_id(), "read it"), "Reads"))
-    begun = grove.root.seen[-1].one("sub_agent_tool_call_begin")
-    grove.settle()
-    answers(grove.agents[1], "it says no")
-    grove.settle()
-    ended = grove.root.seen[-1].one("sub_agent_tool_call_end")
-    for message in (begun, ended):
-        assert event_msg(dict(message)).invocation.label == ""
 
 
 def test_agent_that_has_ended_says_so_to_everybody_who_asks() -> None:

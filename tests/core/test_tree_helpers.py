@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.core import commands as c
+from orchestrator.protocol.codec import event_msg
 from tests.core.grove import Agent, Grove, answers
 
 
@@ -106,3 +107,28 @@ def test_helper_ends_with_the_call_that_waited_for_it() -> None:
     grove.settle()
     assert (helper.standing, grove.counter("slots")) == ("canceled", 0)
     grove.check()
+
+
+def test_inbox_of_who_asked_a_helper_is_told_empty_when_the_answer_is_taken() -> None:
+    grove = a_grove()
+    child = grove.root.spawns()
+    grove.settle()
+    child.asks("h", "spawn_subagent", c.Helper(grove.making(grove.next_id(), "read it"), "Reads"))
+    grove.settle()
+    answers(grove.agents[2], "it says no")
+    grove.settle()
+    assert child.told("h") == {"label": "", "response": "it says no"}
+    assert [fact.depths[child.sid] for fact in grove.log if child.sid in fact.depths][-2:] == [(1, 0), (0, 0)]
+    grove.check()
+
+
+def test_clients_can_read_of_a_helper_that_has_no_label() -> None:
+    grove = a_grove()
+    grove.root.asks("h", "spawn_subagent", c.Helper(grove.making(grove.next_id(), "read it"), "Reads"))
+    begun = grove.root.seen[-1].one("sub_agent_tool_call_begin")
+    grove.settle()
+    answers(grove.agents[1], "it says no")
+    grove.settle()
+    ended = grove.root.seen[-1].one("sub_agent_tool_call_end")
+    for message in (begun, ended):
+        assert event_msg(dict(message)).invocation.label == ""

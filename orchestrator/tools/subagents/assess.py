@@ -187,7 +187,7 @@ async def _cancel(asking: Asking) -> c.CancelAgent:
     view = await asking.tree.registry()
     target = _target(asking, view, given.agent_id)
     _own(asking, view, given.agent_id, "cancelled")
-    below = (agent for agent in view.agents.values() if agent.below(given.agent_id) and agent.active)
+    below = (agent for agent in view.agents.values() if agent.below(given.agent_id) and agent.at_work)
     return c.CancelAgent(target, tuple(map(target_of, below)), given.reason)
 
 
