@@ -254,6 +254,9 @@ class Runner:
             keep: Release = "keep" if snapshot_due else release
             answer = await self._writing.commit(step, self._arrivals.cursor, keep, self._meta(step, release))
             if isinstance(answer, Refused):
+                if answer.reason == "cursor":
+                    # Redis went back to before an entry that this step has read: there is none to consume.
+                    return self._turned_away(None)
                 await self._refused(answer)
                 return None
             if not isinstance(answer, Committed):

@@ -1,4 +1,4 @@
-"""A refused snapshot is news: nothing may be started on a log that is not there any more."""
+"""Redis that went back is news: nothing may be started on a log that is not there any more."""
 
 from __future__ import annotations
 
@@ -30,4 +30,19 @@ async def test_a_runner_whose_log_went_back_behind_its_commit_starts_nothing_mor
 
     stage.wire.before["snapshot"] = put_back
     assert await stage.run(session, snapshot_every=1) is Ended.LOST
+    assert stage.models.prompts == []
+
+
+async def test_a_runner_whose_queue_went_back_behind_what_it_has_read_lets_the_session_go(
+    stage: Stage,
+) -> None:
+    session = await stage.session()
+    await stage.say(session)
+
+    async def put_back(_: Sequence[Any]) -> None:
+        await stage.broker.command("HSET", stage.broker.keys.session(session), "sq", "0")
+        await stage.broker.command("DEL", stage.broker.keys.sq(session))
+
+    stage.wire.before["commit"] = put_back
+    assert await stage.run(session) is Ended.LOST
     assert stage.models.prompts == []
