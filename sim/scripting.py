@@ -16,9 +16,15 @@ from sim.values import Status
 
 Command = Callable[..., Any]
 
+LISTS = tuple(b"HMGET HGETALL HKEYS SMEMBERS TIME XRANGE XREVRANGE ZRANGE ZREVRANGE ZRANGEBYSCORE".split())
+"""Commands whose replies are lists."""
+
 _BEGIN = b"""
-function(call)
-  redis = {call = call}
+function(call, lists)
+  redis = {call = function(name, ...)
+    if lists[name] then return {call(name, ...)} end
+    return call(name, ...)
+  end}
   setmetatable(_G, {
     __newindex = function(_, name) error('a script may not set the global variable ' .. tostring(name)) end,
     __index = function(_, name) error('there is no global variable ' .. tostring(name)) end,
@@ -49,7 +55,7 @@ class Scripting:
         self._commands = commands
         self._compiled: dict[bytes, Any] = {}
         self._statuses: dict[bytes, Any] = {}
-        self._run, self._items = self._lua.eval(_BEGIN)(self._call)
+        self._run, self._items = self._lua.eval(_BEGIN)(self._call, self._table(dict.fromkeys(LISTS, True)))
 
     def run(self, source: bytes, keys: Sequence[bytes], argv: Sequence[bytes]) -> Any:
         """A script's reply; raises the client library's errors."""
@@ -78,6 +84,9 @@ class Scripting:
             return reply
         if kind is Status:
             return self._status(reply)
+        if kind is list:
+            # Several values, which Lua puts into a table faster than a table is made from here.
+            return tuple([part if type(part) is bytes else self._known(part) for part in reply])
         return self._known(reply)
 
     def _status(self, reply: Status) -> Any:

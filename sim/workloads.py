@@ -124,6 +124,18 @@ async def tree(stage: Stage) -> None:
         await asyncio.wait([person.does(person.shuts(session), "shuts")])
 
 
+async def family(stage: Stage) -> None:
+    """A root and its four agents, all of them at work: what a second of one core's time is measured with."""
+    rng, person, appetite = stage.rng, stage.person(), stage.site.mind.appetite
+    appetite.calls, appetite.asks, appetite.agents = 0.9, 0.0, 0.7
+    appetite.verbs |= {"subagent_spawn": 30, "subagent_cancel": 1}
+    rules = TreeRules(
+        slots=5, spawned=4, depth=rng.choice((1, 2)), await_floor_s=1.0, await_cap_s=rng.choice((5.0, 20.0))
+    )
+    session = await _born(stage, person, "never", agents=True, tree_rules=rules)
+    await _used(stage, person, session, rng.choice((2, 3)))
+
+
 async def budgets(stage: Stage) -> None:
     """A tree with little to spend, and somebody who adds to it, sometimes too late."""
     rng, person = stage.rng, stage.person()
@@ -232,5 +244,5 @@ async def _used(stage: Stage, person: Person, session: str, acts: int) -> None:
     await asyncio.wait(used)
 
 
-PLAYS = (single, approvals, several, tree, budgets, watchdogs, forks, compactions, waits, limits)
+PLAYS = (single, approvals, several, tree, family, budgets, watchdogs, forks, compactions, waits, limits)
 WORKLOADS = {play.__name__: Workload(play.__name__, play) for play in PLAYS}
