@@ -16,6 +16,7 @@ States of a session, by where it stands:
     due          in `due`, at its tree's fair turn
     held         in `leases`, with the expiry of its claim as score
     expired      held, and the expiry has passed; nothing else has changed
+    revoked      held by nobody's claim any more, under the expiry that the last one had
     quarantined  in neither set, marked; was claimed too often without progress
 
     parked  ── submit, mail, timer ─────────────▶ due
@@ -23,8 +24,12 @@ States of a session, by where it stands:
     held    ── renew ───────────────────────────▶ held, later expiry (also when it had expired)
     held    ── commit(park), queue at its end ──▶ parked
     held    ── commit(park), something queued ──▶ held; the answer says so
-    held    ── commit(yield), release, revoke ──▶ due
+    held    ── commit(yield), release ──────────▶ due
+    held    ── revoke: epoch+1, no claim id ────▶ revoked
+    revoked ── release: "nothing runs any more" ▶ due
+    revoked ── the expiry passes ───────────────▶ expired
     expired ── claim: epoch+1, new claim id ────▶ held by another
+    expired ── revoke ──────────────────────────▶ due
     due     ── the 5th claim without progress ──▶ quarantined ── revoke ─▶ due
 
 The fence. A commit is accepted only if worker, claim id, epoch, `seq` and chain head all match, in the
@@ -46,7 +51,8 @@ What fails, and what follows
 - The holder dies: the lease runs out, another claims; the fifth such claim without one commit that
   moved anything quarantines the session, with an `error` event for its followers.
 - The holder hangs but renews (its thread lives, its loop does not): the renewal stops by itself;
-  `revoke` takes the claim from one that lies.
+  `revoke` takes the claim from one that lies. It can write nothing from then on, and its session goes
+  to the next when it says that it has stopped, or when its keeper must have killed.
 - A submission arrives while the holder releases: the release is decided inside the commit that
   compares the cursor with the queue's tip. Either the commit saw the entry and keeps the claim, or
   the submission saw a parked session and made it due.

@@ -203,7 +203,8 @@ class Standing:
     """Where a session of a tree stood when its claim was to be taken.
 
     `free`: nobody held it. `held`: its holder was heard from too lately, and goes on. `revoked`: the
-    claim is over, and the session is due. `gone`: there is no such session.
+    claim is over; the session is due, or will be when its holder has stopped. `gone`: there is no such
+    session.
     """
 
     session: SessionId

@@ -15,6 +15,7 @@ from typing import Any
 
 from orchestrator.broker.records import (
     Approval,
+    Claim,
     CommitRequest,
     Committed,
     NewEntry,
@@ -111,15 +112,24 @@ async def _continue(
     claimed = await found.broker.claim_session(session, worker_name(), uuid.uuid4().hex, parked=True)
     if claimed is None:
         raise Fault(f"session {session} was taken by a worker while it was being imported")
-    claim = claimed.claim
+    try:
+        await _write_rest(found, claimed.claim, first, cuts, ending)
+    except BaseException:
+        # Nobody may delete what somebody holds.
+        await found.broker.release(claimed.claim)
+        raise
 
+
+async def _write_rest(
+    found: Opened, claim: Claim, first: Piece, cuts: Sequence[list[Encoded]], ending: _Ending
+) -> None:
     async def commit(before: Piece, piece: Piece, **more: Any) -> None:
         request = CommitRequest(
             claim, uuid.uuid4().hex, before.seq, before.head, piece.entries, piece.events, **more
         )
         answer = await found.broker.commit(request)
         if not isinstance(answer, Committed):
-            raise Fault(f"session {session} was not imported: {answer.reason}")
+            raise Fault(f"session {claim.session} was not imported: {answer.reason}")
 
     nothing = _chained([], first, claim.epoch, found.secret)
     await commit(first, nothing, min_core=BAR)

@@ -15,7 +15,8 @@ def revoke(
 ) -> None:
     """Takes a session away from its worker, or readmits one set aside.
 
-    The worker that held it can write no more; another may claim it at once.
+    The worker that held it can write no more; another may claim it as soon as what
+    that one had started is stopped, at the latest when its lease is over (6 s).
 
     \b
     dendro revoke 0199a2b4
@@ -33,4 +34,4 @@ async def _revoke(invocation: Invocation, text: str) -> None:
         epoch = await found.broker.revoke(head.session)
     held = f"was held by {head.holder}" if head.holder else "was held by nobody"
     readmitted = ", was set aside and is readmitted" if head.quarantined else ""
-    typer.echo(f"{head.session} {held}{readmitted}; it is free under epoch {epoch}")
+    typer.echo(f"{head.session} {held}{readmitted}; it goes on under epoch {epoch}")

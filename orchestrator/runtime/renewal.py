@@ -6,7 +6,8 @@ States of a claim, by whose clock, and who is authoritative:
     trusted    the holder sent a renewal, answered OK, less than 4 s ago (its own CLOCK_BOOTTIME,
                from the moment of *sending*: the lease can only be longer than it thinks).
     expired    Redis may give the session to another; until one takes it, the holder may renew.
-    fenced     another claim has a higher epoch; no write of this one is accepted, ever.
+    fenced     revoked, or another claim has a higher epoch; no write of this one is accepted, ever.
+               The holder stops its work and says so: after a `revoke` the next one waits for it.
 
 Trust ends before the lease can: 4 s + the drift of two clocks over 4 s < 6 s. When it
 ends the holder stops its own work, so nothing of it can run beside the next holder. Each

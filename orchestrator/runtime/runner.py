@@ -10,8 +10,10 @@ its quantum is over), drains (the worker is leaving), or loses its claim.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from enum import StrEnum
 
+from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import Claimed, Committed, Fenced, Refused, Release
 from orchestrator.core import commands as c
 from orchestrator.core.decide import IllegalCommand, decide
@@ -74,6 +76,7 @@ class Runner:
         self._trial = Trial()
         self._warned: set[tuple[str, int | None]] = set()
         self._lost = False
+        self._fenced = False
         self._cut = False
 
     # ── what the worker tells its runner ──────────────────────────────────────────────────────
@@ -82,9 +85,10 @@ class Runner:
         """Something may be in the SQ; `tip`, if known, is its last entry."""
         self._arrivals.poke(tip)
 
-    def lose(self) -> None:
-        """The claim is over, or can no longer be trusted: whatever runs is to stop now."""
+    def lose(self, *, fenced: bool = False) -> None:
+        """The claim is over (`fenced`), or can no longer be trusted: whatever runs is to stop now."""
         self._lost = True
+        self._fenced |= fenced
         self._writing.give_up()
         # The loop may be waiting for an answer from Redis; what runs must not wait with it.
         self._side_work.cancel()
@@ -115,6 +119,8 @@ class Runner:
         finally:
             if self._lost or self._side_work.unsettled:
                 await self._side_work.stop()
+            if self._fenced:
+                await self._tell_stopped()
             # Else a response's connection may be reading its last bytes, to be used again.
             self._writing.close()
             self._side_work.close()
@@ -313,8 +319,17 @@ class Runner:
             log.warning(
                 "session %s was lost to epoch %d: %s", self.claim.session, answer.holder_epoch, answer.reason
             )
+            self._fenced = True
         self._lost = True
         return Ended.LOST
+
+    async def _tell_stopped(self) -> None:
+        """Of a claim that was revoked: the next holder waits until nothing of it can run any more.
+
+        Said once: if it does not arrive, the lease runs out instead.
+        """
+        with suppress(BrokerError):
+            await self._ports.broker.release(self.claim)
 
     async def _give_back(self, release: Release) -> bool:
         """Whether the claim is gone now; a release that was sent twice finds it gone already."""

@@ -269,6 +269,6 @@ class Worker:
                 continue
             if verdict.tip is None:
                 # Not news by itself: the answer may be about a claim that was given back meanwhile.
-                runner.lose()
+                runner.lose(fenced=True)
             else:
                 runner.poke(verdict.tip)

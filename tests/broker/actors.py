@@ -98,6 +98,19 @@ async def claimed(broker: Broker, session: SessionId, worker: str = "w1", claim_
     return found
 
 
+async def lease_runs_out(broker: Broker, session: SessionId) -> None:
+    """Whoever holds it has not renewed its claim for long enough."""
+    place = await broker.place(session)
+    leases = broker.keys.leases(broker.keys.shard_of(place.tree), place.pool)
+    await broker.command("ZADD", leases, "XX", 0, session)
+
+
+async def holder_died(broker: Broker, session: SessionId) -> None:
+    """The lease of whoever holds it has run out, and the claim is taken: the session is due."""
+    await lease_runs_out(broker, session)
+    await broker.revoke(session)
+
+
 async def working(broker: Broker, **changes: Any) -> Claimed:
     """A session with one submission, held by w1."""
     session = await created(broker, **changes)

@@ -146,6 +146,7 @@ async def _life_of_a_tree(broker: Broker, wire: Wire) -> None:
     assert (await broker.registry(held.claim.tree)).limits == {"slots": 4, "tokens": 150}
     await broker.fire(SHARD)
     await broker.revoke(session)
+    await broker.release(again.claim)
     third = await claimed(broker, session, "w1", "c3")
     await broker.release(third.claim)
     await claimed(broker, session, "w1", "c4")

@@ -23,6 +23,7 @@ from tests.broker.actors import (
     RecordingWire,
     claimed,
     created,
+    lease_runs_out,
     session_id,
     step,
     submitted,
@@ -84,13 +85,47 @@ async def test_commit_on_another_log_is_fenced_though_the_claim_is_right(broker:
     assert await broker.commit(request) == Fenced(held.claim.epoch, "head")
 
 
-async def test_revoked_holder_is_told_by_renewal_and_the_session_is_due(broker: Broker) -> None:
+async def test_revoked_holder_can_write_no_more_and_is_told_by_renewal(broker: Broker) -> None:
     held = await working(broker)
     epoch = await broker.revoke(held.claim.session)
+    assert await broker.commit(step(held, held.claim, "k1")) == Fenced(epoch, "claim")
     assert await broker.renew([held.claim]) == [Fenced(epoch, "claim")]
+
+
+async def test_nobody_works_beside_a_revoked_holder_until_it_says_that_it_has_stopped(broker: Broker) -> None:
+    held = await working(broker)
+    epoch = await broker.revoke(held.claim.session)
+    assert await broker.claim(POOL, "w2", "c2", SHARD) is None
+    assert (await submitted(broker, held.claim.session, "s2")).holder == "w1"
+    assert await broker.claim(POOL, "w2", "c2", SHARD) is None
+    assert await broker.revoke(held.claim.session) == epoch, "there is no claim left to be taken"
+    stopped = await broker.release(held.claim)
+    assert isinstance(stopped, Released)
+    assert not stopped.parked
+    assert isinstance(await broker.release(held.claim), Fenced)
     taken = await broker.claim(POOL, "w2", "c2", SHARD)
     assert taken is not None
     assert taken.claim.epoch == epoch + 1
+
+
+async def test_revoked_holder_that_says_nothing_is_waited_for_until_its_lease_is_over(broker: Broker) -> None:
+    held = await working(broker)
+    epoch = await broker.revoke(held.claim.session)
+    await lease_runs_out(broker, held.claim.session)
+    taken = await broker.claim(POOL, "w2", "c2", SHARD)
+    assert taken is not None
+    assert taken.claim.epoch == epoch + 1
+    assert isinstance(await broker.release(held.claim), Fenced), "it comes too late to say so"
+    assert isinstance(await broker.commit(step(taken, taken.claim, "k2")), Committed)
+
+
+async def test_holder_whose_lease_had_run_out_is_revoked_without_a_wait(hasty: Broker) -> None:
+    held = await working(hasty)
+    epoch = await hasty.revoke(held.claim.session)
+    taken = await hasty.claim(POOL, "w2", "c2", SHARD)
+    assert taken is not None
+    assert taken.claim.epoch == epoch + 1
+    assert isinstance(await hasty.release(held.claim), Fenced)
 
 
 async def test_released_session_is_due_at_once(broker: Broker) -> None:

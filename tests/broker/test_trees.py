@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Wire
 from orchestrator.broker.errors import UnknownSession
-from orchestrator.broker.records import BrokerConfig, Committed, Fenced, NewSession, Renewed
+from orchestrator.broker.records import BrokerConfig, Committed, Fenced, NewSession, Released, Renewed
 from orchestrator.broker.tree_records import Draw, Spend, Standing, TreeEvent
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from tests.broker.actors import POOL, SHARD, claimed, created, session_id
@@ -95,6 +95,9 @@ async def test_all_claims_of_a_tree_are_taken_at_once(broker: Broker) -> None:
     answers = await broker.renew([held.held.claim, elsewhere.held.claim, root.held.claim])
     assert [type(answer) for answer in answers] == [Fenced, Fenced, Renewed]
     assert isinstance(await broker.commit(held.request()), Fenced)
+    assert await broker.claim("host:elsewhere", "w2", "c3", SHARD) is None
+    for stopped in (held, elsewhere):
+        assert isinstance(await broker.release(stopped.held.claim), Released)
     assert await broker.claim(POOL, "w2", "c2", SHARD) is not None
     assert await broker.claim("host:elsewhere", "w2", "c3", SHARD) is not None
     assert await broker.claim(POOL, "w2", "c4", SHARD) is None

@@ -26,6 +26,7 @@ from orchestrator.core.state import Phase
 from orchestrator.gateways.workspace import Workspace
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring import new_birth
+from tests.broker.actors import holder_died
 from tests.servers import RedisServer
 
 TRANSCRIPTS = Path(__file__).parents[1] / "transcripts"
@@ -131,7 +132,7 @@ async def test_a_worker_takes_an_imported_session_only_when_it_is_whole(
     async def looked_at(request: CommitRequest) -> Any:
         answer = await commit(request)
         if request.min_core is None:
-            await found.broker.revoke(request.claim.session)
+            await holder_died(found.broker, request.claim.session)
             seen.append(await found.broker.claim_session(request.claim.session, "other", "x", parked=True))
         return answer
 

@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.core.ids import SessionId
 from orchestrator.runtime.runner import Ended
+from tests.broker.actors import holder_died
 from tests.runtime.players import calls, ends, message
 from tests.runtime.stage import Stage, opened
 from tests.runtime.wires import Gate
@@ -100,7 +101,7 @@ async def test_a_holder_whose_claim_the_copy_knows_is_refused_by_what_it_built_o
     commands["c2"].open()
     assert await holder is Ended.LOST
     assert await chains(stage, session) == kept
-    await stage.broker.revoke(session)
+    await holder_died(stage.broker, session)
     assert await stage.run(session) is Ended.PARKED
     assert stage.models.outputs()["c1"].startswith("in doubt")
     assert "c2" not in stage.models.outputs()

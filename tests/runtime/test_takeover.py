@@ -13,6 +13,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.model.events import TextDelta
 from orchestrator.protocol import ops
 from orchestrator.runtime.runner import Ended
+from tests.broker.actors import holder_died
 from tests.runtime.players import calls, ends, message
 from tests.runtime.stage import Stage, hasty_broker
 from tests.runtime.wires import Gate
@@ -25,7 +26,7 @@ async def lost_during(stage: Stage, session: SessionId, began: asyncio.Event) ->
     await began.wait()
     runner.lose()
     assert await task is Ended.LOST
-    await stage.broker.revoke(session)
+    await holder_died(stage.broker, session)
 
 
 async def test_a_command_of_a_lost_worker_is_in_doubt_and_is_not_run_again(stage: Stage) -> None:
@@ -92,7 +93,7 @@ async def test_an_interrupt_that_a_lost_worker_had_begun_is_finished_by_the_next
     await stage.submit(session, ops.Interrupt())
     runner.poke()
     await death.reached.wait()
-    await stage.broker.revoke(session)
+    await holder_died(stage.broker, session)
     runner.lose()
     assert await stage.run(session) is Ended.PARKED
     death.open()
@@ -108,7 +109,7 @@ async def test_a_writer_whose_claim_was_taken_writes_nothing(stage: Stage) -> No
     await stage.say(session)
     zombie = asyncio.create_task(stage.runner(await stage.claimed(session, "zombie")).run())
     await stage.tools.began("c1").wait()
-    await stage.broker.revoke(session)
+    await holder_died(stage.broker, session)
     assert await stage.run(session) is Ended.PARKED
     written = await stage.log(session)
     command.open()

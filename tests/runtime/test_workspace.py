@@ -10,6 +10,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts, WorkspaceMark
 from orchestrator.runtime.runner import Ended
 from orchestrator.runtime.workspace import MOMENT_S, RecentLooks, look
+from tests.broker.actors import holder_died
 from tests.runtime.players import calls, ends
 from tests.runtime.stage import Stage
 from tests.runtime.wires import Gate
@@ -143,4 +144,4 @@ async def half_done(stage: Stage, session: SessionId, call_id: str) -> None:
     await stage.tools.began(call_id).wait()
     runner.lose()
     assert await running is Ended.LOST
-    await stage.broker.revoke(session)
+    await holder_died(stage.broker, session)

@@ -29,6 +29,7 @@ from orchestrator.runtime.worker import Worker
 from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.subagents.assess import Asking, assess_agent_call
 from orchestrator.tools.subagents.specs import NAMES, OFFERED
+from tests.broker.actors import holder_died, lease_runs_out
 from tests.runtime.players import ScriptedTools, ends, message
 from tests.runtime.stage import Stage
 from tests.runtime.wires import Gate
@@ -195,7 +196,15 @@ class Forest:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._workers.clear()
         sessions = [self.root, *(SessionId(a.session) for a in (await self.registry()).agents.values())]
-        await self.stage.broker.revoke_tree(self.tree, sessions)
+        for session in sessions:
+            await holder_died(self.stage.broker, session)
+
+    async def outlast(self, session: SessionId) -> None:
+        """Its claim is taken from a holder that says nothing, and its lease runs out."""
+        broker = self.stage.broker
+        while not await broker.command("HEXISTS", broker.keys.session(session), "revoked"):
+            pass
+        await lease_runs_out(broker, session)
 
     async def hurry(self, timer: str) -> None:
         """Makes a timer of the root due."""

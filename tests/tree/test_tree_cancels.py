@@ -45,6 +45,7 @@ async def test_stuck_grandchild_that_the_root_cancels_is_taken_from_its_worker(f
     forest.start()
     await never.reached.wait()
     await forest.hurry(REAP_BELOW_TIMER)
+    await forest.outlast(await forest.session_of(2))
     while (event := (await forest.stage.until(forest.root, "subagent_lifecycle"))[-1].msg).get(
         "status"
     ) != "canceled":

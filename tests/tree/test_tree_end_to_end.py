@@ -260,6 +260,7 @@ async def test_stuck_child_does_not_survive_a_cancel(forest: Forest) -> None:
     forest.start()
     await never.reached.wait()
     await forest.hurry(REAP_TIMER)
+    await forest.outlast(await forest.session_of(1))
     events = await forest.stage.until(forest.root, "task_complete")
     (ended,) = [event.msg for event in events if event.msg.get("status") == "canceled"]
     assert ended["cancel"] == "presumed", "its worker does nothing: it was taken over"

@@ -14,6 +14,7 @@ from orchestrator.runtime.archive import Archive
 from orchestrator.runtime.restore import Storage
 from orchestrator.runtime.worker import Worker
 from orchestrator.wiring import deployment
+from tests.broker.actors import holder_died
 from tests.servers import RedisServer, start_redis
 from tests.workers.actors import Author, head_of, in_redis, log_of, mover_of, some_entries, state_of
 from tests.workers.upkeep_process import environment_for, running_upkeep, settings_of
@@ -95,7 +96,7 @@ async def _time_passes(storage: Storage, authors: list[Author], server: RedisSer
     await queue.aclose()
     for author in authors:
         if (await head_of(storage, author.session)).holder is not None:
-            await storage.broker.revoke(author.session)
+            await holder_died(storage.broker, author.session)
             held = await storage.broker.claim_session(author.session, "w1", "c1")
             assert held is not None
             await storage.broker.release(held.claim, park=True)

@@ -22,7 +22,7 @@ local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[
   or misfit(KEYS[4], 'zset') or misfit(KEYS[5], 'zset') or misfit(KEYS[6], 'string')
 if bad then return bad end
 local s = redis.call('HMGET', KEYS[1], 'tree', 'pool', 'epoch', 'claim', 'agent_id', 'seq', 'head', 'cursor', 'sq',
-  'snapshot_seq', 'tries', 'min_core', 'quarantined', 'archived', 'eq', 'owner')
+  'snapshot_seq', 'tries', 'min_core', 'quarantined', 'archived', 'eq', 'owner', 'revoked')
 if not s[1] then
   -- Its hash is gone, so nobody can ever hold it: it must not be offered for ever.
   redis.call('ZREM', KEYS[4], session)
@@ -73,6 +73,7 @@ if tries >= max_tries then
 end
 
 redis.call('HSET', KEYS[1], 'epoch', text(epoch), 'owner', worker, 'claim', claim, 'tries', text(tries))
+if s[17] then redis.call('HDEL', KEYS[1], 'revoked') end
 redis.call('ZADD', KEYS[5], text(now + lease_ms), session)
 if order then
   redis.call('ZREM', KEYS[4], session)

@@ -3,6 +3,7 @@
 --
 -- Gives a claim back without a commit. park = 1 parks the session if its queue is read to the end;
 -- otherwise it is due at once. A release sent twice finds the claim gone: FENCED, and just as well.
+-- Of a claim that was revoked it says that nothing runs any more: the next holder need not wait.
 --
 -- KEYS  1 session hash   2 agents hash   3 due zset   4 leases zset   5 ready stream   6 clock string
 
@@ -11,11 +12,13 @@ local pool = fixed_pool(pool_name, 3)
 all_taken()
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'hash') or pool_misfit(pool)
 if bad then return bad end
-local s = redis.call('HMGET', KEYS[1], 'owner', 'claim', 'epoch', 'sq', 'cursor')
-if s[1] ~= worker or s[2] ~= claim or s[3] ~= epoch then return {'FENCED', num(s[3])} end
+local s = redis.call('HMGET', KEYS[1], 'owner', 'claim', 'epoch', 'sq', 'cursor', 'revoked')
+local revoked = s[1] == worker and s[6] == claim
+if not revoked and (s[1] ~= worker or s[2] ~= claim or s[3] ~= epoch) then return {'FENCED', num(s[3])} end
 local parks = park == '1' and num(s[4]) == num(s[5])
 
 redis.call('HSET', KEYS[1], 'owner', '', 'claim', '')
+if revoked then redis.call('HDEL', KEYS[1], 'revoked') end
 redis.call('ZREM', pool.leases, session)
 if not parks then make_due(session, pool, KEYS[2]) end
 return {'OK', parks and 1 or 0, now_ms()}

@@ -2,9 +2,11 @@
 -- revoke(tree, silent_ms|'', pools(1), sessions(2)) -> OK now {state epoch worker, …} | MOVED tree pool session
 --                                                       | CORRUPT key why
 --
--- Takes claims from whoever holds them: the epoch grows, nobody owns the session, and it is due if it
--- was held. With silent_ms only from those whose lease ran out that long ago, and nothing else is
--- touched; without, also from nobody, and the quarantined are readmitted. All of one tree, at one moment.
+-- Takes claims from whoever holds them: the epoch grows, and nobody may write. A lease that has run out
+-- goes with the claim, and the session is due. One that has not stays, under its owner's name: what the
+-- holder started may run until then, and the next holder must not run beside it; `release` cuts it short.
+-- With silent_ms only claims whose lease ran out that long ago, and nothing else is touched; without,
+-- also nobody's, and the quarantined are readmitted. All of one tree, at one moment.
 --
 -- KEYS  1 agents hash   2… four keys (due, leases, ready, clock) for each pool, then the session hashes
 
@@ -32,13 +34,15 @@ local now = now_ms()
 for _, row in ipairs(sessions) do
   bad = misfit(row.key, 'hash')
   if bad then return bad end
-  local s = redis.call('HMGET', row.key, 'tree', 'pool', 'epoch', 'quarantined', 'owner')
+  local s = redis.call('HMGET', row.key, 'tree', 'pool', 'epoch', 'quarantined', 'owner', 'claim')
   if s[1] and (s[1] ~= tree or s[2] ~= row.pool.name) then return {'MOVED', s[1], s[2], row[1]} end
   local expiry = tonumber(redis.call('ZSCORE', row.pool.leases, row[1]) or '')
   row.epoch, row.worker, row.state = num(s[3]), s[5] or '', 'free'
   if expiry then row.state = (not silent_ms or expiry + silent_ms <= now) and 'revoked' or 'held' end
   if not s[1] then row.state = 'gone' end
   row.takes = row.state == 'revoked' or row.state == 'free' and not silent_ms
+  row.claim = expiry and expiry > now and (s[6] or '')
+  if row.takes and row.claim == '' then row.takes = false end  -- revoked before: nothing is left to take
   row.owed = expiry or s[4] == '1'
 end
 
@@ -46,9 +50,15 @@ local found = {}
 for _, row in ipairs(sessions) do
   if row.takes then
     row.epoch = row.epoch + 1
-    redis.call('HSET', row.key, 'epoch', text(row.epoch), 'owner', '', 'claim', '', 'quarantined', '', 'tries', '0')
-    redis.call('ZREM', row.pool.leases, row[1])
-    if row.owed then make_due(row[1], row.pool, KEYS[1]) end
+    redis.call('HSET', row.key, 'epoch', text(row.epoch), 'claim', '', 'quarantined', '', 'tries', '0')
+    if row.claim then
+      redis.call('HSET', row.key, 'revoked', row.claim)
+    else
+      redis.call('HSET', row.key, 'owner', '')
+      redis.call('HDEL', row.key, 'revoked')
+      redis.call('ZREM', row.pool.leases, row[1])
+      if row.owed then make_due(row[1], row.pool, KEYS[1]) end
+    end
   end
   found[#found + 1] = row.state
   found[#found + 1] = row.epoch
