@@ -124,11 +124,8 @@ def _trees(world: World) -> None:
 
 
 def _patches(world: World) -> None:
-    watch, ledger = world.site.watch, world.site.ledger
-    for (session, call_id), count in ledger.written.items():
-        # Whose claim was revoked learns of it when it renews; its successor does not wait for that.
-        unaware = any(run.claim in watch.revoked for run in ledger.by_call[session, call_id])
-        if count > 1 and watch.went_back_s < 0 and not unaware:
+    for (session, call_id), count in world.site.ledger.written.items():
+        if count > 1 and world.site.watch.went_back_s < 0:
             world.site.watch.broken("effects_once", f"{session}: {call_id} was written {count} times")
 
 

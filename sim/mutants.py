@@ -361,6 +361,11 @@ MUTANTS = (
         swapped(SimKeeper, "_look", lambda real: lambda self, claim: None),
     ),
     Mutant(
+        "revoke waits for nobody",
+        "`revoke` makes a session due while what its holder started still runs",
+        lua("revoke", "row.claim = expiry and expiry > now and (s[6] or '')", "row.claim = nil"),
+    ),
+    Mutant(
         "keeper spares patches",
         "a patch that has begun is written to its end, whoever has the session by then",
         swapped(SimKeeper, "kill_now", _spares_patches),

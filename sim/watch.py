@@ -78,8 +78,6 @@ class Watch:
         self.sessions: dict[str, Seen] = {}
         self.rewinds: list[tuple[float, float]] = []
         """(to, at): what was written between is lost."""
-        self.revoked: dict[str, float] = {}
-        """When each claim was taken from its holder, who knows nothing of it yet."""
         self.taken: defaultdict[str, list[float]] = defaultdict(list)
         """When each submission was put into a queue, by its id."""
         self.trees: dict[str, tuple[RegistryView, int]] = {}
@@ -131,8 +129,6 @@ class Watch:
         if name == "claim":
             self._not_robbed(session, args)
             self._alone(session, args)
-        if name == "revoke":
-            self._revoked(args)
         for other in sessions_of(args):
             self.look(other)
         if name in ("commit", "create"):
@@ -223,11 +219,7 @@ class Watch:
         return [run for run in self._ledger.running(session) if self._ours(run)]
 
     def _ours(self, run: Run) -> bool:
-        return not run.lost and run.began_s > self.went_back_s and not self._unaware(run.claim)
-
-    def _unaware(self, claim: str) -> bool:
-        """Whether a claim was revoked so lately that its holder may go on; nothing of it is written."""
-        return self._loop.time() < self.revoked.get(claim, -100.0) + TRUST_S
+        return not run.lost and run.began_s > self.went_back_s
 
     def _output(self, session: str, call_id: str, output: str) -> None:
         runs = self._ledger.by_call.get((session, call_id), [])
@@ -317,21 +309,9 @@ class Watch:
         if left_ms > 1.0:
             self.broken("leases", f"{session} was taken {left_ms:.0f} ms before its lease ran out")
 
-    def _revoked(self, args: Sequence[Any]) -> None:
-        for session in sessions_of(args):
-            seen = self.sessions.get(session)
-            if seen is None or not seen.claim:
-                continue
-            if not self._double.hash(self.keys.session(session))[b"claim"]:
-                self.revoked[seen.claim] = self._loop.time()
-
     def _alone(self, session: str, args: Sequence[Any]) -> None:
         claim = _claim_of(args)
-        old = [
-            run
-            for run in self._ledger.running(session)
-            if run.claim != claim and not self._unaware(run.claim)
-        ]
+        old = [run for run in self._ledger.running(session) if run.claim != claim]
         if old and self._loop.time() > self.went_back_s + TRUST_S:
             self.broken("alone", f"{session} was claimed while {[run.call_id for run in old]} run")
 
