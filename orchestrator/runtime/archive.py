@@ -77,13 +77,16 @@ class Archive:
             raise BrokenArchive(f"archive object {segment.name} is missing; restore it from a backup")
         return decode_segment(segment, packed, self._secret)
 
-    async def read_entries(self, manifest: Manifest, after_seq: int = 0) -> AsyncIterator[StoredEntry]:
-        """The sealed entries after `after_seq`, in order."""
+    async def read_entries(
+        self, manifest: Manifest, after_seq: int = 0, through: int | None = None
+    ) -> AsyncIterator[StoredEntry]:
+        """The sealed entries after `after_seq` up to `through`, in order; no other segment is read."""
+        last = manifest.last if through is None else through
         for segment in manifest.segments:
-            if segment.last <= after_seq:
+            if segment.last <= after_seq or segment.first > last:
                 continue
             for entry in await self.read_segment(segment):
-                if entry.seq > after_seq:
+                if after_seq < entry.seq <= last:
                     yield entry
 
     # ── blobs ─────────────────────────────────────────────────────────────────────────────────

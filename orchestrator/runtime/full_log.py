@@ -39,9 +39,8 @@ async def full_log(
         manifest = await _sealed_after(reader, session, after)
         if manifest is None:
             return
-        async for entry in _archived(archive, manifest, after):
-            if entry.seq <= last:
-                yield entry
+        async for entry in _archived(archive, manifest, after, last):
+            yield entry
         after = manifest.last
 
 
@@ -59,10 +58,12 @@ async def _sealed_after(reader: Reader, session: SessionId, after: int) -> Manif
     return manifest if manifest.last > after else None
 
 
-def _archived(archive: Archive | None, manifest: Manifest, after: int) -> AsyncIterator[StoredEntry]:
+def _archived(
+    archive: Archive | None, manifest: Manifest, after: int, through: int
+) -> AsyncIterator[StoredEntry]:
     if archive is None:
         raise BrokenArchive(f"entry {after + 1} was sealed, and this process was given no archive to read")
-    return archive.read_entries(manifest, after)
+    return archive.read_entries(manifest, after, through)
 
 
 async def read_all(

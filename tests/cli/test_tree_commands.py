@@ -64,6 +64,15 @@ def test_person_reads_what_an_agent_did(standing: Grove) -> None:
     assert len(standing.says("logs", own, "--limit", "3", "--json").splitlines()) == 3
     assert f"+ agent {FAILING} (failing) was made" in standing.says("logs", standing.root)
 
+    whole = standing.says("logs", standing.root, "--json").splitlines()
+    place, pages = "", list[str]()
+    while not pages or place:
+        earlier = ("--before", place) if place else ()
+        page = standing.run("logs", standing.root, "--json", "--limit", "25", *earlier)
+        pages = page.stdout.splitlines() + pages
+        place = page.stderr.partition("there is more: --before ")[2].strip()
+    assert pages == whole
+
     code, words = standing.refused("logs", standing.root, "12")
     assert (code, "there are 1, 2, 3, 4, 5, 6, 7" in words) == (1, True)
     assert standing.refused("logs", "ffff", "1")[0] == 1

@@ -61,6 +61,20 @@ async def test_segment_is_named_after_its_entries_and_the_chain(archive: Archive
     assert [path.name for path in (tmp_path / "tree" / "session").iterdir()] == [Path(segment.name).name]
 
 
+async def test_stretch_of_a_sealed_log_is_read_without_the_segments_around_it(
+    archive: Archive, tmp_path: Path
+) -> None:
+    entries = chained([b"{}"] * 30)
+    manifest = await _written(archive, entries[:10])
+    for start in (10, 20):
+        part = entries[start : start + 10]
+        manifest = manifest.with_segment(await archive.write_segment(TREE, SESSION, manifest.head, part))
+    for segment in (manifest.segments[0], manifest.segments[2]):
+        (tmp_path / segment.name).unlink()
+    found = [entry async for entry in archive.read_entries(manifest, 12, 17)]
+    assert found == entries[12:17]
+
+
 async def test_segment_of_a_forgotten_branch_does_not_replace_another(archive: Archive) -> None:
     kept, other = chained([b"kept"] * 3), chained([b"other"] * 3)
     manifest = await _written(archive, kept)

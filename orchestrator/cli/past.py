@@ -1,0 +1,125 @@
+"""An agent's past, read from its end: as much of it as is shown, however long it is.
+
+Two logs are woven by time, newest first: the agent's own, and of its tree's log the lives of its
+agents. Each is read backwards in stretches, so that what a page costs depends on the page. A place
+between two pages is one number of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Container
+from dataclasses import dataclass
+
+import orjson
+
+from orchestrator.broker.records import SessionHead
+from orchestrator.cli.opening import Opened
+from orchestrator.cli.tree_reading import written_ms
+from orchestrator.core.blobs import references, resolve
+from orchestrator.core.entries import EVENT_MSG
+from orchestrator.core.stored import decode_entry
+from orchestrator.gateways.client import Event
+
+STRETCH = 128
+MOST = 4_096
+"""Entries read at once: few at first, more for those who go far back. A sealed part is read as a whole."""
+
+
+class BadPlace(ValueError):
+    """A text that names no place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Between entries: `seq` of the own log and `tree_seq` of the tree's are the first ones behind it."""
+
+    seq: int
+    tree_seq: int
+
+    def __str__(self) -> str:
+        return f"{self.seq}.{self.tree_seq}"
+
+    @classmethod
+    def of(cls, text: str) -> Place:
+        """Raises `BadPlace`."""
+        own, dot, told = text.partition(".")
+        if not (dot and own.isdigit() and told.isdigit()):
+            raise BadPlace(text)
+        return cls(int(own), int(told))
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Events, oldest first, and the place before them; None if nothing is there."""
+
+    events: tuple[Event, ...]
+    before: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One entry on the way back; without an event if it shows nothing."""
+
+    at_ms: int
+    number: int
+    event: Event | None
+
+
+async def page_before(
+    found: Opened, head: SessionHead, limit: int, without: Container[str], before: Place | None = None
+) -> Page:
+    """The last `limit` events before a place (or the end) whose types are not `without`; all for 0."""
+    at = before or Place(head.seq + 1, await _end_of_tree(found, head) + 1)
+    own, told = _own(found, head, at.seq, without), _told(found, head, at.tree_seq)
+    own_next, told_next = await _step(own), await _step(told)
+    events: list[Event] = []
+    while (own_next or told_next) and not (limit and len(events) == limit):
+        if told_next is None or (own_next is not None and own_next.at_ms >= told_next.at_ms):
+            assert own_next is not None
+            step, at, own_next = own_next, Place(own_next.number, at.tree_seq), await _step(own)
+        else:
+            step, at, told_next = told_next, Place(at.seq, told_next.number), await _step(told)
+        if step.event is not None:
+            events.append(step.event)
+    return Page(tuple(reversed(events)), at if own_next or told_next else None)
+
+
+async def _end_of_tree(found: Opened, head: SessionHead) -> int:
+    last = await found.broker.read_tree_back(head.tree, None, 1)
+    return last[0].tree_seq if last else 0
+
+
+async def _step(steps: AsyncIterator[_Step]) -> _Step | None:
+    return await anext(steps, None)
+
+
+async def _own(
+    found: Opened, head: SessionHead, before: int, without: Container[str]
+) -> AsyncIterator[_Step]:
+    """The session's own log, backwards."""
+    last, stretch = min(before - 1, head.seq), STRETCH
+    while last > 0:
+        after = max(0, last - stretch)
+        entries = [stored async for stored in found.log(head.session, last, after)]
+        for stored in reversed(entries):
+            entry, event = decode_entry(stored.payload), None
+            if entry.type == EVENT_MSG and entry.payload["type"] not in without:
+                texts = await found.large_texts(head.tree, references(entry.payload))
+                event = Event(entry.id, resolve(dict(entry.payload), texts.get))
+            yield _Step(written_ms(stored.payload), stored.seq, event)
+        last, stretch = after, min(2 * stretch, MOST)
+
+
+async def _told(found: Opened, head: SessionHead, before: int) -> AsyncIterator[_Step]:
+    """Lives of agents in the tree's log, backwards: all of them for the root, its children's for an agent."""
+    stretch = STRETCH
+    while page := await found.broker.read_tree_back(head.tree, before, stretch):
+        for entry in page:
+            event = None
+            if b"subagent_lifecycle" in entry.payload:
+                told = orjson.loads(entry.payload)
+                mine = head.agent_id in (0, (told["msg"].get("subagent") or {}).get("parent_agent_id"))
+                if mine and told["msg"]["type"] == "subagent_lifecycle":
+                    event = Event(told["id"], told["msg"])
+            yield _Step(entry.at_ms, entry.tree_seq, event)
+        before, stretch = page[-1].tree_seq, min(2 * stretch, MOST)

@@ -1,0 +1,129 @@
+"""Pages of a long past: in order, without a gap, and at the cost of what they show."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
+
+import orjson
+import pytest
+
+from orchestrator.broker.records import SessionHead, StoredEntry
+from orchestrator.broker.tree_records import TreeEntry
+from orchestrator.cli.opening import Opened
+from orchestrator.cli.past import BadPlace, Place, page_before
+from orchestrator.core.ids import SessionId, TreeId
+
+SILENT = frozenset({"token_count"})
+BEGAN = datetime(2026, 1, 2, tzinfo=UTC).timestamp()
+ID = "01a1f8a1-c5d0-7001-97bc-c80be6a60f79"
+
+
+def said(seq: int) -> StoredEntry:
+    """An entry a second; every third is an event that is shown."""
+    type = ("agent_message", "token_count", "turn_diff")[seq % 3]
+    at = datetime.fromtimestamp(BEGAN + seq, UTC).isoformat().replace("+00:00", "Z")
+    line = {
+        "timestamp": at,
+        "type": "event_msg",
+        "id": "u1",
+        "payload": {"type": type, "message": f"own {seq}"},
+    }
+    if type == "turn_diff":
+        line |= {"type": "dendro", "payload": {"kind": "timer"}}
+    return StoredEntry(seq, 1, orjson.dumps(line), b"", b"")
+
+
+def told(tree_seq: int) -> TreeEntry:
+    """A life of an agent every ten seconds; each second one is of another agent's child."""
+    known = {"agent_id": tree_seq, "parent_agent_id": 3 if tree_seq % 2 else 9}
+    message = {
+        "type": "subagent_lifecycle",
+        "event": "created",
+        "message": f"told {tree_seq}",
+        "subagent": known,
+    }
+    payload = orjson.dumps({"id": "u1", "msg": message})
+    at_ms = int(1000 * (BEGAN + 10 * tree_seq)) + 500
+    return TreeEntry(tree_seq, payload, SessionId(ID), 1, b"", (), at_ms)
+
+
+@dataclass
+class Logs:
+    """Both logs, and how much of them was read."""
+
+    own: int
+    lives: int
+    read: int = 0
+    broker: Any = field(default=None)
+
+    def __post_init__(self) -> None:
+        self.broker = SimpleNamespace(read_tree_back=self._back)
+
+    async def _back(self, tree: TreeId, before: int | None, count: int) -> tuple[TreeEntry, ...]:
+        last = self.lives if before is None else before - 1
+        found = tuple(told(n) for n in range(last, max(0, last - count), -1))
+        self.read += len(found)
+        return found
+
+    async def log(self, session: SessionId, through: int, after: int) -> AsyncIterator[StoredEntry]:
+        for seq in range(after + 1, through + 1):
+            self.read += 1
+            yield said(seq)
+
+    async def large_texts(self, tree: TreeId, digests: Any) -> dict[str, str]:
+        return {}
+
+    def head(self, agent_id: int = 0) -> SessionHead:
+        head = SimpleNamespace(session=ID, tree=ID, seq=self.own, agent_id=agent_id)
+        return cast(SessionHead, head)
+
+    async def page(
+        self, limit: int, before: Place | None = None, agent: int = 0
+    ) -> tuple[list[str], Place | None]:
+        page = await page_before(cast(Opened, self), self.head(agent), limit, SILENT, before)
+        return [event.msg["message"] for event in page.events], page.before
+
+
+async def test_pages_hold_everything_once_and_in_order() -> None:
+    whole, nothing_before = await Logs(1_000, 100).page(0)
+    assert nothing_before is None
+    assert len(whole) == 433
+    assert whole[-3:] == ["own 996", "own 999", "told 100"]
+    logs = Logs(1_000, 100)
+    pages, place = await logs.page(7)
+    while place is not None:
+        page, place = await logs.page(7, Place.of(str(place)))
+        pages = page + pages
+    assert pages == whole
+
+
+async def test_page_at_the_end_of_a_long_log_costs_a_page() -> None:
+    logs = Logs(200_000, 50_000)
+    page, place = await logs.page(20)
+    assert len(page) == 20
+    assert logs.read < 600
+    logs.read = 0
+    assert place is not None
+    await logs.page(20, place)
+    assert logs.read < 600
+
+
+async def test_agent_is_told_of_its_own_children_alone_and_not_by_reading_all_of_the_tree() -> None:
+    logs = Logs(300, 50_000)
+    whole, _ = await logs.page(0, agent=3)
+    assert "told 3" in whole
+    assert "told 4" not in whole
+    logs = Logs(100_000, 10_000)
+    page, _ = await logs.page(10, agent=77)
+    assert all(line.startswith("own") for line in page)
+    assert logs.read < 1_000
+
+
+@pytest.mark.parametrize("text", ["", "12", "a.b", "1.2.3", "-1.2"])
+def test_text_that_names_no_place_is_refused(text: str) -> None:
+    with pytest.raises(BadPlace):
+        Place.of(text)
