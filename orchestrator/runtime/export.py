@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from orchestrator.broker.records import StoredEntry
-from orchestrator.core.blobs import references, resolve
+from orchestrator.core.blobs import REFERENCE, references, resolve
 from orchestrator.core.chain import payload_digest
 from orchestrator.core.entries import DENDRO
 from orchestrator.core.ids import SessionId, TreeId
@@ -28,6 +28,7 @@ from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.segments import BrokenArchive
 
 _TAIL_BYTES = 1 << 16
+_REFERS = f'"{REFERENCE}"'.encode()
 
 
 class RolloutFile:
@@ -72,7 +73,7 @@ class RolloutFile:
             if through < seq and (not lacking or lacking[0].seq != through + 1):
                 return through, False
             file.write(b"".join(export_lines(lacking, text_of)))
-            return max((e.seq for e in lacking if not is_fact(e)), default=through), True
+            return next((e.seq for e in reversed(lacking) if not is_fact(e)), through), True
 
     async def _fetch_texts(self, ports: Ports, entries: Sequence[StoredEntry]) -> None:
         asked: set[str] = set()
@@ -113,7 +114,8 @@ def export_lines(entries: Iterable[StoredEntry], text_of: Callable[[str], str | 
             continue
         # Only with the line that names their fact's digest: they have no place of their own.
         yield from inherited
-        value["payload"] = resolve(value["payload"], text_of)
+        if _REFERS in entry.payload:
+            value["payload"] = resolve(value["payload"], text_of)
         place = {"seq": entry.seq, "epoch": entry.epoch, "salt": entry.salt.hex(), "chain": entry.chain.hex()}
         yield orjson.dumps({**value, **place, **({"omitted": omitted} if omitted else {})}) + b"\n"
         omitted, inherited = [], []
@@ -121,7 +123,7 @@ def export_lines(entries: Iterable[StoredEntry], text_of: Callable[[str], str | 
 
 def blob_hashes(entries: Iterable[StoredEntry]) -> set[str]:
     """The texts that entries refer to."""
-    mentioning = (orjson.loads(entry.payload) for entry in entries if b'"$blob"' in entry.payload)
+    mentioning = (orjson.loads(entry.payload) for entry in entries if _REFERS in entry.payload)
     return {digest for value in mentioning for digest in references(value)}
 
 
