@@ -101,6 +101,26 @@ async def test_a_worker_that_was_stopped_in_the_middle_of_a_patch_writes_no_more
         assert await audit(stage.deployment, stage.people, stage.ledger) == []
 
 
+async def test_a_session_that_is_revoked_goes_on_when_the_command_of_its_holder_is_dead() -> None:
+    async with asyncio.timeout(WITHIN_S), theatre(5, sessions=1) as stage, watching(stage.people):
+        person = stage.people[0]
+        workers = [await stage.nursery.start(), await stage.nursery.start()]
+        errand = asyncio.create_task(person.ask("errand 1: long"))
+        command = await running_command(stage)
+        assert command.exists()
+        revoked = await stage.deployment.broker.revoke(person.session)
+        await taken_over(stage, revoked)
+        assert not command.exists(), "nothing of the old holder runs beside the new one"
+        await errand
+        await rested(stage)
+        for worker in workers:
+            worker.signal(signal.SIGTERM)
+            assert await worker.ended == 0
+        assert not list(stage.ledger.folder.glob("alive-*-on"))
+        assert len(stage.ledger.told) == 1, "the command that was killed is in doubt"
+        assert await audit(stage.deployment, stage.people, stage.ledger) == []
+
+
 async def test_sessions_go_on_after_all_workers_were_killed_at_once() -> None:
     async with asyncio.timeout(WITHIN_S), theatre(2, sessions=4) as stage, watching(stage.people):
         workers = [await stage.nursery.start(), await stage.nursery.start()]
