@@ -22,6 +22,8 @@ SUMMARY_PROMPT = (
 KEPT_TOKENS = 20_000
 """User messages are kept newest first up to this much, at four bytes a token."""
 
+STORED_CHARS = INLINE_TEXT_BYTES // 4
+
 COMPACTED_MESSAGE = "Compact task completed"
 COMPACTED_WARNING = (
     "The conversation was compacted: earlier turns are now a summary. Long threads and repeated "
@@ -32,10 +34,22 @@ _MARKER = "<turn_aborted>"
 
 def compacted_history(state: State, summary: str) -> tuple[tuple[str, ...], list[Item]]:
     """The user texts kept, and the items that replace the history."""
-    texts = [*state.kept_user_texts, *_user_texts(state.history)]
+    before = (text if isinstance(text, str) else "[a long text]" for text in state.kept_user_texts)
+    texts = [*before, *_user_texts(state.history)]
     kept = tuple(reversed(list(_newest(texts))))
     initial = [item for item in state.history if is_context(item)]
     return kept, [*initial, _bridge(kept, summary)]
+
+
+def stored_texts(kept: Iterable[str]) -> list[str]:
+    """The same texts, very long ones in parts that stay in their entry for the next compaction to read."""
+    return [part for text in kept for part in _parts(text)]
+
+
+def _parts(text: str) -> list[str]:
+    if len(text.encode("utf-8", "surrogatepass")) <= INLINE_TEXT_BYTES:
+        return [text]
+    return [text[at : at + STORED_CHARS] for at in range(0, len(text), STORED_CHARS)]
 
 
 def _user_texts(history: Iterable[Item]) -> list[str]:

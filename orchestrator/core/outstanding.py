@@ -57,7 +57,7 @@ class CloseCalls:
 
 @dataclass(frozen=True, slots=True)
 class TellChildren:
-    """The next of the children that are to end are to be told."""
+    """The next of the children that are to end are to be told, or unread mail is to be let go."""
 
 
 Work = OweRequest | FollowRequest | AssessCall | RunCall | StopAll | CloseCalls | TellChildren
@@ -65,7 +65,7 @@ Work = OweRequest | FollowRequest | AssessCall | RunCall | StopAll | CloseCalls 
 
 def outstanding(state: State, rules: Rules) -> tuple[Work, ...]:
     """The work owed, in the order to start it in; empty when nothing can go on without news."""
-    telling: tuple[Work, ...] = (TellChildren(),) if state.tree.to_end else ()
+    telling: tuple[Work, ...] = (TellChildren(),) if state.tree.ends_in_pieces else ()
     return (*telling, *(_of_task(state, state.task, rules) if state.task is not None else ()))
 
 

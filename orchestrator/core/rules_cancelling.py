@@ -6,6 +6,7 @@ ones; the others are told at once where they are few, because that is sooner.
 
 An agent may have a thousand children. Those that one commit does not tell are `to_end` in the state,
 which owes the next of them (`TellChildren`), and nothing above is over before all were told and ended.
+Their results that a cancelled agent has not read leave its inbox in the same way.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def begin_canceling(draft: Draft, reason: str) -> bool:
     if tree.canceling:
         return False
     draft.add(e.agent_changed(canceling=reason or "canceled"))
-    take(draft, tree.inbox)
+    take(draft, tree.inbox[:MOST_TOLD])
     end_watchdogs(draft)
     cancel_children(draft, reason)
     return True
@@ -53,10 +54,13 @@ def cancel_children(draft: Draft, reason: str) -> None:
 
 
 def tell_next(draft: Draft) -> None:
-    """The next of the children that are to end, as many as a commit carries."""
+    """The next of the children that are to end, as many as a commit carries; then unread mail, the same."""
     tree = draft.state.tree
-    if not tree.to_end:
+    if not tree.ends_in_pieces:
         raise ValueError("no child is to be told of its end")
+    if not tree.to_end:
+        take(draft, tree.inbox[:MOST_TOLD])
+        return
     draft.add(e.told_to_end(min(MOST_TOLD, len(tree.to_end))))
     telling = [id for id in tree.to_end[:MOST_TOLD] if _may_be_told(tree.children[id])]
     _tell(draft, telling, tree.end_reason)

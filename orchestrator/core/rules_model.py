@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.core import entries as e
 from orchestrator.core.commands import ItemCompleted, ResponseBroken, ResponseCompleted
-from orchestrator.core.compaction import COMPACTED_MESSAGE, COMPACTED_WARNING, compacted_history
+from orchestrator.core.compaction import COMPACTED_MESSAGE, COMPACTED_WARNING, compacted_history, stored_texts
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import CALL_KINDS, call_output, message_text
 from orchestrator.core.mail_delivery import deliver
@@ -154,7 +154,8 @@ def _compacted(draft: Draft) -> None:
     kept, items = compacted_history(draft.state, summary)
     draft.add(
         e.Entry(
-            e.COMPACTED, {"message": summary, "replacement_history": items, "kept_user_texts": list(kept)}
+            e.COMPACTED,
+            {"message": summary, "replacement_history": items, "kept_user_texts": stored_texts(kept)},
         )
     )
     draft.event("warning", message=COMPACTED_WARNING)

@@ -137,6 +137,11 @@ class TreeView:
         """Whether some child is to end and has not yet said that it has."""
         return bool(self.to_end) or any(child.ending for child in self.children.values())
 
+    @property
+    def ends_in_pieces(self) -> bool:
+        """Whether children are still to be told of their end, or mail to be let go that nobody will read."""
+        return bool(self.to_end or (self.canceling and self.inbox))
+
 
 # ── folding ───────────────────────────────────────────────────────────────────────────────────
 

@@ -7,7 +7,7 @@ import pytest
 from orchestrator.core.context import initial_context
 from orchestrator.core.entries import item
 from orchestrator.core.settings import Rules, TurnSettings
-from tests.core.driver import SETTINGS, Session, assistant
+from tests.core.driver import SETTINGS, Session, assistant, op, text
 
 FULL = {"input_tokens": 250_000, "output_tokens": 10, "total_tokens": 250_010}
 
@@ -252,3 +252,14 @@ def test_message_too_long_to_be_stored_inline_is_named_in_the_summary() -> None:
     session.compact()
     summarises(session)
     assert session.state.kept_user_texts == ("one", "[a long text]")
+
+
+def test_very_long_message_of_several_parts_survives_two_compactions() -> None:
+    session = talked()
+    session.submit(op("user_input", items=[text("a" * 40_000), text("b" * 30_000)]), "u2")
+    session.answers("read")
+    for id in ("k1", "k2"):
+        session.compact(id)
+        summarises(session)
+    assert "".join(session.state.kept_user_texts) == "one" + "a" * 40_000 + "b" * 30_000
+    assert session.replayed() == session.state

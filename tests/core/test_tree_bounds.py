@@ -148,6 +148,29 @@ def test_agent_with_very_many_below_it_passes_its_cancel_on() -> None:
     grove.check()
 
 
+def test_cancelled_agent_lets_go_of_very_many_unread_results_in_parts() -> None:
+    grove = Grove(limits={"slots": 500, "spawned": 500})
+    grove.root.say("do it", "u1")
+    parent = grove.root.spawns("divide it")
+    grove.settle()
+    children = [parent.spawns(f"part {number}") for number in range(WIDE)]
+    parent.begin()
+    grove.settle()
+    for child in children:
+        answers(child)
+    grove.settle()
+    assert len(parent.state.tree.inbox) == WIDE
+    grove.root.cancels(parent.id)
+    grove.settle()
+    parent.happens(c.Stopped())
+    grove.settle()
+    assert parent.state.tree.inbox == ()
+    assert {agent.status for agent in grove.registry().agents.values()} == {"canceled"} | {"idle"}
+    told = [len(seen.decision.tree.events) for seen in parent.seen if seen.decision.tree is not None]
+    assert max(told) <= 2 * MOST_TOLD + 8
+    grove.check()
+
+
 def test_call_that_prunes_very_many_agents_says_how_many_are_left() -> None:
     grove = Grove()
     grove.root.say("do it", "u1")
