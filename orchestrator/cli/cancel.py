@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,6 +28,14 @@ UNSERVED_AFTER_S = 8.0
 """A lease and two seconds: who was not heard of for so long is lost, and what ran there is killed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a person waits, in seconds, and when they take claims by force; None: never."""
+
+    most_s: float
+    force_s: float | None
+
+
 def cancel(
     ctx: typer.Context,
     id: Annotated[str, typer.Argument(metavar="ID", help=ID_HELP)],
@@ -39,8 +48,11 @@ def cancel(
     ] = 60.0,
     force: Annotated[
         bool,
-        typer.Option("--force", help=f"After {FORCE_AFTER_S:g} s take claims from workers that do not act."),
+        typer.Option("--force", help="Take claims from workers that are alive and do not act."),
     ] = False,
+    force_after: Annotated[
+        float, typer.Option("--force-after", metavar="S", min=0, help="How long they may take before that.")
+    ] = FORCE_AFTER_S,
 ) -> None:
     """Cancels an agent and everything below it, for good; the root, and its tree.
 
@@ -55,7 +67,8 @@ def cancel(
     """
     import asyncio
 
-    code = asyncio.run(_cancel(Invocation.of(ctx), (id, agent), reason, (timeout, force)))
+    patience = Patience(timeout, force_after if force else None)
+    code = asyncio.run(_cancel(Invocation.of(ctx), (id, agent), reason, patience))
     raise typer.Exit(code)
 
 
@@ -63,7 +76,7 @@ async def _cancel(
     invocation: Invocation,
     whom: tuple[str, int | None],
     reason: str | None,
-    patience: tuple[float, bool],
+    patience: Patience,
 ) -> ExitCode:
     from orchestrator.cli.agents import addressed
     from orchestrator.cli.opening import opened
@@ -75,12 +88,14 @@ async def _cancel(
         if target.agent_id and not ending:
             typer.echo(f"{target.name} and all below it have ended already: there is nothing to cancel")
             return ExitCode.DONE
-        await _hand_in(found, target, reason, patience[0])
+        await _hand_in(found, target, reason, patience.most_s)
         left = await _wait(found, target, ending, patience)
         for line in await _report(found, target, ending, seq):
             typer.echo(line)
     if left:
-        raise Fault(f"not over yet after {patience[0]:g} s: {', '.join(left)}; `dendro tree` shows what runs")
+        raise Fault(
+            f"not over yet after {patience.most_s:g} s: {', '.join(left)}; `dendro tree` shows what runs"
+        )
     return ExitCode.DONE
 
 
@@ -112,9 +127,7 @@ async def _hand_in(found: Opened, target: Addressed, reason: str | None, timeout
     await tell(found.client(), target.root, op, heard, min(timeout_s, PATIENCE_S))
 
 
-async def _wait(
-    found: Opened, target: Addressed, ending: Sequence[int], patience: tuple[float, bool]
-) -> list[str]:
+async def _wait(found: Opened, target: Addressed, ending: Sequence[int], patience: Patience) -> list[str]:
     """Waits for the ends; answers who has not ended in time."""
     import asyncio
     import time
@@ -124,15 +137,14 @@ async def _wait(
     from orchestrator.wiring import redis_url
     from orchestrator.wiring.reaping import reaping
 
-    timeout_s, force = patience
     began, forced = time.monotonic(), False
     worker: Worker | None = None
     async with AsyncExitStack() as stack:
         while left := await _left(found, target, ending):
             waited = time.monotonic() - began
-            if waited > timeout_s:
+            if waited > patience.most_s:
                 break
-            if force and not forced and waited > FORCE_AFTER_S:
+            if patience.force_s is not None and not forced and waited > patience.force_s:
                 forced = True
                 await _take_claims(found, target, ending)
             if waited > UNSERVED_AFTER_S and (lying := (await forsaken(found.broker, target.tree)).lying):

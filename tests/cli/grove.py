@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,6 +95,18 @@ def _still(found: Grove) -> Grove:
         if busy == [ASKER] and agents[0]["session_status"] == "waiting":
             return found
     raise AssertionError(f"the tree does not come to rest: {found.tree()}")
+
+
+@contextmanager
+def deaf_worker(machine: Machine) -> Iterator[None]:
+    """A worker that does not act; it does not leave when it is told to, either."""
+    program = [sys.executable, "-m", "tests.cli.deaf_worker"]
+    environ = {**machine.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen(program, cwd=machine.folder, env=environ, stdout=subprocess.DEVNULL) as process:
+        try:
+            yield
+        finally:
+            process.kill()
 
 
 @contextmanager

@@ -12,7 +12,19 @@ from orchestrator.cli.deciding import decide, open_requests_of
 from orchestrator.cli.opening import opened
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.settings import SettingsSources, load_settings
-from tests.cli.grove import ASKER, FAILING, HELLO, HISTORIAN, READER, TESTS, WAITER, Grove, grove, worker
+from tests.cli.grove import (
+    ASKER,
+    FAILING,
+    HELLO,
+    HISTORIAN,
+    READER,
+    TESTS,
+    WAITER,
+    Grove,
+    deaf_worker,
+    grove,
+    worker,
+)
 from tests.cli.machine import Machine
 from tests.servers import start_redis
 
@@ -159,6 +171,19 @@ def test_end_of_an_agent_whose_worker_was_lost_is_presumed(trees: Grove) -> None
     assert (code, f"not over yet after 1 s: agent {WAITER}" in words) == (1, True)
     with worker(trees.machine):
         assert trees.says("cancel", trees.root, str(WAITER)) == f"agent {WAITER} is cancelled: presumed\n"
+        assert trees.tree()["counters"]["slots"] == 1, "the asker's alone"
+
+
+def test_person_takes_an_agent_from_a_worker_that_does_not_act(trees: Grove) -> None:
+    trees.worker.terminate()
+    trees.worker.wait()
+    with deaf_worker(trees.machine):
+        trees.says("send", trees.root, str(WAITER), "Wait for orders.")
+        trees.until(WAITER, last="$ sleep 600")
+        done = trees.says("cancel", trees.root, str(WAITER), "--force", "--force-after", "1")
+        taken, ended = done.splitlines()
+        assert re.fullmatch(rf"taken from worker \S+: {trees.agent(WAITER)['session_id']}", taken)
+        assert ended == f"agent {WAITER} is cancelled: presumed"
         assert trees.tree()["counters"]["slots"] == 1, "the asker's alone"
 
 

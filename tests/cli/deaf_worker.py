@@ -1,0 +1,40 @@
+"""A worker that renews its leases and does not act: what it runs cannot be stopped. Started as a program."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import NoReturn
+
+from orchestrator.cli.main import main
+from orchestrator.core.commands import CallFinished
+from orchestrator.core.state import Call
+from orchestrator.runtime.calls import ToolCalls
+from orchestrator.runtime.ports import CallSite
+from orchestrator.wiring import worker
+
+
+class DeafCalls(ToolCalls):
+    """Calls run as ever, and then go on whoever tells them to stop."""
+
+    async def run(self, call: Call, site: CallSite) -> CallFinished:
+        running = asyncio.ensure_future(super().run(call, site))
+        while True:
+            try:
+                await asyncio.shield(running)
+                return running.result()
+            except asyncio.CancelledError:
+                await self._not_listening()
+
+    async def _not_listening(self) -> NoReturn:
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                continue
+
+
+if __name__ == "__main__":
+    worker.ToolCalls = DeafCalls  # type: ignore[misc]
+    sys.argv = ["dendro", "worker"]
+    main()
