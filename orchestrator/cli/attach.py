@@ -38,7 +38,7 @@ def attach(
 async def _attach(invocation: Invocation, whom: tuple[str, int | None], limit: int) -> None:
     from orchestrator.cli.agents import addressed
     from orchestrator.cli.attachment import Attachment
-    from orchestrator.cli.logs import SILENT
+    from orchestrator.cli.live import visible
     from orchestrator.cli.opening import opened
     from orchestrator.cli.past import page_before
     from orchestrator.cli.views import LiveView
@@ -47,6 +47,6 @@ async def _attach(invocation: Invocation, whom: tuple[str, int | None], limit: i
         target = await addressed(found, *whom)
         view = LiveView(whole=True)
         view.note(f"{target.name} of the tree {target.tree}; Ctrl-C leaves")
-        for event in (await page_before(found, target.head, limit, SILENT)).events:
+        for event in (await page_before(found, target.head, limit, visible)).events:
             view.event(event)
         await Attachment(found, target, view).run()

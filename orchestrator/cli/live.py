@@ -22,6 +22,19 @@ from orchestrator.gateways.client import Event
 OUTPUT_LINES = 12
 """Lines of a command's output that are shown; the model gets more, the log keeps all."""
 DIFF_LINES = 40
+SILENT = frozenset(
+    {
+        "session_configured",
+        "task_started",
+        "task_complete",
+        "token_count",
+        "turn_diff",
+        "agent_reasoning_section_break",
+        "sub_agent_tool_call_activity",
+        "sub_agent_tool_call_tokens",
+    }
+)
+"""Events that a person is shown nothing of."""
 STEP_MARKS = {"completed": "✓", "in_progress": "▸", "pending": "·"}
 CHANGE_MARKS = {"add": "A", "delete": "D", "update": "M"}
 
@@ -114,6 +127,12 @@ class Live:
                 self.line(f"the turn was {message['reason']}", "yellow")
             case "subagent_lifecycle":
                 self._agent(message)
+            case "sub_agent_tool_call_begin":
+                asked = message["invocation"]
+                self.line(f"+ helper {asked['label']}: {asked['description']}", "blue")
+            case "sub_agent_tool_call_end":
+                mark = "✓" if "Ok" in message["result"] else "✗"
+                self.line(f"{mark} helper {message['invocation']['label']} {message['outcome']}", "blue")
             case "request_resolved":
                 self.line(resolved_text(message), "dim")
             case _:
@@ -231,6 +250,13 @@ def lifecycle_text(message: Mapping[str, Any]) -> str:
             return f"✓ {named} has come to rest"
         case _:
             return ""
+
+
+def visible(message: Mapping[str, Any]) -> bool:
+    """Whether a person is shown anything of an event."""
+    if message["type"] == "subagent_lifecycle":
+        return bool(lifecycle_text(message))
+    return message["type"] not in SILENT
 
 
 def resolved_text(message: Mapping[str, Any]) -> str:

@@ -16,18 +16,6 @@ if TYPE_CHECKING:
     from orchestrator.cli.past import Place
     from orchestrator.gateways.client import Event
 
-SILENT = frozenset(
-    {
-        "session_configured",
-        "task_started",
-        "task_complete",
-        "token_count",
-        "turn_diff",
-        "agent_reasoning_section_break",
-    }
-)
-"""Events that a person is shown nothing of: they are not counted."""
-
 
 def logs(
     ctx: typer.Context,
@@ -71,27 +59,35 @@ async def _logs(
     from orchestrator.broker.follow import EqCursor
     from orchestrator.cli.agents import addressed
     from orchestrator.cli.leaving import ctrl_c
+    from orchestrator.cli.live import visible
     from orchestrator.cli.opening import opened
-    from orchestrator.cli.past import page_before
+    from orchestrator.cli.past import everything, page_before
     from orchestrator.cli.views import JsonView, LiveView
+    from orchestrator.gateways.requests import ASKS
 
     follow, json = how
     view = JsonView() if json else LiveView(streaming=False, whole=True)
     async with opened(invocation.settings()) as found:
         target = await addressed(found, *whom)
-        page = await page_before(found, target.head, which[0], frozenset() if json else SILENT, which[1])
+        page = await page_before(found, target.head, which[0], everything if json else visible, which[1])
+
+        def show(event: Event) -> None:
+            view.event(event)
+            if event.type in ASKS:
+                view.ask(event.msg)
+
         if not follow:
             for event in page.events:
-                view.event(event)
+                show(event)
             if page.before is not None:
                 view.note(f"there is more: --before {page.before}")
             return
         with ctrl_c() as left:
             for event in page.events:
-                view.event(event)
+                show(event)
             events = found.client().follow(target.session, EqCursor.at(target.head))
             while (event := await left.unless(_next(events))) is not None:
-                view.event(event)
+                show(event)
 
 
 def _place(text: str | None) -> Place | None:

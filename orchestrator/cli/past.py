@@ -7,8 +7,9 @@ between two pages is one number of each.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Container
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
@@ -23,6 +24,14 @@ from orchestrator.gateways.client import Event
 STRETCH = 128
 MOST = 4_096
 """Entries read at once: few at first, more for those who go far back. A sealed part is read as a whole."""
+
+
+Shows = Callable[[Mapping[str, Any]], bool]
+"""Whether a message is one of those that are wanted."""
+
+
+def everything(message: Mapping[str, Any]) -> bool:
+    return True
 
 
 class BadPlace(ValueError):
@@ -66,11 +75,11 @@ class _Step:
 
 
 async def page_before(
-    found: Opened, head: SessionHead, limit: int, without: Container[str], before: Place | None = None
+    found: Opened, head: SessionHead, limit: int, shows: Shows, before: Place | None = None
 ) -> Page:
-    """The last `limit` events before a place (or the end) whose types are not `without`; all for 0."""
+    """The last `limit` events before a place (or the end) of those that it `shows`; all for 0."""
     at = before or Place(head.seq + 1, await _end_of_tree(found, head) + 1)
-    own, told = _own(found, head, at.seq, without), _told(found, head, at.tree_seq)
+    own, told = _own(found, head, at.seq, shows), _told(found, head, at.tree_seq, shows)
     own_next, told_next = await _step(own), await _step(told)
     events: list[Event] = []
     while (own_next or told_next) and not (limit and len(events) == limit):
@@ -93,9 +102,7 @@ async def _step(steps: AsyncIterator[_Step]) -> _Step | None:
     return await anext(steps, None)
 
 
-async def _own(
-    found: Opened, head: SessionHead, before: int, without: Container[str]
-) -> AsyncIterator[_Step]:
+async def _own(found: Opened, head: SessionHead, before: int, shows: Shows) -> AsyncIterator[_Step]:
     """The session's own log, backwards."""
     last, stretch = min(before - 1, head.seq), STRETCH
     while last > 0:
@@ -103,14 +110,14 @@ async def _own(
         entries = [stored async for stored in found.log(head.session, last, after)]
         for stored in reversed(entries):
             entry, event = decode_entry(stored.payload), None
-            if entry.type == EVENT_MSG and entry.payload["type"] not in without:
+            if entry.type == EVENT_MSG and shows(entry.payload):
                 texts = await found.large_texts(head.tree, references(entry.payload))
                 event = Event(entry.id, resolve(dict(entry.payload), texts.get))
             yield _Step(written_ms(stored.payload), stored.seq, event)
         last, stretch = after, min(2 * stretch, MOST)
 
 
-async def _told(found: Opened, head: SessionHead, before: int) -> AsyncIterator[_Step]:
+async def _told(found: Opened, head: SessionHead, before: int, shows: Shows) -> AsyncIterator[_Step]:
     """Lives of agents in the tree's log, backwards: all of them for the root, its children's for an agent."""
     stretch = STRETCH
     while page := await found.broker.read_tree_back(head.tree, before, stretch):
@@ -119,7 +126,7 @@ async def _told(found: Opened, head: SessionHead, before: int) -> AsyncIterator[
             if b"subagent_lifecycle" in entry.payload:
                 told = orjson.loads(entry.payload)
                 mine = head.agent_id in (0, (told["msg"].get("subagent") or {}).get("parent_agent_id"))
-                if mine and told["msg"]["type"] == "subagent_lifecycle":
+                if mine and told["msg"]["type"] == "subagent_lifecycle" and shows(told["msg"]):
                     event = Event(told["id"], told["msg"])
             yield _Step(entry.at_ms, entry.tree_seq, event)
         before, stretch = page[-1].tree_seq, min(2 * stretch, MOST)

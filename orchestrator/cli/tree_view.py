@@ -82,8 +82,11 @@ def _remarks(picture: TreePicture, agent: AgentPicture) -> Iterator[tuple[str, s
         until = agent.doing.until_ms
         left = f" (at most {age((until - picture.now_ms) / 1000)} more)" if until else ""
         yield f"waits for {what}{left}", "yellow"
-    if agent.canceling and agent.standing != "canceled":
+    if agent.canceling and agent.standing in ACTIVE:
         yield "being cancelled", "red"
+    elif agent.canceling and agent.standing != "canceled":
+        # It had come to its end before; no message starts it again.
+        yield "ended for good", "dim red"
     for name, mark, style in (("pending_messages", "✉", "magenta"), ("pending_interrupts", "⚡", "bold red")):
         if count := agent.summary.get(name):
             yield f"{mark} {count}", style
@@ -171,7 +174,8 @@ def _agent_value(picture: TreePicture, agent: AgentPicture) -> dict[str, Any]:
         "since_ms": doing.since_ms,
         "waits_for": waits_for(picture, agent) or None,
         "until_ms": doing.until_ms if waits_for(picture, agent) else None,
-        "canceling": agent.canceling,
+        "canceling": agent.canceling and agent.standing in ACTIVE,
+        "ended_for_good": agent.canceling,
         "tokens": agent.tokens,
         "cost_micro": agent.used.cost,
         "requests": agent.used.requests,

@@ -50,6 +50,21 @@ def test_text_streams_once_on_a_terminal() -> None:
     assert seen(delta("Hello "), delta("you"), whole, BEGIN, streaming=True) == ["Hello you", "$ ls"]
 
 
+def test_helpers_and_settled_requests_are_told_in_a_line_each() -> None:
+    invocation = {"description": "Reads it", "label": "reader", "prompt": "p"}
+    begin = {"type": "sub_agent_tool_call_begin", "call_id": "h", "invocation": invocation}
+    now = {"type": "sub_agent_tool_call_activity", "call_id": "h", "activity": "thinking"}
+    end = {**begin, "type": "sub_agent_tool_call_end", "result": {"Ok": "x"}, "outcome": "completed"}
+    settled = {"type": "request_resolved", "call_id": "c", "agent_id": 3, "decision": "denied", "who": "ann"}
+    gone = {**settled, "decision": "withdrawn", "who": ""}
+    assert seen(begin, now, end, settled, gone) == [
+        "+ helper reader: Reads it",
+        "✓ helper reader completed",
+        "request c of agent 3 was denied by ann",
+        "request c of agent 3 is not asked any more: its turn has ended",
+    ]
+
+
 def test_a_pipe_gets_whole_lines_only() -> None:
     assert seen(delta("Hel"), {"type": "agent_message", "message": "Hello"}) == ["Hello"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -17,7 +17,6 @@ from orchestrator.cli.opening import Opened
 from orchestrator.cli.past import BadPlace, Place, page_before
 from orchestrator.core.ids import SessionId, TreeId
 
-SILENT = frozenset({"token_count"})
 BEGAN = datetime(2026, 1, 2, tzinfo=UTC).timestamp()
 ID = "01a1f8a1-c5d0-7001-97bc-c80be6a60f79"
 
@@ -49,6 +48,10 @@ def told(tree_seq: int) -> TreeEntry:
     payload = orjson.dumps({"id": "u1", "msg": message})
     at_ms = int(1000 * (BEGAN + 10 * tree_seq)) + 500
     return TreeEntry(tree_seq, payload, SessionId(ID), 1, b"", (), at_ms)
+
+
+def _shown(message: Mapping[str, Any]) -> bool:
+    return message["type"] != "token_count"
 
 
 @dataclass
@@ -84,7 +87,7 @@ class Logs:
     async def page(
         self, limit: int, before: Place | None = None, agent: int = 0
     ) -> tuple[list[str], Place | None]:
-        page = await page_before(cast(Opened, self), self.head(agent), limit, SILENT, before)
+        page = await page_before(cast(Opened, self), self.head(agent), limit, _shown, before)
         return [event.msg["message"] for event in page.events], page.before
 
 

@@ -74,6 +74,10 @@ def test_person_reads_what_an_agent_did(standing: Grove) -> None:
     own = standing.agent(WAITER)["session_id"]
     assert standing.says("logs", own) == asked, "an agent is also named by its own session"
     assert len(standing.says("logs", own, "--limit", "3", "--json").splitlines()) == 3
+    assert len(standing.says("logs", standing.root, "--limit", "12").splitlines()) >= 12, (
+        "each shows something"
+    )
+    assert "git count-objects -v" in standing.says("logs", standing.root, str(ASKER)), "what it asks for"
     assert f"+ agent {FAILING} (failing) was made" in standing.says("logs", standing.root)
 
     whole = standing.says("logs", standing.root, "--json").splitlines()

@@ -90,6 +90,13 @@ def test_spectator_sees_unread_mail_cost_and_a_cancel_on_its_way() -> None:
     assert "1 a1  running 5s · being cancelled · ✉ 2 · ⚡ 1 · 1,200 tokens · $0.0345" in text
 
 
+def test_spectator_sees_who_had_ended_before_a_cancel_reached_them() -> None:
+    done = agent(1, 0, summary={"status": "idle"}, status="idle", canceling=True)
+    assert "1 a1  idle 5s · ended for good" in drawn(picture(agent(0, None), done))
+    value = as_value(picture(agent(0, None), done))["agents"][1]
+    assert (value["canceling"], value["ended_for_good"]) == (False, True)
+
+
 def test_spectator_is_never_steered_by_what_an_agent_said() -> None:
     text = drawn(picture(agent(0, None), agent(1, 0, doing=Doing(since_ms=NOW_MS, last="\x1b[2Jgone\u202e"))))
     assert "\x1b" not in text
