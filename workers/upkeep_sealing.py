@@ -176,7 +176,7 @@ async def _claimed_untouched(mover: Mover, head: SessionHead) -> AsyncIterator[C
         # What was due owes something and must not be parked; what was parked may have been given something,
         # which the script looks at itself. After `archive` the claim is over: answered as fenced.
         try:
-            await broker.release(claimed.claim, park=parked)
+            await broker.release(claimed.claim, park_at=claimed if parked else None)
         except BrokerError as error:
             log.warning("session %s: not given back, its lease will run out: %s", head.session, error)
 

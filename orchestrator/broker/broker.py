@@ -34,6 +34,7 @@ from orchestrator.broker.records import (
     Emitted,
     Fenced,
     Hints,
+    LogEnd,
     NewEvent,
     NewTree,
     Place,
@@ -251,12 +252,17 @@ class Broker(Trees, Storage, Admission):
             case code:
                 raise unexpected("renew", code)
 
-    async def release(self, claim: Claim, *, park: bool = False) -> Released | Fenced:
-        """Gives a claim back without a commit: due at once, or parked if nothing is queued."""
+    async def release(self, claim: Claim, *, park_at: LogEnd | None = None) -> Released | Fenced:
+        """Gives a claim back without a commit: due at once, or parked if nothing is queued.
+
+        `park_at` is where the log ended for the one who saw that nothing is owed: if it does not end
+        there, Redis went back, and what its log owes is still to be found out.
+        """
+        end = ("", "") if park_at is None else (park_at.seq, park_at.head)
         call = Call(
             load("release"),
             [self.keys.session(claim.session), self.keys.agents(claim.tree), *self._pool_keys(claim)],
-            [claim.session, claim.pool, *holder_args(claim), int(park)],
+            [claim.session, claim.pool, *holder_args(claim), *end],
         )
         reply = await self._wire.run(call)
         match code_of(reply, claim.session):

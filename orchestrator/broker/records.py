@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from orchestrator.broker.tree_records import (
     Account,
@@ -304,6 +304,16 @@ class Emitted:
     eq_n: int
     sq_tip: str
     now_ms: int
+
+
+class LogEnd(Protocol):
+    """Where a log ends, for somebody who has read it or written to it."""
+
+    @property
+    def seq(self) -> int: ...
+
+    @property
+    def head(self) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)

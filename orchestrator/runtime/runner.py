@@ -333,9 +333,8 @@ class Runner:
 
     async def _give_back(self, release: Release) -> bool:
         """Whether the claim is gone now; a release that was sent twice finds it gone already."""
-        answer = await self._writing.insist(
-            lambda: self._ports.broker.release(self.claim, park=release == "park")
-        )
+        end = self._journal.position if release == "park" else None
+        answer = await self._writing.insist(lambda: self._ports.broker.release(self.claim, park_at=end))
         return answer is not None
 
     async def _start_owed(self) -> None:

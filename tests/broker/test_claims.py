@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.follow import hash8_of
 from orchestrator.broker.records import (
@@ -136,15 +140,29 @@ async def test_released_session_is_due_at_once(broker: Broker) -> None:
 
 async def test_release_parks_only_what_is_read_to_the_end(broker: Broker) -> None:
     held = await working(broker)
-    unread = await broker.release(held.claim, park=True)
+    unread = await broker.release(held.claim, park_at=held)
     assert isinstance(unread, Released)
     assert not unread.parked
     again = await claimed(broker, held.claim.session, "w2", "c2")
-    await broker.commit(step(again, again.claim, "k", cursor="1-0"))
-    read = await broker.release(again.claim, park=True)
+    done = await broker.commit(step(again, again.claim, "k", cursor="1-0"))
+    assert isinstance(done, Committed)
+    read = await broker.release(again.claim, park_at=done)
     assert isinstance(read, Released)
     assert read.parked
     assert await broker.claim(POOL, "w3", "c3", SHARD) is None
+
+
+@pytest.mark.parametrize("gone", ["seq", "head"])
+async def test_release_parks_nobody_whose_log_ends_elsewhere(broker: Broker, gone: str) -> None:
+    held = await working(broker)
+    done = await broker.commit(step(held, held.claim, "k", cursor="1-0"))
+    assert isinstance(done, Committed)
+    # What Redis had answered, and lost when it was put back: the claim stands, as it was older.
+    lost = replace(done, seq=done.seq + 1) if gone == "seq" else replace(done, head=bytes(32))
+    released = await broker.release(held.claim, park_at=lost)
+    assert isinstance(released, Released)
+    assert not released.parked
+    assert await broker.claim(POOL, "w2", "c2", SHARD) is not None
 
 
 async def test_fifth_claim_without_progress_quarantines_the_session(hasty: Broker) -> None:
@@ -298,7 +316,7 @@ async def test_upkeep_may_claim_a_parked_session_and_leaves_no_trace(broker: Bro
     assert held is not None
     assert held.claims_without_progress == 0
     await submitted(broker, session)
-    released = await broker.release(held.claim, park=True)
+    released = await broker.release(held.claim, park_at=held)
     assert isinstance(released, Released)
     assert not released.parked
 

@@ -111,7 +111,7 @@ class Author:
         position = self.position
         data = encode_snapshot(position.state, position.seq, position.head)
         assert isinstance(await self.storage.broker.snapshot(claim, position.seq, data), Stored)
-        await self.storage.broker.release(claim, park=True)
+        await self.storage.broker.release(claim, park_at=position)
         self._claim = None
         return self
 

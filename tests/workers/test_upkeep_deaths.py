@@ -61,7 +61,7 @@ async def _worker_passes(storage: Storage, session: SessionId) -> None:
     """A worker finds the abandoned claim, sees that nothing is owed, and parks the session."""
     held = await storage.broker.claim_session(session, "w1", "c1")
     if held is not None:
-        await storage.broker.release(held.claim, park=True)
+        await storage.broker.release(held.claim, park_at=held)
 
 
 async def test_death_while_sealing_loses_nothing(

@@ -99,7 +99,7 @@ async def _time_passes(storage: Storage, authors: list[Author], server: RedisSer
             await holder_died(storage.broker, author.session)
             held = await storage.broker.claim_session(author.session, "w1", "c1")
             assert held is not None
-            await storage.broker.release(held.claim, park=True)
+            await storage.broker.release(held.claim, park_at=held)
 
 
 async def test_lost_queue_loses_nothing(

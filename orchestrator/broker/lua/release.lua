@@ -1,21 +1,24 @@
 -- uses: base wake
--- release(session, pool, worker, claim, epoch, park) -> OK parked now | FENCED epoch | CORRUPT key why
+-- release(session, pool, worker, claim, epoch, seq|'', head) -> OK parked now | FENCED epoch | CORRUPT key why
 --
--- Gives a claim back without a commit. park = 1 parks the session if its queue is read to the end;
--- otherwise it is due at once. A release sent twice finds the claim gone: FENCED, and just as well.
+-- Gives a claim back without a commit. With the log's end as its holder knows it, the session is parked if
+-- the log ends there and its queue is read to the end; otherwise it is due at once. The end is compared
+-- because Redis may have gone back behind a commit that it had answered: that what the log says *there* owes
+-- nothing is not what the holder has seen. A release sent twice finds the claim gone: FENCED, and just as well.
 -- Of a claim that was revoked it says that nothing runs any more: the next holder need not wait.
 --
 -- KEYS  1 session hash   2 agents hash   3 due zset   4 leases zset   5 ready stream   6 clock string
 
-local session, pool_name, worker, claim, epoch, park = take(), take(), take(), take(), take(), take()
+local session, pool_name, worker, claim, epoch = take(), take(), take(), take(), take()
+local seq, head = take(), take()
 local pool = fixed_pool(pool_name, 3)
 all_taken()
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'hash') or pool_misfit(pool)
 if bad then return bad end
-local s = redis.call('HMGET', KEYS[1], 'owner', 'claim', 'epoch', 'sq', 'cursor', 'revoked')
+local s = redis.call('HMGET', KEYS[1], 'owner', 'claim', 'epoch', 'sq', 'cursor', 'revoked', 'seq', 'head')
 local revoked = s[1] == worker and s[6] == claim
 if not revoked and (s[1] ~= worker or s[2] ~= claim or s[3] ~= epoch) then return {'FENCED', num(s[3])} end
-local parks = park == '1' and num(s[4]) == num(s[5])
+local parks = s[7] == seq and s[8] == head and num(s[4]) == num(s[5])
 
 redis.call('HSET', KEYS[1], 'owner', '', 'claim', '')
 if revoked then redis.call('HDEL', KEYS[1], 'revoked') end
