@@ -1,4 +1,4 @@
-"""What holds for every test: what a file leaves unclosed is found in that file."""
+"""What holds for every test: no example has a deadline, and what a file leaves unclosed is found there."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+# A busy machine is no defect, but hypothesis takes an example that came late for one.
+settings.register_profile("dendro", deadline=None)
+settings.load_profile("dendro")
 
 
 @pytest.hookimpl(optionalhook=True)
