@@ -12,7 +12,7 @@ from asyncio import Future
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 from sim.machines import Site
 from sim.network import Sent, session_of
@@ -30,6 +30,8 @@ class Ambush(ABC):
     victim: str
     cuts: Callable[[str, float, float], None]
     """Told a machine, and from when on and for how long it is to reach nobody."""
+    again: ClassVar[bool] = False
+    """Whether it lies in wait for the next command when one has arrived."""
     session: str = ""
     held: tuple[Sent, Future[Any]] | None = None
 
@@ -47,7 +49,7 @@ class Ambush(ABC):
 
     def takes(self, sent: Sent, future: Future[Any]) -> bool:
         """Takes a command off the network, or lets it pass."""
-        if self.held is not None or sent.machine != self.victim or not self.holds(sent):
+        if self.held is not None or not self.holds(sent):
             return False
         self.session, self.held = session_of(sent.name, sent.args), (sent, future)
         self.site.trace.note("nemesis", "holds", sent.lane, sent.name, self.session[-4:])
@@ -62,7 +64,7 @@ class Ambush(ABC):
         if after is None:
             return False
         self.lets_go(after)
-        return True
+        return not self.again
 
     def lets_go(self, after_s: float = 0.0) -> None:
         """What is held arrives."""
@@ -75,7 +77,7 @@ class LateCommit(Ambush):
     """A holder's commit arrives just when another worker was given the session, and has written nothing."""
 
     def holds(self, sent: Sent) -> bool:
-        return sent.name == "commit"
+        return sent.name == "commit" and sent.machine == self.victim
 
     def caught(self) -> None:
         assert self.held is not None
@@ -91,7 +93,7 @@ class LateClaim(Ambush):
     """A claim arrives when somebody else has the session, and his renewals have been lost for a while."""
 
     def holds(self, sent: Sent) -> bool:
-        return sent.name == "claim"
+        return sent.name == "claim" and sent.machine == self.victim
 
     def caught(self) -> None:
         assert self.held is not None
@@ -105,7 +107,9 @@ class LateClaim(Ambush):
 
 
 class SlowCommit(Ambush):
-    """A commit is on its way while a timer of its session fires: what it ends, or sets anew, is due."""
+    """Commits, of any machine, are on their way while the timers fire that they end or set anew."""
+
+    again = True
 
     def holds(self, sent: Sent) -> bool:
         if sent.name != "commit":

@@ -31,6 +31,7 @@ SENTENCES = {
     "started_once": "A decision to run a call starts it at most once.",
     "effects_once": "A patch is written at most once.",
     "leases": "Nobody is given a session whose holder's lease has not run out.",
+    "revoked": "Of a session that was revoked no claim stands until it is claimed anew.",
     "alone": ("When a session is claimed, no command of an earlier claim runs any more."),
     "right_to_run": "When everything has come to rest no command runs any more.",
     "stopped": "When the end of a task is in the log, none of its commands runs any more.",

@@ -130,7 +130,7 @@ class Machine:
         self.draining = False
         self._rng = rng
         broker, wire = broker_on(site, name, self.clock)
-        tools = SimTools(site.mind, site.ledger, self.keeper, name, site.watch.starting)
+        tools = SimTools(site.mind, site.ledger, self.keeper, name, site.watch.rights.starting)
         ports = Ports(
             broker=broker,
             texts=Texts(Blobs(wire, broker.keys)),

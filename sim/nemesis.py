@@ -35,6 +35,7 @@ class Doom:
     victim: Machine
     strikes: Callable[[Machine], None]
     left: int
+    counts: Callable[[Sent], bool]
 
 
 IDLE = ("peek", "timers_due", "heartbeat")
@@ -42,7 +43,7 @@ KINDS = (
     ("kill", 8),
     ("kill_at", 8),
     ("pause", 6),
-    ("pause_at", 5),
+    ("pause_at", 8),
     ("stall", 3),
     ("cut", 4),
     ("down", 2),
@@ -60,6 +61,16 @@ KINDS = (
 )
 
 
+def _acts(sent: Sent) -> bool:
+    return sent.name not in IDLE
+
+
+def _starts_a_call(sent: Sent) -> bool:
+    """What it decided is in the log, and it is about to do it."""
+    decided = (arg for arg in sent.args if isinstance(arg, bytes))
+    return sent.name == "commit" and any(b'"phase":"running"' in arg for arg in decided)
+
+
 class Nemesis:
     """Carries out a plan against the machines of a simulation."""
 
@@ -70,6 +81,8 @@ class Nemesis:
         self._double = double
         self._rng = rng
         self._plan = plan
+        self.weights = dict(KINDS)
+        """How often each fault is chosen; a play may have faults that suit it."""
         self._started = 0
         self._doomed: Doom | None = None
         self._ambush: Ambush | None = None
@@ -90,10 +103,9 @@ class Nemesis:
 
     async def rages(self) -> None:
         """The whole plan, then peace."""
-        names = [name for name, _ in KINDS]
         for _ in range(self._plan.faults):
             await asyncio.sleep(self._rng.expovariate(self._plan.faults / self._plan.lasts_s))
-            name = self._rng.choices(names, [weight for _, weight in KINDS])[0]
+            name = self._rng.choices(list(self.weights), list(self.weights.values()))[0]
             self.site.trace.note("nemesis", name)
             await getattr(self, f"_{name}")()
         await asyncio.sleep(self._rng.uniform(0.0, 4.0))
@@ -133,12 +145,13 @@ class Nemesis:
     async def _kill_at(self) -> None:
         """It dies around the moment when a command of it takes effect."""
         if victim := self._victim():
-            self._doomed = Doom(victim, self._end, self._rng.choice((1, 1, 2, 3, 5, 8, 13)))
+            self._doomed = Doom(victim, self._end, self._rng.choice((1, 1, 2, 3, 5, 8, 13)), _acts)
 
     async def _pause_at(self) -> None:
         """It is stopped there, and wakes up when others have had its session for a while."""
         if victim := self._victim():
-            self._doomed = Doom(victim, self._stop, self._rng.choice((1, 1, 2, 3, 5, 8, 13)))
+            counts, lefts = self._rng.choice(((_acts, (1, 1, 2, 3, 5, 8, 13)), (_starts_a_call, (1, 1, 2))))
+            self._doomed = Doom(victim, self._stop, self._rng.choice(lefts), counts)
 
     def _stop(self, victim: Machine) -> None:
         victim.pause(self._rng.uniform(5.0, 12.0))
@@ -148,7 +161,7 @@ class Nemesis:
         if self._ambush is not None and self._ambush.saw(sent, reply):
             self._ambush = None
         doom = self._doomed
-        if doom is None or doom.victim.name != sent.machine or sent.name in IDLE:
+        if doom is None or doom.victim.name != sent.machine or not doom.counts(sent):
             return
         doom.left -= 1
         if not doom.left:
@@ -185,15 +198,15 @@ class Nemesis:
         self.site.network.cut[machine] -= 1
 
     async def _late_commit(self) -> None:
-        self._lie_in_wait(LateCommit)
+        self.lie_in_wait(LateCommit)
 
     async def _late_claim(self) -> None:
-        self._lie_in_wait(LateClaim)
+        self.lie_in_wait(LateClaim)
 
     async def _slow_commit(self) -> None:
-        self._lie_in_wait(SlowCommit)
+        self.lie_in_wait(SlowCommit)
 
-    def _lie_in_wait(self, kind: type[Ambush]) -> None:
+    def lie_in_wait(self, kind: type[Ambush]) -> None:
         """See `sim/ambush.py`; one at a time."""
         self._clear_ambush()
         if victim := self._victim():

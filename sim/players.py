@@ -149,7 +149,8 @@ class Mind:
             case "subagent_await":
                 return name, {"timeout_s": rng.choice((0, 5, 30))}
             case "subagent_watchdog":
-                return name, {**someone, "interval_s": rng.choice((2, 3, 60)), "cancel": rng.random() < 0.2}
+                someone = {"agent_id": rng.choice((0, 0, 1))}
+                return name, {**someone, "interval_s": rng.choice((2, 5, 60)), "cancel": rng.random() < 0.3}
             case "subagent_cancel":
                 return name, someone
             case _:

@@ -23,9 +23,8 @@ from orchestrator.core.evolve import evolve
 from orchestrator.core.history import OUTPUT_KINDS
 from orchestrator.core.registry import RegistryView, projected
 from orchestrator.core.snapshot import encode
-from orchestrator.core.state import Call, Phase, State
+from orchestrator.core.state import Phase, State
 from orchestrator.core.stored import decode_entry
-from orchestrator.runtime.ports import CallSite
 from orchestrator.runtime.runner import Runner
 from sim.accounts import Accounts
 from sim.admissions import Admissions
@@ -33,14 +32,12 @@ from sim.deadlines import Deadlines
 from sim.double import EPOCH_S, Double
 from sim.inherited import Place, text_of, unlike
 from sim.invariants import Broken, Violation
-from sim.ledger import Ledger, Run
+from sim.ledger import Ledger
 from sim.loop import SimLoop
 from sim.network import session_of, sessions_of
 from sim.queued import Waiting, waiting
+from sim.rights import Rights
 from tests.core.auditor import Audit
-
-TRUST_S = 4.1
-"""After Redis went back, a holder of the lost branch believes in its claim so long."""
 
 
 @dataclass(slots=True)
@@ -83,6 +80,7 @@ class Watch:
         self.trees: dict[str, tuple[RegistryView, int]] = {}
         self.members: defaultdict[str, dict[str, Seen]] = defaultdict(dict)
         """The sessions of each tree."""
+        self.rights = Rights(self, ledger)
         self.deadlines = Deadlines(loop.time, double, keys, self.broken)
         self.accounts = Accounts(loop.time, double, keys, self.broken)
         self.admissions = Admissions(loop.time, self.broken)
@@ -90,6 +88,10 @@ class Watch:
         self.commits = 0
         self.peace_s = 0.0
         """When the last fault had ended."""
+
+    @property
+    def now_s(self) -> float:
+        return self._loop.time()
 
     @property
     def went_back_s(self) -> float:
@@ -127,8 +129,9 @@ class Watch:
         if name == "submit":
             self.taken[str(args[3 + int(args[2]) + 4])].append(self._loop.time())
         if name == "claim":
-            self._not_robbed(session, args)
-            self._alone(session, args)
+            self.rights.claimed(session, args)
+        if name == "revoke":
+            self.rights.revoked(args, reply)
         for other in sessions_of(args):
             self.look(other)
         if name in ("commit", "create"):
@@ -136,6 +139,10 @@ class Watch:
         if name in ("commit", "create", "raise_limits", "fire"):
             tree = self.sessions[session].tree
             self.accounts.look(tree, self.members[tree])
+
+    def claim_of(self, session: str) -> str:
+        """The claim that stands now; empty if nobody may write."""
+        return self._double.hash(self.keys.session(session)).get(b"claim", b"").decode()
 
     def look(self, session: str) -> None:
         """Reads what is new of one session, and checks where it stands."""
@@ -202,7 +209,7 @@ class Watch:
                 self._inherited(session, fact)
             elif fact["kind"] == "request_ended":
                 self.accounts.request_ended(session, seen.tree, fact)
-            elif fact["kind"] == "task_ended" and (left := self._runs_of_the_log(session)):
+            elif fact["kind"] == "task_ended" and (left := self.rights.running(session)):
                 self.broken("stopped", f"{session}: the task ended while {[run.call_id for run in left]} run")
         elif entry.type == RESPONSE_ITEM and entry.payload.get("type") in OUTPUT_KINDS:
             self._output(session, entry.payload["call_id"], str(entry.payload["output"]))
@@ -214,19 +221,12 @@ class Watch:
         if wrong := unlike(parent.at.get(fact["parent"]["seq"]), fact, content):
             self.broken("forks", f"{session}: {wrong}")
 
-    def _runs_of_the_log(self, session: str) -> list[Run]:
-        """Runs that this branch of the log decided on: a lost branch's die when their worker learns of it."""
-        return [run for run in self._ledger.running(session) if self._ours(run)]
-
-    def _ours(self, run: Run) -> bool:
-        return not run.lost and run.began_s > self.went_back_s
-
     def _output(self, session: str, call_id: str, output: str) -> None:
         runs = self._ledger.by_call.get((session, call_id), [])
         claims_end = output.startswith(("finished", "{'$blob", "Success"))
         if claims_end and not any(run.state == "finished" for run in runs):
             self.broken("told_truly", f"{session}: {call_id} has the output {output[:40]!r} and never ended")
-        if any(run.state == "running" and self._ours(run) for run in runs):
+        if any(run.state == "running" and self.rights.stands(run) for run in runs):
             self.broken("told_truly", f"{session}: {call_id} has the output {output[:40]!r} while it runs")
 
     def _place(self, session: str, seen: Seen, data: dict[bytes, bytes]) -> None:
@@ -292,47 +292,13 @@ class Watch:
         if message.get("event") != "status" or message.get("status") != "canceled":
             return
         agent = view.agents.get(message["agent_id"])
-        left = [run for run in self._ledger.running(agent.session) if self._ours(run)] if agent else []
+        left = self.rights.running(agent.session) if agent else []
         if left:
             self.broken(
                 "cancelled", f"agent {message['agent_id']} is canceled, {[r.call_id for r in left]} run"
             )
 
-    # ── who may ─────────────────────────────────────────────────────────────────────────────
-
-    def _not_robbed(self, session: str, args: Sequence[Any]) -> None:
-        """Called before the session is looked at: what is known of it is what the claim met."""
-        seen = self.sessions.get(session)
-        if seen is None or seen.lease_ms is None or seen.claim == _claim_of(args):
-            return
-        left_ms = seen.lease_ms - (EPOCH_S + self._loop.time()) * 1000
-        if left_ms > 1.0:
-            self.broken("leases", f"{session} was taken {left_ms:.0f} ms before its lease ran out")
-
-    def _alone(self, session: str, args: Sequence[Any]) -> None:
-        claim = _claim_of(args)
-        old = [run for run in self._ledger.running(session) if run.claim != claim]
-        if old and self._loop.time() > self.went_back_s + TRUST_S:
-            self.broken("alone", f"{session} was claimed while {[run.call_id for run in old]} run")
-
-    def starting(self, call: Call, site: CallSite) -> bool:
-        """A tool is about to start a call; whether its decision is of a branch that Redis has lost."""
-        session = str(site.session)
-        state = self.sessions[session].state if session in self.sessions else State()
-        known = state.task.call(call.call_id) if state.task else None
-        begun = known is not None and known.phase is Phase.RUNNING
-        if not begun and self._loop.time() < self.went_back_s + TRUST_S:
-            return True
-        if not begun:
-            phase = known.phase if known else "nothing"
-            self.broken("begun_in_log", f"{session}: {call.call_id} starts and its log says {phase}")
-        runs = self._ledger.by_call[session, call.call_id]
-        starts = 1 + sum(not run.lost and run.began_s > self.went_back_s for run in runs)
-        # Only a patch can be judged by what it left; a command is never decided on twice.
-        patch = call.spec["kind"] == "patch"
-        if starts > (self.sessions[session].running[call.call_id] if patch else 1):
-            self.broken("started_once", f"{session}: {call.call_id} was started {starts} times")
-        return False
+    # ── what workers think ────────────────────────────────────────────────────────────────────
 
     def worker_ends(self, runners: Sequence[Runner]) -> None:
         """A worker is about to die, or the simulation to end: what does it think?"""
@@ -400,14 +366,11 @@ class Watch:
                 key = getattr(self.keys, place)(shard, seen.pool)
                 if self._double.scored(key, session) is not None:
                     found.append(f"{session} is in {place}")
+            if seen.state.tree.watchdogs:
+                found.append(f"{session} keeps watchdogs")
             if seen.state.task is not None:
                 found.append(f"{session} has the task {seen.state.task.id} ({seen.state.status})")
         return found
-
-
-def _claim_of(args: Sequence[Any]) -> str:
-    """The claim's id, of a call of `claim`."""
-    return str(args[3 + int(args[2]) + 3])
 
 
 __all__ = ["EVENT_MSG", "Seen", "Watch"]

@@ -16,6 +16,7 @@ from orchestrator.broker.admission import Limits
 from orchestrator.core.settings import TreeRules
 from orchestrator.core.state import State
 from orchestrator.runtime.ports import ProviderPolicy
+from sim.ambush import SlowCommit
 from sim.machines import Site
 from sim.nemesis import Nemesis
 from sim.people import Diary, Person
@@ -118,7 +119,11 @@ async def tree(stage: Stage) -> None:
         await_cap_s=rng.choice((20.0, 7_200.0)),
     )
     policy = rng.choice(("never", "never", "on-request"))
-    session = await _born(stage, person, policy, agents=True, tree_rules=rules)
+    stage.site.mind.appetite.agents = 0.7
+    stage.site.mind.appetite.verbs |= {"subagent_spawn": 12}
+    # Who only ever interrupts a tree never sees it grow.
+    steer = rng.choice(("replace", "steer", "steer"))
+    session = await _born(stage, person, policy, agents=True, tree_rules=rules, on_user_input=steer)
     await _used(stage, person, session, rng.choice((1, 3, 5)))
     if rng.random() < 0.2:
         await asyncio.wait([person.does(person.shuts(session), "shuts")])
@@ -140,8 +145,9 @@ async def budgets(stage: Stage) -> None:
     """A tree with little to spend, and somebody who adds to it, sometimes too late."""
     rng, person = stage.rng, stage.person()
     stage.site.mind.appetite.asks = 0.05
+    stage.site.mind.appetite.verbs |= {"subagent_spawn": 20}
     few = {
-        "tokens": rng.choice((200, 600, 2_000)),
+        "tokens": rng.choice((400, 700, 1_500)),
         "requests": rng.choice((2, 4, 9)),
         "cost": rng.choice((1_000, 4_000)),
         "wall": rng.choice((4_000, 20_000)),
@@ -166,13 +172,16 @@ async def _adds(person: Person, stage: Stage, session: str, kinds: list[str]) ->
 async def watchdogs(stage: Stage) -> None:
     """Agents that remind themselves and each other every few seconds, and change their minds about it."""
     rng, person = stage.rng, stage.person()
-    stage.site.mind.appetite.verbs |= {"subagent_watchdog": 12, "subagent_cancel": 1}
+    stage.nemesis.weights |= {"slow_commit": 25}
+    if rng.random() < 0.6:
+        stage.nemesis.lie_in_wait(SlowCommit)
+    stage.site.mind.appetite.agents = 0.9
+    stage.site.mind.appetite.verbs |= {"subagent_watchdog": 40, "subagent_await": 3, "subagent_cancel": 1}
     rules = TreeRules(
         slots=3, spawned=3, depth=1, await_floor_s=1.0, await_cap_s=20.0, watchdog_floor_s=1.0, watchdogs=2
     )
     session = await _born(stage, person, "never", agents=True, tree_rules=rules)
-    await _used(stage, person, session, rng.choice((1, 3)))
-    await asyncio.sleep(rng.choice((0.0, 10.0)))
+    await _used(stage, person, session, rng.choice((2, 5)))
 
 
 async def forks(stage: Stage) -> None:
@@ -210,9 +219,9 @@ async def waits(stage: Stage) -> None:
 async def limits(stage: Stage) -> None:
     """Sessions that share a provider which allows them little."""
     rng = stage.rng
-    allowed = Limits(requests_per_minute=rng.choice((12, 30)), tokens_per_minute=rng.choice((None, 4_000)))
+    allowed = Limits(requests_per_minute=rng.choice((3, 10)), tokens_per_minute=rng.choice((None, 2_000)))
     stage.site.mind.policies[PROVIDER] = ProviderPolicy(limits=allowed, max_output_tokens=100)
-    people = [stage.person() for _ in range(rng.choice((1, 2, 3)))]
+    people = [stage.person() for _ in range(rng.choice((2, 3)))]
     plays = [person.does(_alone(stage, person), "works") for person in people]
     await asyncio.wait(plays)
 

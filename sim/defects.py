@@ -1,0 +1,328 @@
+"""Defects of claims, commits and of the loop that works under them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.errors import Unavailable
+from orchestrator.broker.records import Committed, NewEntry
+from orchestrator.core import decide as decide_module
+from orchestrator.core import (
+    rules_stop,
+)
+from orchestrator.core.chain import next_chain, payload_digest
+from orchestrator.core.rules_standing import watchdog_timer
+from orchestrator.core.rules_task import RETRY_TIMER, approval_timer
+from orchestrator.gateways.client import Client
+from orchestrator.runtime import effects, runner
+from orchestrator.runtime.commits import Writing
+from orchestrator.runtime.effects import Effects
+from orchestrator.runtime.renewal import Leases
+from orchestrator.runtime.runner import Runner
+from sim.ledger import SimKeeper
+from sim.planting import Mutant, lua, swapped
+
+
+def _cursor_apart(real: Any) -> Any:
+    async def commit(self: Broker, request: Any) -> Any:
+        first = await real(self, replace(request, cursor=None, release="keep"))
+        if not isinstance(first, Committed):
+            return first
+        bare = replace(request, entries=(), events=(), timers_set=(), timers_clear=())
+        bare = replace(bare, approvals_open=(), approvals_close=(), commit_id=request.commit_id + "2")
+        bare = replace(bare, mail=(), children=(), tree_events=(), summary={}, draws=(), taken=(0, 0))
+        bare = replace(bare, settlements=(), reservation=None, budget_wait=None)
+        return await real(self, replace(bare, expect_seq=first.seq, expect_head=first.head))
+
+    return commit
+
+
+def _resent_blindly(real: Any) -> Any:
+    async def commit(self: Broker, request: Any) -> Any:
+        try:
+            return await real(self, request)
+        except Unavailable:
+            head = await self.head(request.claim.session)
+            assert head is not None
+            entries, chain = [], head.head
+            for seq, entry in enumerate(request.entries, head.seq + 1):
+                chain = next_chain(
+                    chain, seq, request.claim.epoch, payload_digest(entry.salt, entry.payload), b""
+                )
+                entries.append(NewEntry(entry.payload, entry.salt, chain))
+            again = replace(request, commit_id=request.commit_id + "2", entries=tuple(entries))
+            return await real(self, replace(again, expect_seq=head.seq, expect_head=head.head))
+
+    return commit
+
+
+def _effects_first(real: Any) -> Any:
+    async def finish(self: Runner, step: Any, release: Any) -> Any:
+        before, self._journal.position = self._journal.position, step.position
+        await self._start_owed()
+        self._journal.position = before
+        return await real(self, step, release)
+
+    return finish
+
+
+def _never_rides(real: Any) -> Any:
+    def request(self: Writing, step: Any, cursor: Any, release: Any, meta: Any) -> Any:
+        pending, self._deltas._pending = self._deltas._pending, []
+        made = real(self, step, cursor, release, meta)
+        self._deltas._pending = pending
+        return made
+
+    return request
+
+
+def _under_a_new_id(real: Any) -> Any:
+    async def submit(self: Client, session: Any, submission: Any) -> Any:
+        for attempt in range(9):
+            try:
+                again = replace(submission, id=f"{submission.id}+{attempt}" if attempt else submission.id)
+                return await _once(self, session, again)
+            except Unavailable:
+                continue
+        return await real(self, session, submission)
+
+    return submit
+
+
+async def _once(client: Client, session: Any, submission: Any) -> Any:
+    from orchestrator.broker.records import Submit
+    from orchestrator.protocol.codec import encode_submission
+
+    payload = encode_submission(submission)
+    return await client._ports.broker.submit(Submit(session, client.client_id, submission.id, payload))
+
+
+def _any_generation(real: Any) -> Any:
+    def fired(draft: Any, command: Any) -> None:
+        task = draft.state.task
+        if task is not None and command.id == RETRY_TIMER and task.wait:
+            command = replace(command, generation=task.wait)
+        for call in task.awaiting if task is not None else ():
+            if command.id == approval_timer(call.call_id):
+                command = replace(command, generation=call.spec.get("timer"))
+        for dog in draft.state.tree.watchdogs.values():
+            if command.id == watchdog_timer(dog.agent_id):
+                command = replace(command, generation=dog.generation)
+        real(draft, command)
+
+    return fired
+
+
+def _runs_again(real: Any) -> Any:
+    return lambda draft, call, judgement: real(draft, call, "none" if judgement == "in_doubt" else judgement)
+
+
+def _sees_nothing(real: Any) -> Any:
+    async def judged(*args: Any) -> None:
+        return None
+
+    return judged
+
+
+def _ends_unproved(real: Any) -> Any:
+    async def ended(tasks: Iterable[Any]) -> None:
+        return None
+
+    return ended
+
+
+def _spares_patches(real: Any) -> Any:
+    def kills(self: SimKeeper, claim: str = "") -> None:
+        runs = [run for run in self._ledger.running() if run.machine == self._machine]
+        for run in runs:
+            if not run.files and claim in ("", run.claim):
+                self._ledger.end(run, "killed")
+
+    return kills
+
+
+def _wakes_first() -> None:
+    lua("submit", "wake_if_parked(session, pool, KEYS[5], box.quarantined)", "")()
+
+    def make(real: Any) -> Any:
+        async def submit(self: Broker, given: Any) -> Any:
+            place = await self.place(given.session)
+            due, leases, _, _ = self.keys.pool(self.keys.shard_of(given.session), place.pool)
+            if await self._wire.command("ZSCORE", leases, given.session) is None:
+                await self._wire.command("ZADD", due, "NX", 1, given.session)
+            return await real(self, given)
+
+        return submit
+
+    swapped(Broker, "submit", make)()
+
+
+DEFECTS = (
+    Mutant(
+        "no claim check",
+        "`commit` does not look at owner, claim id and epoch",
+        lua(
+            "commit",
+            "if s[1] ~= worker or s[2] ~= claim or s[3] ~= epoch "
+            "then return {'FENCED', num(s[3]), 'claim'} end",
+            "",
+        ),
+    ),
+    Mutant(
+        "no seq and head check",
+        "`commit` does not look at what the step was built on",
+        lua(
+            "commit",
+            "if own.seq ~= expect_seq then return {'FENCED', num(s[3]), 'seq'} end\n"
+            "if s[4] ~= expect_head then return {'FENCED', num(s[3]), 'head'} end",
+            "",
+        ),
+    ),
+    Mutant(
+        "cursor outside of the commit",
+        "the queue's cursor moves by a second commit, behind the entries",
+        swapped(Broker, "commit", _cursor_apart),
+    ),
+    Mutant(
+        "lost reply retried blindly",
+        "a commit without an answer is sent again under a new commit id, on the log as it is then",
+        swapped(Broker, "commit", _resent_blindly),
+    ),
+    Mutant(
+        "release without recheck",
+        "`commit` parks a session whose queue has grown meanwhile",
+        lua("commit", "local parks = release == 'park' and cursor == tip", "local parks = release == 'park'"),
+    ),
+    Mutant(
+        "lease survives the release",
+        "`commit` gives the claim back and leaves the lease",
+        lua("commit", "if released == 1 then redis.call('ZREM', KEYS[8], session) end", ""),
+    ),
+    Mutant(
+        "timers are not set",
+        "`commit` forgets the deadlines of its step",
+        lua("commit", "  redis.call('ZADD', KEYS[11], row[3], session .. ':' .. row[1])\n", ""),
+    ),
+    Mutant(
+        "submission wakes nobody",
+        "`submit` does not make a parked session due",
+        lua("submit", "wake_if_parked(session, pool, KEYS[5], box.quarantined)", ""),
+    ),
+    Mutant(
+        "wake-up before the write",
+        "the session is made due by a command of its own, before the submission is in the queue",
+        _wakes_first,
+    ),
+    Mutant(
+        "no idempotence of submit",
+        "`submit` does not look at ids seen before",
+        lua("submit", "local first = redis.call('HGET', KEYS[3], id)", "local first = false"),
+    ),
+    Mutant(
+        "client sends under a new id",
+        "a client that hears no answer submits again, as another submission",
+        swapped(Client, "submit", _under_a_new_id),
+    ),
+    Mutant(
+        "claim does not raise the epoch",
+        "`claim` gives out the epoch of the claim before",
+        lua("claim", "local epoch = num(s[3]) + 1", "local epoch = math.max(1, num(s[3]))"),
+    ),
+    Mutant(
+        "claim before the lease has run out",
+        "`claim` takes a lease that has three seconds left",
+        lua(
+            "claim",
+            "if expiry and tonumber(expiry) > now then return {'NONE'} end",
+            "if expiry and tonumber(expiry) > now + 3000 then return {'NONE'} end",
+        ),
+    ),
+    Mutant(
+        "claim leaves the session due",
+        "`claim` does not take the session out of `due`",
+        lua("claim", "  redis.call('ZREM', KEYS[4], session)\n  if tonumber(order)", "  if tonumber(order)"),
+    ),
+    Mutant(
+        "renew ignores fencing",
+        "`renew` prolongs a lease for whoever asks",
+        lua(
+            "renew",
+            "if s[1] ~= worker or s[2] ~= claim or s[3] ~= epoch then return {'FENCED', num(s[3])} end",
+            "",
+        ),
+    ),
+    Mutant(
+        "timer wakes nobody",
+        "`fire` does not make a parked session due",
+        lua("fire", "wake_if_parked(session, pool, KEYS[5], box.quarantined)", ""),
+    ),
+    Mutant(
+        "timers without generation",
+        "a timer that was set for something else counts",
+        swapped(decide_module, "timer_fired", _any_generation),
+    ),
+    Mutant(
+        "effects before the commit",
+        "a step's calls and requests start before the step is in the log",
+        swapped(Runner, "_finish", _effects_first),
+    ),
+    Mutant(
+        "effects forgotten at their end",
+        "a call that has ended, and whose result is not decided yet, counts as not started",
+        swapped(Effects, "__contains__", lambda real: lambda self, key: key in self._running),
+    ),
+    Mutant(
+        "stopped without proof",
+        "stopping does not wait until what it stopped has ended",
+        swapped(effects, "_ended_all", _ends_unproved),
+    ),
+    Mutant(
+        "takeover runs again",
+        "a command that a lost worker had begun is run again",
+        swapped(rules_stop, "_judge", _runs_again),
+    ),
+    Mutant(
+        "takeover sees nothing",
+        "a new holder does not look at what its predecessor had begun",
+        swapped(runner, "judged_running", _sees_nothing),
+    ),
+    Mutant(
+        "keeper ignores deadlines",
+        "commands of a stopped worker run on",
+        swapped(SimKeeper, "_look", lambda real: lambda self, claim: None),
+    ),
+    Mutant(
+        "revoke waits for nobody",
+        "`revoke` makes a session due while what its holder started still runs",
+        lua("revoke", "row.claim = expiry and expiry > now and (s[6] or '')", "row.claim = nil"),
+    ),
+    Mutant(
+        "keeper spares patches",
+        "a patch that has begun is written to its end, whoever has the session by then",
+        swapped(SimKeeper, "kill_now", _spares_patches),
+    ),
+    Mutant(
+        "zombies start commands",
+        "a worker that wakes up behind its deadline may still start what it was about to start",
+        swapped(SimKeeper, "permits", lambda real: lambda self, claim: True),
+    ),
+    Mutant(
+        "trust longer than the lease",
+        "a holder trusts its claim for four times as long as it should",
+        swapped(
+            Leases,
+            "__init__",
+            lambda real: (
+                lambda self, times, extend, clock: real(self, replace(times, trust_s=16.0), extend, clock)
+            ),
+        ),
+    ),
+    Mutant(
+        "deltas overtake",
+        "deltas that wait do not ride in the commit",
+        swapped(Writing, "_request", _never_rides),
+    ),
+)

@@ -1,0 +1,190 @@
+"""Defects of what a tree shares: slots, budgets, letters, deadlines, forks, providers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.core import (
+    compaction,
+    rules_cancelling,
+    rules_ending,
+    rules_making,
+    rules_task,
+    rules_timers,
+)
+from orchestrator.core.draft import SPAWNED, Draft
+from orchestrator.runtime import requests
+from orchestrator.runtime.budget import Accounting
+from orchestrator.runtime.journal import Step
+from sim.planting import Mutant, lua, swapped
+
+
+def _but_the_last(history: Any) -> Any:
+    items = list(history)
+    said = [place for place, item in enumerate(items) if item.get("type") == "message"]
+    return [item for place, item in enumerate(items) if place not in said[-1:]]
+
+
+def _unsettled(real: Any) -> Any:
+    def settlement(self: Accounting, state: Any, fact: Any) -> Any:
+        return real(self, state, fact) if fact.get("usage") or fact["outcome"] == "waiting" else None
+
+    return settlement
+
+
+def _keeps_its_slot(real: Any) -> Any:
+    def came_to_rest(draft: Draft, outcome: str, message: Any) -> None:
+        real(draft, outcome, message)
+        if outcome == "failed":
+            draft.tree.draws = [draw for draw in draft.tree.draws if draw.amount > 0]
+
+    return came_to_rest
+
+
+def _uncounted(real: Any) -> Any:
+    return lambda counter, amount, limit="": real(counter, 0 if counter == SPAWNED else amount, limit)
+
+
+def _sets_what_it_clears(real: Any) -> Any:
+    def take_timers(self: Step, decision: Any) -> None:
+        cleared = decision.timers_clear
+        real(self, replace(decision, timers_clear=()))
+        self.timers_clear += cleared
+
+    return take_timers
+
+
+def _barks_for_ever() -> None:
+    for module in (rules_cancelling, rules_task):
+        swapped(module, "end_watchdogs", lambda real: lambda draft: None)()
+
+
+def _fires_early() -> None:
+    lua("timers_due", "'-inf', text(now)", "'-inf', text(now + 2000)")()
+    lua("fire", "tonumber(at) > now then", "tonumber(at) > now + 2000 then")()
+
+
+def _sends_at_once(real: Any) -> Any:
+    async def admitted(*args: Any) -> int:
+        return 0
+
+    return admitted
+
+
+DEFECTS = (
+    Mutant(
+        "takeover leaves a reservation",
+        "a request whose end nobody saw, or that failed, is not settled",
+        swapped(Accounting, "settlement", _unsettled),
+    ),
+    Mutant(
+        "settling wakes nobody",
+        "who waits for what others have reserved is not woken when that is settled",
+        lua(
+            "commit",
+            "to_wake, budget.waiting.reserved = budget.waiting.reserved, ''",
+            "to_wake = ''",
+        ),
+    ),
+    Mutant(
+        "raising wakes nobody",
+        "who waits for a budget is not woken when more is added",
+        lua(
+            "raise_limits",
+            "local woken = wake_waiting(waiting[1] or '', KEYS[3], now) "
+            "+ wake_waiting(waiting[2] or '', KEYS[3], now)",
+            "local woken = 0",
+        ),
+    ),
+    Mutant(
+        "spent budgets do not stop",
+        "a request may begin when a budget is spent",
+        lua(
+            "_budget",
+            "    if budget.limit[i] and budget.spent[i] >= budget.limit[i] then return 'spent', kind end\n",
+            "",
+        ),
+    ),
+    Mutant(
+        "reservations of others do not count",
+        "a request may begin though it does not fit beside what is in flight",
+        lua(
+            "_budget",
+            "if budget.limit[i] and asked > budget.limit[i] and budget.held[i] > 0 "
+            "then return 'reserved', kind end",
+            "",
+        ),
+    ),
+    Mutant(
+        "slot kept by who fails",
+        "an agent whose task fails does not give its slot back",
+        swapped(rules_ending, "came_to_rest", _keeps_its_slot),
+    ),
+    Mutant(
+        "spawn does not count",
+        "a new agent is not drawn from those that the tree may make",
+        swapped(rules_making, "Draw", _uncounted),
+    ),
+    Mutant(
+        "inbox is not lowered",
+        "`commit` does not take letters that were read off the inbox depths",
+        lua("commit", "own.regular = math.max(0, own.regular - taken_regular)\n", ""),
+    ),
+    Mutant(
+        "await without its timer",
+        "a wait is recorded, and its deadline is not set",
+        swapped(Draft, "set_timer_of", lambda real: lambda self, id, generation, at_ms: None),
+    ),
+    Mutant(
+        "deadline ends nothing",
+        "a wait whose time is over goes on",
+        swapped(rules_timers, "timed_out", lambda real: lambda draft, call: None),
+    ),
+    Mutant(
+        "timers fire early",
+        "deadlines count two seconds before their time",
+        _fires_early,
+    ),
+    Mutant(
+        "what is cleared is set",
+        "a timer that one step sets and clears is set",
+        swapped(Step, "_take_timers", _sets_what_it_clears),
+    ),
+    Mutant(
+        "watchdogs bark for ever",
+        "an agent that is cancelled, or a session that is closed, keeps its watchdogs",
+        _barks_for_ever,
+    ),
+    Mutant(
+        "fork forgets",
+        "a fork begins without the last thing that was said",
+        swapped(
+            rules_making, "bequest", lambda real: lambda history, forks: real(_but_the_last(history), forks)
+        ),
+    ),
+    Mutant(
+        "compaction forgets",
+        "a compaction keeps what people said last, and nothing from before",
+        swapped(compaction, "_newest", lambda real: lambda texts: real(texts[-1:])),
+    ),
+    Mutant(
+        "limits are not spent",
+        "`admit` does not count the requests that it lets through",
+        lua("admit", "spend('requests', requests_limit, 1)\n", ""),
+    ),
+    Mutant(
+        "requests do not ask for room",
+        "a request is sent whatever its provider's limit says",
+        swapped(requests, "admitted", _sends_at_once),
+    ),
+    Mutant(
+        "revoke leaves the claim",
+        "`revoke` leaves its holder the claim, and the right to write with it",
+        lua(
+            "revoke",
+            "'epoch', text(row.epoch), 'claim', '', 'quarantined'",
+            "'epoch', text(row.epoch - 1), 'quarantined'",
+        ),
+    ),
+)

@@ -1,0 +1,60 @@
+"""How a defect is planted: into the text of a script, or in the place of a function.
+
+A defect that no longer fits the product's text fails loudly: it must be planted anew, not passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import getsource
+from types import ModuleType
+from typing import Any
+
+from orchestrator.broker import scripts as scripts_module
+from sim import network
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One defect: its name, what is wrong, and how it is planted."""
+
+    name: str
+    wrong: str
+    plant: Callable[[], None]
+
+
+def lua(part: str, old: str, new: str) -> Callable[[], None]:
+    """Changes the text of a script or of a part of scripts."""
+
+    def plant() -> None:
+        read = scripts_module._read
+
+        def changed(name: str) -> str:
+            text = read(name)
+            if name != part:
+                return text
+            assert text.count(old) == 1, (
+                f"{part}.lua has {text.count(old)} times {old!r}: plant the defect anew"
+            )
+            return text.replace(old, new)
+
+        scripts_module._read = changed
+        scripts_module.load.cache_clear()
+        network._SCRIPTS.clear()
+        changed(part)
+
+    return plant
+
+
+def swapped(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], None]:
+    """Replaces a function by what `make` makes of it."""
+
+    def plant() -> None:
+        if isinstance(owner, ModuleType):
+            text = getsource(owner)
+            called = text.count(f"{name}(") > text.count(f"def {name}(")
+            assert called, f"nothing in {owner.__name__} calls {name}: plant the defect anew"
+        setattr(owner, name, make(getattr(owner, name)))
+
+    return plant

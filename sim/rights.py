@@ -1,0 +1,74 @@
+"""Who may hold a session and who may run something for it, seen from outside of the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.state import Call, Phase, State
+from orchestrator.runtime.ports import CallSite
+from sim.double import EPOCH_S
+from sim.ledger import Ledger, Run
+from sim.network import sessions_of
+
+if TYPE_CHECKING:
+    from sim.watch import Seen, Watch
+
+TRUST_S = 4.1
+"""After Redis went back, a holder of the lost branch believes in its claim so long."""
+
+
+class Rights:
+    """The rules of claims and of what runs under them."""
+
+    def __init__(self, watch: Watch, ledger: Ledger) -> None:
+        self._watch = watch
+        self._ledger = ledger
+
+    def claimed(self, session: str, args: Sequence[Any]) -> None:
+        """Called before the session is looked at: what is known of it is what the claim met."""
+        claim = str(args[3 + int(args[2]) + 3])
+        seen = self._watch.sessions.get(session)
+        if seen is not None and seen.claim != claim:
+            self._not_robbed(session, seen)
+        old = [run for run in self._ledger.running(session) if run.claim != claim]
+        if old and self._watch.now_s > self._watch.went_back_s + TRUST_S:
+            self._watch.broken("alone", f"{session} was claimed while {[run.call_id for run in old]} run")
+
+    def _not_robbed(self, session: str, seen: Seen) -> None:
+        left_ms = (seen.lease_ms or 0.0) - (EPOCH_S + self._watch.now_s) * 1000
+        if left_ms > 1.0:
+            self._watch.broken("leases", f"{session} was taken {left_ms:.0f} ms before its lease ran out")
+
+    def revoked(self, args: Sequence[Any], reply: Sequence[Any]) -> None:
+        """Whoever lost a claim has none: the session has an owner to wait for, and nobody who may write."""
+        for session, state in zip(sessions_of(args), reply[2][::3], strict=True):
+            if state == b"revoked" and self._watch.claim_of(session):
+                self._watch.broken("revoked", f"{session} was revoked, and a claim of it stands")
+
+    def running(self, session: str) -> list[Run]:
+        """Runs that this branch of the log decided on: a lost branch's die when their worker learns of it."""
+        return [run for run in self._ledger.running(session) if self.stands(run)]
+
+    def stands(self, run: Run) -> bool:
+        """Whether Redis still has the decision to start it."""
+        return not run.lost and run.began_s > self._watch.went_back_s
+
+    def starting(self, call: Call, site: CallSite) -> bool:
+        """A tool is about to start a call; whether its decision is of a branch that Redis has lost."""
+        session, watch = str(site.session), self._watch
+        state = watch.sessions[session].state if session in watch.sessions else State()
+        known = state.task.call(call.call_id) if state.task else None
+        begun = known is not None and known.phase is Phase.RUNNING
+        if not begun and watch.now_s < watch.went_back_s + TRUST_S:
+            return True
+        if not begun:
+            phase = known.phase if known else "nothing"
+            watch.broken("begun_in_log", f"{session}: {call.call_id} starts and its log says {phase}")
+        runs = self._ledger.by_call[session, call.call_id]
+        starts = 1 + sum(not run.lost and run.began_s > watch.went_back_s for run in runs)
+        # Only a patch can be judged by what it left; a command is never decided on twice.
+        patch = call.spec["kind"] == "patch"
+        if starts > (watch.sessions[session].running[call.call_id] if patch else 1):
+            watch.broken("started_once", f"{session}: {call.call_id} was started {starts} times")
+        return False
