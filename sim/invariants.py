@@ -52,7 +52,10 @@ SENTENCES = {
     "deadlines": (
         "Once faults are over, a timer becomes an entry of its session's queue within half a minute."
     ),
-    "awaits": "Once faults are over, every await ends within half a minute of its deadline, or of room for its session.",
+    "awaits": (
+        "Once faults are over, every await ends within half a minute of its deadline, or of room for its "
+        "session."
+    ),
     "timers": (
         "What waits for a deadline has its timer, under the generation that it was given, or the fired "
         "timer in its queue; no await and no watchdog leaves one behind."
