@@ -101,6 +101,8 @@ class ResponseBroken:
     delay_ms: int | None = None
     http_used: int = 0
     codex_error_info: Any = None
+    served: bool = True
+    """Whether the provider may have worked on it; False costs the tree's budgets a request and no token."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ def request_ended(number: int, outcome: str, /, **fields: Any) -> Entry:
     """How a request ended, and what the next attempt has to know.
 
     `completed` (response_id, usage); `retry` and `waiting` (http_used, not_before_ms, wait:
-    the generation of a timer); `failed`; `stopped`.
+    the generation of a timer); `failed`; `stopped`. `served` false: no provider worked on it.
     """
     return fact("request_ended", n=number, outcome=outcome, **fields)
 

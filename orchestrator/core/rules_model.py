@@ -172,7 +172,7 @@ def response_broken(draft: Draft, command: ResponseBroken) -> None:
         # The stream broke because it was stopped, or just before: the reason to stop stands.
         draft.add(e.request_ended(command.n, "stopped"))
     elif command.kind == "fatal":
-        draft.add(e.request_ended(command.n, "failed"))
+        draft.add(e.request_ended(command.n, "failed", **_served(command)))
         fail(draft, command.message, command.codex_error_info)
     elif command.kind == "unsent":
         # No attempt was made, so none is counted: a busy fleet must not use up a task's retries.
@@ -180,7 +180,7 @@ def response_broken(draft: Draft, command: ResponseBroken) -> None:
     elif command.kind == "limited" and command.http_used < rules.request_max_retries:
         _wait(draft, command, command.http_used + 1)
     elif task.stream_retries >= rules.stream_max_retries:
-        draft.add(e.request_ended(command.n, "failed"))
+        draft.add(e.request_ended(command.n, "failed", **_served(command)))
         fail(draft, command.message, command.codex_error_info)
     else:
         _retry(draft, command)
@@ -203,7 +203,12 @@ def _retry(draft: Draft, command: ResponseBroken) -> None:
         codex_error_info=command.codex_error_info,
         additional_details=None,
     )
-    draft.add(e.request_ended(command.n, "retry", http_used=command.http_used, **_delayed(draft, delay)))
+    fields = {"http_used": command.http_used, **_served(command), **_delayed(draft, delay)}
+    draft.add(e.request_ended(command.n, "retry", **fields))
+
+
+def _served(command: ResponseBroken) -> dict[str, bool]:
+    return {} if command.served else {"served": False}
 
 
 def _delayed(draft: Draft, delay_ms: int) -> dict[str, Any]:

@@ -73,11 +73,14 @@ class ClientPorts:
 class _PassingFault(Exception):
     """An HTTP failure before any event, worth another attempt."""
 
-    def __init__(self, message: str, info: CodexErrorInfo, wait_s: float | None = None) -> None:
+    def __init__(
+        self, message: str, info: CodexErrorInfo, wait_s: float | None = None, *, served: bool = False
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.info = info
         self.wait_s = wait_s
+        self.served = served
 
 
 class ResponsesClient:
@@ -194,6 +197,8 @@ class ResponsesClient:
             raise _PassingFault(
                 f"model provider {name} cannot be reached at {self.provider.base_url}: {_reason(error)}",
                 {"http_connection_failed": {"http_status_code": None}},
+                # A connection that broke behind the request's last byte may have brought it there.
+                served=not isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)),
             ) from error
 
     async def _judged(self, response: httpx.Response) -> ModelError | _PassingFault:
@@ -202,11 +207,11 @@ class ResponsesClient:
         fault = ProviderFault.of_body(await self._error_body(response))
         fault = ProviderFault(fault.code, self._secrets.redact(str(fault)))
         if fatal := fatal_by_status(name, status, fault):
-            return fatal
+            return fatal.unserved()
         wait_s = retry_after_s(response.headers)
         message = f"model provider {name} answered {status}: {fault}"
         if status in (429, 503) and wait_s is not None and wait_s > MAX_HELD_WAIT_S:
-            return RateLimited(message, wait_s)
+            return RateLimited(message, wait_s).unserved()
         return _PassingFault(
             message, {"response_too_many_failed_attempts": {"http_status_code": status}}, wait_s
         )
@@ -225,7 +230,8 @@ class ResponsesClient:
     async def _pass_over(self, fault: _PassingFault, budget: HttpBudget) -> None:
         """Uses up one retry and sleeps; raises when none is left."""
         if budget.retries_left <= 0:
-            raise RetryableModelError(fault.message, fault.wait_s, fault.info) from fault
+            broken = RetryableModelError(fault.message, fault.wait_s, fault.info)
+            raise (broken if fault.served else broken.unserved()) from fault
         used = max(0, self.provider.request_max_retries - budget.retries_left)
         budget.retries_left -= 1
         if fault.wait_s is not None:
@@ -242,7 +248,7 @@ class ResponsesClient:
                 FatalKind.INVALID_PROMPT,
                 f"the prompt for model provider {self.provider.name} cannot be written as JSON: {error}",
                 "bad_request",
-            ) from error
+            ).unserved() from error
         timeouts = {"connect": self.provider.connect_timeout_s, "read": None, "write": None, "pool": None}
         return httpx.Request(
             "POST",

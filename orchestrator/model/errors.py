@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from typing import Self
 
 CodexErrorInfo = str | Mapping[str, Mapping[str, int | None]]
 """`CodexErrorInfo` of protocol v1 (January 2026): a word, or an object with `http_status_code`."""
@@ -36,9 +37,17 @@ class FatalKind(StrEnum):
 class ModelError(Exception):
     """A model request failed; `message` is what a user may read."""
 
+    served = True
+    """Whether the provider may have worked on it, and may bill it; False when it is known to have refused."""
+
     def __init__(self, message: str) -> None:
         self.message = one_line(message)
         super().__init__(self.message)
+
+    def unserved(self) -> Self:
+        """The same, of a request that never came as far as the model."""
+        self.served = False
+        return self
 
     def censor(self, redact: Callable[[str], str]) -> None:
         """Rewrites the message in place; `redact` takes secrets out of a text."""

@@ -31,6 +31,8 @@ BYTES_A_TOKEN = 4
 NEAR = 0.8
 """The share of a budget from which on people are warned."""
 _NOTHING = Spend()
+_REFUSED = Spend(requests=1)
+"""Of a request that a provider turned away: no token was used, and a tree that only fails still ends."""
 _FREE = frozenset({"waiting"})
 """Ends of a request that no provider served."""
 
@@ -93,6 +95,8 @@ class Accounting:
         used: Spend | None = None
         if fact["outcome"] in _FREE:
             used = _NOTHING
+        elif fact.get("served") is False:
+            used = _REFUSED
         elif fact.get("usage"):
             used = self._spend(state, Usage.of(fact["usage"]))
         return Settlement(str(fact["n"]), used)

@@ -158,12 +158,13 @@ def _broken(
     n: int, error: FatalModelError | RetryableModelError | RateLimited, http_used: int
 ) -> c.ResponseBroken:
     match error:
-        case FatalModelError():
+        case FatalModelError(codex_error_info=info):
             return c.ResponseBroken(
-                n, "fatal", error.message, http_used=http_used, codex_error_info=error.codex_error_info
+                n, "fatal", error.message, None, http_used, codex_error_info=info, served=error.served
             )
         case RateLimited():
-            return c.ResponseBroken(n, "limited", error.message, int(error.retry_after_s * 1000), http_used)
-        case RetryableModelError():
-            delay = None if error.delay_s is None else int(error.delay_s * 1000)
-            return c.ResponseBroken(n, "stream", error.message, delay, http_used, error.codex_error_info)
+            delay = int(error.retry_after_s * 1000)
+            return c.ResponseBroken(n, "limited", error.message, delay, http_used, served=error.served)
+        case RetryableModelError(codex_error_info=info):
+            wait = None if error.delay_s is None else int(error.delay_s * 1000)
+            return c.ResponseBroken(n, "stream", error.message, wait, http_used, info, error.served)

@@ -192,6 +192,7 @@ async def test_client_gives_up_at_once_where_a_repetition_cannot_help(
             await peer.ask()
     assert (fatal.value.kind, fatal.value.codex_error_info) == (kind, info)
     assert "model provider stub" in fatal.value.message
+    assert not fatal.value.served, "a refusal costs nothing"
     assert "\n" not in fatal.value.message
     assert API_KEY not in f"{fatal.value!r} {fatal.value}"
     assert peer.naps == []
@@ -201,10 +202,11 @@ async def test_client_gives_up_at_once_where_a_repetition_cannot_help(
 async def test_client_raises_when_the_stream_is_cut_after_some_events(events: int) -> None:
     async with connected([{"items": [{"text": "partial text to drop"}], "drop_after": events}]) as peer:
         received: list[ModelEvent] = []
-        with pytest.raises(RetryableModelError, match="stream disconnected before completion"):
+        with pytest.raises(RetryableModelError, match="stream disconnected before completion") as cut:
             async for event in peer.client.stream(prompt(), HttpBudget(4)):
                 received += [event]
     assert len(received) == events
+    assert cut.value.served, "what was cut may be billed"
     assert peer.naps == []
 
 
@@ -337,8 +339,9 @@ async def test_client_reports_a_server_that_cannot_be_reached_when_its_budget_is
 
     ports = ClientPorts(sleep=nap, jitter=lambda: 1.1)
     async with ResponsesClient(Provider("gone", url, request_max_retries=2), None, ports) as client:
-        with pytest.raises(RetryableModelError, match=f"gone cannot be reached at {url}"):
+        with pytest.raises(RetryableModelError, match=f"gone cannot be reached at {url}") as gave_up:
             [event async for event in client.stream(prompt(), HttpBudget(2))]
+    assert not gave_up.value.served
     assert naps == pytest.approx([0.22, 0.44])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.broker.tree_records import LimitChange
+from orchestrator.model.errors import FatalKind, FatalModelError
 from orchestrator.runtime.budget import Accounting, Price
 from tests.runtime.players import calls, message
 from tests.runtime.wires import Gate
@@ -48,6 +49,26 @@ async def test_children_draw_from_the_trees_budget(forest: Forest) -> None:
     assert registry.budget["tokens"].spent == 12 * len(forest.minds.prompts)
     assert registry.budget["tokens"].held == 0
     assert registry.agents[1].used.tokens == 12  # type: ignore[index]
+
+
+async def test_request_that_a_provider_turned_away_costs_its_tree_no_token(forest: Forest) -> None:
+    refused = FatalModelError(FatalKind.BAD_REQUEST, "no such thing", "bad_request").unserved()
+    cut = FatalModelError(FatalKind.CONTEXT_LENGTH_EXCEEDED, "too long", "context_window_exceeded")
+    forest.minds.will(
+        "root",
+        [asks("a", "spawn", prompt="[a] be turned away"), asks("b", "spawn", prompt="[b] be cut off")],
+        WAITS,
+        WAITS,
+        [message("ok")],
+    )
+    forest.minds.will("a", [refused])
+    forest.minds.will("b", [cut])
+    await forest.plant(budgets={"tokens": 1_000_000, "requests": 100})
+    forest.start()
+    await forest.stage.until(forest.root, "task_complete")
+    used = {id: agent.used for id, agent in (await forest.stage.broker.registry(forest.tree)).agents.items()}
+    assert (used[1].tokens, used[1].requests) == (0, 1)  # type: ignore[index]
+    assert used[2].tokens >= 16_000, "its answer had begun: the reservation stands for what nobody told"  # type: ignore[index]
 
 
 async def test_request_that_others_reservations_crowd_out_waits_and_is_woken(forest: Forest) -> None:
