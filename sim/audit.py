@@ -146,6 +146,8 @@ def _followed(world: World) -> None:
             # What is told of agents is in the tree log, in no session's.
             seen = [pair for pair in seen if pair in logged]
         if any(event.msg.get("message") in GAP_TEXTS.values() for event in events):
+            if watch.keeps_all_events(session):
+                watch.broken("events", f"{session}: {person} was told of a gap, and all events are kept")
             # What came before the gap may come again behind it.
             seen = [pair for pair in dict.fromkeys(seen) if pair in logged]
             logged = list(dict.fromkeys(logged))

@@ -47,7 +47,7 @@ SENTENCES = {
     "deltas": "No delta of a text is shown behind the finished text.",
     "events": (
         "A client that follows a session sees its events once each and in the order of the log, unless it"
-        " is told of a gap."
+        " is told of a gap, and of one that there is."
     ),
     "deadlines": (
         "Once faults are over, a timer becomes an entry of its session's queue within half a minute."

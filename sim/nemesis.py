@@ -221,9 +221,10 @@ class Nemesis:
             self._ambush = None
 
     async def _wedge(self) -> None:
-        """A worker renews its claims and does nothing else, until somebody takes them, or for good."""
+        """A worker renews its claims and does nothing else; sometimes somebody takes one."""
         if victim := self._victim():
-            victim.wedge(self._rng.uniform(5.0, 40.0))
+            # Behind peace a timer may be half a minute late, and this may be the only worker.
+            victim.wedge(self._rng.uniform(5.0, 25.0))
             if self._rng.random() < 0.5:
                 await asyncio.sleep(self._rng.uniform(0.0, 5.0))
                 await self._revoke()

@@ -331,6 +331,11 @@ class Watch:
             for session, seen in self.sessions.items()
         )
 
+    def keeps_all_events(self, session: str) -> bool:
+        """Whether the session's event queue still begins with its first event."""
+        kept = self._double.stream_after(self.keys.eq(session), 0)
+        return bool(kept) and number_of(kept[0][0]) == 1
+
     def idle(self) -> bool:
         """Whether nobody holds a session and none is due: whatever happens next is a timer or a person."""
         return not self.leased() and not any(
