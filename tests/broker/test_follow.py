@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
+from random import Random
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from orchestrator.broker.follow import (
     follow,
     hash8_of,
 )
+from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import Claimed, Committed, NewEvent, StoredEvent
 from orchestrator.core.ids import SessionId
 from tests.broker.actors import step, working
@@ -111,6 +114,54 @@ async def test_follower_at_the_end_misses_nothing_of_a_commit_between_two_of_its
     (found,) = await take(broker, session, EqCursor.at(head), 1)
     assert isinstance(found, Followed), found
     assert found.cursor.n == head.eq_n + 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_follower_sees_each_event_once_wherever_commits_fall_between_its_reads(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    rng, held = Random(seed), await working(broker)
+    session, at = held.claim.session, await commits(broker, held, 2)
+
+    async def works(most: int) -> None:
+        nonlocal at
+        for _ in range(rng.randint(0, most)):
+            shown = {} if rng.random() < 0.5 else {"events": ()}
+            done = await broker.commit(step(at, held.claim, f"{at.seq}", [b"entry"], **shown))
+            assert isinstance(done, Committed)
+            at = done
+
+    def interrupted(read: Any) -> Any:
+        async def reads(*place: Any) -> Any:
+            await works(1)
+            found = await read(*place)
+            await works(1)
+            return found
+
+        return reads
+
+    for _ in range(5):
+        await works(2)
+        head = await broker.head(session)
+        assert head is not None
+        with monkeypatch.context() as between:
+            for name in ("read_eq", "head", "read_rollout"):
+                between.setattr(broker, name, interrupted(getattr(broker, name)))
+            between.setattr(broker, "wait_eq", partial(_some, broker, works))
+            items = await take(broker, session, EqCursor.at(head), 6)
+        numbers = [item.cursor.n for item in items if isinstance(item, Followed)]
+        assert numbers == list(range(head.eq_n + 1, head.eq_n + 7)), items
+
+
+async def _some(
+    broker: Broker, works: Callable[[int], Awaitable[None]], session: SessionId, after_n: int, _: float
+) -> tuple[StoredEvent, ...]:
+    """Waits for events while others work, and answers with a few of them."""
+    found: tuple[StoredEvent, ...] = ()
+    while not found:
+        await works(2)
+        found = tuple(await Reader.read_eq(broker, session, after_n, 2))
+    return found
 
 
 async def test_follower_of_a_branch_that_never_happened_is_told_and_starts_over(broker: Broker) -> None:
