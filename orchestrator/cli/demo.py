@@ -85,7 +85,7 @@ async def _demo(stage: _Stage, repository: Path | None) -> int:
         async with deployment(settings, url) as opened:
             await _both_alive(opened, workers)
             story = await _play(stage, settings, opened, workers)
-            found = Opened(settings, opened.broker, opened.texts)
+            found = Opened(settings, opened)
             held = await claims(found, story, stage.workspace)
         replayed = _replay(stage, environ, story)
     return _summary(stage, story, held, replayed)

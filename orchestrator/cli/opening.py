@@ -18,8 +18,9 @@ from orchestrator.core.ids import InvalidSessionId, SessionId, TreeId, parse_ses
 from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.runtime.archive import Archive
 from orchestrator.runtime.full_log import full_log
+from orchestrator.runtime.restore import Storage, restore_session
 from orchestrator.settings import Settings
-from orchestrator.wiring import chain_key, deployment, redis_url
+from orchestrator.wiring import Deployment, chain_key, deployment, redis_url
 
 MANY = 100_000
 CANDIDATES_SHOWN = 5
@@ -30,8 +31,15 @@ class Opened:
     """The deployment as one command sees it."""
 
     settings: Settings
-    broker: Broker
-    texts: Texts
+    deployment: Deployment
+
+    @property
+    def broker(self) -> Broker:
+        return self.deployment.broker
+
+    @property
+    def texts(self) -> Texts:
+        return self.deployment.texts
 
     @property
     def secret(self) -> bytes:
@@ -59,8 +67,15 @@ class Opened:
 
     def client(self) -> Client:
         """A client of its own, in the name of whoever runs this process."""
-        ports = ClientPorts(self.broker, self.texts, os.urandom, chain_key=chain_key(self.settings))
+        ports = ClientPorts(
+            self.broker, self.texts, os.urandom, chain_key=chain_key(self.settings), restore=self.restore
+        )
         return Client(ports, str(uuid.uuid4()), _who())
+
+    async def restore(self, session: SessionId) -> bool:
+        """Brings an archived session back; False if it was not archived."""
+        storage = Storage(self.broker, self.deployment.blobs, self.archive(), self.secret)
+        return await restore_session(storage, session)
 
     async def find(self, text: str) -> SessionHead:
         """The session that an id, or the beginning of exactly one id, names; raises `Fault`."""
@@ -98,4 +113,4 @@ async def opened(settings: Settings) -> AsyncIterator[Opened]:
     """Starts or joins the user's private Redis if no other is configured; leaves it at the end."""
     with redis_url(settings) as url:
         async with deployment(settings, url) as found:
-            yield Opened(settings, found.broker, found.texts)
+            yield Opened(settings, found)

@@ -1,0 +1,39 @@
+"""Somebody speaks to a session that upkeep has archived: it comes back, and goes on."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from orchestrator.broker.connection import WireConfig, connect
+from orchestrator.core.ids import SessionId
+from tests.cli.machine import Machine, events, says
+from tests.servers import RedisServer
+from tests.workers.actors import DAY_MS, mover_of, storage_over
+from workers.upkeep_sealing import Moved, archive_session
+
+pytestmark = [pytest.mark.realredis, pytest.mark.slow]
+
+
+async def _archived(machine: Machine, server: RedisServer, session: str) -> None:
+    """Moves a closed session away, as upkeep does after its days."""
+    wire = connect(WireConfig(server.url))
+    try:
+        storage = storage_over(wire, machine.folder.parent / "home" / "archive")
+        await storage.broker.open()
+        in_two_days = round(time.time() * 1000) + 2 * DAY_MS
+        assert await archive_session(mover_of(storage), SessionId(session), in_two_days) is Moved.DONE
+    finally:
+        await wire.aclose()
+
+
+async def test_person_goes_on_with_an_archived_session(machine: Machine, redis_server: RedisServer) -> None:
+    with machine.model(says("and on")) as user:
+        shut = user.run("proto", input='{"id":"9","op":{"type":"shutdown"}}\n')
+        session = str(events(shut.stdout)[0]["session_id"])
+        await _archived(user, redis_server, session)
+        ran = user.run("run", "--resume", session, "go on", "--json")
+        assert ran.returncode == 0, ran.stderr
+        assert events(ran.stdout)[-1]["last_agent_message"] == "and on"
+        assert "live fold  equal at entry" in user.run("replay", session).stdout
