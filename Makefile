@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup check test demo bench crash sim docs clean
+.PHONY: setup check test demo bench crash sim clean
 
 setup: $(VENV)/.ready
 

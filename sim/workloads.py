@@ -34,8 +34,6 @@ class Stage:
     rng: Random
     nemesis: Nemesis
     people: list[Person] = field(default_factory=list)
-    answering: bool = False
-    """At the end somebody answers every question at once."""
     janitor: Person | None = None
 
     def person(self) -> Person:

@@ -155,7 +155,6 @@ class World:
         stage = Stage(self.site, self.diary, Random(self._master.getrandbits(64)), self.nemesis)
         await self.workload.play(stage)
         await raging
-        stage.answering = True
         looks = int(REST_WITHIN_S / LOOK_S)
         resting = False
         while not resting:

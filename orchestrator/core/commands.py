@@ -205,7 +205,7 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class Helper:
-    """A read-only agent whose answer is the call's output (`spawn_subagent`, seed 001)."""
+    """A read-only agent whose answer is the call's output (`spawn_subagent`)."""
 
     making: Making
     description: str

@@ -1,4 +1,4 @@
-"""The end of a helper: its answer is the output of the call that made it (seed 001)."""
+"""The end of a helper: its answer is the output of the `spawn_subagent` that made it."""
 
 from __future__ import annotations
 

@@ -25,7 +25,6 @@ from orchestrator.core.replacing import replace
 ROOT = 0
 ACTIVE = frozenset({"queued", "running"})
 """Statuses that hold one of the tree's slots."""
-FINISHED = frozenset({"ready", "idle", "failed", "canceled"})
 
 Payload = Mapping[str, Any]
 

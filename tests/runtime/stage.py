@@ -24,7 +24,7 @@ from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import BrokerConfig, Claimed, StoredEntry
 from orchestrator.broker.texts import Texts
 from orchestrator.core.birth import Birth
-from orchestrator.core.ids import SessionId, TreeId, new_session_id
+from orchestrator.core.ids import SessionId, new_session_id
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.snapshot import CORE_VERSION, digest
 from orchestrator.core.stored import decode_entry
@@ -169,10 +169,6 @@ class Stage:
         head = await self.broker.head(session)
         assert head is not None
         return str(orjson.loads(head.meta)["state_sha256"])
-
-    async def tree_text(self, session: SessionId, sha: str) -> str | None:
-        await self.ports.texts.fetch(TreeId(session), [sha])
-        return self.ports.texts.get(sha)
 
 
 def open_broker(url: str, **config: Any) -> Broker:
