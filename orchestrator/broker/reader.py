@@ -5,7 +5,7 @@ Reads are plain commands and may be repeated at will. Knows no claims and no pay
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from orchestrator.broker.connection import Argument, Call, Wire
 from orchestrator.broker.errors import UnknownSession
@@ -148,22 +148,6 @@ class Reader:
         """Tree log entries after a `tree_seq`, waiting for the first of them if there is none yet."""
         found = await self._wait(self.keys.tree(tree), f"{after}-0", timeout_s)
         return tuple(tree_entry(entry_id, fields) for entry_id, fields in found)
-
-    async def follow_tree(
-        self, tree: TreeId, after: int = 0, *, idle_s: float = 5.0
-    ) -> AsyncIterator[TreeEntry]:
-        """Yields what the tree log gets after a `tree_seq`, as it comes.
-
-        Ends when the log does not reach that far any more: Redis was put back, or the tree is gone.
-        Begin again from the registry then.
-        """
-        while True:
-            known = await self._wire.command("HGET", self.keys.agents(tree), "tree_seq")
-            if int(known or 0) < after:
-                return
-            for entry in await self.wait_tree(tree, after, idle_s):
-                after = entry.tree_seq
-                yield entry
 
     async def registry(self, tree: TreeId) -> Registry:
         """The projection of a tree, all at one moment; raises `UnknownSession` if there is no such tree."""

@@ -1,4 +1,4 @@
-"""A tree as a whole: what its registry says, how its log is followed, how its claims are taken."""
+"""A tree as a whole: what its registry says, how its log is watched, how its claims are taken."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import BrokerConfig, Committed, Fenced, NewSession, Released, Renewed
 from orchestrator.broker.tree_records import Draw, Spend, Standing, TreeEvent
 from orchestrator.core.ids import AgentId, SessionId, TreeId
-from tests.broker.actors import POOL, SHARD, claimed, created, session_id
+from tests.broker.actors import POOL, SHARD, claimed, session_id
 from tests.broker.families import Agent, depths_event, letter, root_of
 
 # ── the registry ──────────────────────────────────────────────────────────────────────────────
@@ -47,38 +47,22 @@ async def test_tree_that_does_not_exist_has_no_registry(broker: Broker) -> None:
         await broker.registry(TreeId(session_id()))
 
 
-# ── following ─────────────────────────────────────────────────────────────────────────────────
+# ── watching ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_follower_of_a_tree_gets_what_was_and_then_what_comes(broker: Broker) -> None:
+async def test_watcher_of_a_tree_gets_what_was_and_then_what_comes(broker: Broker) -> None:
     root = await root_of(broker)
-    following = broker.follow_tree(root.tree, idle_s=0.05)
-    assert (await anext(following)).payload == b"begun"
-    coming = asyncio.ensure_future(anext(following))
+    [begun] = await broker.wait_tree(root.tree, 0, timeout_s=5)
+    assert (begun.tree_seq, begun.payload) == (1, b"begun")
+    coming = asyncio.ensure_future(broker.wait_tree(root.tree, begun.tree_seq, timeout_s=5))
     await root.does(tree_events=(TreeEvent((b"next",)),))
-    entry = await coming
+    [entry] = await coming
     assert (entry.tree_seq, entry.payload) == (2, b"next")
-    await following.aclose()
 
 
-async def test_follower_comes_back_where_it_was(broker: Broker) -> None:
+async def test_watcher_of_a_tree_in_which_nothing_happens_looks_up_in_time(broker: Broker) -> None:
     root = await root_of(broker)
-    await root.does(tree_events=(TreeEvent((b"next",)),))
-    following = broker.follow_tree(root.tree, 1, idle_s=0.05)
-    assert (await anext(following)).payload == b"next"
-    await following.aclose()
-
-
-async def test_following_ends_when_the_log_does_not_reach_that_far(broker: Broker) -> None:
-    root = await root_of(broker)
-    assert [entry async for entry in broker.follow_tree(root.tree, 7, idle_s=0.05)] == []
-
-
-async def test_following_a_tree_ends_with_the_tree(broker: Broker) -> None:
-    session = await created(broker)
-    following = broker.follow_tree(TreeId(session), 1, idle_s=0.05)
-    await broker.delete_session(session)
-    assert [entry async for entry in following] == []
+    assert await broker.wait_tree(root.tree, 1, timeout_s=0.05) == ()
 
 
 # ── taking claims ─────────────────────────────────────────────────────────────────────────────

@@ -67,7 +67,10 @@ _ACTIVE: Final = re.compile(r"[*?]|(?<![\w^~])[~^]|^=", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word after quote removal; `expands` if the shell may put other words in its place."""
+    """One word after quote removal; `expands` if the shell may put other words in its place.
+
+    What runs is then not what is written: a file named `-delete` turns `find *` into something else.
+    """
 
     text: str
     expands: bool
@@ -88,19 +91,6 @@ def unwrap(argv: Sequence[str]) -> str | None:
             return script
         case _:
             return None
-
-
-def plain_commands(script: str) -> tuple[tuple[str, ...], ...] | None:
-    """The argv of each command, if the script is plain and no word of it is a pattern.
-
-    Patterns (`*.py`, `~/x`) are refused because what runs is not what is written: a file
-    named `-delete` turns `find *` into something else. Whoever can bear that for his
-    purpose asks `read_plain`, where such words are marked.
-    """
-    plain = read_plain(script)
-    if plain is None or any(word.expands for command in plain.commands for word in command):
-        return None
-    return tuple(tuple(word.text for word in command) for command in plain.commands)
 
 
 @lru_cache(maxsize=256)
