@@ -21,6 +21,7 @@ from orchestrator.broker.tree_records import (
     TreeEvent,
 )
 from orchestrator.core.ids import AgentId, SessionId, TreeId
+from orchestrator.core.snapshot import CORE_VERSION
 
 Release = Literal["keep", "park", "yield"]
 START = "0-0"
@@ -33,7 +34,7 @@ class BrokerConfig:
 
     prefix: str = "dendro:"
     shards: int = 16
-    core_version: int = 1
+    core_version: int = CORE_VERSION
     """What this process's `evolve` can fold; a session that needs more is left to newer workers."""
     lease_s: float = 6.0
     max_tries: int = 5

@@ -93,6 +93,8 @@ class Writing:
             budget_wait=tree.budget_wait,
             status=step.position.state.status,
             meta=meta,
+            # With the claim's first entries: from here on an older worker might fold another state.
+            min_core=self._ports.broker.config.core_version if self._cursor is None else None,
             release=release,
         )
 

@@ -21,7 +21,6 @@ from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import BrokerConfig
 from orchestrator.broker.texts import Texts
 from orchestrator.core.chain import ChainKey
-from orchestrator.core.snapshot import CORE_VERSION
 from orchestrator.settings import ProviderSettings, Settings
 
 QUARANTINED = (
@@ -76,7 +75,6 @@ def broker_config(settings: Settings) -> BrokerConfig:
     return BrokerConfig(
         prefix=settings.redis.prefix,
         shards=settings.redis.shards,
-        core_version=CORE_VERSION,
         lease_s=settings.worker.lease_s,
         quarantine_event=orjson.dumps(error),
     )

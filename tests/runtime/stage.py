@@ -26,7 +26,7 @@ from orchestrator.broker.texts import Texts
 from orchestrator.core.birth import Birth
 from orchestrator.core.ids import SessionId, new_session_id
 from orchestrator.core.settings import SessionFacts, TurnSettings
-from orchestrator.core.snapshot import CORE_VERSION, digest
+from orchestrator.core.snapshot import digest
 from orchestrator.core.stored import decode_entry
 from orchestrator.gateways.client import Client, ClientPorts, Event
 from orchestrator.protocol import ops
@@ -50,7 +50,7 @@ _numbers = itertools.count(1)
 
 
 def broker_config(**changes: Any) -> BrokerConfig:
-    given = BrokerConfig(shards=SHARDS, core_version=CORE_VERSION, lease_s=60.0, quarantine_event=QUARANTINED)
+    given = BrokerConfig(shards=SHARDS, lease_s=60.0, quarantine_event=QUARANTINED)
     return replace(given, **changes)
 
 

@@ -10,12 +10,13 @@ import pytest
 from orchestrator.broker.errors import Unavailable
 from orchestrator.broker.records import Claimed
 from orchestrator.core.ids import SessionId
+from orchestrator.core.snapshot import CORE_VERSION
 from orchestrator.model.events import TextDelta
 from orchestrator.protocol import ops
 from orchestrator.runtime.runner import Ended
 from tests.broker.actors import holder_died
 from tests.runtime.players import calls, ends, message
-from tests.runtime.stage import Stage, hasty_broker
+from tests.runtime.stage import Stage, hasty_broker, open_broker
 from tests.runtime.wires import Gate
 
 
@@ -156,3 +157,16 @@ async def test_a_session_that_kills_each_of_five_workers_is_set_aside(stage: Sta
     assert head.quarantined
     assert not stage.models.prompts
     assert (await stage.until(session, "error"))[-1].id == ""
+
+
+async def test_an_older_worker_leaves_alone_what_a_newer_one_has_written(stage: Stage) -> None:
+    session = await stage.session()
+    stage.models.will([message("Done."), ends()], [message("Again."), ends()])
+    await stage.say(session)
+    assert await stage.run(session) is Ended.PARKED
+    await stage.say(session)
+    older = open_broker(stage.url, core_version=CORE_VERSION - 1)
+    assert await older.claim_session(session, "older", "c1") is None
+    await older.aclose()
+    assert await stage.run(session) is Ended.PARKED
+    assert len(await stage.logged_events(session, "task_complete")) == 2
