@@ -27,7 +27,7 @@ local function read_budget(agents, now)
     spent = {num(f[1]), num(f[2]), num(f[3])}, held = {num(f[4]), num(f[5]), num(f[6])},
     guessed = {num(f[7]), num(f[8]), num(f[9])}, limit = {tonumber(f[10] or ''), tonumber(f[11] or ''), tonumber(f[12] or '')},
     wall_limit = tonumber(f[13] or ''), wall = f[14] and now - num(f[14]) or 0,
-    waiting = {reserved = f[15] or '', spent = f[16] or ''}, changed = {}, gone = {},
+    waiting = {reserved = f[15] or '', spent = f[16] or ''}, changed = {}, gone = {}, touched = {},
   }
 end
 
@@ -62,10 +62,16 @@ local function let_go(budget, reserved)
   for i = 1, 3 do budget.held[i] = math.max(0, budget.held[i] - reserved[i]) end
 end
 
+-- The order of a table's keys is no order: what is written follows that of the requests.
+local function touch(budget, field)
+  budget.touched[#budget.touched + 1] = field
+end
+
 local function hold(budget, field, amount)
   amount[2] = math.max(0, amount[2])
   for i = 1, 3 do budget.held[i] = budget.held[i] + amount[i] end
   budget.changed[field] = amount_text(amount)
+  touch(budget, field)
 end
 
 -- used nil: what was reserved, as an estimate. Answers what was counted.
@@ -73,6 +79,7 @@ local function settle(budget, field, agents, used)
   local reserved = held_for(budget, field, agents)
   local counted = used or reserved
   budget.gone[field] = true
+  touch(budget, field)
   let_go(budget, reserved)
   for i = 1, 3 do
     budget.spent[i] = budget.spent[i] + counted[i]
@@ -88,12 +95,15 @@ local function save_budget(budget, agents)
       set[#set + 1], set[#set + 2] = name .. ':' .. kind, text(budget[name][i])
     end
   end
-  for field, value in pairs(budget.changed) do set[#set + 1], set[#set + 2] = field, value end
+  for _, field in ipairs(budget.touched) do
+    if budget.changed[field] then set[#set + 1], set[#set + 2] = field, budget.changed[field] end
+  end
   redis.call('HSET', agents, unpack(set))
-  for field in pairs(budget.gone) do
+  for _, field in ipairs(budget.touched) do
     if not budget.changed[field] then redis.call('HDEL', agents, field) end
   end
-  for why, list in pairs(budget.waiting) do
+  for _, why in ipairs({'reserved', 'spent'}) do
+    local list = budget.waiting[why]
     if list ~= '' then
       redis.call('HSET', agents, 'wait:' .. why, list)
     else

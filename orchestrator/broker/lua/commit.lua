@@ -109,12 +109,13 @@ local now = now_ms()
 for _, row in ipairs(unless_marked) do
   if redis.call('HEXISTS', KEYS[6], row[1]) == 1 then return {'REFUSED', 'marked', row[1], {}} end
 end
-local drawn = {}
+local drawn, counters = {}, {}
 for _, row in ipairs(draws) do
   local counter, amount, limit = row[1], tonumber(row[2]), row[3]
   local value = (drawn[counter] or num(redis.call('HGET', KEYS[6], counter))) + amount
   local most = limit ~= '' and redis.call('HGET', KEYS[6], limit)
   if amount > 0 and most and value > num(most) then return {'REFUSED', counter, text(num(most)), {}} end
+  if not drawn[counter] then counters[#counters + 1] = counter end
   drawn[counter] = value
 end
 
@@ -303,7 +304,7 @@ end
 for _, watcher in ipairs(watchers) do tell(watcher, watcher.told, limits) end
 if #tree_events > 0 then redis.call('HSET', KEYS[6], 'tree_seq', text(final_tree_seq)) end
 for _, row in ipairs(summary) do redis.call('HSET', KEYS[6], row[1], row[2]) end
-for counter, value in pairs(drawn) do redis.call('HSET', KEYS[6], counter, text(value)) end
+for _, counter in ipairs(counters) do redis.call('HSET', KEYS[6], counter, text(drawn[counter])) end
 local woken = 0
 if budget then
   save_budget(budget, KEYS[6])
