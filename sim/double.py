@@ -17,6 +17,7 @@ from typing import Any
 from redis._parsers.helpers import _RedisCallbacks, _RedisCallbacksRESP2
 from redis.exceptions import NoScriptError, ResponseError
 
+from sim.looks import found_nothing
 from sim.scripting import Scripting
 from sim.store import Store
 from sim.values import SortedSet, Stream, id_text
@@ -93,7 +94,9 @@ class Double:
         else:
             raise ResponseError(f"unknown command {name!r}")
         first_arg = 3 + int(command[2])
-        return self._scripting.run(source, command[3:first_arg], command[first_arg:])
+        keys = command[3:first_arg]
+        nothing = found_nothing(source, self._store, keys)
+        return nothing if nothing is not None else self._scripting.run(source, keys, command[first_arg:])
 
     def restore(self, through: int) -> None:
         """Puts the data back to where the first `through` commands of the journal left it."""

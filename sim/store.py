@@ -106,8 +106,12 @@ class Store:
     def do_expire(self, key: bytes, after_s: bytes) -> int:
         return self.do_pexpire(key, b"%d" % (int(after_s) * 1000))
 
+    def now_us(self) -> int:
+        """Since 1970, as `TIME` tells it."""
+        return round(self._now_s() * 1_000_000)
+
     def do_time(self) -> list[bytes]:
-        now_us = round(self._now_s() * 1_000_000)
+        now_us = self.now_us()
         return [b"%d" % (now_us // 1_000_000), b"%d" % (now_us % 1_000_000)]
 
     # ── strings ───────────────────────────────────────────────────────────────────────────────
@@ -195,6 +199,11 @@ class Store:
     def do_zrem(self, key: bytes, *members: bytes) -> int:
         found = self._of(SortedSet, key)
         return 0 if found is None else self._shrunk(key, found, sum(map(found.take, members)))
+
+    def any_by(self, key: bytes, score: float) -> bool:
+        """Whether a sorted set has a member with a score up to this one."""
+        found = self._of(SortedSet, key)
+        return found is not None and found.least <= score
 
     def do_zscore(self, key: bytes, member: bytes) -> bytes | None:
         found = self._of(SortedSet, key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from math import inf
 
 
 class Status(bytes):
@@ -27,6 +28,11 @@ class SortedSet:
 
     def __len__(self) -> int:
         return len(self.scores)
+
+    @property
+    def least(self) -> float:
+        """The lowest score; above all numbers where nothing is."""
+        return self._order[0][0] if self._order else inf
 
     def put(self, member: bytes, score: float) -> bool:
         """Whether the member is new."""

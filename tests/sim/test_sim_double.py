@@ -118,6 +118,24 @@ def test_script_is_refused_a_global_of_its_own_and_the_order_of_a_tables_keys() 
         assert double.run("EVAL", "return {1, 2.7, 'x', false, {}, nil, 9}", 0) == [1, 2, b"x", None, []]
 
 
+@pytest.mark.parametrize(
+    ("look", "args"), [("peek", (2, "due", "timed", 0, 8)), ("timers_due", (1, "timed", 8))]
+)
+def test_simulated_look_in_vain_is_answered_as_its_script_answers(look: str, args: tuple[Any, ...]) -> None:
+    now = [0.0]
+    source = scripts()[look].source
+    with opened() as double:
+        double.reset(lambda: now[0])
+        for at_s in (0.0, 4.9994, 5.0, 5.001):
+            now[0] = at_s
+            # A text that is another by a comment is not known for a look, and runs.
+            assert double.run("EVAL", source, *args) == double.run("EVAL", source + b"\n--", *args)
+            double.run("ZADD", "timed", (EPOCH_S + 5.0) * 1000, "s")
+        double.run("ZREM", "timed", "s")
+        double.run("ZADD", "due", 9, "t")
+        assert double.run("EVAL", source, *args) == double.run("EVAL", source + b"\n--", *args)
+
+
 def test_loading_a_part_of_the_journal_leaves_what_was_there_then() -> None:
     now = [0.0]
     with opened() as double:

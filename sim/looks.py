@@ -1,0 +1,40 @@
+"""Looks for work that find nothing, answered without their script.
+
+Idle workers look each second, and most of what a look costs is the interpreter. Whether its script would
+find anything can be asked of the store: only where it would not is it answered here, and then nothing but
+the time is in the answer. What is compared with fakeredis is compared in these answers as well.
+
+Knows the texts of the product's two looks as they were when the simulator was loaded: one with a defect
+planted in it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+
+from orchestrator.broker.scripts import load
+from sim.store import Store
+
+Answer = list[int | list[bytes]]
+
+
+def _peek(store: Store, keys: Sequence[bytes], now_ms: int) -> Answer | None:
+    due, leases = keys
+    return None if store.any_by(due, inf) or store.any_by(leases, now_ms) else [now_ms, [], []]
+
+
+def _timers_due(store: Store, keys: Sequence[bytes], now_ms: int) -> Answer | None:
+    return None if store.any_by(keys[0], now_ms) else [now_ms, []]
+
+
+_LOOKS: dict[bytes, Callable[[Store, Sequence[bytes], int], Answer | None]] = {
+    load("peek").source: _peek,
+    load("timers_due").source: _timers_due,
+}
+
+
+def found_nothing(source: bytes, store: Store, keys: Sequence[bytes]) -> Answer | None:
+    """What a script answers if it is a look and finds nothing; None if it is to be run."""
+    look = _LOOKS.get(source)
+    return None if look is None else look(store, keys, store.now_us() // 1000)
