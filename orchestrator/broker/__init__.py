@@ -24,7 +24,8 @@ States of a session, by where it stands:
     held    ── renew ───────────────────────────▶ held, later expiry (also when it had expired)
     held    ── commit(park), queue at its end ──▶ parked
     held    ── commit(park), something queued ──▶ held; the answer says so
-    held    ── commit(yield), release ──────────▶ due
+    held    ── release(end), both as they are ──▶ parked
+    held    ── commit(yield), other releases ───▶ due
     held    ── revoke: epoch+1, no claim id ────▶ revoked
     revoked ── release: "nothing runs any more" ▶ due
     revoked ── the expiry passes ───────────────▶ expired

@@ -6,13 +6,14 @@ a tree live in one slot and a script may touch them together.
     key                     type    written by                   read by           lives as long as
     topology                hash    first process; confirmed     every process     the deployment
     {s}:session:<session>   hash    every script                 all               the session
+                                    its fields: below
     {s}:sq:<session>        stream  submit fire commit create    claim, worker     unread entries
     {s}:eq:<session>        stream  commit emit claim create     followers         eq_ttl_s after the last
                                     raise_limits; commits of others of its tree
     {s}:rollout:<session>   stream  commit create; seal trims    worker, replay    sealed behind a snapshot
     {s}:snapshot:<session>  string  snapshot restore             worker            the session
-    {s}:seen:<session>      hash    submit create                submit            1,024 ids and 24 h
-    {s}:seen_at:<session>   zset    submit create                submit            as seen
+    {s}:seen:<session>      hash    submit create commit         submit            1,024 ids and 24 h
+    {s}:seen_at:<session>   zset    submit create commit         submit            as seen
     {s}:timer:<session>     hash    commit; fire clears          fire              its timers
     {s}:tree:<tree>         stream  create commit raise_limits   tree views        the tree
     {s}:agents:<tree>       hash    create commit reserve wakes  guards, registry  the tree
@@ -21,6 +22,7 @@ a tree live in one slot and a script may touch them together.
     {s}:blobs:<tree>        set     put_blob                     delete            the tree
     {s}:due:<pool>          zset    all wakes; claim takes       peek              its members
     {s}:leases:<pool>       zset    claim renew commit release   peek, wakes       its members
+                                    revoke archive
     {s}:clock:<pool>        string  claim                        wakes             the deployment
     {s}:ready:<pool>        stream  wakes                        waiting workers   the last 256 hints
     {s}:timers              zset    commit raise_limits; fire    timers_due        its members
@@ -31,6 +33,26 @@ a tree live in one slot and a script may touch them together.
     {s0}:control:<worker>   stream  poke                         that worker       10 min after the last poke
     {s0}:provider:<name>    hash    admit settle                 admit settle      the deployment
     {s0}:waiting:<name>     zset    admit                        admit             its members
+
+`wakes` are the scripts that may make a session due: submit fire create commit release revoke. What
+`delete` removes is not repeated; `archive` removes rollout, eq, sq and snapshot.
+
+The fields of a session's hash, by who writes them:
+
+    tree pool agent_id parent created created_ms     birth: in which tree and pool, under which digest
+    owner claim epoch tries                          claim release revoke commit archive: who holds it
+    revoked                                          revoke: the claim whose holder may not have stopped;
+                                                     gone with the next claim, or its release
+    quarantined                                      claim, and revoke, which readmits
+    seq head cursor commit result                    commit: the log's end, what was consumed, and the
+                                                     last commit's id and answer
+    eq                                               all that append events: the last one's number
+    sq sq_total sq_done regular interrupts           all that enqueue, and commit: the queue's end, the
+                                                     bytes ever enqueued and consumed, inbox depths
+    status meta min_core                             commit: for listings; what may fold the log
+    snapshot_seq                                     snapshot restore
+    sealed_seq manifest                              seal
+    archived                                         archive restore
 """
 
 from __future__ import annotations

@@ -3,7 +3,11 @@
 The broker counts and orders these and never reads their payloads. `agents:<tree>`, the
 registry's projection, is one hash of flat fields:
 
+    root             its session; `tree_seq`, the tree log's end; `last_agent`, the last number reserved
+    wall_from        when its wall clock began
+    turn:<pool>      its last fair turn there
     a:<id>           what the caller says of the agent (a SubagentSummary), by `summary`
+    d:<id>           the turn of it that its parent has read, by `summary`
     s:<id>           its session; written at its birth
     m:<id>  i:<id>   messages and interrupts in its inbox, as of the last commit that changed them
     u:<id>           what its requests used: tokens, cost, requests
@@ -14,6 +18,7 @@ registry's projection, is one hash of flat fields:
     r:<session>:<request>                     a reservation: tokens, cost, requests
     wait:reserved wait:spent                  who waits for room, and by which timer
     said:<what>      an event with `once` was written
+    raised:<change>  a change of limits was made
 """
 
 from __future__ import annotations

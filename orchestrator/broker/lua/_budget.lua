@@ -39,8 +39,8 @@ local function used_so_far(agents, now)
   return used
 end
 
--- Why the amount may not be reserved, or nothing. A cost below zero is one that nobody knows. With nothing held it may although it does not fit:
--- nobody's end could ever make room for it, and something is left.
+-- Why the amount may not be reserved, or nothing. A cost below zero is one that nobody knows. With nothing
+-- held it may although it does not fit: nobody's end could ever make room for it, and something is left.
 local function no_room(budget, amount)
   if budget.limit[2] and amount[2] < 0 then return 'unpriced', 'cost' end
   for i, kind in ipairs(KINDS) do

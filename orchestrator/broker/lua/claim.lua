@@ -5,9 +5,10 @@
 --
 -- Gives the session to the worker if it is due, if its lease has run out, or (whom = parked: upkeep)
 -- if it is parked. whom = next: only if nobody of the shard comes before it, by the order of `peek`;
--- the answer names who does. Whoever is claimed, the one that comes after it is named, too. Sent again with the same claim id it answers as the first time. The claim that
--- would be the max_tries-th without progress quarantines the session instead: what kills every
--- worker that touches it must not be handed to the next one.
+-- the answer names who does. Whoever is claimed, the one that comes after it is named, too. Sent again
+-- with the same claim id it answers as the first time. The claim that would be the max_tries-th without
+-- progress quarantines the session instead: what kills every worker that touches it must not be handed
+-- to the next one.
 --
 -- KEYS  1 session hash   2 sq stream (read)   3 eq stream (the quarantine's error event)
 --       4 due zset   5 leases zset   6 clock string   of the pool

@@ -1,6 +1,6 @@
 -- uses: base wake queue birth tree budget
 -- commit(…) -> OK seq head tip eq released tree_seq now {session worker to poke, …} woken depths {account, …}
---            | FENCED epoch why | REFUSED reason detail {account, …} | CORRUPT key why
+--            | FENCED epoch why | REFUSED reason detail {account, …} | MOVED tree pool target | CORRUPT key why
 --
 -- The one write of the system: everything that one step of a session does becomes visible at once.
 -- Accepted only from the claim that holds the session, on top of the very entry that it built on.
