@@ -51,7 +51,7 @@ def proto(
 async def _serve(settings: Settings, resume: str | None) -> ExitCode:
     from orchestrator.broker.follow import BEGINNING
     from orchestrator.cli.opening import opened
-    from orchestrator.cli.resuming import greeting, new_session
+    from orchestrator.cli.resuming import greeting, new_session, to_resume
     from orchestrator.cli.stdio import read_stdin, write_stdout
     from orchestrator.gateways.ndjson import Ending, NdjsonConnection, Streams
 
@@ -60,7 +60,7 @@ async def _serve(settings: Settings, resume: str | None) -> ExitCode:
         if resume is None:
             session = await new_session(settings, client)
         else:
-            head = await found.find(resume)
+            head = await to_resume(found, resume)
             session = head.session
             told = await greeting(found, head)
             cursor = told.cursor

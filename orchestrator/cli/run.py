@@ -110,7 +110,7 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
     from orchestrator.cli.asking import at_a_terminal
     from orchestrator.cli.conversation import Conversation, Seat
     from orchestrator.cli.opening import opened
-    from orchestrator.cli.resuming import new_session, open_requests
+    from orchestrator.cli.resuming import new_session, open_requests, to_resume
     from orchestrator.cli.views import JsonView, LiveView
 
     view = JsonView() if wish.json else LiveView()
@@ -119,7 +119,7 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
         if wish.resume is None:
             session = await new_session(settings, client)
         else:
-            head = await found.find(wish.resume)
+            head = await to_resume(found, wish.resume)
             session, cursor = head.session, EqCursor.at(head)
         talk = Conversation(Seat(client, session, view, at_a_terminal() and not wish.json), None)
         with talk.hearing_ctrl_c():

@@ -137,6 +137,20 @@ def test_proto_resumes_with_the_events_so_far(machine: Machine) -> None:
     assert [message["type"] for message in rest] == ["shutdown_complete"]
 
 
+@pytest.mark.parametrize("front", [("run", "go on"), ("proto",)], ids=lambda words: words[0])
+def test_person_who_resumes_a_session_that_was_set_aside_is_told_the_remedy(
+    machine: Machine, redis_server: RedisServer, front: tuple[str, ...]
+) -> None:
+    with machine.model() as user:
+        session = str(events(user.run("proto", "--no-worker").stdout)[0]["session_id"])
+        with redis_server.client() as client:
+            [key] = client.keys(f"dendro:*:session:{session}")
+            client.hset(key, "quarantined", "1")
+        ran = user.run(*front, "--resume", session[:13], "--no-worker")
+        assert ran.returncode == 1
+        assert f"dendro revoke {session}" in ran.stderr
+
+
 def test_proto_tells_a_client_that_resumes_what_is_still_asked(machine: Machine) -> None:
     with machine.model(TOUCH, says("hello")) as user:
         user.run("run", "make a file", *UNTRUSTED)
