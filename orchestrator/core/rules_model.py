@@ -27,7 +27,7 @@ TOO_MANY_CALLS = f"not run: a response may ask for at most {MOST_CALLS:,} calls"
 SAID_WITH_REQUEST = 16
 """Inputs that join the conversation with the request that shows them: mail may bring a hundred entries."""
 HELD_DELAY_MS = 5_000
-"""A longer delay is a timer, and nobody holds the session meanwhile (PROTOCOL: `Turn`)."""
+"""A longer delay is a timer, and nobody holds the session meanwhile."""
 
 
 def begin_request(draft: Draft) -> None:

@@ -1,9 +1,10 @@
 """Conversations of the recorded kind that nobody recorded: `further/*.json`, written from the documents.
 
-A file holds `about`, `source` (where the expectation comes from), `config`, `model` (the scripted
-answers), `processes` (each with its `arguments`, its `lines` as recorded ones, and the `exit` code),
-and where they matter `requests`, `rollout`, `before` and `files` (contents of the workspace; null
-is a file that must not be there). Fields and events left out are free, as in the recordings.
+A file holds `about`, `source` (where the expectation comes from: the peer, or a decision of this
+project's, as in `docs/protocol/sources.md`), `config`, `model` (the scripted answers), `processes` (each
+with its `arguments`, its `lines` as recorded ones, and the `exit` code), and where they matter `requests`,
+`rollout`, `before` and `files` (contents of the workspace; null is a file that must not be there). Fields
+and events left out are free, as in the recordings.
 """
 
 from __future__ import annotations
