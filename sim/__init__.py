@@ -6,12 +6,15 @@ One story, by module:
     lulls       time that passes at once where nobody needs it
     double      Redis, and a journal to go back in
     store       its commands;  scripting: its Lua;  values: what Python has not;  looks: those in vain
-    network     delays, lost commands and lost replies between processes and Redis
+    network     delays, lost commands and lost replies between processes and Redis;  ambush: the worst moment
     machines    worker processes that are killed, stopped, stuck and drained
     players     the model and the tools;  ledger: what commands really did
     people      clients;  workloads: what they are up to;  nemesis: what goes wrong
     invariants  the rules;  watch: those of every step;  audit: those of the end
-    world       one seed from its plan to its verdict
+    rights      what watch asks: who may run what;  accounts: a tree's counters;  deadlines: timers;
+                inherited: forks;  admissions: providers;  queued: what lies in a queue
+    world       one seed from its plan to its verdict;  campaign: many of them;  trace: one, line by line
+    mutants     what the rules are worth;  defects, defects_of_trees: what is planted;  planting: how
 
 `docs/simulator.md` shows how to use it.
 """

@@ -17,6 +17,7 @@ knows is a warning, not an error: a file of the peer's, or of a newer version, m
 from orchestrator.settings.layers import SettingsError
 from orchestrator.settings.load import load_settings
 from orchestrator.settings.records import (
+    AgentSettings,
     ChainSettings,
     EnvironmentPolicy,
     HostSettings,
@@ -38,6 +39,7 @@ from orchestrator.settings.records import (
 from orchestrator.settings.sources import SettingsSources
 
 __all__ = [
+    "AgentSettings",
     "ChainSettings",
     "EnvironmentPolicy",
     "HostSettings",

@@ -11,8 +11,7 @@ from orchestrator.core.birth import Birth
 from orchestrator.core.ids import new_session_id
 from orchestrator.core.settings import SessionFacts, TreeRules, TurnSettings, WorkspaceMark
 from orchestrator.gateways.workspace import Workspace, mark
-from orchestrator.settings import Settings
-from orchestrator.settings.records import AgentSettings
+from orchestrator.settings import AgentSettings, Settings
 from orchestrator.wiring.deploying import session_pool
 
 VERSION = version("dendro-orchestrator")

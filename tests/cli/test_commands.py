@@ -80,7 +80,7 @@ def test_without_a_terminal_an_approval_parks_the_session_for_whoever_comes(mach
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in TRANSCRIPTS.iterdir() if path.is_dir()))
-def test_every_recorded_rollout_folds_as_a_file(name: str, tmp_path: Path) -> None:
+def test_every_recorded_rollout_folds_as_a_file(name: str) -> None:
     from orchestrator.cli.folding import fold_file
 
     folded = fold_file(TRANSCRIPTS / name / "rollout.jsonl", None, b"")
@@ -244,7 +244,7 @@ def test_the_help_of_each_command_has_an_example(machine: Machine, command: str)
     assert f" dendro {command}" in helped.stdout.replace(f"Usage: dendro {command}", "")
 
 
-def test_help_imports_nothing_that_it_does_not_need(machine: Machine) -> None:
+def test_help_imports_nothing_that_it_does_not_need() -> None:
     script = (
         "import sys; sys.argv = ['dendro', '--help']\n"
         "from orchestrator.cli.main import app\n"
