@@ -19,9 +19,8 @@ from orchestrator.core.chain import SALT_BYTES, ChainKey, next_chain, payload_di
 from orchestrator.core.draft import Decision, TreePart
 from orchestrator.core.entries import DENDRO, EVENT_MSG
 from orchestrator.core.evolve import evolve
-from orchestrator.core.replacing import replace
 from orchestrator.core.state import State
-from orchestrator.core.stored import encode_entry, encode_event
+from orchestrator.core.stored import Encoded, encode_entry, encode_event
 from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.tree_step import TreeSite, TreeStep
 
@@ -90,11 +89,10 @@ class Step:
             if entry.type == DENDRO:
                 self._account(entry.payload)
             encoded = encode_entry(entry, self.at_ms, self.blobs)
-            self._append(encoded.line)
-            seq = self.position.seq
-            self.position = replace(self.position, state=evolve(self.position.state, encoded.entry, seq))
+            self._append(encoded)
             if entry.type == EVENT_MSG:
-                self.show(NewEvent(encode_event(encoded.entry), seq, self.position.head[:4].hex()))
+                position = self.position
+                self.show(NewEvent(encode_event(encoded.entry), position.seq, position.head[:4].hex()))
         self._take_timers(decision)
         opened = [
             Approval(asked.call_id, encode_request(asked.request, self.blobs))
@@ -148,14 +146,12 @@ class Step:
         self.events.append(event)
         self.size += len(event.payload)
 
-    def _append(self, line: bytes) -> None:
-        salt = self.writer.random_bytes(SALT_BYTES)
-        seq = self.position.seq + 1
-        head = next_chain(
-            self.position.head, seq, self.writer.epoch, payload_digest(salt, line), self.writer.secret
-        )
+    def _append(self, encoded: Encoded) -> None:
+        before, line, salt = self.position, encoded.line, self.writer.random_bytes(SALT_BYTES)
+        seq = before.seq + 1
+        head = next_chain(before.head, seq, self.writer.epoch, payload_digest(salt, line), self.writer.secret)
         self.entries.append(NewEntry(line, salt, head))
-        self.position = replace(self.position, seq=seq, head=head)
+        self.position = Position(evolve(before.state, encoded.entry, seq), seq, head)
         self.size += len(line)
 
     @property
