@@ -23,6 +23,8 @@ from orchestrator.broker.follow import hash8_of
 from orchestrator.broker.records import (
     Approval,
     BrokerConfig,
+    Claimed,
+    CommitRequest,
     Committed,
     Mail,
     NewEvent,
@@ -105,27 +107,7 @@ async def _life_of_a_tree(broker: Broker, wire: Wire) -> None:
         session,
         submissions=(NewSubmission("p", "s", b"op"),),
     )
-    request = step(
-        held,
-        held.claim,
-        "k1",
-        [b"one", b"two"],
-        cursor="1-0",
-        children=(child,),
-        mail=(Mail(session, b"to myself", False, "m"),),
-        timers_set=(TimerSet("t", 1, 1_000),),
-        timers_clear=("never",),
-        tree_events=(TreeEvent((b"spawned",)),),
-        approvals_open=(Approval("a", b"x"),),
-        approvals_close=("b",),
-        summary={"a:1": b"queued"},
-        draws=(Draw("slots", 1, "limit:slots"),),
-        reservation=Reservation("1", Spend(10, 5, 1)),
-        status="running",
-        meta=b"meta",
-        release="yield",
-    )
-    done = await broker.commit(request)
+    done = await broker.commit(_everything_at_once(held, child))
     assert isinstance(done, Committed)
     again = await claimed(broker, session, "w1", "c2")
     request = step(
@@ -150,6 +132,30 @@ async def _life_of_a_tree(broker: Broker, wire: Wire) -> None:
     third = await claimed(broker, session, "w1", "c3")
     await broker.release(third.claim)
     await claimed(broker, session, "w1", "c4")
+
+
+def _everything_at_once(held: Claimed, child: NewSession) -> CommitRequest:
+    """A first step that has something of each kind."""
+    return step(
+        held,
+        held.claim,
+        "k1",
+        [b"one", b"two"],
+        cursor="1-0",
+        children=(child,),
+        mail=(Mail(held.claim.session, b"to myself", False, "m"),),
+        timers_set=(TimerSet("t", 1, 1_000),),
+        timers_clear=("never",),
+        tree_events=(TreeEvent((b"spawned",)),),
+        approvals_open=(Approval("a", b"x"),),
+        approvals_close=("b",),
+        summary={"a:1": b"queued"},
+        draws=(Draw("slots", 1, "limit:slots"),),
+        reservation=Reservation("1", Spend(10, 5, 1)),
+        status="running",
+        meta=b"meta",
+        release="yield",
+    )
 
 
 async def _end_of_a_session(broker: Broker) -> None:
