@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import heapq
 import sys
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine
 from contextvars import Context, ContextVar, copy_context
+from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Any, cast
 
@@ -96,14 +96,14 @@ class SimLoop:
     def run(self, most_steps: int) -> bool:
         """Runs until `stop`, a failure, or so many steps; False if nothing is left that could ever run."""
         events._set_running_loop(cast(Any, self))
-        awake, failures = self._awake, self.failures
+        awake, failures, random = self._awake, self.failures, self._random
         self._stopped = False
         try:
             while not (self._stopped or failures or self.steps > most_steps):
                 while not awake:
                     if not self._pass_time():
                         return False
-                self._run_one(awake)
+                self._run_one(awake, int(random() * len(awake)) if len(awake) > 1 else 0)
             return True
         finally:
             events._set_running_loop(None)
@@ -112,10 +112,8 @@ class SimLoop:
         """Nothing runs behind the present step."""
         self._stopped = True
 
-    def _run_one(self, awake: list[Lane]) -> None:
-        place = int(self._random() * len(awake)) if len(awake) > 1 else 0
-        lane = awake[place]
-        ready = lane.ready
+    def _run_one(self, awake: list[Lane], place: int) -> None:
+        ready = awake[place].ready
         step = ready.popleft()
         if not ready:
             awake.pop(place)
@@ -132,12 +130,12 @@ class SimLoop:
     def _pass_time(self) -> bool:
         timers = self._timers
         while timers and _is_void(timers[0][2]):
-            heapq.heappop(timers)
+            heappop(timers)
         if not timers:
             return False
-        self._now = max(self._now, timers[0][0])
-        while timers and timers[0][0] <= self._now:
-            step = heapq.heappop(timers)[2]
+        self._now = now = max(self._now, timers[0][0])
+        while timers and timers[0][0] <= now:
+            step = heappop(timers)[2]
             if not step.cancelled_:
                 self._push(step)
         return True
@@ -154,7 +152,7 @@ class SimLoop:
             timers = [
                 (at + seconds if step.lane in sleeping else at, n, step) for at, n, step in self._timers
             ]
-            heapq.heapify(timers)
+            heapify(timers)
             self._timers = timers
 
     def _push(self, step: Step) -> None:
@@ -244,7 +242,7 @@ class SimLoop:
         step = Step(callback, args, context, self._now + max(0.0, delay))
         if not self._closed:
             self._numbered += 1
-            heapq.heappush(self._timers, (step.when_, self._numbered, step))
+            heappush(self._timers, (step.when_, self._numbered, step))
         return step
 
     def create_future(self) -> asyncio.Future[Any]:

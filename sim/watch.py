@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -190,7 +190,7 @@ class Watch:
             )
         entry = decode_entry(stored.payload)
         try:
-            seen.audit.read(replace(entry, payload=resolve(entry.payload, lambda _: "large")))
+            seen.audit.read(Entry(entry.type, resolve(entry.payload, lambda _: "large"), entry.id))
         except AssertionError as error:
             self.broken("log", f"session {session}, entry {stored.seq}: {error}")
         self.deadlines.entry(session, seen.state, entry)
