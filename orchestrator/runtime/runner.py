@@ -75,6 +75,8 @@ class Runner:
         self._writer = Writer(claimed.claim.epoch, ports.random_bytes, config.chain_key, config.accounting)
         self._trial = Trial()
         self._warned: set[tuple[str, int | None]] = set()
+        self._owing: tuple[State, tuple[Work, ...]] | None = None
+        """The state that was last asked what it owes, and the answer."""
         self._lost = False
         self._fenced = False
         self._cut = False
@@ -191,7 +193,10 @@ class Runner:
         return replace(self._config.rules, request_max_retries=http, stream_max_retries=stream)
 
     def _owed(self, state: State) -> tuple[Work, ...]:
-        return outstanding(state, self._rules(state))
+        # A step asks before it decides, before it commits and behind the commit, mostly of one state.
+        if self._owing is None or self._owing[0] is not state:
+            self._owing = state, outstanding(state, self._rules(state))
+        return self._owing[1]
 
     async def _advance(self, step: Step) -> None:
         """Decides what needs no news: calls whose turn it is, a request that is owed and due."""
