@@ -46,8 +46,8 @@ def _progress(report: Report) -> None:
 
 
 def _one(seed: int, workload: str | None, traced: bool) -> int:
-    outcome = run_batch([seed], workload, traced=traced)[0][0]
-    for line in outcome.lines:
+    outcome = run_batch([seed], workload, traced=True)[0][0]
+    for line in outcome.lines if traced else ():
         print(line)
     print(
         f"seed {seed} ({outcome.workload}): {outcome.violation or 'every rule held'}; "

@@ -44,13 +44,18 @@ class Money:
 
     @classmethod
     def of(cls, fields: Mapping[bytes, bytes]) -> Money:
-        reserved = {name[2:].decode(): _amount(text) for name, text in _named(fields, b"r:")}
+        reserved, used = {}, []
+        for name, text in fields.items():
+            if name.startswith(b"r:"):
+                reserved[name[2:].decode()] = _amount(text)
+            elif name.startswith(b"u:"):
+                used.append(_amount(text))
         return cls(
             _counts(fields, "spent"),
             _counts(fields, "held"),
             tuple(_limit(fields, kind) for kind in KINDS),
             reserved,
-            _sum(_amount(text) for _, text in _named(fields, b"u:")),
+            _sum(used),
         )
 
 
@@ -182,10 +187,6 @@ class Accounts:
         due_ms = self._double.scored(timers, f"{session}:{BUDGET_TIMER}")
         fired = any(entry.kind == "timer" and entry.id == BUDGET_TIMER for entry in seen.queue)
         return fired or (due_ms is not None and due_ms <= (EPOCH_S + self._now_s()) * 1000 + 1)
-
-
-def _named(fields: Mapping[bytes, bytes], prefix: bytes) -> Iterable[tuple[bytes, bytes]]:
-    return ((name, value) for name, value in fields.items() if name.startswith(prefix))
 
 
 def _counts(fields: Mapping[bytes, bytes], name: str) -> Amount:

@@ -141,14 +141,13 @@ def _parsed(command: str, reply: Any) -> Any:
 
 
 def encoded(args: Sequence[Any]) -> Command:
+    # Most are texts, and `str` would look at each twice.
     return tuple(
-        [arg if type(arg) is bytes else arg.encode() if type(arg) is str else _as_bytes(arg) for arg in args]
+        [
+            arg if (kind := type(arg)) is bytes else arg.encode() if kind is str else str(arg).encode()
+            for arg in args
+        ]
     )
-
-
-def _as_bytes(arg: Any) -> bytes:
-    """Of a number, or of a text of a class of its own."""
-    return str(arg).encode()
 
 
 @contextmanager

@@ -282,6 +282,13 @@ def _told(name: str, args: tuple[Any, ...], reply: Any, error: Any) -> tuple[Any
         return ("!", error)
     session = session_of(name, args)[-4:]
     if isinstance(reply, list) and reply and isinstance(reply[0], bytes):
-        plain = [part for part in reply[1:] if isinstance(part, int | bytes) and len(str(part)) < 24]
+        plain = [part for part in reply[1:] if _is_short(part)]
         return (session, reply[0], *plain[:6])
     return (session,) if session else ()
+
+
+def _is_short(part: Any) -> bool:
+    if type(part) is bytes:
+        # Shown as Python writes it, which takes three signs more and sometimes many.
+        return len(part) < 21 and len(str(part)) < 24
+    return type(part) is int and len(str(part)) < 24

@@ -47,7 +47,8 @@ class Outcome:
     commands: int
     steps: int
     simulated_s: float
-    digest: str
+    digest: str = ""
+    """Of the trace, and its lines: where they were asked for."""
     lines: tuple[str, ...] = ()
 
 
@@ -102,7 +103,7 @@ class World:
             self.site.watch.broken("outputs", seen)
 
     def run(self, *, traced: bool = False) -> Outcome:
-        """Runs the seed to its end, or to the first broken rule; `traced` keeps the trace's lines."""
+        """Runs the seed to its end, or to the first broken rule; `traced` tells the trace as well."""
         watch = self.site.watch
         with _errors_told(self):
             try:
@@ -122,7 +123,7 @@ class World:
             self.site.network.commands,
             self.loop.steps,
             self.loop.time(),
-            self.trace.digest(),
+            self.trace.digest() if traced else "",
             tuple(self.trace.lines()) if traced else (),
         )
         # The clean-up of what is suspended has nobody to tell any more.
