@@ -47,8 +47,9 @@ def test_limits_and_memory_of_a_provider_reach_its_requests(tmp_path: Path) -> N
             f'{table}.base_url="https://example.org/v1"',
             f"{table}.tokens_per_minute=1000",
             f"{table}.previous_response_id=true",
+            f"{table}.parallel_tool_calls=true",
             "model_max_output_tokens=500",
         )
     )
-    assert policies["azure"] == ProviderPolicy(Limits(None, 1_000), 500, True)
-    assert policies["openai"].limits is None
+    assert policies["azure"] == ProviderPolicy(Limits(None, 1_000), 500, True, True)
+    assert policies["openai"] == ProviderPolicy(max_output_tokens=500)

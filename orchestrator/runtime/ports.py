@@ -89,6 +89,8 @@ class ProviderPolicy:
     """What an answer is thought to take before its usage is known."""
     previous_response_id: bool = False
     """Whether it keeps responses, and is sent only what is new since the last."""
+    parallel_tool_calls: bool = False
+    """Whether a response of its may ask for several calls."""
 
 
 class Keepers(Protocol):

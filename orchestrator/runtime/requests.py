@@ -30,6 +30,7 @@ from orchestrator.runtime.prompting import build_prompt, conversation, fetch_tex
 
 Push = Callable[[c.Command], None]
 
+RAW_DELTA = "agent_reasoning_raw_content_delta"
 _FORGOTTEN = frozenset({FatalKind.BAD_REQUEST, FatalKind.NOT_FOUND})
 """How providers refuse a response's id that they do not know any more, or never kept."""
 
@@ -90,8 +91,10 @@ async def _prompt(following: _Following, known: Response | None) -> Prompt:
     said = conversation(state, request, known) if known else list(state.history)
     await fetch_texts(ports.texts, TreeId(state.facts.tree_id), said)
     prompt = build_prompt(state, request, ports.tools.specs(state), ports.texts.get, known)
-    kept = following.policy.previous_response_id and request.purpose == "turn"
-    return replace(prompt, store=True) if kept else prompt
+    if request.purpose != "turn":
+        return prompt
+    policy = following.policy
+    return replace(prompt, store=policy.previous_response_id, parallel_tool_calls=policy.parallel_tool_calls)
 
 
 def _asking(following: _Following, prompt: Prompt) -> Asking | None:
@@ -147,7 +150,7 @@ def _show(event: ModelEvent, delta: DeltaSink) -> None:
         case ReasoningSummaryDelta(text):
             delta({"type": "agent_reasoning_delta", "delta": text})
         case ReasoningRawDelta(text):
-            delta({"type": "agent_reasoning_raw_content_delta", "delta": text})
+            delta({"type": RAW_DELTA, "delta": text})
         case ReasoningSectionBreak():
             delta({"type": "agent_reasoning_section_break"})
         case _:

@@ -25,7 +25,7 @@ from orchestrator.runtime.held import Held
 from orchestrator.runtime.intake import drained_call, failed_call, refused_call
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import CallSite
-from orchestrator.runtime.requests import follow_request
+from orchestrator.runtime.requests import RAW_DELTA, follow_request
 from orchestrator.runtime.trees import TreeLookups
 
 SHUTTING_DOWN = "the worker is shutting down"
@@ -130,7 +130,7 @@ class SideWork:
 
     def _delta(self, message: dict[str, Any]) -> None:
         task = self._held.journal.state.task
-        if task is None:
+        if task is None or (message["type"] == RAW_DELTA and not self._held.config.rules.show_raw_reasoning):
             return
         if self._held.config.keep_deltas:
             self._arrivals.add((Decision((Entry(EVENT_MSG, message, task.id),)), None))

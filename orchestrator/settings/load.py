@@ -65,7 +65,6 @@ WITHOUT_EFFECT = frozenset(
         "notify",
         "preferred_auth_method",
         "projects",
-        "show_raw_agent_reasoning",
         "tui",
     }
 )

@@ -281,6 +281,10 @@ class ProviderSettings:
     previous_response_id: bool = setting(False)
     """Send only what is new and name the response before. Only for providers that store responses."""
 
+    parallel_tool_calls: bool = setting(False)
+    """Let the model ask for several calls in one response: for trees that make many agents at once. Off, as
+    with the recorded peer; not every model of a provider takes it."""
+
     requests_per_minute: int | None = setting(None, at_least=1, shown_default="no limit")
     """Requests per minute of the whole fleet."""
 
@@ -328,6 +332,9 @@ class ModelSettings:
 
     max_output_tokens: int = setting(16_000, "model_max_output_tokens", at_least=1)
     """Tokens reserved for an answer when a budget is checked before the request."""
+
+    show_raw_reasoning: bool = setting(False, "show_raw_agent_reasoning")
+    """Tell clients the raw reasoning of models that give it away (`agent_reasoning_raw_content`)."""
 
     model: str = "gpt-5"
     provider: str = "openai"

@@ -62,6 +62,7 @@ def provider_policies(settings: Settings) -> dict[str, ProviderPolicy]:
             limits=_limits(table),
             max_output_tokens=settings.model.max_output_tokens,
             previous_response_id=table.previous_response_id,
+            parallel_tool_calls=table.parallel_tool_calls,
         )
         for name, table in settings.model.providers.items()
     }
@@ -143,7 +144,10 @@ def _worker_config(settings: Settings, broker: Broker, pools: tuple[str, ...]) -
         pools=pools,
         concurrency=worker.concurrency,
         runner=RunnerConfig(
-            rules=Rules(auto_compact_limit=settings.model.auto_compact_token_limit),
+            rules=Rules(
+                auto_compact_limit=settings.model.auto_compact_token_limit,
+                show_raw_reasoning=settings.model.show_raw_reasoning,
+            ),
             chain_key=chain_key(settings),
             accounting=_accounting(settings),
             confirm_effects=_confirmation(settings, broker),

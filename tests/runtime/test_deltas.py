@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from orchestrator.model.events import TextDelta
+import pytest
+
+from orchestrator.core.settings import Rules
+from orchestrator.model.events import ItemDone, ReasoningRawDelta, TextDelta
 from orchestrator.runtime.runner import Ended
 from tests.runtime.players import calls, ends, message
 from tests.runtime.stage import Stage
@@ -35,6 +38,18 @@ async def test_deltas_are_shown_while_the_text_is_still_coming(stage: Stage) -> 
     assert not silence.opened.is_set()
     silence.open()
     await task
+
+
+@pytest.mark.parametrize("shown", [False, True])
+async def test_raw_reasoning_is_shown_to_those_who_asked_for_it(stage: Stage, shown: bool) -> None:
+    session = await stage.session()
+    thought = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm, so."}]}
+    stage.models.will([ReasoningRawDelta("Hm, "), ItemDone(thought), message("So."), ends()])
+    await stage.say(session)
+    await stage.run(session, rules=Rules(show_raw_reasoning=shown))
+    kinds = {event.type for event in await stage.until(session, "task_complete")}
+    raw = {"agent_reasoning_raw_content_delta", "agent_reasoning_raw_content"}
+    assert kinds & raw == (raw if shown else set())
 
 
 async def test_deltas_join_the_rollout_where_the_setting_asks_for_it(stage: Stage) -> None:

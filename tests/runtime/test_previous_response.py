@@ -143,3 +143,10 @@ async def test_compaction_says_everything_and_leaves_nothing_to_go_on_from(keepi
     assert previous(keeping.models.prompts) == [None, None, None]
     assert [prompt.store for prompt in keeping.models.prompts] == [True, False, True]
     assert said(keeping.models.prompts[1])[:2] == ["hello", "one"]
+
+
+async def test_provider_is_asked_for_several_calls_at_once_where_its_table_says_so(stage: Stage) -> None:
+    stage.ports = replace(stage.ports, policies={"openai": ProviderPolicy(parallel_tool_calls=True)})
+    stage.models.will([message("done"), ends()])
+    (asked,) = await turns(stage, "both, please")
+    assert request_body(asked)["parallel_tool_calls"] is True
