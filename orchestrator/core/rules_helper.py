@@ -10,6 +10,7 @@ import orjson
 from orchestrator.core import entries as e
 from orchestrator.core.agent_views import CANCELLED, helper_calls, helper_end
 from orchestrator.core.draft import Draft
+from orchestrator.core.mail_delivery import tell_read
 from orchestrator.core.rules_await import finish
 from orchestrator.core.state import Call
 from orchestrator.core.tree import Child
@@ -19,7 +20,12 @@ _OUTCOME = {"ready": "completed", "failed": "failed"}
 
 def helper_done(draft: Draft, child: Child, content: Mapping[str, Any]) -> None:
     """A helper came to rest; a call that does not wait for it any more was stopped meanwhile."""
-    draft.add(e.child_changed(child.agent_id, pruned=True))
+    changes: dict[str, Any] = {"pruned": True}
+    if child.status == "ready":
+        # Its answer is the call's, or nobody's any more: nobody is to look for something unread.
+        changes["status"] = "idle"
+        tell_read(draft, child, content)
+    draft.add(e.child_changed(child.agent_id, **changes))
     call = _call_of(draft, child)
     if call is None:
         return

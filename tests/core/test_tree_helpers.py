@@ -50,6 +50,18 @@ def test_helpers_answer_is_the_calls_output() -> None:
     grove.check()
 
 
+def test_helper_is_idle_once_its_answer_is_given() -> None:
+    grove = a_grove()
+    helper = a_helper(grove)
+    answers(helper, "it says no")
+    grove.settle()
+    known = grove.registry().agents[helper.id]
+    assert known.status == "idle", "ready would promise a result that nobody can read"
+    told = [fact.message["status"] for fact in grove.log if fact.message.get("event") == "status"]
+    assert told[-2:] == ["ready", "idle"]
+    grove.check()
+
+
 def test_whoever_waits_for_a_helper_sees_what_it_is_at() -> None:
     grove = a_grove()
     helper = a_helper(grove)
