@@ -96,6 +96,9 @@ def awaited(state: State, mails: Sequence[Mail]) -> Json:
     done = next((mail for mail in mails if mail.kind == "completion"), None)
     metadata = agent_of(state.facts, child) if child is not None else _stranger(first)
     metadata["reasoning_header"] = child.header if child is not None else None
+    if metadata["status"] == "queued":
+        # No letter says that a child has begun; but who writes has.
+        metadata["status"] = "running"
     status = done.content["status"] if done is not None else metadata["status"]
     return {
         "session_id": metadata["session_id"],

@@ -18,7 +18,7 @@ from orchestrator.core.rules_cancelling import cancel_line, mark_and_tell
 from orchestrator.core.rules_making import make
 from orchestrator.core.rules_standing import pruned_mark, watchdog_timer
 from orchestrator.core.state import Call
-from orchestrator.core.tree import ROOT, Watchdog
+from orchestrator.core.tree import ACTIVE, ROOT, Watchdog
 
 MOST_PRUNED = 256
 """By one call: each is an event of the tree log, and may be a letter and a mark."""
@@ -107,6 +107,9 @@ def _described(draft: Draft, target: c.Target) -> dict[str, Any]:
     child = draft.state.tree.children.get(target.agent_id)
     if child is not None:
         shown = agent_of(draft.state.facts, child)
+        if child.active and target.status in ACTIVE:
+            # No letter says that a child has begun; the registry does.
+            shown["status"] = target.status
     else:
         hidden = {"turn", "agent_path", "reasoning_header"}
         shown = {name: value for name, value in target.record.items() if name not in hidden}

@@ -624,6 +624,20 @@ def test_prune_takes_finished_agents_off_and_skips_the_others() -> None:
     grove.check()
 
 
+def test_parent_is_never_told_that_a_child_at_work_is_queued() -> None:
+    grove, (child,) = a_family()
+    child.begin()
+    assert grove.root.sends(1, label="tester")["status"] == "running"
+    assert grove.root.awaits(1) is None
+    child.calls("m", name="subagent_send_message")
+    child.ends()
+    child.assessed("m", c.SendMessage(grove.target(0), "half of it is done"))
+    grove.settle()
+    (ready,) = grove.root.told("wait")["ready"]
+    assert [letter["prompt"] for letter in ready["messages"]] == ["half of it is done"]
+    assert (ready["lifecycle_status"], ready["metadata"]["status"]) == ("running", "running")
+
+
 def test_late_letter_cannot_start_a_pruned_agent() -> None:
     grove, (first, second) = a_family(2)
     answers(first)
