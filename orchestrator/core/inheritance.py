@@ -18,10 +18,13 @@ TextOf = Callable[[str], str | None]
 _ELSEWHERE = (f'"{REFERENCE}"'.encode(), f'"{INHERITED}"'.encode())
 
 
-def bequest(history: Iterable[Item], without: frozenset[str]) -> str:
-    """The conversation as a child inherits it, but for the calls (and their outputs) named in `without`."""
-    kept = [item for item in history if not _is_of(item, without)]
-    return orjson.dumps(for_model(kept), default=dict).decode()
+def bequest(history: Iterable[Item], without: frozenset[str]) -> tuple[str, int]:
+    """The conversation as a child inherits it, but for the calls (and their outputs) named in `without`.
+
+    With the number of its items; what this session has inherited itself is one of them.
+    """
+    kept = for_model(item for item in history if not _is_of(item, without))
+    return orjson.dumps(kept, default=dict).decode(), len(kept)
 
 
 def _is_of(item: Item, calls: frozenset[str]) -> bool:

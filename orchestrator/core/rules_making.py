@@ -89,11 +89,11 @@ def _newborn(draft: Draft, call: Call, asked: Spawn | Fork | Helper) -> Newborn:
 
 def _inheriting(draft: Draft, call: Call, asked: Fork, newborn: Newborn) -> Newborn:
     forks = frozenset(other.call_id for other in draft.task.calls if other.name == call.name)
-    content = bequest(draft.state.history, forks)
+    content, items = bequest(draft.state.history, forks)
     parent = {"session": draft.state.facts.session_id, "seq": asked.seq, "chain": asked.head}
     told = call_output(call.item, _dumps(_fork_payload(draft, newborn, "child")))
     entries = (e.forked(parent, content), e.item(dict(call.item)), e.item(told))
-    return replace(newborn, inherited=entries, inherited_items=content.count('"type"'))
+    return replace(newborn, inherited=entries, inherited_items=items)
 
 
 def _fork_payload(draft: Draft, newborn: Newborn, role: str) -> dict[str, Any]:

@@ -171,9 +171,9 @@ def grandchild(begin: str = "begin") -> tuple[list[StoredEntry], dict[str, str],
     called = {"type": "function_call", "name": "shell", "arguments": "{}", "call_id": "c1"}
     texts: dict[str, bytes] = {}
     first = [user_message(begin), called, externalise({**output, "output": LONG}, texts)]
-    begun = externalise(dict(e.forked({"session": "a"}, bequest(first, frozenset())).payload), texts)
+    begun = externalise(dict(e.forked({"session": "a"}, bequest(first, frozenset())[0]).payload), texts)
     second = [{"type": INHERITED, "content": begun["content"]}, user_message("go on")]
-    fact = e.forked({"session": "b", "seq": 7, "chain": "00"}, bequest(second, frozenset()))
+    fact = e.forked({"session": "b", "seq": 7, "chain": "00"}, bequest(second, frozenset())[0])
     log, more = stored([e.event("", "session_configured"), fact, e.item(user_message("mine"))])
     whole = [user_message(begin), called, {**output, "output": LONG}, user_message("go on")]
     return log, {**more, **{digest: text.decode() for digest, text in texts.items()}}, whole

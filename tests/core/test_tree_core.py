@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core import commands as c
+from orchestrator.core.history import for_model
 from orchestrator.core.state import Phase
 from tests.core.driver import a_command, assistant, function_call, op
 from tests.core.grove import Agent, Grove, answers
@@ -132,13 +133,15 @@ def test_depth_is_limited() -> None:
 
 def test_fork_has_the_parents_conversation_and_its_own_role() -> None:
     grove = a_grove()
+    said = len(for_model(grove.root.state.history))
     child = grove.root.forks("go on alone", label="twin")
     grove.settle()
     assert child.state.history.tail[0]["type"] == "inherited"
     texts = child.texts()
     assert texts[-1] == "go on alone"
     assert child.told("fork1")["role"] == "child"
-    assert grove.root.told("fork1")["payload"]["role"] == "parent"
+    told = grove.root.told("fork1")
+    assert (told["payload"]["role"], told["initial_message_count"]) == ("parent", said)
 
 
 def test_fork_without_a_prompt_waits_ready_and_holds_no_slot() -> None:

@@ -114,7 +114,7 @@ async def test_what_a_crash_left_of_an_inherited_conversation_is_written_again(t
     line = {
         "timestamp": "t",
         "type": "dendro",
-        "payload": dict(forked({}, bequest(items, frozenset())).payload),
+        "payload": dict(forked({}, bequest(items, frozenset())[0]).payload),
     }
     log.entries[2] = StoredEntry(3, 1, orjson.dumps(line), b"salt", b"chain")
     await log.exported(path, 4)
