@@ -10,7 +10,7 @@ from orchestrator.core import entries as e
 from orchestrator.core.commands import Moment
 from orchestrator.core.entries import Entry
 from orchestrator.core.evolve import evolve
-from orchestrator.core.settings import SessionFacts
+from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State, Task
 
 SLOTS = "slots"
@@ -88,6 +88,9 @@ class NewChild:
     entries: tuple[Entry, ...]
     first: Mapping[str, Any] | None
     """The submission that it begins with, as `{"id", "op"}`."""
+    settings: TurnSettings
+    title: str
+    """With the settings, what lists say of it until it has come to rest once."""
 
 
 @dataclass(frozen=True, slots=True)

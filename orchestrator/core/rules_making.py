@@ -122,7 +122,8 @@ def _bear(draft: Draft, newborn: Newborn) -> None:
     if prompt:
         draft.tree.draws.append(Draw(SLOTS, 1, f"limit:{SLOTS}"))
     draft.tree.draws.append(Draw(SPAWNED, 1, f"limit:{SPAWNED}"))
-    draft.tree.children.append(NewChild(facts, _entries(draft, newborn, tree), _first(newborn)))
+    entries, title = _entries(draft, newborn, tree), tree.summary or ""
+    draft.tree.children.append(NewChild(facts, entries, _first(newborn), newborn.settings, title))
     record = record_of(facts, tree)
     draft.tree.summary[f"a:{facts.agent_id}"] = record
     _tell(draft, facts, record)

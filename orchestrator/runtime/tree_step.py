@@ -135,7 +135,7 @@ def _born(child: NewChild, site: TreeSite) -> NewSession:
         parent=SessionId(facts.parent_session),
         entries=tuple(entries),
         events=tuple(events),
-        meta=dumps({"agent_id": facts.agent_id, "agent_path": facts.agent_path, "title": ""}),
+        meta=dumps({"cwd": child.settings.cwd, "model": child.settings.model, "title": child.title}),
         submissions=() if child.first is None else (_first(child.first),),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 
 from orchestrator.core.draft import REAP_TIMER
@@ -58,6 +59,10 @@ async def test_waiting_parent_holds_nothing_until_its_child_is_done(forest: Fore
     assert head is not None
     assert (head.status, head.holder) == ("waiting", None)
     assert len(forest.minds.prompts) == 2, "nobody polls"
+    [child] = [one for one in await forest.stage.broker.sessions(10) if one.agent_id == 1]
+    listed, parents = orjson.loads(child.meta), orjson.loads(head.meta)
+    assert listed["title"] == "[a] count", "lists know it before it has come to rest once"
+    assert (listed["cwd"], listed["model"]) == (parents["cwd"], parents["model"])
     forest.start()
     await forest.stage.until(forest.root, "task_complete")
     await forest.check()
