@@ -1,8 +1,8 @@
 """An agent's past, read from its end: as much of it as is shown, however long it is.
 
 Two logs are woven by time, newest first: the agent's own, and of its tree's log the lives of its
-agents. Each is read backwards in stretches, so that what a page costs depends on the page. A place
-between two pages is one number of each.
+agents, what they ask people, and what was decided. Each is read backwards in stretches, so that what a
+page costs depends on the page. A place between two pages is one number of each.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from orchestrator.cli.tree_reading import written_ms
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.stored import decode_entry
+from orchestrator.core.tree import ROOT
 from orchestrator.gateways.client import Event
+from orchestrator.gateways.requests import ASKS
 
 STRETCH = 128
 MOST = 4_096
 """Entries read at once: few at first, more for those who go far back. A sealed part is read as a whole."""
 
+
+_TOLD = tuple(kind.encode() for kind in ("subagent_lifecycle", "request_resolved", *sorted(ASKS)))
 
 Shows = Callable[[Mapping[str, Any]], bool]
 """Whether a message is one of those that are wanted."""
@@ -113,20 +117,44 @@ async def _own(found: Opened, head: SessionHead, before: int, shows: Shows) -> A
             if entry.type == EVENT_MSG and shows(entry.payload):
                 texts = await found.large_texts(head.tree, references(entry.payload))
                 event = Event(entry.id, resolve(dict(entry.payload), texts.get))
+            elif entry.payload.get("kind") == "answer" and head.agent_id == ROOT:
+                event = _answered(head, entry.payload)
             yield _Step(written_ms(stored.payload), stored.seq, event)
         last, stretch = after, min(2 * stretch, MOST)
 
 
+def _answered(head: SessionHead, answer: Mapping[str, Any]) -> Event:
+    """A decision on what the root itself had asked: the tree's log tells only of its agents'."""
+    names = {"call_id": "call_id", "turn_id": "turn", "decision": "decision", "who": "who"}
+    told = {name: answer[kept] for name, kept in names.items()}
+    asker = {"agent_id": ROOT, "session_id": head.session, "agent_path": str(ROOT)}
+    return Event(
+        answer["turn"],
+        {"type": "request_resolved", **told, "resolved_at_ms": answer["answered_ms"], **asker},
+    )
+
+
 async def _told(found: Opened, head: SessionHead, before: int, shows: Shows) -> AsyncIterator[_Step]:
-    """Lives of agents in the tree's log, backwards: all of them for the root, its children's for an agent."""
+    """What the tree's log tells this agent, backwards."""
     stretch = STRETCH
     while page := await found.broker.read_tree_back(head.tree, before, stretch):
         for entry in page:
             event = None
-            if b"subagent_lifecycle" in entry.payload:
+            # Looked for before it is decoded: most of a tree's log is about other things.
+            if any(kind in entry.payload for kind in _TOLD):
                 told = orjson.loads(entry.payload)
-                mine = head.agent_id in (0, (told["msg"].get("subagent") or {}).get("parent_agent_id"))
-                if mine and told["msg"]["type"] == "subagent_lifecycle" and shows(told["msg"]):
+                if _concerns(head, told["msg"]) and shows(told["msg"]):
                     event = Event(told["id"], told["msg"])
             yield _Step(entry.at_ms, entry.tree_seq, event)
         before, stretch = page[-1].tree_seq, min(2 * stretch, MOST)
+
+
+def _concerns(head: SessionHead, message: Mapping[str, Any]) -> bool:
+    """The root is told everything; an agent of its children's lives, and of what was decided for it."""
+    match message["type"]:
+        case "subagent_lifecycle":
+            return head.agent_id in (ROOT, (message.get("subagent") or {}).get("parent_agent_id"))
+        case "request_resolved":
+            return head.agent_id in (ROOT, message["agent_id"])
+        case kind:
+            return head.agent_id == ROOT and kind in ASKS

@@ -108,6 +108,10 @@ def test_person_allows_by_pattern_and_the_tree_goes_on(trees: Grove) -> None:
     done = trees.says("approvals", trees.root, "--allow", "git count*")
     assert done.rstrip().endswith("git count-objects -v: allowed")
     assert trees.says("approvals") == "nothing waits for a person\n"
+    for whose in (str(ASKER), "0"):
+        told = trees.says("logs", trees.root, whose)
+        asked, decided = told.index("git count-objects -v"), told.index(f"of agent {ASKER} was approved by ")
+        assert asked < decided, "who allowed it is in the log, of the agent and of the root"
     if trees.tree()["agents"][0]["session_status"] != "idle":
         trees.follow()
     assert f"## asker (agent {ASKER})" in (trees.machine.folder / "REPORT.md").read_text()
@@ -144,6 +148,7 @@ def test_person_interrupts_an_agent_and_then_the_whole_tree(trees: Grove) -> Non
     assert trees.says("interrupt", trees.root, str(TESTS)).startswith(f"agent {TESTS} does nothing")
     assert trees.says("interrupt", trees.root, str(ASKER)) == f"agent {ASKER} was interrupted\n"
     assert trees.says("approvals") == "nothing waits for a person\n"
+    assert f"of agent {ASKER} is not asked any more" in trees.says("logs", trees.root, str(ASKER))
     stopped = trees.says("interrupt", trees.root, "--tree")
     assert stopped == "the root and 7 agents below: nothing of them runs\n"
     assert trees.agent(ASKER)["status"] in ("ready", "idle")
