@@ -90,6 +90,7 @@ async def _budget(invocation: Invocation, text: str, add: Mapping[str, int], *, 
     async with opened(invocation.settings()) as found:
         tree = (await found.find(text)).tree
         registry = await found.broker.registry(tree)
+        _require_limits(registry, add)
         first_cost = "cost" in add and "cost" not in registry.limits
         if first_cost:
             await _require_prices(found, registry)
@@ -105,6 +106,13 @@ async def _budget(invocation: Invocation, text: str, add: Mapping[str, int], *, 
         typer.echo(unknown)
     if woken:
         typer.echo(f"{woken} agent{'' if woken == 1 else 's'} waited for this, and look again")
+
+
+def _require_limits(registry: Registry, add: Mapping[str, int]) -> None:
+    """To take from no limit would begin one below what is used, and stop the tree."""
+    for name, value in add.items():
+        if value < 0 and name not in registry.limits:
+            raise Fault(f"the tree has no budget of {name} to take from; zero or more begins one")
 
 
 async def _require_prices(found: Opened, registry: Registry) -> None:
@@ -197,4 +205,5 @@ def _show(registry: Registry) -> None:
     console = Console(highlight=False)
     (console if console.is_terminal else Console(width=PLAIN_WIDTH, highlight=False)).print(table)
     if registry.waiting:
-        typer.echo(f"{len(registry.waiting)} agents wait for room in a budget")
+        waiting = len(registry.waiting)
+        typer.echo(f"{waiting} agent{' waits' if waiting == 1 else 's wait'} for room in a budget")

@@ -21,6 +21,8 @@ def test_person_limits_a_tree_that_was_made_without_a_budget(machine: Machine) -
         given = user.run("budget", session, "--add", "requests=0,wall=2h", "--json")
         assert given.returncode == 0, given.stderr
         assert json.loads(given.stdout)["limits"]["requests"] == 1
+        taken = user.run("budget", session, "--add", "tokens=-5")
+        assert (taken.returncode, "no budget of tokens to take from" in taken.stderr) == (1, True)
         refused = user.run("budget", session, "--add", "cost=1.50")
         assert refused.returncode == 1
         assert 'set model_prices."gpt-5", here and where the workers run' in refused.stderr
