@@ -197,9 +197,15 @@ _LEAN: Mapping[type, type] = {
 
 
 def connect(config: WireConfig) -> Wire:
-    """Builds the clients; the first command opens the first connection."""
-    client = _client(config, config.reply_timeout_s)
-    return Wire(client, _client(config, None), clustered=config.clustered)
+    """Builds the clients; the first command opens the first connection. Raises `Misconfigured`."""
+    try:
+        client, waiting = _client(config, config.reply_timeout_s), _client(config, None)
+    except ValueError:
+        # What was wrong is not repeated: it may hold a part of the password.
+        raise Misconfigured(
+            "redis.url names no server; try redis://host:6379/0, rediss://… for TLS, or unix:///path"
+        ) from None
+    return Wire(client, waiting, clustered=config.clustered)
 
 
 def _client(config: WireConfig, reply_timeout_s: float | None) -> Commands:

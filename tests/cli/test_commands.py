@@ -222,6 +222,7 @@ def test_revoke_says_who_held_the_session(machine: Machine) -> None:
         (("verify", "missing.jsonl"), 1, "no file missing.jsonl"),
         (("worker", "--concurrency", "0"), 2, "worker.concurrency = 0: at least 1"),
         (("sessions", "-c", "redis.url=redis://127.0.0.1:9"), 2, "no answer from Redis"),
+        (("sessions", "-c", "redis.url=redis.example:6379"), 2, "redis.url names no server; try redis://"),
         (("model-stub", "--behaviour", "none"), 2, "no behaviour 'none'"),
         (("import", "missing.jsonl"), 2, "missing.jsonl"),
     ],
