@@ -469,6 +469,11 @@ def test_configuration_page_is_up_to_date() -> None:
     assert page == configuration_page(), "run: python -m orchestrator.settings > docs/configuration.md"
 
 
+def test_page_writes_figures_in_full() -> None:
+    assert "default: `8388608` · `DENDRO_WIRE_LINE_LIMIT_BYTES`" in configuration_page()
+    assert "default: `300000`" in configuration_page()
+
+
 def test_page_is_printed_by_the_module() -> None:
     command = [sys.executable, "-m", "orchestrator.settings"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -90,7 +90,8 @@ def _default(field: Any, spec: Setting) -> str:
         case bool():
             return f"`{str(value).lower()}`"
         case int() | float():
-            return f"`{value * 1000 if spec.milliseconds else value:g}`".replace("e+06", "000000")
+            shown = value * 1000 if spec.milliseconds else value
+            return f"`{int(shown) if shown == int(shown) else shown}`"
         case str() if value:
             return f'`"{value}"`'
         case _:
