@@ -7,7 +7,7 @@ their queues. So each count has a second, independent one here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from sim.watch import Seen
 
 KINDS = ("tokens", "cost", "requests")
+_SPENT, _HELD, _LIMITS = (
+    [f"{name}:{kind}".encode() for kind in KINDS] for name in ("spent", "held", "limit")
+)
+"""The fields of each kind."""
 PRICE = Price(input=1.25, cached_input=0.125, output=10.0)
 ACCOUNTING = Accounting({"gpt-5": PRICE}, max_output_tokens=100)
 """What every simulated worker knows of costs."""
@@ -51,9 +55,9 @@ class Money:
             elif name.startswith(b"u:"):
                 used.append(_amount(text))
         return cls(
-            _counts(fields, "spent"),
-            _counts(fields, "held"),
-            tuple(_limit(fields, kind) for kind in KINDS),
+            _counts(fields, _SPENT),
+            _counts(fields, _HELD),
+            tuple([_limit(fields, name) for name in _LIMITS]),
             reserved,
             _sum(used),
         )
@@ -165,7 +169,7 @@ class Accounts:
                 self._broken("overshoot", f"{tree}: {request} begins when the tree's time is over")
 
     def _wall_is_over(self, fields: Mapping[bytes, bytes]) -> bool:
-        limit_ms = _limit(fields, "wall")
+        limit_ms = _limit(fields, b"limit:wall")
         now_ms = int((EPOCH_S + self._now_s()) * 1000)
         return limit_ms is not None and now_ms - int(fields[b"wall_from"]) > limit_ms + 1
 
@@ -189,13 +193,13 @@ class Accounts:
         return fired or (due_ms is not None and due_ms <= (EPOCH_S + self._now_s()) * 1000 + 1)
 
 
-def _counts(fields: Mapping[bytes, bytes], name: str) -> Amount:
-    tokens, cost, requests = (int(fields.get(f"{name}:{kind}".encode(), b"0")) for kind in KINDS)
+def _counts(fields: Mapping[bytes, bytes], names: Sequence[bytes]) -> Amount:
+    tokens, cost, requests = [int(fields.get(name, b"0")) for name in names]
     return tokens, cost, requests
 
 
-def _limit(fields: Mapping[bytes, bytes], kind: str) -> int | None:
-    limit = fields.get(f"limit:{kind}".encode())
+def _limit(fields: Mapping[bytes, bytes], name: bytes) -> int | None:
+    limit = fields.get(name)
     return None if limit is None else int(limit)
 
 

@@ -86,7 +86,7 @@ class Scripting:
             raise ResponseError(f"ERR unknown command {name!r}")
         for word in words:
             if type(word) is not bytes:
-                words = tuple(map(_as_text, words))
+                words = tuple([word if isinstance(word, bytes) else b"%.17g" % word for word in words])
                 break
         reply = command(*words)
         kind = type(reply)
@@ -127,7 +127,3 @@ class Scripting:
         if type(found) is int:
             return []
         return [item if type(item) is bytes else self._told(item) for item in found[1:]]
-
-
-def _as_text(word: bytes | float) -> bytes:
-    return word if isinstance(word, bytes) else b"%.17g" % word

@@ -19,6 +19,7 @@ from tests.core.driver import Session
 
 LARGEST_COMMIT = 256
 ENDS = {"task_complete", "turn_aborted"}
+_SCALARS = {str, int, float, bool, type(None)}
 OF_A_SUBMISSION = {"error", "session_configured", "conversation_path", "shutdown_complete"}
 """Events that answer a submission under its own id, whatever task runs."""
 
@@ -88,6 +89,8 @@ class Audit:
 
 
 def _plain(value: Any) -> Any:
+    if type(value) in _SCALARS:
+        return value
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
     return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
