@@ -117,10 +117,15 @@ async def _own(found: Opened, head: SessionHead, before: int, shows: Shows) -> A
             if entry.type == EVENT_MSG and shows(entry.payload):
                 texts = await found.large_texts(head.tree, references(entry.payload))
                 event = Event(entry.id, resolve(dict(entry.payload), texts.get))
-            elif entry.payload.get("kind") == "answer" and head.agent_id == ROOT:
+            elif head.agent_id == ROOT and _decides(entry.payload):
                 event = _answered(head, entry.payload)
             yield _Step(written_ms(stored.payload), stored.seq, event)
         last, stretch = after, min(2 * stretch, MOST)
+
+
+def _decides(fact: Mapping[str, Any]) -> bool:
+    """Whether it is a decision on something of this session: one that was sent on names its agent."""
+    return fact.get("kind") == "answer" and "agent_id" not in fact
 
 
 def _answered(head: SessionHead, answer: Mapping[str, Any]) -> Event:

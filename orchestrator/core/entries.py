@@ -165,9 +165,12 @@ def call_phase(call_id: str, phase: str, /, **fields: Any) -> Entry:
     return fact("call", call_id=call_id, phase=phase, **fields)
 
 
-def answered(call_id: str, turn: str, decision: str, who: str, at_ms: int) -> Entry:
-    """Who decided an approval of the task `turn`, what, and when (milliseconds)."""
-    return fact("answer", call_id=call_id, turn=turn, decision=decision, who=who, answered_ms=at_ms)
+def answered(call_id: str, turn: str, decision: str, who: str, at_ms: int, **below: int) -> Entry:
+    """Who decided an approval of the task `turn`, what, and when (milliseconds).
+
+    An answer that is sent on names the `agent_id` that has asked: it decides nothing here.
+    """
+    return fact("answer", call_id=call_id, turn=turn, decision=decision, who=who, answered_ms=at_ms, **below)
 
 
 def approved_for_session(keys: list[str], roots: list[str]) -> Entry:

@@ -61,7 +61,8 @@ def _route(draft: Draft, command: Submitted, asked: PendingBelow, decision: str)
     }
     key = f"answer:{command.client}:{command.id}"
     draft.tree.letters.append(Letter(asked.session, "answer", payload, key))
-    draft.add(e.answered(asked.call_id, asked.turn, decision, by, draft.moment.at_ms))
+    at_ms = draft.moment.at_ms
+    draft.add(e.answered(asked.call_id, asked.turn, decision, by, at_ms, agent_id=asked.agent_id))
 
 
 def routed_answer(draft: Draft, command: MailArrived) -> None:
