@@ -27,12 +27,13 @@ LINE_BYTES = 4096
 
 
 def show_request(live: Live, request: Mapping[str, Any]) -> None:
-    """What is asked for: the command with its folder, or the patch; and why."""
+    """Which agent asks for what, the command with its folder or the patch; and why."""
+    who = f"agent {request['agent_id']} " if request.get("agent_id") else ""
     if request["type"] == "exec_approval_request":
-        live.line(f"? wants to run in {request['cwd']}", "bold yellow")
+        live.line(f"? {who}wants to run in {request['cwd']}", "bold yellow")
         live.line(f"  {command_text(request['command'])}", "bold")
     else:
-        live.line("? wants to change files", "bold yellow")
+        live.line(f"? {who}wants to change files", "bold yellow")
         live.changes(request["changes"])
     for name, text in (("reason", "because: {}"), ("grant_root", "asks to write below {} from now on")):
         if request.get(name):

@@ -99,9 +99,6 @@ class Attachment:
             self._put(after)
 
     def _put(self, request: Mapping[str, Any]) -> None:
-        agent = request.get("agent_id", self.target.agent_id)
-        if agent != self.target.agent_id:
-            self.view.note(f"agent {agent}:")
         self.view.ask(request)
         self.view.note(QUESTION)
 

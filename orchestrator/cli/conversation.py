@@ -237,8 +237,6 @@ class Conversation:
 
     async def _asked(self, request: Mapping[str, Any]) -> ExitCode | None:
         """Puts the oldest open request to the person, or leaves it to whoever comes later."""
-        if request.get("agent_id"):
-            self.seat.view.note(f"agent {request['agent_id']}:")
         self.seat.view.ask(request)
         if not self.seat.interactive:
             await self._parked()

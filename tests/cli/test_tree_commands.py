@@ -103,7 +103,9 @@ def test_person_allows_by_pattern_and_the_tree_goes_on(trees: Grove) -> None:
     assert (code, "no open request is meant by" in words) == (1, True)
 
     resumed = trees.run("run", "--resume", trees.root, "--no-worker")
-    assert (resumed.returncode, f"agent {ASKER}:" in resumed.stderr) == (3, True), "its front asks as well"
+    assert (resumed.returncode, f"? agent {ASKER} wants to run" in resumed.stdout) == (3, True), (
+        "its front asks as well"
+    )
 
     done = trees.says("approvals", trees.root, "--allow", "git count*")
     assert done.rstrip().endswith("git count-objects -v: allowed")
@@ -207,7 +209,7 @@ def test_person_cancels_a_tree(trees: Grove) -> None:
 
 def test_person_sits_down_beside_the_root_and_answers_for_an_agent(trees: Grove) -> None:
     with trees.machine.terminal("attach", trees.root) as person:
-        person.wait_for(f"agent {ASKER}:")
+        person.wait_for(rf"\? agent {ASKER} wants to run")
         person.wait_for("git count-objects -v")
         person.wait_for("uit the turn")
         person.type("y\n")
@@ -218,6 +220,8 @@ def test_person_sits_down_beside_the_root_and_answers_for_an_agent(trees: Grove)
         person.press_ctrl_c()
         person.wait_for("left; it works on")
         assert person.exit_code() == 0
+    told = trees.says("logs", trees.root)
+    assert told.count(" was approved by ") == 1, "an answer that was sent on decides nothing at the root"
 
 
 def test_people_who_look_on_see_what_another_has_decided(trees: Grove) -> None:
