@@ -144,13 +144,15 @@ async def _told(found: Opened, head: SessionHead, before: int, shows: Shows) -> 
     stretch = STRETCH
     while page := await found.broker.read_tree_back(head.tree, before, stretch):
         for entry in page:
-            event = None
+            event, at_ms = None, entry.at_ms
             # Looked for before it is decoded: most of a tree's log is about other things.
             if any(kind in entry.payload for kind in _TOLD):
                 told = orjson.loads(entry.payload)
                 if _concerns(head, told["msg"]) and shows(told["msg"]):
                     event = Event(told["id"], told["msg"])
-            yield _Step(entry.at_ms, entry.tree_seq, event)
+                    # By the clock of the agent's own log: what was allowed begins in the same step.
+                    at_ms = told["msg"].get("resolved_at_ms", at_ms)
+            yield _Step(at_ms, entry.tree_seq, event)
         before, stretch = page[-1].tree_seq, min(2 * stretch, MOST)
 
 

@@ -114,6 +114,7 @@ def test_person_allows_by_pattern_and_the_tree_goes_on(trees: Grove) -> None:
         told = trees.says("logs", trees.root, whose)
         asked, decided = told.index("git count-objects -v"), told.index(f"of agent {ASKER} was approved by ")
         assert asked < decided, "who allowed it is in the log, of the agent and of the root"
+        assert whose == "0" or decided < told.index("$ git count-objects -v"), "and then it began"
     if trees.tree()["agents"][0]["session_status"] != "idle":
         trees.follow()
     assert f"## asker (agent {ASKER})" in (trees.machine.folder / "REPORT.md").read_text()
