@@ -9,7 +9,8 @@ A line of the first two is the stored entry with its large texts put back, and i
 stores by gives the stored bytes, which is what the chain covers. A redacted entry has lost
 payload and salt; its `digest` is left. What a fork inherited is one entry of a full export,
 with the texts inside it beside it (`texts`); an exported file has it as lines of their own
-(`inherited`), proved by the fact that they stand for. Pure: lines in, values out.
+(`inherited`), proved by the fact that they stand for. What the tree's log told of a parent's
+agents (`tree_seq`) is in no chain of this session's, and passed over. Pure: lines in, values out.
 """
 
 from __future__ import annotations
@@ -193,6 +194,8 @@ def _header(number: int, value: Mapping[str, Any]) -> Header:
 def _lines(numbered: Iterable[tuple[int, bytes]], blobs: dict[str, bytes]) -> Iterator[FileLine]:
     for number, line in numbered:
         value = _object(number, line)
+        if "tree_seq" in value:
+            continue
         try:
             yield _file_line(number, value, blobs)
         except BadLine:

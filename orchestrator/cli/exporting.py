@@ -30,7 +30,8 @@ def export(
     """Writes a session's log: in the peer's line shapes, or whole.
 
     Large texts are put back in. Either kind verifies offline; only a full
-    one rebuilds the state.
+    one rebuilds the state, and only the other one tells the lives of the
+    session's agents, from the tree's log.
 
     \b
     dendro export 0199a2b4 rollout.jsonl
@@ -75,10 +76,13 @@ def header_of(found: Opened, head: SessionHead) -> Header:
 async def exported(found: Opened, head: SessionHead, full: bool) -> AsyncIterator[bytes]:
     """The file's lines as they are read; raises `Fault` if the log is not all there."""
     from orchestrator.cli.export_file import full_line
+    from orchestrator.cli.export_tree import TreeLines
     from orchestrator.cli.faults import Fault
+    from orchestrator.cli.tree_reading import written_ms
     from orchestrator.runtime.export import export_lines, is_fact
 
     carried: list[StoredEntry] = []
+    told = TreeLines(found, head)
     last = 0
     async for entry in found.log(head.session, head.seq):
         last = entry.seq
@@ -87,8 +91,12 @@ async def exported(found: Opened, head: SessionHead, full: bool) -> AsyncIterato
             # One line at a time: the large texts of many would not fit into memory together.
             texts = await _texts_of(found, head, carried)
             lines = (full_line(e, texts.get) for e in carried) if full else export_lines(carried, texts.get)
+            if not full and carried[0].seq > 1:
+                yield await told.before(written_ms(entry.payload))
             yield b"".join(lines)
             carried = []
+    if not full:
+        yield await told.before(None)
     if last < head.seq:
         raise Fault(f"entry {last + 1} of session {head.session} is missing; `dendro verify` tells more")
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -119,6 +121,39 @@ def test_person_allows_by_pattern_and_the_tree_goes_on(trees: Grove) -> None:
         trees.follow()
     assert f"## asker (agent {ASKER})" in (trees.machine.folder / "REPORT.md").read_text()
     assert "live fold  equal" in trees.says("replay", trees.root)
+
+
+def test_parents_file_tells_the_lives_of_its_agents(standing: Grove) -> None:
+    def lines(number: int, *options: str) -> list[dict[str, Any]]:
+        session = standing.agent(number)["session_id"]
+        return [json.loads(line) for line in standing.says("export", session, *options).splitlines()]
+
+    told = [line for line in lines(0) if "tree_seq" in line]
+    assert {line["payload"]["type"] for line in told} == {"subagent_lifecycle", "agent_inbox"}
+    made = [
+        line["payload"]["subagent"]["agent_id"] for line in told if line["payload"].get("event") == "created"
+    ]
+    assert made == sorted(made) == list(range(1, 8))
+    assert (numbers := [line["tree_seq"] for line in told]) == sorted(set(numbers))
+    times = [line["timestamp"] for line in lines(0)]
+    assert times == sorted(times)
+
+    (born,) = [line for line in lines(HELLO) if line.get("payload", {}).get("event") == "created"]
+    assert born["payload"]["subagent"]["agent_id"] == READER
+    cause = next(line for line in lines(HELLO, "--full") if line.get("seq") == born["caused_by"]["seq"])
+    assert (born["caused_by"]["session_id"], born["caused_by"]["chain"]) == (
+        standing.agent(HELLO)["session_id"],
+        cause["chain"],
+    )
+    assert not any("tree_seq" in line for line in [*lines(READER), *lines(0, "--full")])
+
+
+def test_file_with_the_lives_of_agents_is_read_as_a_log(standing: Grove) -> None:
+    standing.says("export", standing.root, "woven.jsonl")
+    assert "tree_seq" in (standing.machine.folder / "woven.jsonl").read_text()
+    assert "entries follow from each other" in standing.says("verify", "woven.jsonl")
+    assert standing.says("replay", "woven.jsonl")
+    assert standing.says("import", "woven.jsonl")
 
 
 def test_second_answer_is_told_who_decided(trees: Grove) -> None:

@@ -1,0 +1,83 @@
+"""What an exported log tells of the tree: the lives and inboxes of a parent's agents.
+
+Nobody's rollout holds them, since many sessions' commits write them: they are in the tree's log,
+in one order (`tree_seq`). A file for readers has them woven in by time, each with the entry of
+the session that caused it. They have no place in this log's chain, and who reads the file as a
+log passes over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from orchestrator.broker.records import SessionHead
+from orchestrator.broker.tree_records import TreeEntry
+from orchestrator.cli.opening import Opened
+from orchestrator.core.entries import EVENT_MSG
+from orchestrator.core.tree import ROOT
+
+_PAGE = 1_000
+_TOLD = (b"subagent_lifecycle", b"agent_inbox")
+
+
+class TreeLines:
+    """The lines of one session's agents, in the order of the tree's log, a stretch at a time."""
+
+    def __init__(self, found: Opened, head: SessionHead) -> None:
+        self._head = head
+        self._children: set[int] = set()
+        self._entries = _entries(found, head)
+        self._next: TreeEntry | None = None
+
+    async def before(self, at_ms: int | None) -> bytes:
+        """Those written before `at_ms`, or all, from where the last call ended."""
+        lines: list[bytes] = []
+        while True:
+            entry = self._next or await anext(self._entries, None)
+            if entry is None or (at_ms is not None and entry.at_ms >= at_ms):
+                self._next = entry
+                return b"".join(lines)
+            self._next = None
+            # Looked for before it is decoded: most of a tree's log is about other things.
+            if any(kind in entry.payload for kind in _TOLD):
+                told = orjson.loads(entry.payload)
+                if self._concerns(told["msg"]):
+                    lines.append(_line(entry, told))
+
+    def _concerns(self, message: Mapping[str, Any]) -> bool:
+        """What stands on the session's event queue: of its children, and for the root of everybody."""
+        if self._head.agent_id == ROOT:
+            return message["type"] in ("subagent_lifecycle", "agent_inbox")
+        if message["type"] == "subagent_lifecycle":
+            if message["event"] == "created" and (
+                message["subagent"]["parent_agent_id"] == self._head.agent_id
+            ):
+                self._children.add(message["subagent"]["agent_id"])
+            return (message.get("subagent") or message)["agent_id"] in self._children
+        return message["type"] == "agent_inbox" and message["agent_id"] in self._children
+
+
+async def _entries(found: Opened, head: SessionHead) -> AsyncIterator[TreeEntry]:
+    after = 0
+    while page := await found.broker.read_tree(head.tree, after, _PAGE):
+        for entry in page:
+            yield entry
+        after = page[-1].tree_seq
+
+
+def _line(entry: TreeEntry, told: Mapping[str, Any]) -> bytes:
+    moment = datetime.fromtimestamp(entry.at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    caused_by = {"session_id": entry.session, "seq": entry.seq, "chain": entry.head.hex()}
+    value = {
+        "timestamp": moment.replace("+00:00", "Z"),
+        "type": EVENT_MSG,
+        "payload": told["msg"],
+        "id": told["id"],
+        "tree_seq": entry.tree_seq,
+        "caused_by": caused_by,
+    }
+    return orjson.dumps(value) + b"\n"
