@@ -148,8 +148,11 @@ def _doubts(log: Log, ledger: Ledger) -> Iterator[str]:
 
 def _shown(log: Log, person: Person, tree: Tree) -> Iterator[str]:
     """The people saw every event of the log and of the tree's, once and in order; nothing else but deltas."""
-    yield from _differ("log", [e for e in person.events if not of_tree(e.msg)], log.events())
-    yield from _differ("tree", [e for e in person.events if of_tree(e.msg)], tree.events)
+    # An answer that came too late is refused by the agent that it was sent on to, in the tree's log.
+    refused = [event for event in tree.events if not of_tree(event[1])]
+    told = [of_tree(e.msg) or (e.id, e.msg) in refused for e in person.events]
+    yield from _differ("log", [e for e, of in zip(person.events, told, strict=True) if not of], log.events())
+    yield from _differ("tree", [e for e, of in zip(person.events, told, strict=True) if of], tree.events)
 
 
 def _differ(name: str, shown: list[Event], kept: list[tuple[str, Any]]) -> Iterator[str]:
