@@ -24,9 +24,6 @@ LOOK_S = 0.1
 FORCE_AFTER_S = 10.0
 """A worker that is alive stops what runs within this time; one that is not is taken its claim."""
 
-UNSERVED_AFTER_S = 8.0
-"""A lease and two seconds: who was not heard of for so long is lost, and what ran there is killed."""
-
 
 @dataclass(frozen=True, slots=True)
 class Patience:
@@ -133,7 +130,7 @@ async def _wait(found: Opened, target: Addressed, ending: Sequence[int], patienc
     import time
     from contextlib import AsyncExitStack
 
-    from orchestrator.runtime.reaping import forsaken
+    from orchestrator.runtime.reaping import GRACE_MS, forsaken
     from orchestrator.wiring import redis_url
     from orchestrator.wiring.reaping import reaping
 
@@ -147,7 +144,7 @@ async def _wait(found: Opened, target: Addressed, ending: Sequence[int], patienc
             if patience.force_s is not None and not forced and waited > patience.force_s:
                 forced = True
                 await _take_claims(found, target, ending)
-            if waited > UNSERVED_AFTER_S and (lying := (await forsaken(found.broker, target.tree)).lying):
+            if waited * 1000 > GRACE_MS and (lying := (await forsaken(found.broker, target.tree)).lying):
                 if worker is None:
                     url = stack.enter_context(redis_url(found.settings))
                     worker = await stack.enter_async_context(reaping(found.settings, url))
