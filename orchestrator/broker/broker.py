@@ -34,7 +34,7 @@ from orchestrator.broker.records import (
     Emitted,
     Fenced,
     Hints,
-    LogEnd,
+    LogPlace,
     NewEvent,
     NewTree,
     Place,
@@ -252,7 +252,7 @@ class Broker(Trees, Storage, Admission):
             case code:
                 raise unexpected("renew", code)
 
-    async def release(self, claim: Claim, *, park_at: LogEnd | None = None) -> Released | Fenced:
+    async def release(self, claim: Claim, *, park_at: LogPlace | None = None) -> Released | Fenced:
         """Gives a claim back without a commit: due at once, or parked if nothing is queued.
 
         `park_at` is where the log ended for the one who saw that nothing is owed: if it does not end

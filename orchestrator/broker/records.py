@@ -307,7 +307,7 @@ class Emitted:
     now_ms: int
 
 
-class LogEnd(Protocol):
+class LogPlace(Protocol):
     """Where a log ends, for somebody who has read it or written to it."""
 
     @property
