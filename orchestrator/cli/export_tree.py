@@ -8,8 +8,7 @@ log passes over them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -17,10 +16,10 @@ import orjson
 from orchestrator.broker.records import SessionHead
 from orchestrator.broker.tree_records import TreeEntry
 from orchestrator.cli.opening import Opened
-from orchestrator.core.entries import EVENT_MSG
+from orchestrator.cli.tree_reading import tree_entries
+from orchestrator.core.entries import EVENT_MSG, timestamp
 from orchestrator.core.tree import ROOT
 
-_PAGE = 1_000
 _TOLD = (b"subagent_lifecycle", b"agent_inbox")
 
 
@@ -30,7 +29,7 @@ class TreeLines:
     def __init__(self, found: Opened, head: SessionHead) -> None:
         self._head = head
         self._children: set[int] = set()
-        self._entries = _entries(found, head)
+        self._entries = tree_entries(found.broker, head.tree)
         self._next: TreeEntry | None = None
 
     async def before(self, at_ms: int | None) -> bytes:
@@ -61,19 +60,10 @@ class TreeLines:
         return message["type"] == "agent_inbox" and message["agent_id"] in self._children
 
 
-async def _entries(found: Opened, head: SessionHead) -> AsyncIterator[TreeEntry]:
-    after = 0
-    while page := await found.broker.read_tree(head.tree, after, _PAGE):
-        for entry in page:
-            yield entry
-        after = page[-1].tree_seq
-
-
 def _line(entry: TreeEntry, told: Mapping[str, Any]) -> bytes:
-    moment = datetime.fromtimestamp(entry.at_ms / 1000, UTC).isoformat(timespec="milliseconds")
     caused_by = {"session_id": entry.session, "seq": entry.seq, "chain": entry.head.hex()}
     value = {
-        "timestamp": moment.replace("+00:00", "Z"),
+        "timestamp": timestamp(entry.at_ms),
         "type": EVENT_MSG,
         "payload": told["msg"],
         "id": told["id"],

@@ -8,9 +8,8 @@ has grown, so that looking at a large tree every second costs little.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 import orjson
@@ -19,7 +18,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.tree_records import Registry, Spend, TreeEntry
 from orchestrator.cli.live import command_text
-from orchestrator.core.entries import DENDRO, EVENT_MSG
+from orchestrator.core.entries import DENDRO, EVENT_MSG, milliseconds
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView, TreeFact, projected
 
@@ -171,7 +170,7 @@ def doing_of(entries: Sequence[StoredEntry], head: SessionHead) -> Doing:
     seen = _Seen()
     for stored in reversed(entries):
         line = orjson.loads(stored.payload)
-        seen.take(line["type"], line["payload"], _milliseconds(line["timestamp"]))
+        seen.take(line["type"], line["payload"], milliseconds(line["timestamp"]))
     return Doing(
         seq=head.seq,
         since_ms=seen.since_ms or meta.get("updated_ms") or head.created_ms,
@@ -253,11 +252,7 @@ def _first_line(text: str) -> str:
 
 def written_ms(line: bytes) -> int:
     """When a stored entry was written."""
-    return _milliseconds(orjson.loads(line)["timestamp"])
-
-
-def _milliseconds(timestamp: str) -> int:
-    return int(datetime.fromisoformat(timestamp).timestamp() * 1000)
+    return milliseconds(orjson.loads(line)["timestamp"])
 
 
 # ── the tree log ──────────────────────────────────────────────────────────────────────────────
@@ -274,11 +269,15 @@ def tree_fact(entry: TreeEntry) -> TreeFact:
 
 async def tree_log(broker: Broker, tree: TreeId, after: int = 0) -> list[TreeFact]:
     """All entries of the tree log after a `tree_seq`."""
-    facts: list[TreeFact] = []
+    return [tree_fact(entry) async for entry in tree_entries(broker, tree, after)]
+
+
+async def tree_entries(broker: Broker, tree: TreeId, after: int = 0) -> AsyncIterator[TreeEntry]:
+    """The same as they are stored, page by page."""
     while page := await broker.read_tree(tree, after):
-        facts += map(tree_fact, page)
+        for entry in page:
+            yield entry
         after = page[-1].tree_seq
-    return facts
 
 
 def differs(log: RegistryView, projection: RegistryView) -> str:

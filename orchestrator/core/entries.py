@@ -42,6 +42,11 @@ def timestamp(at_ms: int) -> str:
     return f"{moment[:19]}.{at_ms % 1000:03d}Z"
 
 
+def milliseconds(timestamp: str) -> int:
+    """The moment that a line's `timestamp` says."""
+    return int(datetime.fromisoformat(timestamp).timestamp() * 1000)
+
+
 def item(payload: Mapping[str, Any]) -> Entry:
     """A ResponseItem that joins the conversation."""
     return Entry(RESPONSE_ITEM, payload)

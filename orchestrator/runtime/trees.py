@@ -16,6 +16,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import OpenApproval
 from orchestrator.broker.tree_records import TreeEntry
 from orchestrator.core.commands import DecidedBelow, PendingBelow, Target
+from orchestrator.core.entries import milliseconds
 from orchestrator.core.ids import SessionId, TreeId, new_session_id, shard_of
 from orchestrator.core.registry import RegistryView, projected
 from orchestrator.core.settings import SessionFacts
@@ -97,7 +98,7 @@ class TreeLookups:
             line = orjson.loads(entry.payload)
             if line["type"] == "event_msg":
                 event = {"id": line.get("id", ""), "msg": line["payload"]}
-                found.append((entry.seq, _milliseconds(line["timestamp"]), event))
+                found.append((entry.seq, milliseconds(line["timestamp"]), event))
         return found
 
     async def pending_below(self, at_ms: int) -> tuple[PendingBelow, ...]:
@@ -149,10 +150,6 @@ def _decided(entry: TreeEntry) -> DecidedBelow | None:
     if told["type"] != "request_resolved":
         return None
     return DecidedBelow(told["agent_id"], told["call_id"], told["turn_id"], told["decision"], told["who"])
-
-
-def _milliseconds(timestamp: str) -> int:
-    return int(datetime.fromisoformat(timestamp).timestamp() * 1000)
 
 
 def rollout_path_beside(parent: str, session: str, at_ms: int) -> str:
