@@ -89,7 +89,7 @@ class SimKeeper:
     def extend(self, claim: str, deadline_boottime: float) -> None:
         deadline = self._simulated(deadline_boottime)
         self.deadlines[claim] = max(deadline, self.deadlines.get(claim, deadline))
-        self._loop.on(self.lane, self._look, claim, after=max(0.0, deadline - self._loop.time()))
+        self._loop.on(self.lane, self._look, claim, deadline, after=max(0.0, deadline - self._loop.time()))
 
     def permits(self, claim: str) -> bool:
         """Whether the claim's deadline is still ahead: who wakes up behind it starts nothing."""
@@ -103,6 +103,7 @@ class SimKeeper:
             if run.machine == self._machine and claim in ("", run.claim):
                 self._ledger.end(run, "killed")
 
-    def _look(self, claim: str) -> None:
-        if self._loop.time() >= self.deadlines[claim]:
+    def _look(self, claim: str, deadline: float) -> None:
+        # Not asked of the loop: a sum of seconds may fall short of the deadline by its last digit.
+        if self.deadlines[claim] <= deadline:
             self.kill_now(claim)
