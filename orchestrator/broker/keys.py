@@ -20,9 +20,9 @@ a tree live in one slot and a script may touch them together.
                                     raise_limits; its fields: tree_records.py
     {s}:blob:<tree>:<hash>  string  put_blob                     any               the tree
     {s}:blobs:<tree>        set     put_blob                     delete            the tree
-    {s}:due:<pool>          zset    all wakes; claim takes       peek              its members
-    {s}:leases:<pool>       zset    claim renew commit release   peek, wakes       its members
-                                    revoke archive
+    {s}:due:<pool>          zset    all wakes; claim takes       peek, serving     its members
+    {s}:leases:<pool>       zset    claim renew commit release   peek, serving,    its members
+                                    revoke archive               wakes
     {s}:clock:<pool>        string  claim                        wakes             the deployment
     {s}:ready:<pool>        stream  wakes                        waiting workers   the last 256 hints
     {s}:timers              zset    commit raise_limits; fire    timers_due        its members

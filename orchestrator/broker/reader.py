@@ -32,6 +32,7 @@ from orchestrator.broker.replies import (
     tree_entry,
 )
 from orchestrator.broker.scripts import load
+from orchestrator.broker.serving import Serving, serving
 from orchestrator.broker.tree_records import Registry, TreeEntry
 from orchestrator.core.ids import SessionId, TreeId
 
@@ -105,6 +106,10 @@ class Reader:
         values = await self._wire.commands([("HMGET", self.keys.session(i), *HEAD_FIELDS) for i in ids])
         heads = (session_head(i, row) for i, row in zip(ids, values, strict=True))
         return tuple(head for head in heads if head is not None)
+
+    async def serving(self, heads: Sequence[SessionHead]) -> dict[SessionId, Serving]:
+        """Whether anybody serves these sessions, which their hashes do not say."""
+        return await serving(self._wire, self.keys, heads)
 
     async def read_sq(self, session: SessionId, after: str = START, count: int = 100) -> tuple[SqEntry, ...]:
         """Queue entries after a cursor, oldest first."""

@@ -29,7 +29,8 @@ def tree(
 
     Each agent with its number, what it does or waits for and since when, mail
     that it has not read (✉ messages, ⚡ interrupts), tokens, cost, and the last
-    thing it said. Without a terminal it is drawn once.
+    thing it said. due: no worker has taken it yet; lost: its worker is gone.
+    Without a terminal it is drawn once.
 
     \b
     dendro tree 0199a2b4

@@ -16,8 +16,10 @@ import orjson
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import SessionHead, StoredEntry
+from orchestrator.broker.serving import Serving
 from orchestrator.broker.tree_records import Registry, Spend, TreeEntry
 from orchestrator.cli.live import command_text
+from orchestrator.cli.standing import session_status, wants_worker
 from orchestrator.core.entries import DENDRO, EVENT_MSG, milliseconds
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView, TreeFact, projected
@@ -58,6 +60,15 @@ class AgentPicture:
     used: Spend
     doing: Doing
     canceling: bool = False
+    wants_worker: str = ""
+    """Which worker it waits for, if nobody serves it."""
+    lost_ms: int | None = None
+    """Since when its worker is lost."""
+
+    @property
+    def since_ms(self) -> int:
+        """When it came to where it stands."""
+        return self.doing.since_ms if self.lost_ms is None else self.lost_ms
 
     @property
     def standing(self) -> str:
@@ -98,36 +109,24 @@ class TreeReader:
         """The tree as it is now; raises `UnknownSession` if it is gone."""
         registry, fields = await self.broker.registry(self.tree), await self.broker.agents(self.tree)
         known = projected(fields).agents
-        root = SessionId(self.tree)
-        sessions = {0: root, **{number: SessionId(agent.session) for number, agent in known.items()}}
+        sessions = (SessionId(self.tree), *(SessionId(agent.session) for agent in known.values()))
         gate = asyncio.Semaphore(AT_ONCE)
-        drawn = await asyncio.gather(
-            *(self._agent(number, session, known, gate) for number, session in sessions.items())
-        )
+        looks = await asyncio.gather(*(self._look(session, gate) for session in sessions))
+        found = [look for look in looks if look is not None]
+        served = await self.broker.serving([head for head, _ in found])
         used = {int(number): agent.used for number, agent in registry.agents.items()}
-        agents = {agent.agent_id: _with_use(agent, used) for agent in drawn if agent is not None}
+        agents = {
+            int(head.agent_id): _drawn(
+                head, doing, served[head.session], known, used.get(head.agent_id, Spend())
+            )
+            for head, doing in found
+        }
         return TreePicture(registry, agents, self.broker.now_ms())
 
-    async def _agent(
-        self, number: int, session: SessionId, known: Mapping[int, Agent], gate: asyncio.Semaphore
-    ) -> AgentPicture | None:
-        agent = known.get(number)
+    async def _look(self, session: SessionId, gate: asyncio.Semaphore) -> tuple[SessionHead, Doing] | None:
         async with gate:
             head = await self.broker.head(session)
-            if head is None:
-                return None
-            doing = await self._doing(head)
-        return AgentPicture(
-            agent_id=number,
-            parent=_nearest(agent, known) if agent is not None else None,
-            session=session,
-            summary=agent.summary() if agent is not None else {},
-            status=_status(head),
-            holder=head.holder,
-            used=Spend(),
-            doing=doing,
-            canceling=agent is not None and agent.marked,
-        )
+            return None if head is None else (head, await self._doing(head))
 
     async def _doing(self, head: SessionHead) -> Doing:
         known = self._doings.get(head.session)
@@ -139,26 +138,29 @@ class TreeReader:
         return doing
 
 
+def _drawn(
+    head: SessionHead, doing: Doing, serving: Serving, known: Mapping[int, Agent], used: Spend
+) -> AgentPicture:
+    agent = known.get(head.agent_id)
+    return AgentPicture(
+        agent_id=head.agent_id,
+        parent=_nearest(agent, known) if agent is not None else None,
+        session=head.session,
+        summary=agent.summary() if agent is not None else {},
+        status=session_status(head, serving),
+        holder=head.holder,
+        used=used,
+        doing=doing,
+        canceling=agent is not None and agent.marked,
+        wants_worker=wants_worker(head, serving),
+        lost_ms=serving.lost_ms,
+    )
+
+
 def _nearest(agent: Agent, known: Mapping[int, Agent]) -> int:
     """Where it is drawn: below its parent, or above that if the parent was pruned while it worked."""
     above = [int(number) for number in agent.path.split("/")[:-1]]
     return next((number for number in reversed(above) if number in known), 0)
-
-
-def _with_use(agent: AgentPicture, used: Mapping[int, Spend]) -> AgentPicture:
-    from orchestrator.core.replacing import replace
-
-    return replace(agent, used=used.get(agent.agent_id, Spend()))
-
-
-def _status(head: SessionHead) -> str:
-    if head.quarantined:
-        return "quarantined"
-    if head.archived:
-        return "archived"
-    # A head's status is that of the last rest: whoever is held, or has mail, is at work.
-    at_work = head.holder is not None or head.sq_tip != head.cursor
-    return "running" if at_work and head.status in ("idle", "waiting") else head.status
 
 
 # ── the end of a log ──────────────────────────────────────────────────────────────────────────

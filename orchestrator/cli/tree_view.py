@@ -10,6 +10,7 @@ from rich.tree import Tree
 
 from orchestrator.broker.tree_records import Account, Registry
 from orchestrator.cli.sessions import age
+from orchestrator.cli.standing import agent_status
 from orchestrator.cli.text import plain
 from orchestrator.cli.tree_reading import AgentPicture, TreePicture
 from orchestrator.core.tree import ACTIVE
@@ -20,6 +21,8 @@ STYLES = {
     "waiting": "yellow",
     "awaiting_approval": "bold yellow",
     "paused": "bold yellow",
+    "due": "blue",
+    "lost": "bold red",
     "ready": "green",
     "idle": "dim green",
     "failed": "bold red",
@@ -49,7 +52,7 @@ def _node(picture: TreePicture, agent: AgentPicture) -> Text:
     text.append(_cut(label or "", LABEL_CHARS), style="bold")
     shown = status_of(agent)
     text.append(f"  {shown}", style=STYLES.get(shown, ""))
-    if since := max(0, picture.now_ms - agent.doing.since_ms):
+    if since := max(0, picture.now_ms - agent.since_ms):
         text.append(f" {age(since / 1000)}", style="dim")
     for part, style in _remarks(picture, agent):
         text.append(f" · {part}", style=style)
@@ -59,14 +62,14 @@ def _node(picture: TreePicture, agent: AgentPicture) -> Text:
 
 
 def status_of(agent: AgentPicture) -> str:
-    """One word: where it stands in the tree, and while it works, what its session does."""
-    if not agent.summary:
-        return agent.status
-    return agent.status if agent.standing == "running" and agent.status != "idle" else agent.standing
+    """One word: of an agent where it stands in the tree, of the root what its session does."""
+    return agent_status(agent.standing, agent.status) if agent.summary else agent.status
 
 
 def waits_for(picture: TreePicture, agent: AgentPicture) -> str:
-    """What a parked agent needs to go on; empty if it is not parked."""
+    """What an agent needs to go on; empty if it is served, or at rest."""
+    if agent.wants_worker:
+        return agent.wants_worker
     doing = agent.doing
     if status_of(agent) not in ("waiting", "awaiting_approval", "paused") or not doing.waits_for:
         return ""
@@ -77,9 +80,14 @@ def waits_for(picture: TreePicture, agent: AgentPicture) -> str:
     return f"agents {', '.join(map(str, named))}" if named else "mail"
 
 
+def until_ms(agent: AgentPicture) -> int | None:
+    """How long what it waits for may take; nobody knows when a worker comes."""
+    return None if agent.wants_worker else agent.doing.until_ms
+
+
 def _remarks(picture: TreePicture, agent: AgentPicture) -> Iterator[tuple[str, str]]:
     if what := waits_for(picture, agent):
-        until = agent.doing.until_ms
+        until = until_ms(agent)
         left = f" (at most {age((until - picture.now_ms) / 1000)} more)" if until else ""
         yield f"waits for {what}{left}", "yellow"
     if agent.canceling and agent.standing in ACTIVE:
@@ -171,9 +179,9 @@ def _agent_value(picture: TreePicture, agent: AgentPicture) -> dict[str, Any]:
         **({"agent_id": 0, "session_id": agent.session} | dict(agent.summary)),
         "session_status": agent.status,
         "holder": agent.holder,
-        "since_ms": doing.since_ms,
+        "since_ms": agent.since_ms,
         "waits_for": waits_for(picture, agent) or None,
-        "until_ms": doing.until_ms if waits_for(picture, agent) else None,
+        "until_ms": until_ms(agent) if waits_for(picture, agent) else None,
         "canceling": agent.canceling and agent.standing in ACTIVE,
         "ended_for_good": agent.canceling,
         "tokens": agent.tokens,

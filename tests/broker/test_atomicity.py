@@ -57,7 +57,7 @@ from tests.broker.actors import (
     submitted,
 )
 
-READ_ONLY = {"peek", "timers_due", "registry"}
+READ_ONLY = {"peek", "timers_due", "registry", "serving"}
 SHRINKING = {"delete"}
 """Scripts that only free memory: they run whole although the server is full."""
 
@@ -126,6 +126,7 @@ async def _life_of_a_tree(broker: Broker, wire: Wire) -> None:
     told = TreeEvent((b"raised",), (session,))
     assert (await broker.raise_limits(held.claim.tree, LimitChange("r1", {"tokens": 100}, told))).fresh
     assert (await broker.registry(held.claim.tree)).limits == {"slots": 4, "tokens": 150}
+    assert (await broker.serving(await broker.sessions())).keys() == {session, child.session}
     await broker.fire(SHARD)
     await broker.revoke(session)
     await broker.release(again.claim)

@@ -19,6 +19,7 @@ from orchestrator.broker.records import (
     Released,
     Renewed,
 )
+from orchestrator.broker.serving import Serving
 from orchestrator.core.ids import AgentId, TreeId
 from tests.broker.actors import (
     POOL,
@@ -325,3 +326,37 @@ async def test_refused_commit_leaves_the_claim_standing(broker: Broker) -> None:
     held = await working(broker)
     assert isinstance(await broker.commit(step(held, held.claim, "k", cursor="9-0")), Refused)
     assert isinstance(await broker.commit(step(held, held.claim, "k", cursor="1-0")), Committed)
+
+
+async def test_spectator_sees_who_is_served_and_since_when_one_is_not(broker: Broker) -> None:
+    session = await created(broker)
+
+    async def seen() -> Serving:
+        head = await broker.head(session)
+        assert head is not None
+        return (await broker.serving([head]))[session]
+
+    parked = await seen()
+    assert (parked.held, parked.due, parked.lost_ms) == (False, False, None)
+    await submitted(broker, session)
+    assert (await seen()).due
+    await claimed(broker, session)
+    held = await seen()
+    assert (held.held, held.due, held.lost_ms) == (True, False, None)
+    await lease_runs_out(broker, session)
+    lost = await seen()
+    assert (lost.held, lost.due, lost.lost_ms) == (False, False, 0)
+
+
+async def test_spectator_sees_the_sessions_of_all_shards_and_pools_at_once(broker: Broker) -> None:
+    here = await created(broker, submissions=WORK)
+    there = await created(broker, session_id(shard=1), submissions=WORK)
+    elsewhere = await created(broker, pool="other", submissions=WORK)
+    await claimed(broker, there)
+    served = await broker.serving(await broker.sessions())
+    assert {session: found.due for session, found in served.items()} == {
+        here: True,
+        there: False,
+        elsewhere: True,
+    }
+    assert await broker.serving([]) == {}

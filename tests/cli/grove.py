@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from redis import Redis
+
 from tests.cli.machine import Machine, dendro
 
 FILES = {
@@ -60,6 +62,16 @@ class Grove:
             if wanted.items() <= found.items():
                 return found
         raise AssertionError(f"agent {number} never is {wanted}: {found}")
+
+    def lose_worker(self) -> None:
+        """The worker is killed, and the leases that it left have run out: nobody waits six seconds for it."""
+        self.worker.kill()
+        self.worker.wait()
+        with Redis.from_url(self.machine.environ["DENDRO_REDIS_URL"]) as server:
+            now_s, _ = server.time()
+            for key in server.scan_iter("dendro:{s*}:leases:*"):
+                for session in server.zrange(key, 0, -1):
+                    server.zadd(key, {session: now_s * 1000}, xx=True)
 
     def follow(self) -> list[dict[str, Any]]:
         """Watches the root until its task is over; answers what it saw."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tests.cli.grove import ASKER, grove
+from tests.cli.grove import ASKER, WAITER, grove
 from tests.cli.machine import Machine
 
 pytestmark = pytest.mark.realredis
@@ -13,6 +15,9 @@ pytestmark = pytest.mark.realredis
 def test_person_ends_a_tree_whose_last_worker_is_gone(machine: Machine) -> None:
     with grove(machine) as served:
         left = served
+    left.says("send", left.root, str(WAITER), "Count the tests.")
+    drawn = left.says("tree", left.root).splitlines()
+    assert re.match(r"0 root  due .* waits for a worker of pool \S+( ·|$)", drawn[2])
     done = left.says("cancel", left.root)
     assert f"agent {ASKER} is cancelled: " in done
     assert "the root is closed" in done

@@ -213,7 +213,9 @@ def test_person_cancels_an_agent_and_is_told_how_surely(trees: Grove) -> None:
 def test_end_of_an_agent_whose_worker_was_lost_is_presumed(trees: Grove) -> None:
     trees.says("send", trees.root, str(WAITER), "Wait for orders.")
     trees.until(WAITER, last="$ sleep 600")
-    trees.worker.kill()
+    trees.lose_worker()
+    drawn = trees.says("tree", trees.root)
+    assert re.search(rf"{WAITER} waiter  lost .* waits for a worker of pool \S+, since \S+ is lost", drawn)
     code, words = trees.refused("cancel", trees.root, str(WAITER), "--timeout", "1")
     assert (code, f"not over yet after 1 s: agent {WAITER}" in words) == (1, True)
     with worker(trees.machine):

@@ -97,6 +97,25 @@ def test_spectator_sees_who_had_ended_before_a_cancel_reached_them() -> None:
     assert (value["canceling"], value["ended_for_good"]) == (False, True)
 
 
+def test_spectator_sees_which_worker_an_agent_lacks_and_since_when() -> None:
+    lost = agent(
+        1,
+        0,
+        status="lost",
+        wants_worker="a worker of pool p, since w1 is lost",
+        lost_ms=NOW_MS - 42_000,
+        doing=Doing(since_ms=NOW_MS - 90_000, waits_for="agents", until_ms=NOW_MS + 600_000),
+    )
+    queued = agent(2, 0, summary={"status": "queued"}, status="due", wants_worker="a worker of pool p")
+    found = picture(agent(0, None), lost, queued)
+    text = drawn(found)
+    assert "1 a1  lost 42s · waits for a worker of pool p, since w1 is lost\n" in text
+    assert "2 a2  queued 5s · waits for a worker of pool p\n" in text
+    told = as_value(found)["agents"][1]
+    assert (told["session_status"], told["since_ms"]) == ("lost", NOW_MS - 42_000)
+    assert (told["waits_for"], told["until_ms"]) == ("a worker of pool p, since w1 is lost", None)
+
+
 def test_spectator_is_never_steered_by_what_an_agent_said() -> None:
     text = drawn(picture(agent(0, None), agent(1, 0, doing=Doing(since_ms=NOW_MS, last="\x1b[2Jgone\u202e"))))
     assert "\x1b" not in text

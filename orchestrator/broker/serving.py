@@ -1,0 +1,70 @@
+"""Whether anybody serves a session, by its pool's sets: the only truth about it.
+
+A session's hash names its last holder and where it stood at its last commit. Both stay as they are
+when that worker dies, so neither says that anything is going on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.broker.connection import Call, Wire
+from orchestrator.broker.keys import Keys
+from orchestrator.broker.records import SessionHead
+from orchestrator.broker.requests import rows
+from orchestrator.broker.scripts import load
+from orchestrator.core.ids import SessionId
+
+_SESSIONS_A_CALL = 250
+"""One script holds Redis for as long as it runs; this many take it about half a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """How a session is served at one moment of Redis's clock. Neither held nor due: it is parked."""
+
+    now_ms: int
+    lease_ms: int | None = None
+    """When its holder's lease runs out, or ran out; None if nobody holds it."""
+    due: bool = False
+
+    @property
+    def held(self) -> bool:
+        """Whether a worker holds it that was heard from lately."""
+        return self.lease_ms is not None and self.lease_ms > self.now_ms
+
+    @property
+    def lost_ms(self) -> int | None:
+        """Since when its holder's lease has run out and nobody has taken it; None if that is not so."""
+        return None if self.lease_ms is None or self.held else self.lease_ms
+
+
+async def serving(wire: Wire, keys: Keys, heads: Sequence[SessionHead]) -> dict[SessionId, Serving]:
+    """How each of these sessions is served; those of one pool and shard at one moment."""
+    groups = list(_groups(keys, heads))
+    replies = await wire.run_all([call for call, _ in groups]) if groups else []
+    found: dict[SessionId, Serving] = {}
+    for (_, sessions), (now_ms, flat) in zip(groups, replies, strict=True):
+        found.update(_read(sessions, now_ms, flat))
+    return found
+
+
+def _groups(keys: Keys, heads: Sequence[SessionHead]) -> Iterator[tuple[Call, list[SessionId]]]:
+    together: dict[tuple[int, str], list[SessionId]] = {}
+    for head in heads:
+        together.setdefault((keys.shard_of(head.session), head.pool), []).append(head.session)
+    for (shard, pool), sessions in together.items():
+        names = [keys.due(shard, pool), keys.leases(shard, pool)]
+        for start in range(0, len(sessions), _SESSIONS_A_CALL):
+            some = sessions[start : start + _SESSIONS_A_CALL]
+            yield Call(load("serving"), names, rows((session,) for session in some)), some
+
+
+def _read(sessions: Sequence[SessionId], now_ms: int, flat: Sequence[Any]) -> Mapping[SessionId, Serving]:
+    pairs = zip(sessions, flat[::2], flat[1::2], strict=True)
+    return {
+        session: Serving(now_ms, int(float(lease)) if lease else None, due == 1)
+        for session, lease, due in pairs
+    }
