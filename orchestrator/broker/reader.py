@@ -182,6 +182,15 @@ class Reader:
         found = await self._wire.command("HGETALL", self.keys.agents(tree))
         return {name.decode(): value for name, value in found.items()}
 
+    async def agents_among(self, wanted: Sequence[tuple[TreeId, Sequence[str]]]) -> list[dict[str, bytes]]:
+        """Some flat fields of several projections; those that are not set are left out."""
+        rows = [("HMGET", self.keys.agents(tree), *names) for tree, names in wanted]
+        found = await self._wire.commands(rows) if rows else []
+        return [
+            {name: value for name, value in zip(names, values, strict=True) if value is not None}
+            for (_, names), values in zip(wanted, found, strict=True)
+        ]
+
     async def approvals(self, session: SessionId | None = None) -> tuple[OpenApproval, ...]:
         """Open approvals of the fleet, or of one session, oldest first."""
         shards: Sequence[int] = range(self.config.shards)

@@ -13,7 +13,10 @@ from orchestrator.cli.invocation import Invocation
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from orchestrator.broker.broker import Broker
     from orchestrator.broker.records import SessionHead
+    from orchestrator.broker.serving import Serving
+    from orchestrator.core.ids import SessionId
 
 COLUMNS = ("session", "status", "age", "model", "tokens", "left", "holder", "cwd", "title")
 PLAIN_WIDTH = 400
@@ -26,6 +29,9 @@ def sessions(
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most so many.")] = 100,
 ) -> None:
     """Lists sessions, those that changed last first.
+
+    An agent's status is its tree's word for it: queued, ready, failed, canceled …
+    due: no worker has taken it yet; lost: its worker is gone, and no other came.
 
     \b
     dendro sessions
@@ -50,12 +56,29 @@ async def _rows(invocation: Invocation, limit: int) -> list[dict[str, Any]]:
 
     async with opened(invocation.settings()) as found:
         heads = await found.broker.sessions(limit)
-    return [row(head) for head in heads]
+        served = await found.broker.serving(heads)
+        stands = await _standings(found.broker, heads)
+    return [row(head, served[head.session], stands.get(head.session, "")) for head in heads]
 
 
-def row(head: SessionHead) -> dict[str, Any]:
+async def _standings(broker: Broker, heads: Sequence[SessionHead]) -> dict[SessionId, str]:
+    """Where those that are agents stand in their trees; who was pruned is on no list."""
+    from orchestrator.core.registry import fields_of, projected
+
+    agents = [head for head in heads if head.agent_id]
+    found = await broker.agents_among([(head.tree, fields_of(head.agent_id)) for head in agents])
+    known = (
+        (head, projected(fields).agents.get(head.agent_id))
+        for head, fields in zip(agents, found, strict=True)
+    )
+    return {head.session: agent.status for head, agent in known if agent is not None}
+
+
+def row(head: SessionHead, serving: Serving, standing: str) -> dict[str, Any]:
     """One session for programs; figures that only a rest records are null before the first one."""
     import orjson
+
+    from orchestrator.cli.standing import status_of
 
     meta = orjson.loads(head.meta) if head.meta else {}
     names = (
@@ -71,20 +94,13 @@ def row(head: SessionHead) -> dict[str, Any]:
     return {
         "session_id": head.session,
         "tree_id": head.tree,
-        "status": status_of(head),
+        "status": status_of(head, serving, standing),
         "created_ms": head.created_ms,
         **{name: meta.get(name) for name in names},
         "pool": head.pool,
         "holder": head.holder,
         "seq": head.seq,
     }
-
-
-def status_of(head: SessionHead) -> str:
-    """The session's status, or what keeps it from having one."""
-    if head.quarantined:
-        return "quarantined"
-    return "archived" if head.archived else head.status
 
 
 def render(rows: Sequence[dict[str, Any]], console: Console, now_ms: float) -> None:

@@ -16,6 +16,8 @@ DUE = "due"
 """It owes something, and is held by nobody."""
 LOST = "lost"
 """The lease of the worker that holds it has run out, and no other has taken it."""
+SET_ASIDE = ("quarantined", "archived")
+"""Nobody serves it until it is readmitted, or spoken to."""
 
 
 def session_status(head: SessionHead, serving: Serving) -> str:
@@ -35,6 +37,12 @@ def session_status(head: SessionHead, serving: Serving) -> str:
 def agent_status(standing: str, status: str) -> str:
     """Where an agent stands in its tree, and while it works, what its session does."""
     return status if standing == "running" and status != "idle" else standing
+
+
+def status_of(head: SessionHead, serving: Serving, standing: str) -> str:
+    """The one word of a list that knows no trees; `standing` is empty but for agents."""
+    status = session_status(head, serving)
+    return agent_status(standing, status) if standing and status not in SET_ASIDE else status
 
 
 def wants_worker(head: SessionHead, serving: Serving) -> str:

@@ -204,6 +204,9 @@ def test_person_cancels_an_agent_and_is_told_how_surely(trees: Grove) -> None:
     assert done == f"agent {ASKER} is cancelled: proved\n"
     again = trees.says("cancel", trees.root, str(ASKER))
     assert "there is nothing to cancel" in again
+    listed = {row["session_id"]: row["status"] for row in trees.machine.sessions()}
+    stands = {number: listed[trees.agent(number)["session_id"]] for number in (ASKER, FAILING)}
+    assert stands == {ASKER: "canceled", FAILING: "failed"}
     trees.follow()
     assert "It ended early (canceled)" in (trees.machine.folder / "REPORT.md").read_text()
     code, words = trees.refused("send", trees.root, str(ASKER), "come back")
@@ -216,6 +219,8 @@ def test_end_of_an_agent_whose_worker_was_lost_is_presumed(trees: Grove) -> None
     trees.lose_worker()
     drawn = trees.says("tree", trees.root)
     assert re.search(rf"{WAITER} waiter  lost .* waits for a worker of pool \S+, since \S+ is lost", drawn)
+    listed = {row["session_id"]: row["status"] for row in trees.machine.sessions()}
+    assert listed[trees.agent(WAITER)["session_id"]] == "lost"
     code, words = trees.refused("cancel", trees.root, str(WAITER), "--timeout", "1")
     assert (code, f"not over yet after 1 s: agent {WAITER}" in words) == (1, True)
     with worker(trees.machine):

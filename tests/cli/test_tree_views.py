@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -9,11 +10,13 @@ import pytest
 from rich.console import Console
 
 from orchestrator.broker.records import SessionHead, StoredEntry
+from orchestrator.broker.serving import Serving
 from orchestrator.broker.tree_records import Account, Registry, Spend
 from orchestrator.cli.budget import amounts
 from orchestrator.cli.deciding import Asked, chosen
 from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.live import lifecycle_text
+from orchestrator.cli.standing import status_of
 from orchestrator.cli.tree_reading import AgentPicture, Doing, TreePicture, differs, doing_of
 from orchestrator.cli.tree_view import as_value, drawing, headline
 from orchestrator.core import entries as e
@@ -114,6 +117,36 @@ def test_spectator_sees_which_worker_an_agent_lacks_and_since_when() -> None:
     told = as_value(found)["agents"][1]
     assert (told["session_status"], told["since_ms"]) == ("lost", NOW_MS - 42_000)
     assert (told["waits_for"], told["until_ms"]) == ("a worker of pool p, since w1 is lost", None)
+
+
+SERVED = Serving(NOW_MS, NOW_MS + 1)
+LOST = Serving(NOW_MS, NOW_MS - 1)
+DUE = Serving(NOW_MS, due=True)
+PARKED = Serving(NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("known", "serving", "standing", "word"),
+    [
+        ({"status": "running"}, SERVED, "", "running"),
+        ({"status": "running"}, LOST, "", "lost"),
+        ({"status": "waiting"}, DUE, "", "due"),
+        ({"status": "waiting"}, PARKED, "", "waiting"),
+        ({"status": "waiting"}, SERVED, "", "running"),
+        ({"status": "running", "quarantined": True}, PARKED, "running", "quarantined"),
+        ({"status": "idle", "archived": True}, PARKED, "canceled", "archived"),
+        ({"status": "idle"}, PARKED, "canceled", "canceled"),
+        ({"status": "idle"}, PARKED, "failed", "failed"),
+        ({"status": "idle"}, PARKED, "ready", "ready"),
+        ({"status": "idle"}, PARKED, "running", "running"),
+        ({"status": "awaiting_approval"}, PARKED, "running", "awaiting_approval"),
+        ({"status": "running"}, LOST, "running", "lost"),
+    ],
+)
+def test_list_says_in_one_word_how_a_session_stands(
+    known: dict[str, Any], serving: Serving, standing: str, word: str
+) -> None:
+    assert status_of(replace(head(1), **known), serving, standing) == word
 
 
 def test_spectator_is_never_steered_by_what_an_agent_said() -> None:
