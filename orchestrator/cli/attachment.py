@@ -17,6 +17,7 @@ from orchestrator.cli.asking import ANSWERS, QUESTION, answer_op
 from orchestrator.cli.conversation import new_submission_id
 from orchestrator.cli.deciding import open_requests_of
 from orchestrator.cli.leaving import Left, ctrl_c
+from orchestrator.cli.letters import with_letters
 from orchestrator.cli.opening import Opened
 from orchestrator.cli.stdio import read_stdin
 from orchestrator.cli.views import LiveView
@@ -64,7 +65,8 @@ class Attachment:
         self.view.note("left; it works on")
 
     async def _listen(self, left: Left) -> None:
-        events: AsyncIterator[Event] = self.client.follow(self.target.session, EqCursor.at(self.target.head))
+        heard = self.client.follow(self.target.session, EqCursor.at(self.target.head))
+        events = with_letters(self.found, self.target.head, heard)
         while (event := await left.unless(_next(events))) is not None:
             self._news.put_nowait(event)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
+from orchestrator.cli.letters import letter_text
 from orchestrator.cli.text import plain, shown
 from orchestrator.core.tokens import TokenInfo, Usage, context_left
 from orchestrator.gateways.client import Event
@@ -125,6 +126,8 @@ class Live:
                 self.line("the conversation was compacted", "dim")
             case "turn_aborted":
                 self.line(f"the turn was {message['reason']}", "yellow")
+            case "agent_mail":
+                self.line(letter_text(message), "magenta")
             case "subagent_lifecycle":
                 self._agent(message)
             case "sub_agent_tool_call_begin":

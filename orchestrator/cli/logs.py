@@ -30,7 +30,8 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="And what comes, until Ctrl-C.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Events as NDJSON.")] = False,
 ) -> None:
-    """Shows what an agent did, without disturbing it: commands, text, patches, its children.
+    """Shows what an agent did, without disturbing it: commands, text, patches, its children,
+    the letters that it sent and got.
 
     A page that is not the first names the place where it begins; with --before
     the page that comes before it is shown. However long the log is, a page costs
@@ -59,6 +60,7 @@ async def _logs(
     from orchestrator.broker.follow import EqCursor
     from orchestrator.cli.agents import addressed
     from orchestrator.cli.leaving import ctrl_c
+    from orchestrator.cli.letters import with_letters
     from orchestrator.cli.live import visible
     from orchestrator.cli.opening import opened
     from orchestrator.cli.past import everything, page_before
@@ -85,7 +87,8 @@ async def _logs(
         with ctrl_c() as left:
             for event in page.events:
                 show(event)
-            events = found.client().follow(target.session, EqCursor.at(target.head))
+            heard = found.client().follow(target.session, EqCursor.at(target.head))
+            events = with_letters(found, target.head, heard)
             while (event := await left.unless(_next(events))) is not None:
                 show(event)
 

@@ -1,8 +1,8 @@
 """An agent's past, read from its end: as much of it as is shown, however long it is.
 
-Two logs are woven by time, newest first: the agent's own, and of its tree's log the lives of its
-agents, what they ask people, and what was decided. Each is read backwards in stretches, so that what a
-page costs depends on the page. A place between two pages is one number of each.
+Two logs are woven by time, newest first: the agent's own with its mail, and of its tree's log the
+lives of its agents, what they ask people, and what was decided. Each is read backwards in stretches, so
+that what a page costs depends on the page. A place between two pages is one number of each.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import Any
 import orjson
 
 from orchestrator.broker.records import SessionHead
+from orchestrator.cli.letters import letter_in
 from orchestrator.cli.opening import Opened
 from orchestrator.cli.tree_reading import written_ms
 from orchestrator.core.blobs import references, resolve
-from orchestrator.core.entries import EVENT_MSG
+from orchestrator.core.entries import DENDRO, EVENT_MSG, Entry
 from orchestrator.core.stored import decode_entry
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.client import Event
@@ -113,14 +114,22 @@ async def _own(found: Opened, head: SessionHead, before: int, shows: Shows) -> A
         after = max(0, last - stretch)
         entries = [stored async for stored in found.log(head.session, last, after)]
         for stored in reversed(entries):
-            entry, event = decode_entry(stored.payload), None
-            if entry.type == EVENT_MSG and shows(entry.payload):
-                texts = await found.large_texts(head.tree, references(entry.payload))
-                event = Event(entry.id, resolve(dict(entry.payload), texts.get))
-            elif head.agent_id == ROOT and _decides(entry.payload):
-                event = _answered(head, entry.payload)
+            event = await _event_of(found, head, decode_entry(stored.payload), shows)
             yield _Step(written_ms(stored.payload), stored.seq, event)
         last, stretch = after, min(2 * stretch, MOST)
+
+
+async def _event_of(found: Opened, head: SessionHead, entry: Entry, shows: Shows) -> Event | None:
+    """What an entry of the session's own log shows."""
+    if entry.type == EVENT_MSG and shows(entry.payload):
+        texts = await found.large_texts(head.tree, references(entry.payload))
+        return Event(entry.id, resolve(dict(entry.payload), texts.get))
+    if entry.type != DENDRO:
+        return None
+    if head.agent_id == ROOT and _decides(entry.payload):
+        return _answered(head, entry.payload)
+    letter = await letter_in(found, head, entry.payload)
+    return Event("", letter) if letter is not None and shows(letter) else None
 
 
 def _decides(fact: Mapping[str, Any]) -> bool:

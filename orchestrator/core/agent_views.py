@@ -15,6 +15,8 @@ from orchestrator.core.tree import Child, Mail, TreeView
 
 SUMMARY_CHARS = 80
 LABEL_CHARS = 64
+SENT_CHARS = 200
+"""What the writer's log keeps of a letter: a line for whoever reads it."""
 MESSAGE_BYTES = 32 << 10
 """Of a message to an agent."""
 RESULT_BYTES = 60_000

@@ -232,8 +232,15 @@ def mail_taken(keys: list[str]) -> Entry:
     return fact("mail_taken", keys=keys)
 
 
-def watchdog_set(watchdog: Json) -> Entry:
-    return fact("watchdog", watchdog=watchdog)
+def letter_sent(agent_id: int, text: str | None, *, interrupt: bool) -> Json:
+    """A letter as its writer's log tells of it, beside what wrote it; the whole is in the other log."""
+    return {"agent_id": agent_id, "text": text, "interrupt": interrupt}
+
+
+def watchdog_set(watchdog: Json, sent: Json | None = None) -> Entry:
+    """It is armed; `sent` is the letter that it has just written."""
+    told = {} if sent is None else {"sent": sent}
+    return fact("watchdog", watchdog=watchdog, **told)
 
 
 def watchdog_ended(agent_id: int) -> Entry:

@@ -6,6 +6,9 @@ the deadline's timer.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from orchestrator.core import entries as e
 from orchestrator.core.commands import Await
 from orchestrator.core.draft import Draft
@@ -79,7 +82,8 @@ def _something_to_come(state: State, call: Call) -> bool:
     return any(not named or child.agent_id in named for child in state.tree.active_children)
 
 
-def finish(draft: Draft, call: Call, output: str) -> None:
-    """The call is over with this output."""
-    draft.add(e.item(call_output(call.item, output)), e.call_phase(call.call_id, Phase.DONE))
+def finish(draft: Draft, call: Call, output: str, sent: Mapping[str, Any] | None = None) -> None:
+    """The call is over with this output; `sent` is the letter that it wrote, for whoever reads the log."""
+    told = {} if sent is None else {"sent": sent}
+    draft.add(e.item(call_output(call.item, output)), e.call_phase(call.call_id, Phase.DONE, **told))
     settle(draft)

@@ -9,7 +9,7 @@ import orjson
 
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
-from orchestrator.core.agent_views import SUMMARY_CHARS, agent_of, card_of, one_line
+from orchestrator.core.agent_views import SENT_CHARS, SUMMARY_CHARS, agent_of, card_of, one_line
 from orchestrator.core.draft import SLOTS, Draft, Draw, Letter, TreeEvent
 from orchestrator.core.mail_delivery import forget_children, inbox_event, take
 from orchestrator.core.narrowing import Widening
@@ -61,6 +61,7 @@ def _send(draft: Draft, call: Call, asked: c.SendMessage) -> None:
         return
     draft.guard()
     _follow_up(draft, asked, prompt)
+    sent = None
     if prompt or asked.interrupt or asked.label:
         payload: dict[str, Any] = {"prompt": prompt or None}
         if child is not None:
@@ -73,7 +74,8 @@ def _send(draft: Draft, call: Call, asked: c.SendMessage) -> None:
             payload["slot"] = True
         key = f"message:{draft.state.facts.agent_id}:{draft.state.requests}:{call.call_id}"
         post(draft, target, payload, key, interrupt=asked.interrupt)
-    finish(draft, call, _dumps(_described(draft, target)))
+        sent = e.letter_sent(target.agent_id, one_line(prompt, SENT_CHARS), interrupt=asked.interrupt)
+    finish(draft, call, _dumps(_described(draft, target)), sent)
 
 
 def post(draft: Draft, target: c.Target, payload: dict[str, Any], key: str, interrupt: bool = False) -> None:
@@ -144,10 +146,10 @@ def _watchdog(draft: Draft, call: Call, asked: c.SetWatchdog) -> None:
     finish(draft, call, _dumps(result))
 
 
-def _arm(draft: Draft, watchdog: Watchdog) -> None:
+def _arm(draft: Draft, watchdog: Watchdog, sent: e.Json | None = None) -> None:
     due = draft.moment.at_ms + watchdog.interval_ms
     generation = draft.set_timer(watchdog_timer(watchdog.agent_id), due)
-    draft.add(e.watchdog_set({**asdict(watchdog), "generation": generation}))
+    draft.add(e.watchdog_set({**asdict(watchdog), "generation": generation}, sent))
 
 
 def watchdog_fired(draft: Draft, watchdog: Watchdog) -> None:
@@ -155,7 +157,8 @@ def watchdog_fired(draft: Draft, watchdog: Watchdog) -> None:
     target = c.Target(watchdog.agent_id, watchdog.session, "", "")
     payload = {"prompt": watchdog.message, "watchdog": True}
     post(draft, target, payload, f"watchdog:{draft.state.facts.agent_id}:{watchdog.generation}")
-    _arm(draft, watchdog)
+    sent = e.letter_sent(watchdog.agent_id, one_line(watchdog.message, SENT_CHARS), interrupt=False)
+    _arm(draft, watchdog, sent)
 
 
 # ── cancel and prune ──────────────────────────────────────────────────────────────────────────

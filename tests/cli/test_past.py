@@ -81,7 +81,7 @@ class Logs:
         return {}
 
     def head(self, agent_id: int = 0) -> SessionHead:
-        head = SimpleNamespace(session=ID, tree=ID, seq=self.own, agent_id=agent_id)
+        head = SimpleNamespace(session=ID, tree=ID, seq=self.own, agent_id=agent_id, parent=None)
         return cast(SessionHead, head)
 
     async def page(

@@ -73,6 +73,13 @@ def test_person_reads_what_an_agent_did(standing: Grove) -> None:
     assert "the turn was interrupted" in asked
     assert "» Count the test files instead" in asked
 
+    assert "⚡ from agent 0: Count the test files instead" in asked
+    assert "✉ to agent 0: ready\n" in asked
+    root = standing.says("logs", standing.root, "--limit", "0")
+    assert f"⚡ to agent {WAITER}: Count the test files instead" in root
+    assert f"✉ from agent {FAILING} (failing): failed: " in root
+    assert re.search(rf"^✉ from agent {HELLO} \(hello\): ready: hello", root, re.M)
+
     own = standing.agent(WAITER)["session_id"]
     assert standing.says("logs", own) == asked, "an agent is also named by its own session"
     assert len(standing.says("logs", own, "--limit", "3", "--json").splitlines()) == 3
@@ -173,10 +180,15 @@ def test_second_answer_is_told_who_decided(trees: Grove) -> None:
 
 
 def test_person_writes_to_an_agent_that_is_done(trees: Grove) -> None:
-    assert trees.says("send", trees.root, str(TESTS), "Count again.").startswith(f"agent {TESTS} has it")
-    trees.until(TESTS, last="1")
+    with trees.machine.terminal("logs", trees.root, str(TESTS), "--limit", "1", "--follow") as beside:
+        beside.wait_for("✉ to agent 0: ready")
+        sent = trees.says("send", trees.root, str(TESTS), "Count again.")
+        assert sent.startswith(f"agent {TESTS} has it")
+        trees.until(TESTS, last="1")
+        beside.wait_for(r"✉ from \S+@\S+: Count again\.")
+        beside.wait_for("» Count again.")
     read = trees.says("logs", trees.root, str(TESTS))
-    assert "» Count again." in read
+    assert read.index("✉ from ") < read.index("» Count again.")
     assert "$ git ls-files | grep -c test" in read
     code, words = trees.refused("send", trees.root, str(TESTS), " ")
     assert (code, "the text is empty" in words) == (2, True)

@@ -1,0 +1,125 @@
+"""What a log tells of the letters that its agent sent and got, and how a person reads them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from types import SimpleNamespace
+from typing import Any, cast
+
+from orchestrator.broker.follow import EqCursor
+from orchestrator.broker.records import SessionHead, StoredEntry
+from orchestrator.cli.letters import letter_in, letter_text, with_letters
+from orchestrator.cli.opening import Opened
+from orchestrator.core import commands as c
+from orchestrator.core.entries import DENDRO
+from orchestrator.core.stored import decode_entry
+from orchestrator.gateways.client import Event
+from tests.core.grove import Agent, Grove, answers
+
+
+class Logs:
+    """Where the letters of one agent's log are looked for."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self.broker = SimpleNamespace(head=self._parent, read_rollout=self._read)
+
+    async def _parent(self, session: str) -> Any:
+        return SimpleNamespace(agent_id=self._agent.state.facts.ancestors[-1])
+
+    async def _read(self, session: str, after: int, count: int) -> tuple[StoredEntry, ...]:
+        lines = enumerate(self._agent.lines[after : after + count], after + 1)
+        return tuple(StoredEntry(seq, 1, line, b"", b"") for seq, line in lines)
+
+    async def large_texts(self, tree: str, digests: Iterable[str]) -> dict[str, str]:
+        return {digest: self._agent.blobs[digest].decode() for digest in digests}
+
+    @property
+    def opened(self) -> Opened:
+        return cast(Opened, self)
+
+    def head(self, seq: int = 0) -> SessionHead:
+        facts = self._agent.state.facts
+        known = SimpleNamespace(
+            session=facts.session_id, tree=facts.tree_id, seq=seq, parent=facts.parent_session or None
+        )
+        return cast(SessionHead, known)
+
+
+async def letters(agent: Agent) -> list[str]:
+    """The lines that a person reads of an agent's mail."""
+    logs = Logs(agent)
+    facts = [entry.payload for entry in map(decode_entry, agent.lines) if entry.type == DENDRO]
+    found = [await letter_in(logs.opened, logs.head(), fact) for fact in facts]
+    return [letter_text(letter) for letter in found if letter is not None]
+
+
+def a_family() -> tuple[Grove, Agent]:
+    grove = Grove()
+    grove.root.say("do it", "u1")
+    child = grove.root.spawns("count", label="counter")
+    grove.settle()
+    return grove, child
+
+
+async def test_person_reads_a_message_in_both_logs() -> None:
+    grove, child = a_family()
+    grove.root.sends(1, "look\nat the tests   too")
+    grove.root.sends(1, "stop", interrupt=True)
+    grove.settle()
+    assert await letters(grove.root) == ["✉ to agent 1: look at the tests too", "⚡ to agent 1: stop"]
+    assert await letters(child) == ["✉ from agent 0: look at the tests too", "⚡ from agent 0: stop"]
+
+
+async def test_person_reads_what_became_of_an_agent_in_both_logs() -> None:
+    grove, child = a_family()
+    answers(child, "12 tests")
+    grove.settle()
+    assert await letters(child) == ["✉ to agent 0: ready"]
+    assert await letters(grove.root) == ["✉ from agent 1 (counter): ready: 12 tests"]
+
+
+async def test_person_reads_no_letter_that_was_refused() -> None:
+    grove, child = a_family()
+    grove.root.cancels(1)
+    grove.settle()
+    assert "was canceled" in grove.root.sends(1, "go on")
+    assert await letters(child) == ["✉ to agent 0: canceled"]
+    assert await letters(grove.root) == ["✉ from agent 1 (counter): canceled: canceled"]
+
+
+async def test_person_reads_what_a_watchdog_says() -> None:
+    grove, child = a_family()
+    grove.root.asks("w", "subagent_watchdog", c.SetWatchdog(grove.target(1), 30_000, "how far?"))
+    grove.root.fires("watchdog:1")
+    grove.settle()
+    assert await letters(grove.root) == ["✉ to agent 1, by a watchdog: how far?"]
+    assert await letters(child) == ["✉ from a watchdog of agent 0: how far?"]
+
+
+async def test_person_reads_a_line_of_a_long_letter_that_stands_beside_its_log() -> None:
+    grove, child = a_family()
+    grove.root.sends(1, "all " * 20_000)
+    grove.settle()
+    assert child.blobs, "too long for an entry"
+    (sent,), (got,) = await letters(grove.root), await letters(child)
+    assert sent.startswith("✉ to agent 1: all all")
+    assert (len(sent), sent[-1]) == (len("✉ to agent 1: ") + 200, "…")
+    assert got.removeprefix("✉ from agent 0: ") == sent.removeprefix("✉ to agent 1: ")
+
+
+async def test_follower_sees_a_letter_before_what_it_leads_to() -> None:
+    grove, child = a_family()
+    logs, seen = Logs(child), child.seq
+    grove.root.sends(1, "look")
+    grove.settle()
+    reached = EqCursor(9, child.seq, "00000000")
+
+    async def events() -> AsyncIterator[Event]:
+        yield Event("u", {"type": "task_started"}, EqCursor(8, seen, "00000000"))
+        yield Event("u", {"type": "user_message"}, reached)
+        yield Event("u", {"type": "agent_message"}, reached)
+        yield Event("u", {"type": "warning"})
+
+    found = [event.type async for event in with_letters(logs.opened, logs.head(seen), events())]
+    assert found == ["task_started", "agent_mail", "user_message", "agent_message", "warning"]
