@@ -14,7 +14,7 @@ from typing import Any
 from orchestrator.broker import requests
 from orchestrator.broker.admission import Admission
 from orchestrator.broker.commit_requests import check_bounds, commit_call, others_of, shape_of
-from orchestrator.broker.connection import Call
+from orchestrator.broker.connection import Argument, Call
 from orchestrator.broker.errors import (
     BrokerError,
     Corrupt,
@@ -347,18 +347,24 @@ class Broker(Trees, Storage, Admission):
 
     # ── workers ───────────────────────────────────────────────────────────────────────────────
 
-    async def confirmed(self, replicas: int, timeout_s: float) -> bool:
-        """Whether so many replicas have everything that was written before this call; no answer means no.
+    async def confirmed(self, claim: Claim, seq: int, replicas: int, timeout_s: float) -> bool:
+        """Whether so many replicas have the holder's log up to `seq`; no answer means no.
 
         WAIT speaks of the writes of its own connection, and a pool hands out any of them: so it follows
-        a write of its own, which stands behind all the others in the stream that replicas read.
+        a write of its own, which stands behind all the others in the stream that replicas read. And the
+        server may be another than the one that wrote: a replica that was promoted meanwhile, with replicas
+        that lack just what it lacks. So it is asked for the log, too: only its holder can have made it grow.
         """
-        mark = ("HSET", self.keys.topology(), "confirmed", "")
+        rows: list[tuple[Argument, ...]] = [
+            ("SET", self.keys.confirmed(self.keys.shard_of(claim.session)), ""),
+            ("HMGET", self.keys.session(claim.session), "claim", "seq"),
+            ("WAIT", replicas, int(timeout_s * 1000)),
+        ]
         try:
-            _, have = await self._wire.commands([mark, ("WAIT", replicas, int(timeout_s * 1000))])
+            _, (holder, length), have = await self._wire.together(rows)
         except Unavailable:
             return False
-        return int(have) >= replicas
+        return holder == claim.claim_id.encode() and int(length) >= seq and int(have) >= replicas
 
     async def heartbeat(self, worker: str, state: bytes) -> None:
         """Says that the worker lives, and how it is."""

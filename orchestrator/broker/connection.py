@@ -112,7 +112,14 @@ class Wire:
         """Several plain commands in one round trip where the server is one."""
         if len(rows) <= 1 or self.clustered or not isinstance(self._client, Redis):
             return list(await asyncio.gather(*(self.command(*row) for row in rows)))
-        async with self._client.pipeline(transaction=False) as pipe:
+        return await self._piped(rows)
+
+    async def together(self, rows: Sequence[Sequence[Argument]]) -> list[Any]:
+        """Several plain commands on one connection, in their order; in a cluster, all of one slot."""
+        return await self._piped(rows)
+
+    async def _piped(self, rows: Sequence[Sequence[Argument]]) -> list[Any]:
+        async with cast(Redis, self._client).pipeline(transaction=False) as pipe:
             for row in rows:
                 pipe.execute_command(*row)
             try:

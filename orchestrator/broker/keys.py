@@ -4,7 +4,7 @@ Names begin with the prefix (a setting, `dendro:`) and the shard's hash tag, so 
 a tree live in one slot and a script may touch them together.
 
     key                     type    written by                   read by           lives as long as
-    topology                hash    first process; confirmed     every process     the deployment
+    topology                hash    first process                every process     the deployment
     {s}:session:<session>   hash    every script                 all               the session
                                     its fields: below
     {s}:sq:<session>        stream  submit fire commit create    claim, worker     unread entries
@@ -26,6 +26,7 @@ a tree live in one slot and a script may touch them together.
     {s}:clock:<pool>        string  claim                        wakes             the deployment
     {s}:ready:<pool>        stream  wakes                        waiting workers   the last 256 hints
     {s}:timers              zset    commit raise_limits; fire    timers_due        its members
+    {s}:confirmed           string  confirmed                    nobody            the deployment
     {s}:approvals           hash    commit                       approval queue    until decided
     {s}:sessions            zset    create commit                listings          the sessions
     {s0}:workers            hash    heartbeat                    doctor            a day after the last beat
@@ -133,6 +134,10 @@ class Keys:
 
     def timers(self, shard: int) -> str:
         return self.of_shard(shard, "timers")
+
+    def confirmed(self, shard: int) -> str:
+        """Written to have written: replicas that have it have all that was written before."""
+        return self.of_shard(shard, "confirmed")
 
     def approvals(self, shard: int) -> str:
         return self.of_shard(shard, "approvals")

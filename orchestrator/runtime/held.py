@@ -37,8 +37,8 @@ class RunnerConfig:
     """Whether sessions of the pool are due while this worker has no room."""
     adopt: Callable[[Sequence[SessionId]], None] = lambda sessions: None
     """Asks the worker to end what is cancelled and due in pools that nobody may serve."""
-    confirm_effects: Callable[[], Awaitable[bool]] | None = None
-    """Under `effects = wait`: whether replicas have the last commit."""
+    confirm_effects: Callable[[Claim, int], Awaitable[bool]] | None = None
+    """Under `effects = wait`: whether replicas have the log of a claim's session up to an entry."""
 
 
 @dataclass(frozen=True, slots=True)

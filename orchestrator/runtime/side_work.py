@@ -103,7 +103,7 @@ class SideWork:
             self._arrivals.push(refused_call(call, f"not run: {fault}"))
             return
         confirm = self._held.config.confirm_effects
-        if confirm is not None and not await confirm():
+        if confirm is not None and not await confirm(self._claim, self._held.journal.position.seq):
             # A failover could forget that it was begun; then it would run twice.
             why = "not run: replicas did not confirm the decision to run it in time"
             self._arrivals.push(refused_call(call, why))

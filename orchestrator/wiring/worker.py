@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from orchestrator.broker.admission import Limits
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.records import Claim
 from orchestrator.core.settings import Rules
 from orchestrator.model.provider import Provider, ProviderSecrets
 from orchestrator.runtime.archive import Archive
@@ -165,13 +166,13 @@ def _accounting(settings: Settings) -> Accounting:
     return Accounting(prices, model.max_output_tokens)
 
 
-def _confirmation(settings: Settings, broker: Broker) -> Callable[[], Awaitable[bool]] | None:
-    """Under `effects = wait`: whether enough replicas have everything that was committed."""
+def _confirmation(settings: Settings, broker: Broker) -> Callable[[Claim, int], Awaitable[bool]] | None:
+    """Under `effects = wait`: whether enough replicas have a session's log up to an entry."""
     redis = settings.redis
     if redis.effects != "wait":
         return None
 
-    return lambda: broker.confirmed(redis.wait_replicas, redis.wait_timeout_s)
+    return lambda claim, seq: broker.confirmed(claim, seq, redis.wait_replicas, redis.wait_timeout_s)
 
 
 def _renewal(settings: Settings, url: str, keeper: Keeper, report: Report) -> Renewal:

@@ -61,6 +61,9 @@ class DeadlyWire(Wire):
     async def commands(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
         return await self._inner.commands(rows)
 
+    async def together(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
+        return await self._inner.together(rows)
+
     async def wait(self, *args: Any) -> Any:
         return await self._inner.wait(*args)
 

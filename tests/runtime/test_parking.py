@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from orchestrator.broker.records import Claim
 from orchestrator.core.ids import SessionId
 from orchestrator.model.errors import RateLimited, RetryableModelError
 from orchestrator.protocol import ops
@@ -136,7 +137,7 @@ async def test_a_command_is_not_run_where_replicas_do_not_confirm_it(stage: Stag
     session = await stage.session()
     answers = iter([False, True])
 
-    async def confirmed() -> bool:
+    async def confirmed(claim: Claim, seq: int) -> bool:
         return next(answers)
 
     stage.models.will([calls("c1"), ends()], [calls("c2"), ends()])
