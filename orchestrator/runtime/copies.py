@@ -63,6 +63,7 @@ class Copies:
         if not path or not position.state.native:
             self._unexported.clear()
             return
-        file = RolloutFile(Path(path), claim.session, claim.tree)
-        through = await file.bring_up_to(self._held.ports, position.seq, self._unexported)
+        key = self._held.config.chain_key
+        file = RolloutFile(Path(path), claim.session, claim.tree, key.secret if key else b"")
+        through = await file.bring_up_to(self._held.ports, position, self._unexported)
         self._unexported = [entry for entry in self._unexported if entry.seq > through]

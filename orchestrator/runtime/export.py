@@ -5,20 +5,25 @@ before `shutdown_complete` and before `conversation_path` is told. It holds the 
 shapes with our own fields beside them; facts of the one own type are left out, but for
 their place in the chain (`omitted`), so that the file can be verified without Redis. What a
 fork inherited stands in it item by item (`inherited_lines`): the file needs no other.
+
+When Redis has lost the log's end, the file may hold lines of it, and what is in the log now does not
+follow them. So nothing is appended to a line before it is known to be the log's; a file that ends with
+another is written anew.
 """
 
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import orjson
 
-from orchestrator.broker.records import StoredEntry
+from orchestrator.broker.records import LogPlace, StoredEntry
 from orchestrator.core.blobs import REFERENCE, references, resolve
-from orchestrator.core.chain import payload_digest
+from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 from orchestrator.core.entries import DENDRO
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.runtime.full_log import read_all
@@ -31,36 +36,78 @@ _TAIL_BYTES = 1 << 16
 _REFERS = f'"{REFERENCE}"'.encode()
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Which entry a line of the file is of, and the chain's value there."""
+
+    seq: int
+    head: bytes
+
+
+NOTHING = Line(0, GENESIS)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch of a session's log, up to an end of it that its writer knows."""
+
+    end: LogPlace
+    entries: Sequence[StoredEntry] = ()
+
+    def joins(self, line: Line, secret: bytes) -> bool:
+        """Whether it is certain, without a look at the log, that the line is an entry of the same log."""
+        if line.seq == 0 or (line.seq, line.head) == (self.end.seq, self.end.head):
+            return True
+        for entry in self.entries:
+            if entry.seq == line.seq:
+                return entry.chain == line.head
+            if entry.seq == line.seq + 1:
+                digest = payload_digest(entry.salt, entry.payload)
+                return next_chain(line.head, entry.seq, entry.epoch, digest, secret) == entry.chain
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The last line of a file as it was once, and whether the log has such an entry."""
+
+    line: Line
+    true: bool
+
+
 class RolloutFile:
     """One session's file. Whoever has brought the session to rest writes it, under the file's lock."""
 
-    def __init__(self, path: Path, session: SessionId, tree: TreeId) -> None:
+    def __init__(self, path: Path, session: SessionId, tree: TreeId, secret: bytes = b"") -> None:
+        """`secret` keys the chain; a wrong one costs a look at the log, and is no error."""
         self._path = path
         self._session = session
         self._tree = tree
+        self._secret = secret
 
-    async def bring_up_to(self, ports: Ports, seq: int, fresh: Sequence[StoredEntry] = ()) -> int:
-        """Appends what the file lacks up to `seq`; `fresh` saves reading what the caller still has.
+    async def bring_up_to(self, ports: Ports, end: LogPlace, fresh: Sequence[StoredEntry] = ()) -> int:
+        """Appends what the file lacks of the log; `fresh` saves reading what the caller still has of it.
 
         Answers the `seq` of the last line: facts behind it are owed to the line after them.
         """
-        entries = [entry for entry in fresh if entry.seq <= seq]
+        part, judged = Part(end, [entry for entry in fresh if entry.seq <= end.seq]), None
         while True:
-            await self._fetch_texts(ports, entries)
-            through, whole = self._append(entries, seq, ports.texts.get)
+            await self._fetch_texts(ports, part.entries)
+            last, whole = self._append(part, judged, ports.texts.get)
             if whole:
-                return through
+                return last.seq
             try:
-                entries = await self._read(ports, through, seq)
+                judged = await self._judged(ports, last)
+                part = Part(end, await self._read(ports, last.seq if judged.true else 0, end.seq))
             except BrokenArchive as error:
                 # A file with a hole would verify as altered; the session itself goes on without one.
                 log.warning("session %s: its file was not brought up to date: %s", self._session, error)
-                return through
+                return last.seq
 
     def _append(
-        self, entries: Sequence[StoredEntry], seq: int, text_of: Callable[[str], str | None]
-    ) -> tuple[int, bool]:
-        """The file's last `seq`, and whether `entries` were enough to bring it up to date.
+        self, part: Part, judged: Judged | None, text_of: Callable[[str], str | None]
+    ) -> tuple[Line, bool]:
+        """The file's last line, and whether it is up to date now: if not, more must be read for it.
 
         Awaits nothing: under the file's lock the event loop would wait for itself, when this very
         process has claimed the session again and comes here for it.
@@ -68,12 +115,28 @@ class RolloutFile:
         with _opened(self._path) as file:
             # The session may be claimed elsewhere by now: its next holder waits here.
             fcntl.flock(file, fcntl.LOCK_EX)
-            through = last_exported(file)
-            lacking = [entry for entry in entries if entry.seq > through]
-            if through < seq and (not lacking or lacking[0].seq != through + 1):
-                return through, False
+            last = last_line(file)
+            if judged == Judged(last, False):
+                log.warning("session %s: its file held what Redis has lost, and is made anew", self._session)
+                file.truncate(0)
+                last = NOTHING
+            elif judged != Judged(last, True) and not part.joins(last, self._secret):
+                return last, False
+            lacking = [entry for entry in part.entries if entry.seq > last.seq]
+            if last.seq < part.end.seq and (not lacking or lacking[0].seq != last.seq + 1):
+                return last, False
             file.write(b"".join(export_lines(lacking, text_of)))
-            return next((e.seq for e in reversed(lacking) if not is_fact(e)), through), True
+            shown = next((entry for entry in reversed(lacking) if not is_fact(entry)), None)
+            return Line(shown.seq, shown.chain) if shown else last, True
+
+    async def _judged(self, ports: Ports, line: Line) -> Judged:
+        if line.seq == 0:
+            return Judged(line, True)
+        try:
+            (entry,) = await self._read(ports, line.seq - 1, line.seq)
+        except BrokenArchive:
+            return Judged(line, False)
+        return Judged(line, entry.chain == line.head)
 
     async def _fetch_texts(self, ports: Ports, entries: Sequence[StoredEntry]) -> None:
         asked: set[str] = set()
@@ -127,8 +190,8 @@ def blob_hashes(entries: Iterable[StoredEntry]) -> set[str]:
     return {digest for value in mentioning for digest in references(value)}
 
 
-def last_exported(file: BinaryIO) -> int:
-    """The `seq` of the file's last whole line; 0 if it has none.
+def last_line(file: BinaryIO) -> Line:
+    """Which entry the file's last whole line is of; `NOTHING` if it has none.
 
     What a crash tore is cut off, a line or what was inherited before it: the stream still has
     it, and it is written again.
@@ -146,19 +209,23 @@ def last_exported(file: BinaryIO) -> int:
     if start + end < size:
         file.truncate(start + end)
     if not end:
-        return 0
+        return NOTHING
     last = orjson.loads(tail[begin:end])
-    return int(last["seq"]) if "seq" in last else _cut_inherited(file)
+    return _place(last) if "seq" in last else _cut_inherited(file)
 
 
-def _cut_inherited(file: BinaryIO) -> int:
+def _place(line: Mapping[str, Any]) -> Line:
+    return Line(int(line["seq"]), bytes.fromhex(line["chain"]))
+
+
+def _cut_inherited(file: BinaryIO) -> Line:
     """Cuts a run of inherited lines that lacks its end; they stand near the file's beginning."""
     file.seek(0)
-    kept, seq, at = 0, 0, 0
+    kept, last, at = 0, NOTHING, 0
     for line in file:
         at += len(line)
         value = orjson.loads(line)
         if "seq" in value:
-            kept, seq = at, int(value["seq"])
+            kept, last = at, _place(value)
     file.truncate(kept)
-    return seq
+    return last

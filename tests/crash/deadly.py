@@ -12,6 +12,7 @@ from unittest import mock
 
 from orchestrator.broker.connection import Call as ScriptCall
 from orchestrator.broker.connection import Wire
+from orchestrator.broker.records import LogPlace
 from orchestrator.core.commands import Assessment, CallFinished
 from orchestrator.core.state import Call, State
 from orchestrator.model.client import HttpBudget
@@ -126,14 +127,14 @@ class DeadlyFile(export.RolloutFile):
 
     doom: Doom
 
-    async def bring_up_to(self, ports: Ports, seq: int, fresh: Sequence[Any] = ()) -> int:
+    async def bring_up_to(self, ports: Ports, end: LogPlace, fresh: Sequence[Any] = ()) -> int:
         self.doom.at("before:export")
         if self.doom.near("torn:export"):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("ab") as file:
                 file.write(b'{"timestamp":"2026-')
             self.doom.strike()
-        through = await super().bring_up_to(ports, seq, fresh)
+        through = await super().bring_up_to(ports, end, fresh)
         self.doom.at("after:export")
         return through
 

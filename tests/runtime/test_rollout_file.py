@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import orjson
+import pytest
 
 from orchestrator.broker.records import StoredEntry
+from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 from orchestrator.core.entries import forked
 from orchestrator.core.history import user_message
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.inheritance import bequest
-from orchestrator.runtime.export import RolloutFile
+from orchestrator.runtime.export import Line, RolloutFile
 from orchestrator.runtime.ports import Ports
 
 SESSION = SessionId("01a1f821-7090-700a-b0b5-81d1b4589218")
@@ -27,17 +30,35 @@ class Log:
 
     def __init__(self, kinds: str) -> None:
         """`e` is an event, `f` a fact that the file has no line for."""
-        self.entries = [_entry(seq, kind) for seq, kind in enumerate(kinds, 1)]
+        self.entries: list[StoredEntry] = []
+        for kind in kinds:
+            self.add(kind)
         self.reads = 0
         self.texts = self
         self.broker = self
         self.held_back = asyncio.Event()
         self.held_back.set()
 
+    def add(self, kind: str, said: object = None) -> None:
+        """The next entry, chained to the one before; `said` tells two logs apart."""
+        value = {"timestamp": "t", "type": "dendro" if kind == "f" else "event_msg", "payload": said or {}}
+        self.replace(len(self.entries) + 1, value)
+
+    def replace(self, seq: int, value: object) -> None:
+        """Writes the log on from an entry, which is this one now."""
+        del self.entries[seq - 1 :]
+        before = self.entries[-1].chain if self.entries else GENESIS
+        payload = orjson.dumps(value)
+        chain = next_chain(before, seq, 1, payload_digest(b"salt", payload))
+        self.entries.append(StoredEntry(seq, 1, payload, b"salt", chain))
+
     async def read_rollout(self, session: SessionId, after: int, count: int) -> Sequence[StoredEntry]:
         self.reads += 1
         await self.held_back.wait()
         return self.entries[after : after + count]
+
+    async def head(self, session: SessionId) -> Any:
+        return SimpleNamespace(manifest=b"")
 
     async def fetch(self, tree: TreeId, digests: set[str]) -> None:
         assert not digests
@@ -49,16 +70,8 @@ class Log:
         """Brings the file up to `through`; the caller still has the entries from `fresh_from` on."""
         fresh = [] if fresh_from is None else self.entries[fresh_from - 1 :]
         file = RolloutFile(path, SESSION, TreeId(SESSION))
-        return await file.bring_up_to(cast(Ports, self), through, fresh)
-
-
-def _entry(seq: int, kind: str) -> StoredEntry:
-    value: dict[str, Any] = {
-        "timestamp": "t",
-        "type": "dendro" if kind == "f" else "event_msg",
-        "payload": {},
-    }
-    return StoredEntry(seq, 1, orjson.dumps(value), b"salt", b"chain")
+        end = Line(through, self.entries[through - 1].chain)
+        return await file.bring_up_to(cast(Ports, self), end, fresh)
 
 
 def _seqs(path: Path) -> list[int]:
@@ -116,7 +129,8 @@ async def test_what_a_crash_left_of_an_inherited_conversation_is_written_again(t
         "type": "dendro",
         "payload": dict(forked({}, bequest(items, frozenset())[0]).payload),
     }
-    log.entries[2] = StoredEntry(3, 1, orjson.dumps(line), b"salt", b"chain")
+    log.replace(3, line)
+    log.add("e")
     await log.exported(path, 4)
     whole = path.read_bytes().splitlines(keepends=True)
     assert [orjson.loads(line)["payload"] for line in whole[1:-1]] == items
@@ -124,3 +138,34 @@ async def test_what_a_crash_left_of_an_inherited_conversation_is_written_again(t
         path.write_bytes(torn)
         assert await log.exported(path, 4) == 4
         assert path.read_bytes() == b"".join(whole)
+
+
+def _after_the_loss(log: Log, kept: int, added: str) -> Log:
+    """The log as it went on where Redis had lost its end."""
+    other = Log("")
+    other.entries = log.entries[:kept]
+    for kind in added:
+        other.add(kind, {"another": "life"})
+    return other
+
+
+@pytest.mark.parametrize("added", ["", "f", "e", "efe", "efeeee"])
+@pytest.mark.parametrize("at_hand", [False, True])
+async def test_a_file_with_lines_that_redis_has_lost_is_made_anew(
+    tmp_path: Path, added: str, at_hand: bool
+) -> None:
+    log, path = Log("eefee"), tmp_path / "r.jsonl"
+    await log.exported(path, 5)
+    now = _after_the_loss(log, 2, added)
+    through = len(now.entries)
+    last = await now.exported(path, through, fresh_from=3 if at_hand else None)
+    anew = tmp_path / "anew.jsonl"
+    assert last == await now.exported(anew, through)
+    assert path.read_bytes() == anew.read_bytes()
+
+
+async def test_a_late_writer_leaves_what_the_next_holder_has_written(tmp_path: Path) -> None:
+    log, path = Log("eefee"), tmp_path / "r.jsonl"
+    await log.exported(path, 5)
+    assert await log.exported(path, 2, fresh_from=1) == 5
+    assert _seqs(path) == [1, 2, 4, 5]

@@ -85,10 +85,10 @@ async def test_file_of_a_sealed_session_is_written_in_full_or_not_at_all(
     path = tmp_path / "sessions" / "rollout.jsonl"
     file = RolloutFile(path, author.session, TreeId(author.session))
     with caplog.at_level(logging.WARNING, "dendro.runtime"):
-        assert await file.bring_up_to(_ports(storage, archived=False), 60) == 0
+        assert await file.bring_up_to(_ports(storage, archived=False), author.position) == 0
     assert path.read_bytes() == b""
     assert "not brought up to date" in caplog.text
-    assert await file.bring_up_to(_ports(storage, archived=True), 60) == 60
+    assert await file.bring_up_to(_ports(storage, archived=True), author.position) == 60
     assert [orjson.loads(line)["seq"] for line in path.read_bytes().splitlines()] == list(range(1, 61))
 
 
