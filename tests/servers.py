@@ -93,6 +93,15 @@ class RedisServer:
     def start(self) -> None:
         """Starts the server and returns when it serves (not merely listens)."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._process = subprocess.Popen(
+            [str(self.binary), *self._arguments()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            preexec_fn=_end_with_the_tests,
+        )
+        self._await_service()
+
+    def _arguments(self) -> list[str]:
         settings = {
             "dir": str(self.folder),
             "port": str(self.port),
@@ -103,14 +112,7 @@ class RedisServer:
             **({} if self.port else {"unixsocket": str(self.socket)}),
             **self.config,
         }
-        flags = [part for name, value in settings.items() for part in (f"--{name}", value)]
-        self._process = subprocess.Popen(
-            [str(self.binary), *flags],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            preexec_fn=_end_with_the_tests,
-        )
-        self._await_service()
+        return [part for name, value in settings.items() for part in (f"--{name}", value)]
 
     def _await_service(self) -> None:
         deadline = time.monotonic() + _START_S
@@ -165,6 +167,34 @@ class RedisServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@dataclass
+class Sentinel(RedisServer):
+    """A Sentinel that alone decides; it calls the primary that it watches `main`."""
+
+    watched: int = 0
+
+    def _arguments(self) -> list[str]:
+        # It writes into its configuration what it learns, so it needs a file.
+        file = self.folder / "sentinel.conf"
+        lines = [
+            f"port {self.port}",
+            "bind 127.0.0.1",
+            f"dir {self.folder}",
+            f"logfile {self.folder / 'redis.log'}",
+            f"sentinel monitor main 127.0.0.1 {self.watched} 1",
+            "sentinel down-after-milliseconds main 500",
+            "sentinel failover-timeout main 2000",
+        ]
+        file.write_text("\n".join(lines))
+        return [str(file), "--sentinel"]
+
+
+def start_sentinel(folder: Path, watched: int) -> Sentinel:
+    """A Sentinel over the primary at a port; to be used as `start_redis` is."""
+    (port,) = free_ports(1)
+    return Sentinel(folder, required(debian_redis(), "redis-server"), {}, port, watched=watched)
 
 
 def start_redis(

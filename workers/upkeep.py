@@ -28,10 +28,11 @@ import orjson
 import uvloop
 from arq.connections import ArqRedis
 from redis import exceptions as foreign
-from redis.asyncio import ConnectionPool
 
+from orchestrator.broker.connection import WireConfig, pool
 from orchestrator.broker.errors import Unavailable
 from orchestrator.broker.records import SessionHead
+from orchestrator.broker.sockets import Era
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.runtime.archive import Archive
 from orchestrator.runtime.reaping import GRACE_MS, trees_to_look_after
@@ -51,6 +52,8 @@ MAX_LISTED = 100_000
 MAX_JOBS = 4
 JOB_TIMEOUT_S = 300
 RECONNECT_S = 2.0
+REPLY_S = 5.0
+"""The queue's server answers at once or is gone: nothing that a job runner asks it may block."""
 
 Context = dict[str, Any]
 """What arq hands to every job; `upkeep` in it is ours."""
@@ -207,7 +210,7 @@ def worker_settings(upkeep: Upkeep, queue: ArqRedis) -> dict[str, Any]:
 def upkeep_queue(url: str, prefix: str) -> ArqRedis:
     """The queue of one deployment. Its jobs are JSON: what is read from a queue must not be code."""
     return ArqRedis(
-        pool_or_conn=ConnectionPool.from_url(url),
+        pool_or_conn=pool(WireConfig(url), Era(), REPLY_S),
         job_serializer=_serialize,
         job_deserializer=orjson.loads,
         default_queue_name=f"{prefix}upkeep",

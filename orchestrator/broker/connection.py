@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-import hiredis
 from redis import exceptions as foreign
-from redis.asyncio import Connection, Redis, RedisCluster, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio import ConnectionPool, Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from orchestrator.broker.errors import BrokerError, Misconfigured, OutOfMemory, Unavailable
 from orchestrator.broker.scripts import Script
+from orchestrator.broker.sockets import Era, connection_pool
 
 Argument = str | bytes | int
 _NOT_NOW = frozenset(
@@ -35,6 +35,7 @@ _NOT_NOW = frozenset(
         "NOREPLICAS",
         "MISCONF",
         "UNKILLABLE",
+        "UNBLOCKED",
     }
 )
 _CODES = re.compile(
@@ -151,94 +152,65 @@ class WireConfig:
     """A server that is silent longer is unavailable; a lease must survive one such silence."""
 
 
-class _Lean:
-    """What the library does in Python for every command of every connection, done cheaper.
-
-    A commit has a hundred arguments, and packing them cost more than all else that the client does. And
-    before each command the library reads with a deadline of zero, which takes a turn of the event loop, to
-    see whether the server has hung up; the loop has noted that long before, if it has happened.
-    """
-
-    _reader: asyncio.StreamReader | None
-    socket_timeout: float | None
-
-    def pack_command(self, *args: Any) -> list[bytes]:
-        # The library's own habit: `SCRIPT LOAD` is two words on the wire.
-        return [hiredis.pack_command((*args[0].split(), *args[1:]))]
-
-    async def can_read_destructive(self) -> bool:
-        if self._reader is None or self._reader.at_eof():
-            raise foreign.ConnectionError("the server closed the connection")
-        return False
-
-    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        # The library's own deadline is `asyncio.wait_for`, which up to Python 3.11 forgets a cancellation
-        # that meets the end of what it waits for: whoever was told to stop would go on for ever.
-        deadline_s, self.socket_timeout = self.socket_timeout, None
-        try:
-            async with asyncio.timeout(deadline_s):
-                await super().send_packed_command(command, check_health)  # type: ignore[misc]
-        except TimeoutError:
-            raise foreign.TimeoutError("the server takes no more commands") from None
-        finally:
-            self.socket_timeout = deadline_s
-
-
-class _LeanTcp(_Lean, Connection):
-    pass
-
-
-class _LeanTls(_Lean, SSLConnection):
-    pass
-
-
-class _LeanUnix(_Lean, UnixDomainSocketConnection):
-    pass
-
-
-_LEAN: Mapping[type, type] = {
-    Connection: _LeanTcp,
-    SSLConnection: _LeanTls,
-    UnixDomainSocketConnection: _LeanUnix,
-}
-
-
 def connect(config: WireConfig) -> Wire:
     """Builds the clients; the first command opens the first connection. Raises `Misconfigured`."""
-    try:
-        client, waiting = _client(config, config.reply_timeout_s), _client(config, None)
-    except ValueError:
-        # What was wrong is not repeated: it may hold a part of the password.
-        raise Misconfigured(
-            "redis.url names no server; try redis://host:6379/0, rediss://… for TLS, or unix:///path"
-        ) from None
+    era = Era()
+    client, waiting = _client(config, era, config.reply_timeout_s), _client(config, era, None)
     return Wire(client, waiting, clustered=config.clustered)
 
 
-def _client(config: WireConfig, reply_timeout_s: float | None) -> Commands:
-    options: dict[str, Any] = {
+def _client(config: WireConfig, era: Era, reply_timeout_s: float | None) -> Commands:
+    if config.clustered:
+        return _cluster(config, reply_timeout_s)
+    return cast(Commands, Redis.from_pool(pool(config, era, reply_timeout_s)))
+
+
+def pool(config: WireConfig, era: Era, reply_timeout_s: float | None) -> ConnectionPool:
+    """Connections to the one server that the URL leads to; raises `Misconfigured`."""
+    try:
+        return connection_pool(config.url, era, _options(config, reply_timeout_s))
+    except ValueError:
+        raise _no_server() from None
+
+
+def _cluster(config: WireConfig, reply_timeout_s: float | None) -> Commands:
+    try:
+        cluster: Commands = RedisCluster.from_url(
+            config.url,
+            cluster_error_retry_attempts=0,
+            connection_error_retry_attempts=0,
+            **_options(config, reply_timeout_s),
+        )
+    except ValueError:
+        raise _no_server() from None
+    return cluster
+
+
+def _options(config: WireConfig, reply_timeout_s: float | None) -> dict[str, Any]:
+    return {
         "decode_responses": False,
         "protocol": 2,
         "socket_connect_timeout": config.connect_timeout_s,
         "socket_timeout": reply_timeout_s,
         "retry": Retry(NoBackoff(), 0),
     }
-    if config.clustered:
-        cluster: Commands = RedisCluster.from_url(
-            config.url, cluster_error_retry_attempts=0, connection_error_retry_attempts=0, **options
-        )
-        return cluster
-    single = Redis.from_url(config.url, **options)
-    pool = single.connection_pool
-    pool.connection_class = _LEAN[pool.connection_class]
-    return cast(Commands, single)
+
+
+def _no_server() -> Misconfigured:
+    # What was wrong is not repeated: it may hold a part of the password.
+    return Misconfigured(
+        "redis.url names no server; try redis://host:6379/0, rediss://… for TLS, unix:///path, "
+        "or redis+sentinel://host,host,host/name/0"
+    )
 
 
 def mapped(error: Exception) -> Exception:
     """The error of ours that says what a caller can do about a foreign one."""
     if isinstance(error, BrokerError):
         return error
-    if isinstance(error, foreign.ConnectionError) and isinstance(error.__cause__, foreign.RedisError):
+    if isinstance(error, foreign.ConnectionError) and isinstance(
+        error.__cause__, foreign.RedisError | BrokerError
+    ):
         # The library hides what refused it while connecting inside a ConnectionError.
         return mapped(error.__cause__)
     if isinstance(

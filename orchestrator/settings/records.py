@@ -58,8 +58,9 @@ class RedisSettings:
     """Redis: where the SQ, the EQ and every rollout live."""
 
     url: str | None = setting(None, "redis.url", hidden=True, shown_default="a private server of this user")
-    """Server of the deployment: `redis://`, `rediss://` (TLS) or `unix://`. Without it, `dendro` starts a
-    private server under its home folder and shares it among all `dendro` processes of this user."""
+    """Server of the deployment: `redis://`, `rediss://` (TLS), `unix://`, or `redis+sentinel://host,host/name/0`
+    for the primary that Sentinels name. Without it, `dendro` starts a private server under its home folder
+    and shares it among all `dendro` processes of this user."""
 
     cluster: bool = setting(False, "redis.cluster")
     """Whether `url` names a node of a Redis cluster. The upkeep queue then needs a server of its own."""

@@ -63,6 +63,26 @@ class Options:
     """Whether the sessions make agents."""
 
 
+@dataclass(frozen=True, slots=True)
+class Play:
+    """What a stage is prepared for."""
+
+    seed: int
+    sessions: int
+    trees: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """Where a stage stands: an empty folder, a server, the URL by which the deployment finds it."""
+
+    folder: Path
+    redis: RedisServer
+    url: str
+    environ: Mapping[str, str] = field(default_factory=dict)
+    """More settings of the workers and of the deployment."""
+
+
 @dataclass
 class Account:
     """What happened in a run."""
@@ -118,23 +138,32 @@ class Theatre:
 async def theatre(
     seed: int, config: dict[str, str] | None = None, sessions: int = 10, trees: bool = False
 ) -> AsyncIterator[Theatre]:
-    """Everything but workers."""
+    """Everything but workers, on a server of its own."""
+    durable = {"appendonly": "yes", "appendfsync": "everysec"}
+    with tempfile.TemporaryDirectory(prefix="dendro-crash-") as folder:
+        place = Path(folder)
+        with start_redis(place / "redis", config={**durable, **(config or {})}) as redis:
+            house = House(place, redis, redis.url)
+            async with staged(house, Play(seed, sessions, trees)) as stage:
+                yield stage
+
+
+@asynccontextmanager
+async def staged(house: House, play: Play) -> AsyncIterator[Theatre]:
+    """Everything but workers, on the servers of a house."""
+    folder, workspace, home = house.folder, house.folder / "workspace", house.folder / "home"
+    workspace.mkdir()
+    home.mkdir()
+    ledger = Mind(workspace) if play.trees else Ledger(workspace)
     async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dendro-crash-")))
-        workspace, home = folder / "workspace", folder / "home"
-        workspace.mkdir()
-        home.mkdir()
-        durable = {"appendonly": "yes", "appendfsync": "everysec"}
-        redis = stack.enter_context(start_redis(folder / "redis", config={**durable, **(config or {})}))
-        ledger = Mind(workspace) if trees else Ledger(workspace)
         stub = await stack.enter_async_context(running(StubConfig(ledger, pace=Pace(delta_delay_ms=4))))
-        environ = settings_environ(home, redis.url, stub.base_url, POOL)
+        environ = {**settings_environ(home, house.url, stub.base_url, POOL), **house.environ}
         settings = load_settings(SettingsSources(workspace, environ))
-        opened = await stack.enter_async_context(deployment(settings, redis.url))
+        opened = await stack.enter_async_context(deployment(settings, house.url))
         nursery = await stack.enter_async_context(Nursery.open(workspace, environ, folder / "workers.log"))
-        people = [await _person(opened, folder, seed, number, trees) for number in range(sessions)]
+        people = [await _person(opened, folder, play, number) for number in range(play.sessions)]
         await stack.enter_async_context(_nobody_left_at_work())
-        yield Theatre(redis, opened, nursery, ledger, people)
+        yield Theatre(house.redis, opened, nursery, ledger, people)
 
 
 @asynccontextmanager
@@ -154,8 +183,8 @@ async def _nobody_left_at_work() -> AsyncIterator[None]:
         await asyncio.gather(*left, return_exceptions=True)
 
 
-async def _person(opened: Deployment, folder: Path, seed: int, number: int, trees: bool) -> Person:
-    random, character = Random(f"{seed}/{number}"), CAST[number % len(CAST)]
+async def _person(opened: Deployment, folder: Path, play: Play, number: int) -> Person:
+    random, character, trees = Random(f"{play.seed}/{number}"), CAST[number % len(CAST)], play.trees
     ports = ClientPorts(opened.broker, opened.texts, secrets.token_bytes)
     client = Client(ports, f"person-{number}", f"person {number}")
     at_ms = int(time.time() * 1000)
@@ -326,4 +355,16 @@ def session_of(stage: Theatre, number: int = 0) -> SessionId:
     return stage.people[number].session
 
 
-__all__ = ["Account", "Options", "Point", "Theatre", "crash", "rested", "session_of", "theatre"]
+__all__ = [
+    "Account",
+    "House",
+    "Options",
+    "Play",
+    "Point",
+    "Theatre",
+    "crash",
+    "rested",
+    "session_of",
+    "staged",
+    "theatre",
+]

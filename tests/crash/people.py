@@ -68,6 +68,7 @@ class Person:
     decided: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     """(session, call id) → the decisions that were given, one for each time that it was asked."""
     events: list[Event] = field(default_factory=list)
+    _said: list[Submission] = field(default_factory=list)
     _open: set[str] = field(default_factory=set)
     _settled: asyncio.Condition = field(default_factory=asyncio.Condition)
     _number: int = 0
@@ -105,7 +106,15 @@ class Person:
         id = f"in-{self._number}-{len(self.acknowledged)}"
         self._open.add(id)
         op = ops.UserInput(items=cast(Any, ({"type": "text", "text": text},)))
+        self._said.append(Submission(id, op))
         await self._submit(id, op)
+
+    async def say_again(self) -> list[str]:
+        """Sends all that was ever said once more, under the same ids; answers which of it was lost."""
+        answers = [(said.id, await self.client.submit(self.session, said)) for said in self._said]
+        lost = [id for id, answer in answers if not answer.duplicate]
+        self._open.update(lost)
+        return lost
 
     async def _submit(self, id: str, op: Any) -> None:
         submission = Submission(id, op)

@@ -1,0 +1,164 @@
+"""Single connections to a server: how one is made, used cheaply, and given up when it leads to the wrong one.
+
+Knows no scripts and maps no errors; what is raised is the client library's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import hiredis
+from redis import exceptions as foreign
+from redis.asyncio import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
+
+from orchestrator.broker.sentinels import Primary, SentinelUrl
+
+_DEMOTED = re.compile(r"\b(READONLY|UNBLOCKED|MASTERDOWN)\b")
+
+
+@dataclass(slots=True)
+class Era:
+    """How often a client has found that its connections lead to what is no primary any more."""
+
+    number: int = 0
+
+
+class _Lean:
+    """What the library does in Python for every command of every connection, done cheaper.
+
+    A commit has a hundred arguments, and packing them cost more than all else that the client does. And
+    before each command the library reads with a deadline of zero, which takes a turn of the event loop, to
+    see whether the server has hung up; the loop has noted that long before, if it has happened.
+    """
+
+    _reader: asyncio.StreamReader | None
+    socket_timeout: float | None
+
+    def __init__(self, *, era: Era, **options: Any) -> None:
+        super().__init__(**options)
+        self._era = era
+        self._made_in = era.number
+
+    async def on_connect(self) -> None:
+        self._made_in = self._era.number
+        await super().on_connect()  # type: ignore[misc]
+
+    def pack_command(self, *args: Any) -> list[bytes]:
+        # The library's own habit: `SCRIPT LOAD` is two words on the wire.
+        return [hiredis.pack_command((*args[0].split(), *args[1:]))]
+
+    async def can_read_destructive(self) -> bool:
+        if self._reader is None or self._reader.at_eof():
+            raise foreign.ConnectionError("the server closed the connection")
+        if self._made_in != self._era.number:
+            raise foreign.ConnectionError("the server is no primary any more")
+        return False
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        # The library's own deadline is `asyncio.wait_for`, which up to Python 3.11 forgets a cancellation
+        # that meets the end of what it waits for: whoever was told to stop would go on for ever.
+        deadline_s, self.socket_timeout = self.socket_timeout, None
+        try:
+            async with asyncio.timeout(deadline_s):
+                await super().send_packed_command(command, check_health)  # type: ignore[misc]
+        except TimeoutError:
+            raise foreign.TimeoutError("the server takes no more commands") from None
+        finally:
+            self.socket_timeout = deadline_s
+
+    async def read_response(self, *args: Any, **options: Any) -> Any:
+        try:
+            return await super().read_response(*args, **options)  # type: ignore[misc]
+        except foreign.ResponseError as error:
+            if _says_demoted(error):
+                await self._leave()
+            raise
+
+    async def _leave(self) -> None:
+        """A primary that was demoted keeps its connections, and answers reads with what it still hears.
+
+        So all of them end, each when it is to be used next. New ones ask their way again, through the name
+        service or the Sentinels.
+        """
+        if self._made_in == self._era.number:
+            self._era.number += 1
+        await self.disconnect(nowait=True)  # type: ignore[attr-defined]
+
+
+class _LeanTcp(_Lean, Connection):
+    pass
+
+
+class _LeanTls(_Lean, SSLConnection):
+    pass
+
+
+class _LeanUnix(_Lean, UnixDomainSocketConnection):
+    pass
+
+
+_LEAN: Mapping[type, type] = {
+    Connection: _LeanTcp,
+    SSLConnection: _LeanTls,
+    UnixDomainSocketConnection: _LeanUnix,
+}
+
+
+class _Led(_Lean):
+    """Asks the Sentinels before it connects, and the server itself whether it is what they say."""
+
+    host: str
+    port: int
+
+    def __init__(self, *, primary: Primary, **options: Any) -> None:
+        super().__init__(**options)
+        self._primary = primary
+
+    async def _connect(self) -> None:
+        self.host, self.port = await self._primary.address()
+        try:
+            await super()._connect()  # type: ignore[misc]
+        except (OSError, TimeoutError):
+            self._primary.doubt()
+            raise
+
+    async def on_connect(self) -> None:
+        await super().on_connect()
+        # HELLO tells the role too, and unlike ROLE it is open to everybody who may connect.
+        await self.send_command("HELLO")  # type: ignore[attr-defined]
+        said = await self.read_response()
+        if dict(zip(said[::2], said[1::2], strict=True))[b"role"] != b"master":
+            self._primary.doubt()
+            raise foreign.ReadOnlyError(f"{self.host}:{self.port} is no primary, the Sentinels say it is")
+
+
+class _LedTcp(_Led, Connection):
+    pass
+
+
+class _LedTls(_Led, SSLConnection):
+    pass
+
+
+_LED: Mapping[type, type] = {Connection: _LedTcp, SSLConnection: _LedTls}
+
+
+def _says_demoted(error: foreign.ResponseError) -> bool:
+    """Whether a server says that it is a replica now; 6.2 wraps that in a sentence about the script."""
+    return isinstance(error, foreign.ReadOnlyError) or bool(_DEMOTED.search(str(error)))
+
+
+def connection_pool(url: str, era: Era, options: Mapping[str, Any]) -> ConnectionPool:
+    """A pool to whatever the URL names; raises ValueError for one that names nothing. Opens no connection."""
+    watched = SentinelUrl.parse(url)
+    pool = ConnectionPool.from_url(watched.server if watched else url, era=era, **options)
+    if watched is None:
+        pool.connection_class = _LEAN[pool.connection_class]
+    else:
+        pool.connection_class = _LED[pool.connection_class]
+        pool.connection_kwargs["primary"] = Primary(watched, options["socket_connect_timeout"])
+    return pool
