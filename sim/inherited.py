@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -11,13 +10,14 @@ import zstandard
 
 from orchestrator.broker.keys import Keys
 from orchestrator.core.blobs import is_reference
+from orchestrator.core.frozen import record
 from orchestrator.core.history import OUTPUT_KINDS, Item, Log, for_model
 from sim.double import Double
 
 FORK = "subagent_fork"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Place:
     """A log behind one of its entries."""
 

@@ -22,6 +22,7 @@ from redis.backoff import NoBackoff
 from orchestrator.broker.errors import BrokerError, Misconfigured, OutOfMemory, Unavailable
 from orchestrator.broker.scripts import Script
 from orchestrator.broker.sockets import Era, connection_pool
+from orchestrator.core.frozen import record
 
 Argument = str | bytes | int
 _NOT_NOW = frozenset(
@@ -51,7 +52,7 @@ class Commands(Protocol):
     async def aclose(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Call:
     """One run of a script."""
 

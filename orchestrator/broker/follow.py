@@ -16,6 +16,7 @@ from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import SessionHead, StoredEntry, StoredEvent
 from orchestrator.core.chain import GENESIS
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 
 _PAGE = 500
@@ -26,7 +27,7 @@ def hash8_of(chain: bytes) -> str:
     return chain[:4].hex()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EqCursor:
     """A place in a session's events that a client can keep and come back with."""
 
@@ -55,7 +56,7 @@ class EqCursor:
 BEGINNING = EqCursor(0, 0, hash8_of(GENESIS))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Followed:
     """One event, and the cursor that comes back after it."""
 

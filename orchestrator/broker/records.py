@@ -20,6 +20,7 @@ from orchestrator.broker.tree_records import (
     Settlement,
     TreeEvent,
 )
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.snapshot import CORE_VERSION
 
@@ -63,7 +64,7 @@ class Claim:
     pool: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SqEntry:
     """Something that a session must react to, in the order of arrival."""
 
@@ -81,7 +82,7 @@ class SqEntry:
     interrupt: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Claimed:
     """All that a worker needs to know to load the session and go on."""
 
@@ -100,7 +101,7 @@ class Claimed:
     """Who of the shard could be claimed next; None if nobody."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NewEntry:
     """A rollout entry to append; its seq follows from its place."""
 
@@ -109,7 +110,7 @@ class NewEntry:
     chain: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NewEvent:
     """An event for the EQ, and the rollout entry that it belongs to."""
 
@@ -217,7 +218,7 @@ class OpenApproval:
     opened_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CommitRequest:
     """Everything that one step of a session does. Equal requests are equal commits: see `commit_id`."""
 
@@ -254,7 +255,7 @@ class CommitRequest:
     release: Release = "keep"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Committed:
     """The step is visible, whole. `released` answers `release`: a park may have met a new entry."""
 
@@ -342,7 +343,7 @@ class Fired:
     sq_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StoredEntry:
     """A rollout entry as Redis keeps it."""
 
@@ -353,7 +354,7 @@ class StoredEntry:
     chain: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StoredEvent:
     """An EQ entry: number, payload, and the rollout entry it belongs to."""
 

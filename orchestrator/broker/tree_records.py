@@ -27,6 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 
 BudgetKind = Literal["tokens", "cost", "requests", "wall"]
@@ -45,7 +46,7 @@ class Draw:
     limit: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TreeEvent:
     """An entry of the tree log, which its targets' event queues get as well, all under one order."""
 
@@ -112,7 +113,7 @@ class BudgetWait:
     timer: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Account:
     """One budget of a tree. `wall` is in milliseconds, and only passes."""
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from orchestrator.core.frozen import record
 from orchestrator.core.settings import Rules
 from orchestrator.protocol.ops import Op
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Moment:
     """When and under which claim a command is decided, and by whose rules."""
 

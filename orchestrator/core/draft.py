@@ -10,6 +10,7 @@ from orchestrator.core import entries as e
 from orchestrator.core.commands import Moment
 from orchestrator.core.entries import Entry
 from orchestrator.core.evolve import evolve
+from orchestrator.core.frozen import record
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State, Task
 
@@ -27,7 +28,7 @@ STANDING_TIMERS: Mapping[str, int] = {REAP_TIMER: REAP_MS, REAP_BELOW_TIMER: REA
 before it has read why, and somebody has to hear of them then."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Timer:
     """A deadline that becomes an SQ entry when it has passed, unless it was cleared or set anew."""
 
@@ -44,7 +45,7 @@ class OpenApproval:
     request: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Letter:
     """What one session of a tree tells another, in the commit that makes it true."""
 
@@ -65,7 +66,7 @@ class Letter:
 COUNTED = frozenset({"message", "completion"})
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TreeEvent:
     """An event for the tree log, and for the event queues of `targets`."""
 
@@ -102,7 +103,7 @@ class Draw:
     limit: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TreePart:
     """What a decision means for other sessions, and for the tree's accounts."""
 
@@ -120,7 +121,7 @@ class TreePart:
     """The session waits for room in the tree's budget."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Decision:
     """What one commit makes visible at once. Each `event_msg` entry is an event on the EQ too."""
 

@@ -9,10 +9,11 @@ below are their catalogue. `evolve` reads nothing else.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
+
+from orchestrator.core.frozen import record
 
 Json = dict[str, Any]
 
@@ -24,7 +25,7 @@ EVENT_MSG = "event_msg"
 DENDRO = "dendro"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Entry:
     """One line of the rollout, before it has a `seq`."""
 

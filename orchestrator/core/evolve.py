@@ -12,8 +12,8 @@ from typing import Any
 from orchestrator.core import entries as e
 from orchestrator.core.compaction import compacted_history
 from orchestrator.core.entries import Entry
+from orchestrator.core.frozen import replace
 from orchestrator.core.history import CALL_KINDS, INHERITED, Log, message_text
-from orchestrator.core.replacing import replace
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import (
     ANSWERS_KEPT,

@@ -9,8 +9,9 @@ the log itself is never rewritten.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+from orchestrator.core.frozen import record
 
 Item = Mapping[str, Any]
 """A ResponseItem as JSON; unknown kinds are kept whole."""
@@ -27,7 +28,7 @@ ABORTED = "aborted"
 _MODEL = "assistant"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Log(Generic[T]):
     """An immutable sequence with cheap append: full chunks are shared, the tail is copied."""
 

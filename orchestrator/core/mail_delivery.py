@@ -16,8 +16,8 @@ import orjson
 from orchestrator.core import entries as e
 from orchestrator.core.agent_views import awaited, child_summary
 from orchestrator.core.draft import Draft, TreeEvent
+from orchestrator.core.frozen import replace
 from orchestrator.core.history import call_output, user_message
-from orchestrator.core.replacing import replace
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import State
 from orchestrator.core.tree import Child, Mail

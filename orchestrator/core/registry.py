@@ -19,7 +19,7 @@ import orjson
 
 from orchestrator.core.agent_views import summary_of
 from orchestrator.core.draft import SLOTS, SPAWNED
-from orchestrator.core.replacing import replace
+from orchestrator.core.frozen import replace
 from orchestrator.core.settings import TreeRules
 from orchestrator.core.tree import ACTIVE
 

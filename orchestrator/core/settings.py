@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-from orchestrator.core.replacing import replace
+from orchestrator.core.frozen import record, replace
 from orchestrator.core.tokens import context_window
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TurnSettings:
     """The protocol's turn context; policies are kept in their wire form (sandbox tag `mode`)."""
 
@@ -41,7 +41,8 @@ class TurnSettings:
 
     def changed(self, changes: Mapping[str, Any]) -> TurnSettings:
         """With the fields named in `changes`; a new model forgets a window set for the old one."""
-        known = {name: value for name, value in changes.items() if name in self.__slots__}
+        names = {spec.name for spec in fields(self)}
+        known = {name: value for name, value in changes.items() if name in names}
         if "model" in known and known["model"] != self.model:
             known.setdefault("window", None)
         return replace(self, **known)
@@ -105,7 +106,7 @@ class WorkspaceMark:
     id: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SessionFacts:
     """What is fixed when a session is made."""
 

@@ -27,8 +27,8 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any
 
+from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Item, Log
-from orchestrator.core.replacing import replace
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.core.tree import TreeView
@@ -57,7 +57,7 @@ class IllegalTransition(ValueError):
     """A call was asked to move to a phase that its own does not lead to."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Call:
     """A tool call of the current turn."""
 
@@ -171,7 +171,7 @@ class Calls:
         return made
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Request:
     """A model request that was begun and has not ended."""
 
@@ -182,7 +182,7 @@ class Request:
     """Length of the history that it carries."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Response:
     """A completed response that its provider may have kept, and what it covers of the history.
 
@@ -197,7 +197,7 @@ class Response:
     length: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Task:
     """A session's work on one user turn."""
 

@@ -7,14 +7,13 @@ them in the stream, and are woven in only when a line is exported.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from orchestrator.core.blobs import INLINE_BYTES, externalise
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, timestamp
-from orchestrator.core.replacing import replace
+from orchestrator.core.frozen import record, replace
 
 LINE_BYTES = 128 << 10
 """What a line says in many parts, each short enough to stay, goes to `blobs` where it is more than this: a
@@ -23,7 +22,7 @@ SHORT_BYTES = 256
 """A part that stays in a line of very many."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Encoded:
     """An entry ready to be committed: `entry` is what a fold of the stored bytes will see."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import fields
 from typing import Any
+
+from orchestrator.core.frozen import record
 
 BASELINE_TOKENS = 12_000
 """Tokens that every request spends on instructions and tools (the September 2025 specification)."""
@@ -21,7 +23,7 @@ def context_window(model: str, configured: int | None = None) -> int | None:
     return next((window for prefix, window in _WINDOWS if model.startswith(prefix)), None)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Usage:
     """Tokens of one response, or the sum over a session."""
 
@@ -34,13 +36,13 @@ class Usage:
     @classmethod
     def of(cls, wire: Mapping[str, Any]) -> Usage:
         """From the wire's TokenUsage; absent counts are zero."""
-        return cls(**{name: int(wire.get(name) or 0) for name in cls.__slots__})
+        return cls(*[int(wire.get(name) or 0) for name in _COUNTS])
 
     def plus(self, other: Usage) -> Usage:
-        return Usage(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+        return Usage(*[getattr(self, name) + getattr(other, name) for name in _COUNTS])
 
     def wire(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {name: getattr(self, name) for name in _COUNTS}
 
     @property
     def blended_total(self) -> int:
@@ -48,7 +50,10 @@ class Usage:
         return self.input_tokens - self.cached_input_tokens + self.output_tokens
 
 
-@dataclass(frozen=True, slots=True)
+_COUNTS = tuple(spec.name for spec in fields(Usage))
+
+
+@record
 class TokenInfo:
     """The session's sum and the last response's share of it."""
 

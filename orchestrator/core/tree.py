@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.core.replacing import replace
+from orchestrator.core.frozen import replace
 
 ROOT = 0
 ACTIVE = frozenset({"queued", "running"})

@@ -40,6 +40,7 @@ from orchestrator.core.birth import Birth, first_entries
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.chain import GENESIS, SALT_BYTES, ChainKey, next_chain, payload_digest
 from orchestrator.core.entries import EVENT_MSG
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import first_limits
 from orchestrator.core.stored import decode_entry, encode_entry, encode_event
@@ -69,7 +70,7 @@ class ClientPorts:
     """Brings an archived session back; without it, submitting to one is refused."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Event:
     """An event as a client reads it: large texts are put back in."""
 

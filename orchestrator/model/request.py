@@ -7,14 +7,15 @@ provider; `store` and `previous_response_id` are for a caller who knows that it 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from orchestrator.core.frozen import record
 
 Item = Mapping[str, Any]
 """A ResponseItem on the wire."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Prompt:
     """Everything that one model request says."""
 

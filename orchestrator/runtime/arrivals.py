@@ -13,8 +13,8 @@ from collections import deque
 from orchestrator.broker.records import START, SqEntry
 from orchestrator.core import commands as c
 from orchestrator.core.draft import REAP_BELOW_TIMER, REAP_TIMER, Decision
+from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
-from orchestrator.core.replacing import replace
 from orchestrator.protocol.ops import CancelAgent, ExecApproval, MessageAgent, PatchApproval
 from orchestrator.runtime.held import Held
 from orchestrator.runtime.intake import command_of, with_images

@@ -19,13 +19,14 @@ from orchestrator.core.chain import SALT_BYTES, ChainKey, next_chain, payload_di
 from orchestrator.core.draft import Decision, TreePart
 from orchestrator.core.entries import DENDRO, EVENT_MSG
 from orchestrator.core.evolve import evolve
+from orchestrator.core.frozen import record
 from orchestrator.core.state import State
 from orchestrator.core.stored import Encoded, encode_entry, encode_event
 from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.tree_step import TreeSite, TreeStep
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Position:
     """A session's state and where in the log it was folded up to."""
 

@@ -18,8 +18,8 @@ from orchestrator.broker.records import Claimed, Committed, Fenced, Refused, Rel
 from orchestrator.core import commands as c
 from orchestrator.core.decide import IllegalCommand, decide
 from orchestrator.core.draft import Decision
+from orchestrator.core.frozen import replace
 from orchestrator.core.outstanding import AssessCall, CloseCalls, OweRequest, TellChildren, Work, outstanding
-from orchestrator.core.replacing import replace
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import State
 from orchestrator.runtime.arrivals import Arrivals

@@ -1,0 +1,95 @@
+"""Frozen records, made and changed at the price of ordinary ones.
+
+`dataclasses` fills a frozen record through `object.__setattr__`, a call a field, which makes it four times as
+dear to make as one that is not frozen; and its `replace` asks each field what it is, at every call, before it
+does the same. A fold makes little else than records. Here the slots are filled while the object is of a twin
+class, which has the same slots and is not frozen: the interpreter stores plainly there. Both ways are written
+out once for each class, as straight code, the way `dataclasses` itself writes `__init__`.
+
+Only for slotted dataclasses whose fields are stored as they were given. Knows nothing of what they mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, TypeVar, cast, dataclass_transform
+
+R = TypeVar("R")
+_Copy = Callable[[Any, Mapping[str, Any]], Any]
+
+_COPIES: dict[type, _Copy] = {}
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def record(cls: type[R]) -> type[R]:
+    """`dataclass(frozen=True, slots=True)`, for what is made all the time."""
+    made: Any = dataclass(frozen=True, slots=True, init=False)(cls)
+    made.__new__ = _new_of(made)
+    made.__getnewargs__ = _values
+    return cast(type[R], made)
+
+
+def _new_of(cls: type) -> Any:
+    given, lines = ["cls"], ["made = twin()"]
+    scope: dict[str, Any] = {"twin": _twin_of(cls), "missing": MISSING}
+    for spec in fields(cls):
+        name = value = spec.name
+        if spec.default_factory is not MISSING:
+            scope[f"make_{name}"] = spec.default_factory
+            given.append(f"{name}=missing")
+            value = f"make_{name}() if {name} is missing else {name}"
+        elif spec.default is not MISSING:
+            scope[f"default_{name}"] = spec.default
+            given.append(f"{name}=default_{name}")
+        else:
+            given.append(name)
+        lines.append(f"made.{name} = {value}")
+    new = _written("__new__", given, [*lines, "made.__class__ = cls", "return made"], scope)
+    # A call with wrong arguments is told as the record's.
+    new.__qualname__ = cls.__qualname__
+    return new
+
+
+def _values(made: Any) -> tuple[Any, ...]:
+    """What a pickled or copied record is made of again."""
+    return tuple(getattr(made, spec.name) for spec in fields(made))
+
+
+def replace(record: R, /, **changes: Any) -> R:
+    """A copy of `record` with `changes`; raises `KeyError` for a field that it does not have."""
+    cls = type(record)
+    copy = _COPIES.get(cls) or _copy_of(cls)
+    changed: R = copy(record, changes)
+    return changed
+
+
+def _copy_of(cls: type) -> _Copy:
+    twin, names = _twin_of(cls), [spec.name for spec in fields(cls)]
+    # The slots' own setters do not pass the frozen record's `__setattr__`.
+    setters = {name: vars(twin)[name].__set__ for name in names}
+    lines = [
+        "made = twin()",
+        *(f"made.{name} = record.{name}" for name in names),
+        "for name, value in changes.items():",
+        "  setters[name](made, value)",
+        "made.__class__ = cls",
+        "return made",
+    ]
+    scope = {"twin": twin, "cls": cls, "setters": setters}
+    return _COPIES.setdefault(cls, _written("copy", ["record", "changes"], lines, scope))
+
+
+def _twin_of(cls: type) -> type:
+    names = [spec.name for spec in fields(cls)]  # raises TypeError for others
+    if hasattr(cls, "__post_init__") or not all(name in vars(cls) for name in names):
+        raise TypeError(
+            f"{cls.__name__} is no slotted dataclass, or it makes more of its fields than it is given"
+        )
+    kept = {name: vars(cls)[name] for name in ("__orig_bases__",) if name in vars(cls)}
+    return type(cls.__name__, cls.__bases__, {"__slots__": tuple(names), **kept})
+
+
+def _written(name: str, given: list[str], lines: list[str], scope: dict[str, Any]) -> Any:
+    exec("\n ".join([f"def {name}({', '.join(given)}):", *lines]), scope)
+    return scope[name]
