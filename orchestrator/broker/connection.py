@@ -85,7 +85,9 @@ class Wire:
 
     async def run_all(self, calls: Sequence[Call]) -> list[list[Any]]:
         """Several scripts in one round trip where the server is one, else side by side."""
-        if len(calls) == 1 or self.clustered or not isinstance(self._client, Redis):
+        if len(calls) == 1:
+            return [await self.run(calls[0])]
+        if self.clustered or not isinstance(self._client, Redis):
             return list(await asyncio.gather(*(self.run(call) for call in calls)))
         async with self._client.pipeline(transaction=False) as pipe:
             for call in calls:
@@ -112,7 +114,9 @@ class Wire:
 
     async def commands(self, rows: Sequence[Sequence[Argument]]) -> list[Any]:
         """Several plain commands in one round trip where the server is one."""
-        if len(rows) <= 1 or self.clustered or not isinstance(self._client, Redis):
+        if len(rows) == 1:
+            return [await self.command(*rows[0])]
+        if self.clustered or not isinstance(self._client, Redis):
             return list(await asyncio.gather(*(self.command(*row) for row in rows)))
         return await self._piped(rows)
 
