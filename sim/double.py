@@ -74,6 +74,11 @@ class Double:
                 self.journal.append((self.simulated(), command))
         return _parsed(args[0], reply)
 
+    def idle_look(self, args: Sequence[Any]) -> Any:
+        """The answer of a look for work that would find nothing now; None if it is to be sent."""
+        source = self._known.get(args[1].encode())
+        return source and found_nothing(source, self._store, [key.encode() for key in args[3 : 3 + args[2]]])
+
     def look(self, *args: Any) -> Any:
         """A read that is no event of the simulation."""
         before = self._store.writes

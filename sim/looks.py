@@ -1,8 +1,9 @@
-"""Looks for work that find nothing, answered without their script.
+"""Looks for work that find nothing, answered without their script, and without being sent.
 
-Idle workers look each second, and most of what a look costs is the interpreter. Whether its script would
-find anything can be asked of the store: only where it would not is it answered here, and then nothing but
-the time is in the answer. What is compared with fakeredis is compared in these answers as well.
+Idle workers look each second, and most of what a look costs is the interpreter and the way there and back.
+Whether its script would find anything can be asked of the store: only where it would not is it answered here,
+and then nothing but the time is in the answer. A look that a fault hits is sent all the same, and those that
+find something show what comes of slow ones.
 
 Knows the texts of the product's two looks as they were when the simulator was loaded: one with a defect
 planted in it runs.

@@ -30,6 +30,9 @@ QUIET = frozenset(
 )
 """Not worth a line of the trace each time."""
 
+LOOKS = frozenset({"peek", "timers_due"})
+"""Reads that a worker makes each second; one that would find nothing is not sent. See `sim/looks.py`."""
+
 
 @dataclass(slots=True)
 class Weather:
@@ -108,6 +111,9 @@ class Network:
         if self.cut.get(machine) or not self.up:
             fate = "lost_before"
         sent = Sent(machine, current_lane().name, self._name(args), args, fate)
+        if fate == "ok" and sent.name in LOOKS and (nothing := self._double.idle_look(args)) is not None:
+            self.commands += 1
+            return nothing
         if fate in ("lost_before", "late"):
             self._trace.note(sent.lane, fate, sent.name)
             loop.on(self.lane, self._lose, future, after=self._rng.uniform(0.001, 0.4))
@@ -162,7 +168,7 @@ class Network:
             reply = self._double.run(*sent.args)
         except foreign.RedisError as raised:
             error = raised
-        if sent.name not in QUIET:
+        if self._trace.kept and sent.name not in QUIET:
             fate = sent.fate if sent.fate != "ok" else ""
             self._trace.note(sent.lane, sent.name, *_told(sent.name, sent.args, reply, error), fate)
         self.wrote(sent.name, sent.args, reply)

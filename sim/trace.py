@@ -12,11 +12,14 @@ class Trace:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
+        self.kept = True
+        """Whether anybody will read it; else nothing is noted."""
         self._rows: list[tuple[float, str, str, tuple[Any, ...]]] = []
 
     def note(self, who: str, what: str, *details: Any) -> None:
         """`what` is a word; details are values that print the same in every run."""
-        self._rows.append((self._now(), who, what, details))
+        if self.kept:
+            self._rows.append((self._now(), who, what, details))
 
     def __len__(self) -> int:
         return len(self._rows)

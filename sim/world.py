@@ -104,7 +104,7 @@ class World:
 
     def run(self, *, traced: bool = False) -> Outcome:
         """Runs the seed to its end, or to the first broken rule; `traced` tells the trace as well."""
-        watch = self.site.watch
+        watch, self.trace.kept = self.site.watch, traced
         with _errors_told(self):
             try:
                 self.loop.start(Lane("director"), self._direct(), "director")
@@ -184,10 +184,10 @@ class World:
 
 
 class _Told(logging.Handler):
-    """The product's warnings are lines of the trace; an error that it did not expect is a failure."""
+    """The product's log is lines of the trace; an error that it did not expect is a failure."""
 
     def __init__(self, world: World) -> None:
-        super().__init__(logging.INFO)
+        super().__init__(logging.INFO if world.trace.kept else logging.ERROR)
         self._world = world
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -204,7 +204,7 @@ class _Told(logging.Handler):
 def _errors_told(world: World) -> Iterator[None]:
     handler, level, propagate = _Told(world), log.level, log.propagate
     log.addHandler(handler)
-    log.setLevel(logging.INFO)
+    log.setLevel(handler.level)
     log.propagate = False
     try:
         yield

@@ -123,17 +123,26 @@ def test_script_is_refused_a_global_of_its_own_and_the_order_of_a_tables_keys() 
 )
 def test_simulated_look_in_vain_is_answered_as_its_script_answers(look: str, args: tuple[Any, ...]) -> None:
     now = [0.0]
-    source = scripts()[look].source
+    script = scripts()[look]
     with opened() as double:
         double.reset(lambda: now[0])
-        for at_s in (0.0, 4.9994, 5.0, 5.001):
-            now[0] = at_s
-            # A text that is another by a comment is not known for a look, and runs.
-            assert double.run("EVAL", source, *args) == double.run("EVAL", source + b"\n--", *args)
-            double.run("ZADD", "timed", (EPOCH_S + 5.0) * 1000, "s")
+        double.know(script.source, script.sha)
+
+        def compare() -> bool:
+            """Whether it is in vain. A text that is another by a comment is not known for a look."""
+            reply = double.run("EVAL", script.source + b"\n--", *args)
+            assert double.run("EVAL", script.source, *args) == reply
+            unsent = double.idle_look(("EVALSHA", script.sha, *args))
+            assert unsent in (None, reply)
+            return unsent is not None
+
+        found = [compare()]
+        double.run("ZADD", "timed", (EPOCH_S + 5.0) * 1000, "s")
+        for now[0] in (4.9994, 5.0, 5.001):
+            found.append(compare())
         double.run("ZREM", "timed", "s")
         double.run("ZADD", "due", 9, "t")
-        assert double.run("EVAL", source, *args) == double.run("EVAL", source + b"\n--", *args)
+        assert [*found, compare()] == [True, True, False, False, look == "timers_due"]
 
 
 def test_loading_a_part_of_the_journal_leaves_what_was_there_then() -> None:
