@@ -264,7 +264,8 @@ def visible(message: Mapping[str, Any]) -> bool:
 
 def resolved_text(message: Mapping[str, Any]) -> str:
     """What a person is told of a request that is settled."""
-    about = f"request {message['call_id']} of agent {message.get('agent_id', 0)}"
+    asker = f" of agent {message['agent_id']}" if message.get("agent_id") else ""
+    about = f"request {message['call_id']}{asker}"
     if not message["who"]:
         return f"{about} is not asked any more: its turn has ended"
     return f"{about} was {message['decision'].replace('_', ' ')} by {message['who']}"

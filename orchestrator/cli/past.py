@@ -138,7 +138,7 @@ def _decides(fact: Mapping[str, Any]) -> bool:
 
 
 def _answered(head: SessionHead, answer: Mapping[str, Any]) -> Event:
-    """A decision on what the root itself had asked: the tree's log tells only of its agents'."""
+    """A decision on what the root itself had asked: the tree's log tells of it only now and then."""
     names = {"call_id": "call_id", "turn_id": "turn", "decision": "decision", "who": "who"}
     told = {name: answer[kept] for name, kept in names.items()}
     asker = {"agent_id": ROOT, "session_id": head.session, "agent_path": str(ROOT)}
@@ -171,6 +171,7 @@ def _concerns(head: SessionHead, message: Mapping[str, Any]) -> bool:
         case "subagent_lifecycle":
             return head.agent_id in (ROOT, (message.get("subagent") or {}).get("parent_agent_id"))
         case "request_resolved":
-            return head.agent_id in (ROOT, message["agent_id"])
+            # Of the root's own its log tells at the very place, also where no event does.
+            return message["agent_id"] != ROOT and head.agent_id in (ROOT, message["agent_id"])
         case kind:
             return head.agent_id == ROOT and kind in ASKS

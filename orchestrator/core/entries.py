@@ -87,10 +87,16 @@ def steered(id: str, item: Mapping[str, Any]) -> Entry:
     return fact("steered", id=id, item=item)
 
 
-def task_begun(id: str, kind: str, settings: Json, output_schema: Json | None = None) -> Entry:
-    """A task holds the session from here to its `task_ended`; `settings` are its own."""
+def task_begun(
+    id: str, kind: str, settings: Json, output_schema: Json | None = None, client: str = ""
+) -> Entry:
+    """A task holds the session from here to its `task_ended`; `settings` are its own.
+
+    `client` is who gave it; empty if nobody did.
+    """
     schema = {} if output_schema is None else {"output_schema": output_schema}
-    return fact("task", id=id, task=kind, settings=settings, **schema)
+    by = {"client": client} if client else {}
+    return fact("task", id=id, task=kind, settings=settings, **schema, **by)
 
 
 def instructed(base_instructions: str) -> Entry:

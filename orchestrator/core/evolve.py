@@ -142,7 +142,13 @@ def _steered(state: State, payload: Payload, seq: int) -> State:
 
 def _task_begun(state: State, payload: Payload, seq: int) -> State:
     settings = TurnSettings.of(payload["settings"])
-    task = Task(payload["id"], payload["task"], settings, output_schema=payload.get("output_schema"))
+    task = Task(
+        payload["id"],
+        payload["task"],
+        settings,
+        client=payload.get("client", ""),
+        output_schema=payload.get("output_schema"),
+    )
     # Two clients may use one id: a task takes the first of its name, not everybody's input.
     place = next((at for at, waiting in enumerate(state.queue) if waiting.id == task.id), len(state.queue))
     queue = (*state.queue[:place], *state.queue[place + 1 :])

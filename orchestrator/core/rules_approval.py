@@ -26,7 +26,7 @@ def answer(draft: Draft, command: Submitted, op: ExecApproval | PatchApproval) -
     meant = _meant(draft, op.id, command.seq) if _for_me(draft, op) else []
     below = _below(command, op)
     if len(meant) == 1:
-        resolve(draft, meant[0], decision, command.who or command.client)
+        resolve(draft, meant[0], decision, command.who or command.client, command.client)
     elif meant:
         # Where several are open, the answer was meant for one of them, not for an earlier one.
         draft.add(e.error(command.id, _unknown(draft, op.id)))
@@ -147,14 +147,14 @@ def _answered(answers: tuple[Answer, ...], id: str) -> Answer | None:
     return next((answer for answer in reversed(answers) if id in (answer.call_id, answer.turn)), None)
 
 
-def resolve(draft: Draft, call: Call, decision: str, who: str) -> None:
-    """Carries a decision out; it is recorded with who and when."""
+def resolve(draft: Draft, call: Call, decision: str, who: str, client: str = "") -> None:
+    """Carries a decision out; it is recorded with who and when. No `client`: it was not given here."""
     draft.add(e.answered(call.call_id, draft.task.id, decision, who, draft.moment.at_ms))
     draft.close_approval(call.call_id)
     draft.clear_timer(approval_timer(call.call_id))
     if decision != "abort":
         # An abort withdraws what else was asked as well, when all that runs has stopped.
-        resolved(draft, call, decision, who)
+        resolved(draft, call, decision, who, client)
     match decision:
         case "approved" | "approved_for_session":
             if decision == "approved_for_session":

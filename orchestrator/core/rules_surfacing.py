@@ -1,4 +1,7 @@
-"""What an agent asks people is asked at the root as well, where somebody looks; and taken away there."""
+"""What an agent asks people is asked at the root as well, where somebody looks; and taken away there.
+
+Of the root's own requests the root's queue tells by itself, but for decisions that somebody else took.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,10 @@ def surface(draft: Draft, request: Mapping[str, Any]) -> None:
         draft.tree.events.append(event)
 
 
-def resolved(draft: Draft, call: Call, decision: str, who: str) -> None:
+def resolved(draft: Draft, call: Call, decision: str, who: str, client: str = "") -> None:
     """Tells the root, and whoever sits beside the agent, that nobody need answer any more."""
     facts = draft.state.facts
-    if facts.is_root:
+    if facts.is_root and _knows_alone(draft, client):
         return
     message = {
         "type": "request_resolved",
@@ -38,8 +41,19 @@ def resolved(draft: Draft, call: Call, decision: str, who: str) -> None:
     draft.tree.events.append(TreeEvent(draft.task.id, message, (facts.tree_id, facts.session_id)))
 
 
+def _knows_alone(draft: Draft, client: str) -> bool:
+    """Whether the client that gave the task has answered itself, in a session without agents.
+
+    The recorded peer has one client, and writes no event for what that has just said.
+    """
+    return bool(client) and client == draft.task.client and not draft.state.tree.children
+
+
 def withdrawn(draft: Draft, call: Call) -> None:
     """The call ends unapproved with its turn: because somebody said so, or because the turn ended."""
+    if draft.state.facts.is_root:
+        # The end of the turn stands on the same queue.
+        return
     told = (call.call_id, draft.task.id, "abort")
     by = [one.who for one in draft.state.answers if (one.call_id, one.turn, one.decision) == told]
     resolved(draft, call, "abort" if by else WITHDRAWN, by[-1] if by else "")

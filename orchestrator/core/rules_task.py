@@ -65,7 +65,7 @@ def begin_task(draft: Draft, waiting: Queued) -> None:
     if op["type"] == "user_turn":
         change_settings(draft, _turn_changes(op))
     kind = "compact" if op["type"] == "compact" else "user"
-    _task_begins(draft, waiting.id, kind, op.get("final_output_json_schema"))
+    _task_begins(draft, waiting.id, kind, op.get("final_output_json_schema"), waiting.client)
     if kind == "user":
         draft.add(e.item(input_message(op["items"])), user_message_event(waiting.id, op["items"]))
     if draft.state.queue:
@@ -75,10 +75,10 @@ def begin_task(draft: Draft, waiting: Queued) -> None:
         draft.add(e.stopping("replaced", draft.state.queue[0].id))
 
 
-def _task_begins(draft: Draft, id: str, kind: str, output_schema: Any = None) -> None:
+def _task_begins(draft: Draft, id: str, kind: str, output_schema: Any = None, client: str = "") -> None:
     settings = draft.state.settings
     draft.add(
-        e.task_begun(id, kind, settings.wire(), output_schema),
+        e.task_begun(id, kind, settings.wire(), output_schema, client),
         e.event(
             id,
             "task_started",

@@ -19,7 +19,7 @@ from orchestrator.core.state import Answer, Call, Calls, Phase, Queued, Request,
 from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.core.tree import decode_tree
 
-CORE_VERSION = 3
+CORE_VERSION = 4
 """Grows when a snapshot of before would not be what a fold of today gives."""
 
 

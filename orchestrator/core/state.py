@@ -204,6 +204,8 @@ class Task:
     id: str
     kind: str
     settings: TurnSettings
+    client: str = ""
+    """Who gave it; empty if nobody did."""
     request: Request | None = None
     calls: Calls = field(default_factory=Calls)
     stopping: str = ""

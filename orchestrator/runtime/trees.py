@@ -147,7 +147,8 @@ def _decided(entry: TreeEntry) -> DecidedBelow | None:
     if b"request_resolved" not in entry.payload:
         return None
     told = orjson.loads(entry.payload)["msg"]
-    if told["type"] != "request_resolved":
+    if told["type"] != "request_resolved" or not told["agent_id"]:
+        # What the root itself had asked stands in its own log.
         return None
     return DecidedBelow(told["agent_id"], told["call_id"], told["turn_id"], told["decision"], told["who"])
 

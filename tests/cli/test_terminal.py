@@ -21,6 +21,18 @@ def test_a_person_denies_a_command_and_the_turn_goes_on(machine: Machine) -> Non
     assert not (machine.folder / "made.txt").exists()
 
 
+def test_a_person_sees_that_another_has_decided(machine: Machine) -> None:
+    with machine.model(TOUCH, says("then not")) as user, user.terminal("run", "go", *UNTRUSTED) as person:
+        person.wait_for(QUESTION)
+        (session,) = user.session_ids()
+        assert user.run("approvals", session, "--deny", "touch *").returncode == 0
+        person.wait_for(r"request \S+ was denied by \S+@")
+        person.wait_for("then not")
+        assert person.exit_code() == 0
+    told = machine.run("logs", session).stdout
+    assert told.count(" was denied by ") == 1, "it is in the log once"
+
+
 def test_a_person_approves_for_the_session_and_is_not_asked_again(machine: Machine) -> None:
     with machine.model(TOUCH, TOUCH, says("twice")) as user, user.terminal("run", "go", *UNTRUSTED) as person:
         person.wait_for(QUESTION)

@@ -10,15 +10,15 @@ import pytest
 from orchestrator.core.approval import UNSANDBOXED_REASON
 from orchestrator.core.outstanding import AssessCall, OweRequest, RunCall
 from orchestrator.core.settings import Rules
-from tests.core.driver import Session, a_command, a_patch, exec_end, patch_end
+from tests.core.driver import Seen, Session, a_command, a_patch, exec_end, op, patch_end, text
 
 TWO_AT_ONCE = Rules(parallel_safe=frozenset({"shell"}))
 
 
-def asked(**fields: Any) -> Session:
+def asked(client: str = "", **fields: Any) -> Session:
     """A session that waits for a decision about call `c1` of task `u1`."""
     session = Session(**fields)
-    session.say("go", "u1")
+    session.submit(op("user_input", items=[text("go")]), "u1", client=client)
     session.asks_for("c1")
     session.assessed("c1", a_command("rm", "-rf", "build", dangerous=True))
     return session
@@ -65,6 +65,36 @@ def test_approved_call_starts_by_call_id_and_by_turn_id(target: str) -> None:
     assert session.owed == (RunCall("c1", 1),)
     assert session.approvals == {}
     assert session.state.answers[-1].who == "ann"
+
+
+def resolutions(seen: Seen) -> list[tuple[str, str]]:
+    """What a decision tells those who follow the queue: the decision, and whose it was."""
+    events = seen.decision.tree.events if seen.decision.tree is not None else ()
+    told = [event.message for event in events]
+    return [(m["decision"], m["who"]) for m in told if m["type"] == "request_resolved"]
+
+
+def test_client_that_gave_the_task_is_not_told_what_it_has_decided_itself() -> None:
+    seen = asked(client="front").decides("c1", "denied", who="ann", client="front")
+    assert resolutions(seen) == []
+
+
+@pytest.mark.parametrize("decision", ["approved", "denied"])
+def test_client_that_gave_the_task_is_told_what_another_decided(decision: str) -> None:
+    seen = asked(client="front").decides("c1", decision, who="ann", client="beside")
+    assert resolutions(seen) == [(decision, "ann")]
+
+
+def test_client_is_told_that_nobody_answered_in_time() -> None:
+    session = asked(client="front", facts={"approval_timeout_ms": 5_000})
+    assert resolutions(session.fires("approval:c1")) == [("denied", "timer")]
+
+
+def test_end_of_the_turn_tells_by_itself_that_nothing_is_asked_any_more() -> None:
+    session = asked(client="front")
+    seen = session.decides("c1", "abort", who="ann", client="beside")
+    assert resolutions(seen) == []
+    assert "turn_aborted" in seen.types
 
 
 def test_approval_given_under_a_later_claim_runs_under_that_claim() -> None:

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.core import commands as c
 from orchestrator.core.history import for_model
 from orchestrator.core.state import Phase
-from tests.core.driver import a_command, assistant, function_call, op
+from tests.core.driver import a_command, assistant, function_call, op, text
 from tests.core.grove import Agent, Grove, answers
 
 
@@ -726,6 +726,18 @@ def test_root_is_told_once_of_each_request_that_an_abort_settles() -> None:
     child.submit(op("exec_approval", id="c1", decision="abort"), who="ann")
     told = [fact.message for fact in grove.log if fact.message["type"] == "request_resolved"]
     assert [(m["call_id"], m["decision"], m["who"]) for m in told] == [("c1", "abort", "ann")]
+
+
+def test_root_with_agents_is_told_of_every_decision_on_its_own_requests() -> None:
+    grove = Grove()
+    grove.root.submit(op("user_input", items=[text("do it")]), "u1", client="front")
+    grove.root.spawns("part")
+    asking(grove.root)
+    seen = grove.root.submit(op("exec_approval", id="c1", decision="denied"), who="ann", client="front")
+    told = grove.log[-1].message
+    assert (told["type"], told["agent_id"], told["who"]) == ("request_resolved", 0, "ann")
+    assert seen.decision.tree is not None
+    assert set(seen.decision.tree.events[-1].targets) == {grove.root.sid}
 
 
 def test_root_is_told_of_an_answer_that_nobody_gave_in_time() -> None:

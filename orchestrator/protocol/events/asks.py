@@ -98,7 +98,8 @@ class RequestResolved(AskModel):
 
     Told where the request was told, so that whoever still shows it can take it away. `decision`
     is the answer's word, or `withdrawn`; `who` is empty for that, and `timer` for an answer that
-    nobody gave in time.
+    nobody gave in time. A session without agents is told nothing of what the client that gave the
+    task has answered: that client knows.
     """
 
     stated_in = Source.DENDRO
