@@ -7,14 +7,14 @@ note is the package's docstring.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from orchestrator.broker import requests
 from orchestrator.broker.admission import Admission
 from orchestrator.broker.commit_requests import check_bounds, commit_call, others_of, shape_of
-from orchestrator.broker.connection import Argument, Call
+from orchestrator.broker.connection import Argument, Call, Wire
 from orchestrator.broker.errors import (
     BrokerError,
     Corrupt,
@@ -25,8 +25,9 @@ from orchestrator.broker.errors import (
     Unavailable,
     UnknownSession,
 )
-from orchestrator.broker.hints import wait_for_hints
+from orchestrator.broker.hints import Listening
 from orchestrator.broker.records import (
+    BrokerConfig,
     Claim,
     Claimed,
     CommitRequest,
@@ -65,6 +66,10 @@ _WORKER_FORGOTTEN_MS = 86_400_000
 
 class Broker(Trees, Storage, Admission):
     """Everything that changes a session; all that its bases keep, count, fire and read."""
+
+    def __init__(self, wire: Wire, config: BrokerConfig, monotonic: Callable[[], float]) -> None:
+        super().__init__(wire, config, monotonic)
+        self._listening = Listening(wire, self.keys)
 
     async def open(self) -> None:
         """Fixes the shard count at the first start ever; raises `Misconfigured` if it differs."""
@@ -381,4 +386,8 @@ class Broker(Trees, Storage, Admission):
 
         The first call gets no cursors and answers at once; each answer carries those of the next.
         """
-        return await wait_for_hints(self._wire, self.keys, (pool, worker), cursors, timeout_s)
+        return await self._listening.wait((pool, worker), cursors, timeout_s)
+
+    async def aclose(self) -> None:
+        await self._listening.aclose()
+        await super().aclose()

@@ -2,7 +2,7 @@
 
 Knows nothing of sessions. The client library's own retries are off: only the caller knows
 whether sending a command again is safe, and the scripts are made so that it is.
-Redis 6.2 is the floor; Redis 7 and 8, Valkey and a cluster are served by the same code.
+Redis 6.2 is the floor; Redis 7 and 8, Valkey and a cluster (`cluster`) are served by the same code.
 What differs: 6.2 wraps an error raised inside a script in a sentence of its own (`_code_in`).
 """
 
@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from redis import exceptions as foreign
-from redis.asyncio import ConnectionPool, Redis, RedisCluster
+from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from orchestrator.broker.cluster import Cluster
 from orchestrator.broker.errors import BrokerError, Misconfigured, OutOfMemory, Unavailable
 from orchestrator.broker.scripts import Script
 from orchestrator.broker.sockets import Era, connection_pool
@@ -122,7 +123,12 @@ class Wire:
 
     async def together(self, rows: Sequence[Sequence[Argument]]) -> list[Any]:
         """Several plain commands on one connection, in their order; in a cluster, all of one slot."""
-        return await self._piped(rows)
+        if not isinstance(self._client, Cluster):
+            return await self._piped(rows)
+        try:
+            return await self._client.together(rows)
+        except Exception as error:
+            raise mapped(error) from error
 
     async def _piped(self, rows: Sequence[Sequence[Argument]]) -> list[Any]:
         async with cast(Redis, self._client).pipeline(transaction=False) as pipe:
@@ -166,7 +172,7 @@ def connect(config: WireConfig) -> Wire:
 
 def _client(config: WireConfig, era: Era, reply_timeout_s: float | None) -> Commands:
     if config.clustered:
-        return _cluster(config, reply_timeout_s)
+        return _cluster(config, era, reply_timeout_s)
     return cast(Commands, Redis.from_pool(pool(config, era, reply_timeout_s)))
 
 
@@ -178,17 +184,11 @@ def pool(config: WireConfig, era: Era, reply_timeout_s: float | None) -> Connect
         raise _no_server() from None
 
 
-def _cluster(config: WireConfig, reply_timeout_s: float | None) -> Commands:
+def _cluster(config: WireConfig, era: Era, reply_timeout_s: float | None) -> Commands:
     try:
-        cluster: Commands = RedisCluster.from_url(
-            config.url,
-            cluster_error_retry_attempts=0,
-            connection_error_retry_attempts=0,
-            **_options(config, reply_timeout_s),
-        )
+        return Cluster(config.url, era, _options(config, reply_timeout_s))
     except ValueError:
         raise _no_server() from None
-    return cluster
 
 
 def _options(config: WireConfig, reply_timeout_s: float | None) -> dict[str, Any]:
@@ -228,8 +228,12 @@ def mapped(error: Exception) -> Exception:
         return Unavailable(f"no answer from Redis: {error}")
     if isinstance(error, foreign.OutOfMemoryError):
         return OutOfMemory(f"Redis is out of memory: {error}; raise maxmemory or delete old sessions")
-    if isinstance(error, foreign.ReadOnlyError | foreign.ClusterError | foreign.RedisClusterException):
+    if isinstance(error, foreign.ReadOnlyError):
         return Unavailable(f"Redis cannot write now: {error}")
+    if isinstance(
+        error, foreign.ClusterError | foreign.ClusterDownError | foreign.TryAgainError | foreign.AskError
+    ):
+        return Unavailable(f"the cluster cannot serve these keys now: {error}")
     if isinstance(error, foreign.ResponseError):
         return _mapped_response(error)
     return error

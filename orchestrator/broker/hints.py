@@ -15,22 +15,61 @@ from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import START, Hints
 from orchestrator.core.ids import SessionId
 
+Found = dict[str, list[Any]]
+"""Entries by stream."""
 
-async def wait_for_hints(
-    wire: Wire, keys: Keys, who: tuple[str, str], cursors: Mapping[str, str], timeout_s: float
-) -> Hints:
-    """Waits for a hint in the pool's streams or the worker's own; `who` is (pool, worker)."""
-    pool, worker = who
-    ready = {keys.ready(shard, pool): shard for shard in range(keys.shards)}
-    control = keys.control(worker)
-    streams = [*ready, control]
-    if any(key not in cursors for key in streams):
-        return Hints(tuple(ready.values()), (), await _tips(wire, streams))
-    found = await _read(wire, {key: cursors[key] for key in streams}, timeout_s)
-    later = {**cursors, **{key: entries[-1][0].decode() for key, entries in found.items()}}
-    named = {ready[key]: _session(entries[0]) for key, entries in found.items() if key in ready}
-    pokes = dict.fromkeys(map(_session, found.get(control, ())))
-    return Hints(tuple(named), tuple(pokes), later, named)
+
+class Listening:
+    """The hints that one process waits for."""
+
+    def __init__(self, wire: Wire, keys: Keys) -> None:
+        self._wire = wire
+        self._keys = keys
+        self._waiting: dict[tuple[str, str], asyncio.Task[Found]] = {}
+        """In a cluster: reads that nobody has the answer of yet, by stream and cursor."""
+
+    async def wait(self, who: tuple[str, str], cursors: Mapping[str, str], timeout_s: float) -> Hints:
+        """Waits for a hint in the pool's streams or the worker's own; `who` is (pool, worker)."""
+        pool, worker = who
+        ready = {self._keys.ready(shard, pool): shard for shard in range(self._keys.shards)}
+        control = self._keys.control(worker)
+        streams = [*ready, control]
+        if any(key not in cursors for key in streams):
+            return Hints(tuple(ready.values()), (), await _tips(self._wire, streams))
+        found = await self._read({key: cursors[key] for key in streams}, timeout_s)
+        later = {**cursors, **{key: entries[-1][0].decode() for key, entries in found.items()}}
+        named = {ready[key]: _session(entries[0]) for key, entries in found.items() if key in ready}
+        pokes = dict.fromkeys(map(_session, found.get(control, ())))
+        return Hints(tuple(named), tuple(pokes), later, named)
+
+    async def _read(self, cursors: Mapping[str, str], timeout_s: float) -> Found:
+        if not self._wire.clustered:
+            return await _xread(self._wire, cursors, timeout_s)
+        # A cluster refuses one read over several slots, so each stream gets its own. Those that have no
+        # answer when another has stay for the next call: to give one up costs its connection.
+        reads = [self._standing(place, timeout_s) for place in cursors.items()]
+        await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED)
+        ended = [read for read in self._waiting.values() if read.done()]
+        self._waiting = {place: read for place, read in self._waiting.items() if not read.done()}
+        # All of them are asked how they ended: a node that fails ends many, and one error is told.
+        errors = [error for read in ended if (error := read.exception()) is not None]
+        if errors:
+            raise errors[0]
+        found: Found = {}
+        for read in reads:
+            found.update(read.result() if read.done() else {})
+        return found
+
+    def _standing(self, place: tuple[str, str], timeout_s: float) -> asyncio.Task[Found]:
+        if place not in self._waiting:
+            key, at = place
+            self._waiting[place] = asyncio.create_task(_xread(self._wire, {key: at}, timeout_s))
+        return self._waiting[place]
+
+    async def aclose(self) -> None:
+        for read in self._waiting.values():
+            read.cancel()
+        await asyncio.gather(*self._waiting.values(), return_exceptions=True)
 
 
 def _session(hint: tuple[bytes, dict[bytes, bytes]]) -> SessionId:
@@ -46,24 +85,7 @@ async def _tips(wire: Wire, streams: list[str]) -> dict[str, str]:
     }
 
 
-async def _read(wire: Wire, cursors: Mapping[str, str], timeout_s: float) -> dict[str, list[Any]]:
-    if not wire.clustered:
-        return await _xread(wire, cursors, timeout_s)
-    # A cluster refuses one read over several slots, so each stream gets its own.
-    waits = [asyncio.ensure_future(_xread(wire, {key: at}, timeout_s)) for key, at in cursors.items()]
-    try:
-        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        found: dict[str, list[Any]] = {}
-        for wait in done:
-            found.update(wait.result())
-        return found
-    finally:
-        for wait in waits:
-            wait.cancel()
-        await asyncio.gather(*waits, return_exceptions=True)
-
-
-async def _xread(wire: Wire, cursors: Mapping[str, str], timeout_s: float) -> dict[str, list[Any]]:
+async def _xread(wire: Wire, cursors: Mapping[str, str], timeout_s: float) -> Found:
     block_ms = max(1, int(timeout_s * 1000))
     reply = await wire.wait("XREAD", "COUNT", 100, "BLOCK", block_ms, "STREAMS", *cursors, *cursors.values())
     return {key.decode(): entries for key, entries in reply or ()}

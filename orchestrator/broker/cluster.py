@@ -1,0 +1,206 @@
+"""A client of a Redis cluster: every command goes to the node that has its keys' slot, wherever that moves.
+
+The client library has one, which does not serve: it forgets every node that it once could not reach, and is
+lost when it has forgotten the last; it says ASKING on one connection and asks on another; and it cannot
+promise two commands the same connection, without which WAIT tells nothing.
+
+    MOVED        the slot belongs to another node now: asked again there, and from now on
+    ASK          the slot is on its way, and the keys have arrived already: asked there, this once
+    TRYAGAIN     some of a command's keys have arrived and others have not: raised, for whoever sends it again
+    no answer    raised; where the slots are is looked up anew, for a replica may have them by now
+
+Knows no scripts. The commands of one call must have all their keys in one slot, as everything here has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from redis import exceptions as foreign
+from redis.asyncio import ConnectionPool, Redis
+from redis.asyncio.cluster import ClusterParser
+from redis.crc import key_slot
+
+from orchestrator.broker.errors import Misconfigured
+from orchestrator.broker.sentinels import Address
+from orchestrator.broker.sockets import Era, connection_pool
+
+REDIRECTIONS = 8
+"""A slot that moves more often while one command looks for it is not moving: its nodes disagree."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Slots that one node has."""
+
+    first: int
+    last: int
+    primary: Address
+    nodes: tuple[Address, ...]
+    """The primary and its replicas, which know the cluster as well."""
+
+
+class Cluster:
+    """Connections to all nodes of a cluster, and which slot is where as far as is known."""
+
+    def __init__(self, url: str, era: Era, options: Mapping[str, Any]) -> None:
+        """Raises ValueError for a URL that names no node. Opens no connection."""
+        pattern = connection_pool(url, era, {**options, "parser_class": ClusterParser})
+        if "primary" in pattern.connection_kwargs or "path" in pattern.connection_kwargs:
+            raise ValueError("a cluster is reached by the address of one of its nodes")
+        self._pattern = pattern
+        self._first = (
+            str(pattern.connection_kwargs.get("host", "localhost")),
+            int(pattern.connection_kwargs.get("port", 6379)),
+        )
+        self._nodes: dict[Address, Redis] = {}
+        self._stretches: tuple[Stretch, ...] = ()
+        self._owners: dict[int, Address] = {}
+        self._looking = asyncio.Lock()
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """One command; raises the client library's errors."""
+        slot = _slot_of(args)
+        for _ in range(REDIRECTIONS):
+            owner = await self._owner(slot)
+            try:
+                return await self._node(owner).execute_command(*args, **options)
+            except foreign.MovedError as moved:
+                self._owners[slot] = _named(moved, owner)
+            except foreign.AskError as ask:
+                _, reply = await _piped(self._node(_named(ask, owner)), (("ASKING",), args))
+                return _served(reply)
+            except (foreign.ConnectionError, foreign.TimeoutError, foreign.ClusterDownError):
+                self._forget()
+                raise
+        raise foreign.ClusterError(f"the nodes do not agree on who has slot {slot}")
+
+    async def together(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
+        """Several commands of one slot, the first of them with a key, on one connection."""
+        slot = _slot_of(rows[0])
+        for _ in range(REDIRECTIONS):
+            owner = await self._owner(slot)
+            try:
+                replies = await _piped(self._node(owner), rows)
+            except (foreign.ConnectionError, foreign.TimeoutError):
+                self._forget()
+                raise
+            moved = next((reply for reply in replies if isinstance(reply, foreign.MovedError)), None)
+            if moved is None:
+                return [_served(reply) for reply in replies]
+            self._owners[slot] = _named(moved, owner)
+        raise foreign.ClusterError(f"the nodes do not agree on who has slot {slot}")
+
+    async def aclose(self) -> None:
+        await asyncio.gather(*(node.aclose() for node in self._nodes.values()))
+
+    # ── where the slots are ───────────────────────────────────────────────────────────────────
+
+    async def _owner(self, slot: int) -> Address:
+        if slot not in self._owners:
+            async with self._looking:
+                if not self._stretches:
+                    self._stretches = await self._look()
+            found = next((s.primary for s in self._stretches if s.first <= slot <= s.last), None)
+            if found is None:
+                self._forget()
+                raise foreign.ClusterError(f"no node has slot {slot}")
+            self._owners[slot] = found
+        return self._owners[slot]
+
+    def _forget(self) -> None:
+        """Whom to ask is remembered by `_nodes`: a node that does not answer now may be the one that does."""
+        self._stretches = ()
+        self._owners.clear()
+
+    async def _look(self) -> tuple[Stretch, ...]:
+        """Asks one node after the other where the slots are."""
+        silent = []
+        for address in tuple(dict.fromkeys((*self._nodes, self._first))):
+            try:
+                reply = await self._node(address).execute_command("CLUSTER", "SLOTS")
+            except (foreign.AuthenticationError, foreign.NoPermissionError):
+                raise
+            except (foreign.ConnectionError, foreign.TimeoutError, OSError) as error:
+                silent.append(str(error))
+            except foreign.ResponseError as error:
+                raise Misconfigured(f"{_text(address)}: {error}; is redis.cluster set for it?") from error
+            else:
+                return tuple(self._known(_stretches(reply, address)))
+        raise foreign.ConnectionError(f"no node of the cluster answers: {'; '.join(silent)}")
+
+    def _known(self, stretches: Iterable[Stretch]) -> Iterable[Stretch]:
+        for stretch in stretches:
+            for address in stretch.nodes:
+                self._node(address)
+            yield stretch
+
+    def _node(self, address: Address) -> Any:
+        """The library's client of one node, whose methods have no types."""
+        if address not in self._nodes:
+            host, port = address
+            options = {**self._pattern.connection_kwargs, "host": host, "port": port}
+            pool = ConnectionPool(self._pattern.connection_class, **options)
+            self._nodes[address] = Redis.from_pool(pool)
+        return self._nodes[address]
+
+
+def _stretches(reply: Sequence[Any], asked: Address) -> Iterable[Stretch]:
+    for first, last, *nodes in reply:
+        addresses = tuple(_address(node[0], node[1], asked) for node in nodes)
+        yield Stretch(first, last, addresses[0], addresses)
+
+
+def _address(host: bytes | str | None, port: int, asked: Address) -> Address:
+    """A node that does not know its own name tells none: it has the one that it was reached by."""
+    name = host.decode() if isinstance(host, bytes) else host
+    return name if name and name != "?" else asked[0], port
+
+
+def _named(redirection: foreign.AskError, asked: Address) -> Address:
+    return _address(redirection.host, redirection.port, asked)
+
+
+def _text(address: Address) -> str:
+    return f"{address[0]}:{address[1]}"
+
+
+async def _piped(node: Redis, rows: Sequence[Sequence[Any]]) -> list[Any]:
+    """The replies, errors among them."""
+    async with node.pipeline(transaction=False) as pipe:
+        for row in rows:
+            pipe.execute_command(*row)
+        return list(await pipe.execute(raise_on_error=False))
+
+
+def _served(reply: T | Exception) -> T:
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
+
+
+def _slot_of(args: Sequence[Any]) -> int:
+    """The slot of a command's first key; commands without a key may go anywhere, so to the first slot."""
+    key = _key_of(args)
+    if key is None:
+        return 0
+    return key_slot(key if isinstance(key, bytes) else str(key).encode())
+
+
+def _key_of(args: Sequence[Any]) -> Any:
+    match args:
+        case ("EVAL" | "EVALSHA", _, 0, *_):
+            return None
+        case ("EVAL" | "EVALSHA", _, _, key, *_):
+            return key
+        case ("XREAD", *words):
+            return words[words.index("STREAMS") + 1]
+        case (_, key, *_):
+            return key
+        case _:
+            return None
