@@ -29,7 +29,8 @@ def model_stub(
     """Serves the Responses API without a model, for tests and demos.
 
     Answers come from a scenario file or a built-in behaviour, and name their
-    model `stub:…`. The first line that it prints is the base URL.
+    model `stub:…`. The first line that it prints is the base URL. A scenario is
+    a JSON list of steps, or an object with steps for some agents of a tree, too.
 
     \b
     dendro model-stub --behaviour survey --delta-delay-ms 15

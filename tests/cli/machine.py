@@ -79,8 +79,14 @@ class Machine:
     @contextmanager
     def model(self, *steps: dict[str, Any]) -> Iterator[Machine]:
         """The same machine with a scripted model."""
+        with self.playing(json.dumps(steps)) as user:
+            yield user
+
+    @contextmanager
+    def playing(self, text: str) -> Iterator[Machine]:
+        """The same machine with a model that a scenario file scripts."""
         scenario = self.folder.parent / "scenario.json"
-        scenario.write_text(json.dumps(steps))
+        scenario.write_text(text)
         with self._stub("--scenario", str(scenario)) as user:
             yield user
 

@@ -29,6 +29,7 @@ from orchestrator.model.stub import (
 )
 from orchestrator.model.stub.journal import Journal
 from orchestrator.model.stub.render import halves, thirds
+from orchestrator.tools.subagents.roles import role_of
 
 
 def said(events: list[ModelEvent]) -> str:
@@ -71,6 +72,58 @@ async def test_scenario_can_share_its_steps_and_repeat_the_last() -> None:
         assert [said(await peer.ask(session=name)) for name in "abcd"] == ["one", "two", "two", "two"]
 
 
+def an_agent(number: int, label: str, task: str) -> list[dict[str, Any]]:
+    """The conversation that an agent's first request carries."""
+    part = role_of(number, label, "Read.")
+    return [
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": part}]},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": task}]},
+    ]
+
+
+def parts_of(*parts: dict[str, Any]) -> Scenario:
+    """A scenario whose every part says its name, twice."""
+    steps = [[{"items": [{"text": f"{name} {n}"}]} for n in (1, 2)] for name in ("others", *"abcd")]
+    agents = [{**part, "steps": said} for part, said in zip(parts, steps[1:], strict=False)]
+    return Scenario.parse({"steps": steps[0], "agents": agents})
+
+
+@pytest.mark.parametrize(
+    ("part", "fits"),
+    [
+        ({"agent": 3}, True),
+        ({"agent": 2}, False),
+        ({"label": 'the "best"'}, True),
+        ({"label": "best"}, False),
+        ({"prompt": "tests"}, True),
+        ({"prompt": "docs"}, False),
+        ({"agent": 3, "prompt": "docs"}, False),
+        ({}, True),
+    ],
+)
+async def test_scenario_has_parts_for_agents(part: dict[str, Any], fits: bool) -> None:
+    asked = an_agent(3, 'the "best"', "Count the tests.")
+    async with connected(parts_of(part)) as peer:
+        stream = peer.client.stream(prompt(input=asked), HttpBudget(0))
+        assert said([event async for event in stream]) == ("a 1" if fits else "others 1")
+
+
+async def test_scenario_knows_a_fork_by_its_own_part_not_by_the_one_that_it_inherits() -> None:
+    inherited = an_agent(1, "parent", "Divide this.")
+    async with connected(parts_of({"agent": 1}, {"agent": 2})) as peer:
+        stream = peer.client.stream(prompt(input=inherited + an_agent(2, "", "Go on.")), HttpBudget(0))
+        assert said([event async for event in stream]) == "b 1"
+
+
+async def test_scenario_keeps_a_part_for_its_session_whatever_is_said_later() -> None:
+    async with connected(parts_of({"agent": 0, "prompt": "first"})) as peer:
+        assert said(await peer.ask(session="s", text="the first task")) == "a 1"
+        assert said(await peer.ask(session="s", text="something else")) == "a 2"
+        assert said(await peer.ask(session="t", text="something else")) == "others 1"
+        with pytest.raises(FatalModelError, match="part 1 of the scenario has 2 steps; this is request 3"):
+            await peer.ask(session="s")
+
+
 async def test_scenario_reports_its_default_usage_and_generates_call_ids() -> None:
     async with connected([{"items": [{"call": "shell", "args": {"command": ["ls"]}}] * 2}]) as peer:
         *_, completed = events = await peer.ask()
@@ -88,6 +141,7 @@ async def test_scenario_reports_its_default_usage_and_generates_call_ids() -> No
         ([{"itms": []}], r"steps\.0\.itms"),
         ([{"items": [{"text": "a"}]}, {"items": [{"call": 3}]}], r"steps\.1\.items\.0"),
         ({"steps": [], "after_end": "explode"}, "after_end"),
+        ({"steps": [], "agents": [{"agent": "one", "steps": []}]}, r"agents\.0\.agent"),
         ([{"drop_after": "soon"}], r"steps\.0\.drop_after"),
         ("text", "dict"),
     ],

@@ -5,6 +5,7 @@ Pure. It sees what a model would see, and so must whoever answers in a model's p
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ import orjson
 _CALL_TYPES = frozenset({"function_call", "custom_tool_call"})
 _OUTPUT_TYPES = frozenset({"function_call_output", "custom_tool_call_output"})
 _CONTEXT_TAGS = ("<environment_context>", "<user_instructions>", "<turn_aborted>")
+_PART = re.compile(r'You are agent (?P<number>\d+)(?: \("(?P<label>.*)"\))? in a tree of agents\.', re.DOTALL)
+"""What every agent below a root is told first of its part in the tree."""
 _NO_EFFECT_KNOWN = ("in doubt", "aborted")
 
 
@@ -28,6 +31,16 @@ class ToolOutput:
     def in_doubt(self) -> bool:
         """The call may or may not have run: its worker was lost, or it was stopped."""
         return self.text.startswith(_NO_EFFECT_KNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """Whose conversation it is."""
+
+    number: int
+    """0 for a root, which is told of none."""
+    label: str | None
+    """As it was made with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +64,7 @@ class Conversation:
     """Name -> type of the tools on offer."""
     turn: int
     """1 + the items that the model has produced so far."""
+    agent: Agent
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> Conversation:
@@ -61,7 +75,15 @@ class Conversation:
             tool.get("name") or tool.get("type", ""): tool.get("type", "") for tool in body.get("tools") or ()
         }
         produced = sum(item.get("type") in _CALL_TYPES or item.get("role") == "assistant" for item in items)
-        return cls(task, tuple(_calls(items[start:])), tools, produced + 1)
+        return cls(task, tuple(_calls(items[start:])), tools, produced + 1, _agent(items))
+
+
+def _agent(items: list[dict[str, Any]]) -> Agent:
+    """By the last part that it was given: a fork has that of its parent before its own."""
+    for item in reversed(items):
+        if item.get("role") == "developer" and (found := _PART.match(_text_of(item.get("content")))):
+            return Agent(int(found["number"]), found["label"])
+    return Agent(0, None)
 
 
 def _last_task(items: list[dict[str, Any]]) -> tuple[int, str]:

@@ -1,8 +1,9 @@
 """Scenario files: a list of steps, answered request by request.
 
-The file is a JSON list of steps, or an object `{"steps", "per_session", "after_end"}`. By
-default each session walks the steps with a cursor of its own, so that one server serves
-many sessions at once. The only script with a memory: the cursors.
+The file is a JSON list of steps, or an object `{"steps", "agents", "per_session", "after_end"}`. By
+default each session walks its steps with a cursor of its own, so that one server serves many
+sessions at once. Agents of a tree may have parts of their own: `agents` says which, and the
+others walk `steps`. The only script with a memory: the cursors, and who has which part.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, ClassVar, Literal
 import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from orchestrator.model.stub.conversation import Conversation
 from orchestrator.model.stub.script import Answer, Step, StubRequest, Usage
 
 
@@ -22,10 +24,35 @@ class ScenarioError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """The steps of some agents: of those for whom all that is given here is so."""
+
+    steps: tuple[Step, ...]
+    agent: int | None = None
+    """Its number in the tree; 0 is the root."""
+    label: str | None = None
+    """The label that it was made with."""
+    prompt: str | None = None
+    """What its first task says somewhere."""
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    def fits(self, conversation: Conversation) -> bool:
+        """Whether the one who asks so is meant."""
+        who = conversation.agent
+        return (
+            self.agent in (None, who.number)
+            and self.label in (None, who.label)
+            and (self.prompt or "") in conversation.task
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ScenarioFile:
     """The object form of a file."""
 
     steps: tuple[Step, ...]
+    agents: tuple[Part, ...] = ()
+    """The first one that fits a session's first request is that session's for good."""
     per_session: bool = True
     after_end: Literal["repeat_last", "error"] = "error"
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -42,7 +69,9 @@ class Scenario:
 
     def __init__(self, file: ScenarioFile) -> None:
         self._file = file
-        self._cursors: dict[str, int] = {}
+        self._parts: dict[str, int] = {}
+        """Which of `agents` a session is, from 1; 0 for the steps of everybody else."""
+        self._cursors: dict[tuple[int, str], int] = {}
 
     @classmethod
     def read(cls, path: Path) -> Scenario:
@@ -64,14 +93,26 @@ class Scenario:
 
     def answer(self, request: StubRequest) -> Answer:
         """The step at the session's cursor, which moves on."""
-        cursor = request.session if self._file.per_session else ""
+        part = self._part(request) if self._file.agents else 0
+        cursor = (part, request.session if self._file.per_session else "")
         number = self._cursors[cursor] = self._cursors.get(cursor, 0) + 1
-        return Answer(self._step(number), number, str(number))
+        # A fork has its parent's calls in its conversation: its own must not have their names.
+        prefix = f"{part}_{number}" if part else str(number)
+        return Answer(self._step(part, number), number, prefix)
 
-    def _step(self, number: int) -> Step:
-        steps = self._file.steps
+    def _part(self, request: StubRequest) -> int:
+        known = self._parts.get(request.session)
+        if known is None:
+            conversation = Conversation.of(request.body)
+            fitting = (at for at, part in enumerate(self._file.agents, 1) if part.fits(conversation))
+            known = self._parts[request.session] = next(fitting, 0)
+        return known
+
+    def _step(self, part: int, number: int) -> Step:
+        steps = self._file.agents[part - 1].steps if part else self._file.steps
         if number > len(steps) and not (steps and self._file.after_end == "repeat_last"):
-            message = f"the scenario has {len(steps)} steps; this is request {number}"
+            whose = f"part {part} of the scenario" if part else "the scenario"
+            message = f"{whose} has {len(steps)} steps; this is request {number}"
             return Step(status=400, body={"error": {"code": "scenario_ended", "message": message}})
         step = steps[min(number, len(steps)) - 1]
         return step if step.usage else replace(step, usage=_DEFAULT_USAGE)

@@ -96,7 +96,7 @@ async def _helper(asking: Asking) -> c.Helper:
 
 
 async def _making(
-    asking: Asking, given: a.SpawnArguments | a.ForkArguments, prompt: str, role: str
+    asking: Asking, given: a.SpawnArguments | a.ForkArguments, prompt: str, part: str
 ) -> c.Making:
     _within_limit(prompt)
     task = asking.state.task
@@ -110,7 +110,7 @@ async def _making(
         session=session,
         rollout_path=path,
         version=asking.tree.version,
-        role=role,
+        role=roles.role_of(number, given.clean_label, part),
         prompt=prompt,
         label=given.clean_label,
         model=given.model,

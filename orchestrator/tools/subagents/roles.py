@@ -6,8 +6,15 @@ so begins like its parent's, and the provider's cache of it stays good.
 
 from __future__ import annotations
 
+
+def role_of(number: int, label: str | None, part: str) -> str:
+    """Who the agent is, and then its part (`AGENT` or `HELPER`)."""
+    named = f' ("{label}")' if label else ""
+    return f"You are agent {number}{named} in a tree of agents. {part}"
+
+
 AGENT = (
-    "You are an agent in a tree of agents that work on one task together. Another agent made you: your "
+    "They work on one task together. Another agent made you: your "
     "parent. Stay within what you were asked for; take anything earlier in this conversation as background. "
     "You are not alone in the workspace: do not undo what others did. Obey your parent and the sandbox that "
     "you have. Your last message is your result, and your parent sees nothing else of your work: write it so "
