@@ -126,5 +126,10 @@ def _output(file: str) -> Iterator[BinaryIO]:
         with unfinished.open("xb") as out:
             yield out
         unfinished.replace(path)
+    except OSError as error:
+        if error.filename == str(unfinished):
+            # Nobody has asked for the file that it grows in.
+            raise OSError(error.errno, error.strerror, file) from None
+        raise
     finally:
         unfinished.unlink(missing_ok=True)

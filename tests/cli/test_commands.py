@@ -35,6 +35,11 @@ def test_a_session_is_run_listed_replayed_verified_exported_and_imported(machine
         assert f"session {session}: {row['seq']} entries follow from each other" in verified.stdout
 
         assert user.run("export", session, "--full", "whole.jsonl").returncode == 0
+        lost = user.run("export", session, "nowhere/whole.jsonl")
+        assert (lost.returncode, lost.stderr) == (
+            1,
+            "dendro: nowhere/whole.jsonl: No such file or directory\n",
+        )
         imported = user.run("import", "whole.jsonl")
         assert imported.returncode == 0, imported.stderr
         copy = imported.stdout.strip()
