@@ -22,9 +22,9 @@ def attach(
     """Follows an agent live, and takes what you type.
 
     A line is a message to it; a line that begins with ! stops what it does
-    first; /stop only stops it. Requests for approval are asked here: at the
-    root those of the whole tree. Ctrl-C (or the end of input) leaves; the agent
-    works on.
+    first; /stop only stops it; a message that begins with a slash is written
+    with two. Requests for approval are asked here: at the root those of the
+    whole tree. Ctrl-C (or the end of input) leaves; the agent works on.
 
     \b
     dendro attach 0199a2b4

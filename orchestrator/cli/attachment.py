@@ -29,6 +29,8 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 
 LINE_BYTES = 32 << 10
+STOP = "/stop"
+WORDS = f"{STOP} stops what it does, !TEXT stops it and says TEXT, //TEXT says /TEXT"
 
 
 @dataclass(slots=True)
@@ -112,12 +114,21 @@ class Attachment:
             await self._submit(self.target.session, answer_op(self._open.take_first(), decision))
             if self._open.first is not None:
                 self._put(self._open.first)
-        elif line == "/stop":
-            await self._submit(self.target.session, ops.Interrupt())
         else:
             text, interrupt = (line[1:].strip(), True) if line.startswith("!") else (line, False)
-            op = ops.MessageAgent(agent_id=self.target.agent_id, text=text, interrupt=interrupt)
+            if text.startswith("/") and not text.startswith("//"):
+                await self._word(text)
+                return
+            op = ops.MessageAgent(
+                agent_id=self.target.agent_id, text=text.removeprefix("/"), interrupt=interrupt
+            )
             await self._submit(self.target.root, op)
+
+    async def _word(self, line: str) -> None:
+        if line == STOP:
+            await self._submit(self.target.session, ops.Interrupt())
+        else:
+            self.view.note(f"{line.split()[0]} means nothing here; {WORDS}")
 
     async def _submit(self, session: SessionId, op: ops.Op) -> None:
         await self.client.submit(session, Submission(SubmissionId(new_submission_id()), op))

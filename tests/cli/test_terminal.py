@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.cli.grove import worker
 from tests.cli.machine import SLEEP, TOUCH, Machine, says
 
 UNTRUSTED = ("-c", "approval_policy=untrusted", "-c", "sandbox_mode=danger-full-access")
@@ -70,3 +71,18 @@ def test_a_person_who_ends_the_input_leaves_the_request_open(machine: Machine) -
         person.wait_for("left unanswered")
         assert person.exit_code() == 3
     assert machine.sessions()[0]["status"] == "awaiting_approval"
+
+
+def test_a_person_who_mistypes_a_word_is_told_those_that_there_are(machine: Machine) -> None:
+    with machine.model(says("one"), says("two")) as user, worker(user):
+        assert user.run("run", "go", "--no-worker").returncode == 0
+        with user.terminal("attach", user.session_ids()[0]) as person:
+            person.wait_for("Ctrl-C leaves")
+            person.type("/halt now\n")
+            person.wait_for("/halt means nothing here; /stop stops what it does, .* //TEXT says /TEXT")
+            person.type("//halt now\n")
+            person.wait_for("» /halt now")
+            rest = person.wait_for("two")
+            assert "one" not in rest
+            person.press_ctrl_c()
+            assert person.exit_code() == 0
