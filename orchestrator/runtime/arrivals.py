@@ -18,6 +18,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.protocol.ops import CancelAgent, ExecApproval, MessageAgent, PatchApproval
 from orchestrator.runtime.held import Held
 from orchestrator.runtime.intake import command_of, with_images
+from orchestrator.runtime.reaping import taken_at_once
 from orchestrator.runtime.trees import TreeLookups
 from orchestrator.runtime.trial import Arrival
 
@@ -135,23 +136,17 @@ class Arrivals:
     async def _reap(self) -> bool:
         """Takes cancelled agents from workers that do nothing with them; whether there was any.
 
-        The next worker of their pool finds the cancel. Those that nobody held have waited for one in
-        vain: this worker ends them itself, which needs none of what their work would.
+        This worker ends those that nobody held itself, which needs none of what their work would.
         """
-        held, facts = self._held, self._held.journal.state.facts
-        view = await held.writing.insist(TreeLookups.of(held.ports, facts).registry)
-        agents = view.agents.values() if view is not None else ()
-        below = [agent for agent in agents if agent.marked and agent.below(facts.agent_id)]
-        # One that is done already owes its own parent word of the end, too.
-        stuck = [SessionId(agent.session) for agent in below]
-        children = held.journal.state.tree.children.values()
-        ending = [SessionId(child.session) for child in children if child.ending]
-        stuck = list(dict.fromkeys((*ending, *stuck)))
-        if stuck:
-            tree, broker = held.claim.tree, held.ports.broker
-            found = await held.writing.insist(lambda: broker.revoke_tree(tree, stuck))
-            held.config.adopt([s.session for s in found or () if s.state == "free"])
-        return any(agent.active for agent in below)
+        held, state = self._held, self._held.journal.state
+        ending = [SessionId(child.session) for child in state.tree.children.values() if child.ending]
+        found = await held.writing.insist(
+            lambda: taken_at_once(held.ports.broker, held.claim.tree, state.facts.agent_id, ending)
+        )
+        if found is None:
+            return False
+        held.config.adopt(found.lying)
+        return found.left
 
     def _is_news(self, tip: str) -> bool:
         return _number(tip) > _number(self._read_to)

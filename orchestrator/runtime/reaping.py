@@ -19,11 +19,25 @@ from orchestrator.broker.records import Fired
 from orchestrator.core.draft import REAP_MS, STANDING_TIMERS
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import projected
+from orchestrator.core.tree import ROOT
 
 SILENT_S = 2.0
 """How long a lease must have run out before its session counts as nobody's."""
 GRACE_MS = 8_000
 """A lease and two seconds: time for the workers of the agents' own pools."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unended:
+    """The agents of a tree's cancels that are not over at one moment."""
+
+    active: tuple[SessionId, ...]
+    owing: tuple[SessionId, ...]
+    """At rest, but with something to read, or held by somebody: they may owe word of their end."""
+
+    @property
+    def sessions(self) -> tuple[SessionId, ...]:
+        return (*self.active, *self.owing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,27 +47,47 @@ class Forsaken:
     left: bool
     """Whether anybody has still to end, or to say so."""
     lying: tuple[SessionId, ...]
-    """Those whom nobody holds, of these and the root, which tells them."""
+    """Those whom nobody holds: of these, and of whoever tells them."""
+
+
+async def unended(
+    broker: Broker, tree: TreeId, under: int = ROOT, known: Iterable[SessionId] = ()
+) -> Unended:
+    """Who below an agent is marked and has not ended, or not said so.
+
+    `known` are others who may owe word of it: what one session knows and the registry does not.
+    """
+    agents = projected(await broker.agents(tree)).agents.values()
+    marked = [agent for agent in agents if agent.marked and agent.below(under)]
+    active = tuple(SessionId(agent.session) for agent in marked if agent.active)
+    # One that is done already owes its own parent word of the end, too.
+    resting = (SessionId(agent.session) for agent in marked if not agent.active)
+    others = [session for session in dict.fromkeys((*known, *resting)) if session not in active]
+    heads = [await broker.head(session) for session in others]
+    # With nothing to read a parked one would be taken in vain, and be set aside after a few times.
+    owing = (h.session for h in heads if h is not None and (h.holder is not None or h.sq_tip != h.cursor))
+    return Unended(active, tuple(owing))
 
 
 async def forsaken(broker: Broker, tree: TreeId) -> Forsaken:
-    """Who is marked in the tree and has not ended, or has not read that it should."""
-    marked = [agent for agent in projected(await broker.agents(tree)).agents.values() if agent.marked]
-    active = [SessionId(agent.session) for agent in marked if agent.active]
-    # One that is done already owes its own parent word of the end, too.
-    others = [SessionId(agent.session) for agent in marked if not agent.active]
+    """Of the whole tree and its root, which tells the others: whom nobody has served for a while."""
     root = SessionId(tree)
-    unread = await _unread(broker, [*others, root])
-    # With nothing to read a session would be taken in vain, and be set aside after a few times.
-    sessions = [*active, *unread]
-    standings = await broker.revoke_tree(tree, sessions, SILENT_S) if sessions else ()
+    found = await unended(broker, tree, known=(root,))
+    standings = await broker.revoke_tree(tree, found.sessions, SILENT_S) if found.sessions else ()
     lying = (standing.session for standing in standings if standing.state in ("free", "revoked"))
-    return Forsaken(bool(active) or any(session != root for session in unread), tuple(lying))
+    return Forsaken(any(session != root for session in found.sessions), tuple(lying))
 
 
-async def _unread(broker: Broker, sessions: Iterable[SessionId]) -> list[SessionId]:
-    heads = [await broker.head(session) for session in sessions]
-    return [head.session for head in heads if head is not None and head.sq_tip != head.cursor]
+async def taken_at_once(broker: Broker, tree: TreeId, under: int, known: Iterable[SessionId]) -> Forsaken:
+    """The same below the one who cancels, and who has waited long enough: claims are taken from the living.
+
+    `lying` are those that nobody held. They have waited in vain for a worker of their pool; the others'
+    next one finds the cancel.
+    """
+    found = await unended(broker, tree, under, known)
+    standings = await broker.revoke_tree(tree, found.sessions) if found.sessions else ()
+    lying = (standing.session for standing in standings if standing.state == "free")
+    return Forsaken(bool(found.active), tuple(lying))
 
 
 async def trees_to_look_after(broker: Broker, fired: Sequence[Fired]) -> list[TreeId]:
