@@ -6,8 +6,6 @@ Nothing here is decided, and nothing is kept but numbers that were taken and not
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -24,6 +22,7 @@ from orchestrator.core.state import Call
 from orchestrator.core.tree import ROOT
 from orchestrator.runtime.full_log import read_all
 from orchestrator.runtime.ports import Ports
+from orchestrator.runtime.rollout_path import path_beside
 from orchestrator.runtime.segments import BrokenArchive
 from orchestrator.tools.subagents.assess import root_target, target_of
 from orchestrator.tools.subagents.port import LogUnreadable
@@ -76,7 +75,7 @@ class TreeLookups:
         number, now_ms = self._numbers.pop(0), self._broker.now_ms()
         noise = int.from_bytes(self.ports.random_bytes(8), "big")
         session = new_session_id(now_ms, shard_of(self._tree, self._broker.config.shards), noise)
-        return number, session, rollout_path_beside(self.facts.rollout_path, session, now_ms)
+        return number, session, path_beside(self.facts.rollout_path, session, now_ms)
 
     async def registry(self) -> RegistryView:
         """Who is in the tree, as the last commits said."""
@@ -151,13 +150,3 @@ def _decided(entry: TreeEntry) -> DecidedBelow | None:
         # What the root itself had asked stands in its own log.
         return None
     return DecidedBelow(told["agent_id"], told["call_id"], told["turn_id"], told["decision"], told["who"])
-
-
-def rollout_path_beside(parent: str, session: str, at_ms: int) -> str:
-    """Where a child's rollout file goes: in the same store of sessions, under its own day and id."""
-    if not parent:
-        return ""
-    moment = datetime.fromtimestamp(at_ms / 1000)
-    sessions = Path(parent).parents[3]
-    day = sessions / f"{moment:%Y}" / f"{moment:%m}" / f"{moment:%d}"
-    return str(day / f"rollout-{moment:%Y-%m-%dT%H-%M-%S}-{session}.jsonl")

@@ -18,7 +18,7 @@ from orchestrator.wiring.deploying import (
     worker_name,
     worker_pools,
 )
-from orchestrator.wiring.sessions import VERSION, new_birth, rollout_path, tree_rules, turn_settings
+from orchestrator.wiring.sessions import VERSION, new_birth, tree_rules, turn_settings
 
 __all__ = [
     "VERSION",
@@ -30,7 +30,6 @@ __all__ = [
     "new_birth",
     "open_broker",
     "redis_url",
-    "rollout_path",
     "session_pool",
     "tree_rules",
     "turn_settings",

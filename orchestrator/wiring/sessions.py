@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 
@@ -11,10 +10,13 @@ from orchestrator.core.birth import Birth
 from orchestrator.core.ids import new_session_id
 from orchestrator.core.settings import SessionFacts, TreeRules, TurnSettings, WorkspaceMark
 from orchestrator.gateways.workspace import Workspace, mark
+from orchestrator.runtime.rollout_path import rollout_path
 from orchestrator.settings import AgentSettings, Settings
 from orchestrator.wiring.deploying import session_pool
 
 VERSION = version("dendro-orchestrator")
+SESSIONS = "sessions"
+"""The folder of rollout files, in the user's own."""
 
 
 def new_birth(
@@ -32,7 +34,7 @@ def new_birth(
         tree_id=session,
         pool=pool,
         base_instructions=defaults.base_instructions or "",
-        rollout_path=str(rollout_path(settings.home, session, now_ms)),
+        rollout_path=str(rollout_path(settings.home / SESSIONS, session, now_ms)),
         on_user_input=defaults.on_user_input,
         approval_timeout_ms=None
         if defaults.approval_timeout_s is None
@@ -96,10 +98,3 @@ def turn_settings(settings: Settings) -> TurnSettings:
         verbosity=defaults.verbosity,
         window=settings.model.context_window,
     )
-
-
-def rollout_path(home: Path, session: str, at_ms: int) -> Path:
-    """`<home>/sessions/YYYY/MM/DD/rollout-<time>-<session id>.jsonl`, in local time as the peer has it."""
-    moment = datetime.fromtimestamp(at_ms / 1000)
-    day = home / "sessions" / f"{moment:%Y}" / f"{moment:%m}" / f"{moment:%d}"
-    return day / f"rollout-{moment:%Y-%m-%dT%H-%M-%S}-{session}.jsonl"
