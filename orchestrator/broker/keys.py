@@ -15,7 +15,7 @@ a tree live in one slot and a script may touch them together.
     {s}:seen:<session>      hash    submit create commit         submit            1,024 ids and 24 h
     {s}:seen_at:<session>   zset    submit create commit         submit            as seen
     {s}:timer:<session>     hash    commit; fire clears          fire              its timers
-    {s}:tree:<tree>         stream  create commit raise_limits   tree views        the tree
+    {s}:tree:<tree>         stream  commit raise_limits          tree views        the tree
     {s}:agents:<tree>       hash    create commit reserve wakes  guards, registry  the tree
                                     raise_limits; its fields: tree_records.py
     {s}:blob:<tree>:<hash>  string  put_blob                     any               the tree

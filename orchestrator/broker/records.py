@@ -173,7 +173,6 @@ class NewTree:
     """A root session with what its tree starts with."""
 
     root: NewSession
-    tree_entries: tuple[bytes, ...] = ()
     summary: Mapping[str, bytes] = field(default_factory=dict)
 
 

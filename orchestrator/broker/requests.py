@@ -111,7 +111,6 @@ def create_call(keys: Keys, config: BrokerConfig, tree: NewTree) -> Call:
         load("create"),
         [
             keys.agents(root.tree),
-            keys.tree(root.tree),
             keys.sessions(shard),
             *keys.pool(shard, root.pool),
             *birth_keys(keys, root.session),
@@ -120,7 +119,6 @@ def create_call(keys: Keys, config: BrokerConfig, tree: NewTree) -> Call:
             root.pool,
             *eq_limits(config),
             *birth_args(root, 0),
-            *rows((payload,) for payload in tree.tree_entries),
             *rows(tree.summary.items()),
         ],
     )

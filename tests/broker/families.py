@@ -98,7 +98,7 @@ async def root_of(broker: Broker, **summary: bytes) -> Agent:
     """A root at work; `limit_tokens=b"5"` sets the field `limit:tokens`."""
     root = new_session(submissions=OP)
     fields = {name.replace("_", ":", 1): value for name, value in summary.items()}
-    await broker.create(NewTree(root, (b"begun",), fields))
+    await broker.create(NewTree(root, fields))
     return await claims(broker, root.session)
 
 

@@ -86,7 +86,7 @@ async def _life_of_a_tree(broker: Broker, wire: Wire) -> None:
         events=(NewEvent(b"hello", 1, "00000000"),),
         submissions=(NewSubmission("client", "s0", b"op"),),
     )
-    await broker.create(NewTree(root, (b"created",), {"limit:slots": b"4", "limit:tokens": b"50"}))
+    await broker.create(NewTree(root, {"limit:slots": b"4", "limit:tokens": b"50"}))
     session = root.session
     await submitted(broker, session)
     held = await broker.claim("default", "w1", "c1", SHARD)

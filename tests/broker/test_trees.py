@@ -39,7 +39,7 @@ async def test_registry_knows_every_agent_since_its_birth(broker: Broker) -> Non
     assert (agent.summary, agent.canceled, agent.used) == (b"{}", True, Spend())
     assert (agent.pending_messages, agent.pending_interrupts) == (1, 1)
     assert (registry.counters, registry.limits) == ({"slots": 1, "spawned": 1}, {"slots": 8})
-    assert (registry.tree_seq, registry.waiting, registry.reserved) == (1, {}, {})
+    assert (registry.tree_seq, registry.waiting, registry.reserved) == (0, {}, {})
 
 
 async def test_tree_that_does_not_exist_has_no_registry(broker: Broker) -> None:
@@ -52,6 +52,7 @@ async def test_tree_that_does_not_exist_has_no_registry(broker: Broker) -> None:
 
 async def test_watcher_of_a_tree_gets_what_was_and_then_what_comes(broker: Broker) -> None:
     root = await root_of(broker)
+    await root.does(tree_events=(TreeEvent((b"begun",)),))
     [begun] = await broker.wait_tree(root.tree, 0, timeout_s=5)
     assert (begun.tree_seq, begun.payload) == (1, b"begun")
     coming = asyncio.ensure_future(broker.wait_tree(root.tree, begun.tree_seq, timeout_s=5))
@@ -62,7 +63,7 @@ async def test_watcher_of_a_tree_gets_what_was_and_then_what_comes(broker: Broke
 
 async def test_watcher_of_a_tree_in_which_nothing_happens_looks_up_in_time(broker: Broker) -> None:
     root = await root_of(broker)
-    assert await broker.wait_tree(root.tree, 1, timeout_s=0.05) == ()
+    assert await broker.wait_tree(root.tree, 0, timeout_s=0.05) == ()
 
 
 # ── taking claims ─────────────────────────────────────────────────────────────────────────────
