@@ -5,7 +5,7 @@ One story, by module:
     loop        lanes instead of threads, time that passes when nothing can happen
     lulls       time that passes at once where nobody needs it
     double      Redis, and a journal to go back in
-    store       its commands;  scripting: its Lua;  values: what Python has not;  looks: those in vain
+    store       its commands, in Lua;  looks: those in vain, that are not sent
     network     delays, lost commands and lost replies between processes and Redis;  ambush: the worst moment
     machines    worker processes that are killed, stopped, stuck and drained
     players     the model and the tools;  ledger: what commands really did

@@ -15,12 +15,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from redis._parsers.helpers import _RedisCallbacks, _RedisCallbacksRESP2
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoScriptError
 
 from sim.looks import found_nothing
-from sim.scripting import Scripting
 from sim.store import Store
-from sim.values import SortedSet, Stream, id_text
 
 EPOCH_S = 1_800_000_000.0
 """Redis's time when a simulation begins."""
@@ -37,14 +35,16 @@ class Double:
         self.journal: list[tuple[float, Command]] = []
         """What wrote, and when."""
         self._replayed: float | None = None
-        self._store = Store(self.now_s)
-        self._scripting = Scripting(self._store.commands)
+        self._store = Store()
         self._known: dict[bytes, bytes] = {}
         """Scripts by their SHA-1."""
 
     def now_s(self) -> float:
         """Redis's clock: the simulated time, wherever it stands."""
         return EPOCH_S + (self.simulated() if self._replayed is None else self._replayed)
+
+    def _now_us(self) -> int:
+        return round(self.now_s() * 1_000_000)
 
     def reset(self, simulated: Callable[[], float]) -> None:
         """An empty server at another simulation's beginning."""
@@ -65,19 +65,21 @@ class Double:
 
     def run(self, *args: Any) -> Any:
         """One command; raises the client library's errors."""
-        store, command = self._store, encoded(args)
-        before = store.writes
+        command, before = encoded(args), self._store.writes
         try:
             reply = self._execute(command)
         finally:
-            if store.writes != before:
+            if self._store.writes != before:
                 self.journal.append((self.simulated(), command))
         return _parsed(args[0], reply)
 
     def idle_look(self, args: Sequence[Any]) -> Any:
         """The answer of a look for work that would find nothing now; None if it is to be sent."""
         source = self._known.get(args[1].encode())
-        return source and found_nothing(source, self._store, [key.encode() for key in args[3 : 3 + args[2]]])
+        if source is None:
+            return None
+        keys = [key.encode() for key in args[3 : 3 + args[2]]]
+        return found_nothing(source, self._store, keys, self._now_us() // 1000)
 
     def look(self, *args: Any) -> Any:
         """A read that is no event of the simulation."""
@@ -94,14 +96,12 @@ class Double:
                 raise NoScriptError("No matching script. Please use EVAL.")
         elif name == b"EVAL":
             source = command[1]
-        elif (plain := self._store.commands.get(name)) is not None:
-            return plain(*command[1:])
         else:
-            raise ResponseError(f"unknown command {name!r}")
-        first_arg = 3 + int(command[2])
+            return self._store.say(self._now_us(), command)
+        first_arg, now_us = 3 + int(command[2]), self._now_us()
         keys = command[3:first_arg]
-        nothing = found_nothing(source, self._store, keys)
-        return nothing if nothing is not None else self._scripting.run(source, keys, command[first_arg:])
+        nothing = found_nothing(source, self._store, keys, now_us // 1000)
+        return nothing if nothing is not None else self._store.run(now_us, source, keys, command[first_arg:])
 
     def restore(self, through: int) -> None:
         """Puts the data back to where the first `through` commands of the journal left it."""
@@ -118,25 +118,18 @@ class Double:
 
     def hash(self, key: str) -> dict[bytes, bytes]:
         """A hash as it is; not to be changed."""
-        value = self._store.values.get(key.encode())
-        return value if isinstance(value, dict) else {}
+        return self._store.hash(key.encode())
 
     def scored(self, key: str, member: str) -> float | None:
-        return self.members(key).get(member.encode())
+        return self._store.score(key.encode(), member.encode())
 
     def members(self, key: str) -> dict[bytes, float]:
-        """A sorted set's members with their scores; not to be changed."""
-        value = self._store.values.get(key.encode())
-        return value.scores if isinstance(value, SortedSet) else {}
+        """A sorted set's members with their scores."""
+        return self._store.members(key.encode())
 
     def stream_after(self, key: str, n: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
         """A stream's entries after `n`-0."""
-        value = self._store.values.get(key.encode())
-        if not isinstance(value, Stream):
-            return []
-        place = value.after((n, 0))
-        rows = zip(value.ids[place], value.rows[place], strict=True)
-        return [(id_text(at), dict(zip(row[::2], row[1::2], strict=True))) for at, row in rows]
+        return self._store.stream_after(key.encode(), n)
 
 
 def _parsed(command: str, reply: Any) -> Any:

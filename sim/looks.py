@@ -22,11 +22,11 @@ Answer = list[int | list[bytes]]
 
 def _peek(store: Store, keys: Sequence[bytes], now_ms: int) -> Answer | None:
     due, leases = keys
-    return None if store.any_by(due, inf) or store.any_by(leases, now_ms) else [now_ms, [], []]
+    return [now_ms, [], []] if store.least(due) == inf and store.least(leases) > now_ms else None
 
 
 def _timers_due(store: Store, keys: Sequence[bytes], now_ms: int) -> Answer | None:
-    return None if store.any_by(keys[0], now_ms) else [now_ms, []]
+    return [now_ms, []] if store.least(keys[0]) > now_ms else None
 
 
 _LOOKS: dict[bytes, Callable[[Store, Sequence[bytes], int], Answer | None]] = {
@@ -35,7 +35,7 @@ _LOOKS: dict[bytes, Callable[[Store, Sequence[bytes], int], Answer | None]] = {
 }
 
 
-def found_nothing(source: bytes, store: Store, keys: Sequence[bytes]) -> Answer | None:
+def found_nothing(source: bytes, store: Store, keys: Sequence[bytes], now_ms: int) -> Answer | None:
     """What a script answers if it is a look and finds nothing; None if it is to be run."""
     look = _LOOKS.get(source)
-    return None if look is None else look(store, keys, store.now_us() // 1000)
+    return None if look is None else look(store, keys, now_ms)

@@ -265,7 +265,7 @@ class Watch:
 
     def _tree(self, session: str) -> None:
         """The registry is what the tree log tells, after every entry of it."""
-        tree = self._double.hash(self.keys.session(session))[b"tree"].decode()
+        tree = self.sessions[session].tree
         view, at = self.trees.get(tree, (RegistryView(), 0))
         entries = self._double.stream_after(self.keys.tree(tree), at)
         if not entries:

@@ -116,6 +116,16 @@ def test_script_is_refused_a_global_of_its_own_and_the_order_of_a_tables_keys() 
             with pytest.raises(ResponseError):
                 double.run("EVAL", script, 0)
         assert double.run("EVAL", "return {1, 2.7, 'x', false, {}, nil, 9}", 0) == [1, 2, b"x", None, []]
+        for reply, told in (
+            ("true", 1),
+            ("false", None),
+            ("nil", None),
+            ("-2.7", -2),
+            ("{ok = 'yes'}", b"yes"),
+        ):
+            assert double.run("EVAL", f"return {reply}", 0) == told
+        many = "local all = {} for i = 1, 9000 do all[i] = {i, 'x'} end return all"
+        assert double.run("EVAL", many, 0) == [[i, b"x"] for i in range(1, 9001)]
 
 
 @pytest.mark.parametrize(

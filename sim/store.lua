@@ -1,0 +1,602 @@
+-- The commands of Redis that the product says, on values in memory.
+--
+-- A function of the interpreter's own, so that a script's calls never leave it. Takes nothing; returns what
+-- store.py says: run, say, clear, and what it reads beside the commands. Replies are those that Redis gives
+-- to a script: strings, numbers, tables of them, false where nothing is, {ok = …}. A command that is not
+-- here is refused, as one is that meets a value of another type. Where Redis may trim a stream less than it
+-- was asked to (`~`), this trims exactly.
+
+local raw_pairs, format, sort = pairs, string.format, table.sort
+local insert, remove, huge = table.insert, table.remove, math.huge
+-- Runs are short: translating them to machine code costs more than it saves.
+if jit then jit.off() end
+
+local WRONG_TYPE = 'WRONGTYPE Operation against a key holding the wrong kind of value'
+local NOT_A_FLOAT = 'ERR value is not a valid float'
+local BAD_ID = 'ERR Invalid stream ID specified as stream command argument'
+local STALE_ID = 'ERR The ID specified in XADD is equal or smaller than the target stream top item'
+
+local OK = {ok = 'OK'}
+local NO_TYPE = {ok = 'none'}
+local TYPES = {}
+for _, kind in ipairs({'string', 'hash', 'set', 'zset', 'stream'}) do TYPES[kind] = {ok = kind} end
+
+local values, expires_us, now_us, writes
+
+local function clear()
+  values, expires_us, now_us, writes = {}, {}, 0, 0
+end
+
+-- ── keys ─────────────────────────────────────────────────────────────────────────────────────────
+
+local function drop(key)
+  local had = values[key] ~= nil
+  values[key], expires_us[key] = nil, nil
+  return had
+end
+
+-- A key's value, if it has not expired.
+local function found(key)
+  local at = expires_us[key]
+  if at and at <= now_us then drop(key) end
+  return values[key]
+end
+
+local function of(kind, key)
+  local value = values[key]
+  if value and expires_us[key] then value = found(key) end
+  if value and value.kind ~= kind then error(WRONG_TYPE, 0) end
+  return value
+end
+
+local function number(word)
+  return tonumber(word) or error(NOT_A_FLOAT, 0)
+end
+
+local command = {}
+
+function command.TYPE(key)
+  local value = values[key]
+  if value and expires_us[key] then value = found(key) end
+  return value and TYPES[value.kind] or NO_TYPE
+end
+
+function command.EXISTS(...)
+  local n = 0
+  for _, key in ipairs({...}) do
+    if found(key) then n = n + 1 end
+  end
+  return n
+end
+
+function command.DEL(...)
+  local gone = 0
+  for _, key in ipairs({...}) do
+    if found(key) and drop(key) then gone = gone + 1 end
+  end
+  if gone > 0 then writes = writes + 1 end
+  return gone
+end
+
+function command.PEXPIRE(key, after_ms)
+  if not found(key) then return 0 end
+  expires_us[key] = now_us + tonumber(after_ms) * 1000
+  writes = writes + 1
+  return 1
+end
+
+function command.EXPIRE(key, after_s)
+  return command.PEXPIRE(key, tonumber(after_s) * 1000)
+end
+
+function command.TIME()
+  local us = now_us % 1000000
+  return {format('%.0f', (now_us - us) / 1000000), format('%.0f', us)}
+end
+
+-- ── strings ──────────────────────────────────────────────────────────────────────────────────────
+
+function command.GET(key)
+  local value = of('string', key)
+  return value and value.text or false
+end
+
+function command.SET(key, text, condition)
+  if condition and (condition ~= 'NX' or found(key)) then return false end
+  drop(key)
+  values[key] = {kind = 'string', text = text}
+  writes = writes + 1
+  return OK
+end
+
+-- ── hashes: `names` has the fields in the order in which they came ───────────────────────────────
+
+function command.HSET(key, ...)
+  local hash = of('hash', key)
+  if not hash then
+    hash = {kind = 'hash', fields = {}, names = {}}
+    values[key] = hash
+  end
+  local fields, names, words = hash.fields, hash.names, {...}
+  local before = #names
+  for i = 1, #words, 2 do
+    local name = words[i]
+    if fields[name] == nil then names[#names + 1] = name end
+    fields[name] = words[i + 1]
+  end
+  writes = writes + 1
+  hash.changed = writes
+  return #names - before
+end
+
+function command.HSETNX(key, name, value)
+  local hash = of('hash', key)
+  if hash and hash.fields[name] ~= nil then return 0 end
+  return command.HSET(key, name, value)
+end
+
+function command.HGET(key, name)
+  local hash = of('hash', key)
+  return hash and hash.fields[name] or false
+end
+
+function command.HMGET(key, ...)
+  local hash, reply = of('hash', key), {...}
+  local fields = hash and hash.fields
+  for i = 1, #reply do reply[i] = fields and fields[reply[i]] or false end
+  return reply
+end
+
+function command.HGETALL(key)
+  local hash, reply = of('hash', key), {}
+  if hash then
+    for i, name in ipairs(hash.names) do reply[2 * i - 1], reply[2 * i] = name, hash.fields[name] end
+  end
+  return reply
+end
+
+function command.HKEYS(key)
+  local hash, reply = of('hash', key), {}
+  for i, name in ipairs(hash and hash.names or {}) do reply[i] = name end
+  return reply
+end
+
+function command.HEXISTS(key, name)
+  local hash = of('hash', key)
+  return hash and hash.fields[name] ~= nil and 1 or 0
+end
+
+function command.HDEL(key, ...)
+  local hash, gone = of('hash', key), 0
+  if not hash then return 0 end
+  for _, name in ipairs({...}) do
+    if hash.fields[name] ~= nil then
+      hash.fields[name], gone = nil, gone + 1
+      for i, other in ipairs(hash.names) do
+        if other == name then
+          remove(hash.names, i)
+          break
+        end
+      end
+    end
+  end
+  if gone > 0 then writes = writes + 1 end
+  hash.changed = writes
+  if #hash.names == 0 then drop(key) end
+  return gone
+end
+
+function command.HINCRBY(key, name, amount)
+  local value = tonumber(command.HGET(key, name) or 0) + tonumber(amount)
+  command.HSET(key, name, format('%.0f', value))
+  return value
+end
+
+-- ── sets ─────────────────────────────────────────────────────────────────────────────────────────
+
+function command.SADD(key, ...)
+  local set, added = of('set', key), 0
+  if not set then
+    set = {kind = 'set', members = {}}
+    values[key] = set
+  end
+  for _, member in ipairs({...}) do
+    if not set.members[member] then set.members[member], added = true, added + 1 end
+  end
+  if added > 0 then writes = writes + 1 end
+  return added
+end
+
+-- In the order of their bytes: a table's own order is another one in each process.
+function command.SMEMBERS(key)
+  local set, reply = of('set', key), {}
+  if set then
+    for member in raw_pairs(set.members) do reply[#reply + 1] = member end
+    sort(reply)
+  end
+  return reply
+end
+
+-- ── sorted sets: `order` has the members by score, and by their bytes where scores are equal ─────
+
+-- Where a member with a score stands, or would stand.
+local function rank_of(zset, score, member)
+  local order, scores = zset.order, zset.scores
+  local low, high = 1, #order + 1
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local other = order[middle]
+    local at = scores[other]
+    if at < score or (at == score and other < member) then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
+-- How many members have a score below this one, or up to it.
+local function below(zset, score, inclusive)
+  local order, scores = zset.order, zset.scores
+  local low, high = 1, #order + 1
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local at = scores[order[middle]]
+    if at < score or (inclusive and at == score) then low = middle + 1 else high = middle end
+  end
+  return low - 1
+end
+
+local function put_member(zset, score, member)
+  local old = zset.scores[member]
+  if old == score then return false end
+  if old then remove(zset.order, rank_of(zset, old, member)) end
+  insert(zset.order, rank_of(zset, score, member), member)
+  zset.scores[member] = score
+  return not old
+end
+
+-- With `NX` or `XX` in front, or neither.
+function command.ZADD(key, ...)
+  local words, first, added = {...}, 1, 0
+  local only = (words[1] == 'NX' or words[1] == 'XX') and words[1]
+  if only then first = 2 end
+  local zset = of('zset', key)
+  for i = first, #words, 2 do
+    local score, member = number(words[i]), words[i + 1]
+    local there = zset and zset.scores[member] ~= nil or false
+    if not only or there == (only == 'XX') then
+      if not zset then
+        zset = {kind = 'zset', scores = {}, order = {}}
+        values[key] = zset
+      end
+      if put_member(zset, score, member) then added = added + 1 end
+      writes = writes + 1
+    end
+  end
+  return added
+end
+
+function command.ZREM(key, ...)
+  local zset, gone = of('zset', key), 0
+  if not zset then return 0 end
+  for _, member in ipairs({...}) do
+    local score = zset.scores[member]
+    if score then
+      remove(zset.order, rank_of(zset, score, member))
+      zset.scores[member], gone = nil, gone + 1
+    end
+  end
+  if gone > 0 then writes = writes + 1 end
+  if #zset.order == 0 then drop(key) end
+  return gone
+end
+
+local function score_text(score)
+  return format('%.17g', score)
+end
+
+function command.ZSCORE(key, member)
+  local zset = of('zset', key)
+  local score = zset and zset.scores[member]
+  return score and score_text(score) or false
+end
+
+function command.ZCARD(key)
+  local zset = of('zset', key)
+  return zset and #zset.order or 0
+end
+
+-- Ranks begin with 0, and negative ones count from the end.
+local function ranked(zset, first, last, step, with_scores)
+  local reply, size = {}, #zset.order
+  first, last = tonumber(first), tonumber(last)
+  if first < 0 then first = math.max(0, first + size) end
+  if last < 0 then last = last + size end
+  for rank = first, math.min(last, size - 1) do
+    local member = zset.order[step > 0 and rank + 1 or size - rank]
+    reply[#reply + 1] = member
+    if with_scores then reply[#reply + 1] = score_text(zset.scores[member]) end
+  end
+  return reply
+end
+
+function command.ZRANGE(key, first, last, with_scores)
+  local zset = of('zset', key)
+  return zset and ranked(zset, first, last, 1, with_scores) or {}
+end
+
+function command.ZREVRANGE(key, first, last, with_scores)
+  local zset = of('zset', key)
+  return zset and ranked(zset, first, last, -1, with_scores) or {}
+end
+
+function command.ZRANGEBYSCORE(key, low, high, limit, offset, count)
+  local zset, reply = of('zset', key), {}
+  if not zset then return reply end
+  local first, last = below(zset, number(low), false) + 1, below(zset, number(high), true)
+  if limit then
+    first = first + tonumber(offset)
+    last = math.min(last, first + tonumber(count) - 1)
+  end
+  for rank = first, last do reply[#reply + 1] = zset.order[rank] end
+  return reply
+end
+
+-- ── streams: entries `first` to `last` of three lists; ids only grow ─────────────────────────────
+
+local function id_text(ms, n)
+  return format('%.0f-%.0f', ms, n)
+end
+
+local function id_of(word, n_if_missing)
+  local ms, n = string.match(word, '^(%d+)%-(%d+)$')
+  ms = ms or string.match(word, '^%d+$') or error(BAD_ID, 0)
+  return tonumber(ms), n and tonumber(n) or n_if_missing
+end
+
+-- The place behind all entries whose id is below this one, or up to it.
+local function place(stream, ms, n, inclusive)
+  local all_ms, all_n = stream.ms, stream.n
+  local low, high = stream.first, stream.last + 1
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local at_ms, at_n = all_ms[middle], all_n[middle]
+    local is_below = at_ms < ms or (at_ms == ms and (at_n < n or (inclusive and at_n == n)))
+    if is_below then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
+local function cut(stream, first)
+  local gone = math.max(0, first - stream.first)
+  for i = stream.first, first - 1 do stream.ms[i], stream.n[i], stream.rows[i] = nil, nil, nil end
+  stream.first = stream.first + gone
+  if gone > 0 then writes = writes + 1 end
+  return gone
+end
+
+local function made_stream(key)
+  local stream = of('stream', key)
+  if not stream then
+    stream = {kind = 'stream', ms = {}, n = {}, rows = {}, first = 1, last = 0, top_ms = 0, top_n = 0}
+    values[key] = stream
+  end
+  return stream
+end
+
+-- With `MAXLEN [~|=] n` in front, or without.
+function command.XADD(key, ...)
+  local words, at, most = {...}, 1, nil
+  if words[1] == 'MAXLEN' then
+    at = (words[2] == '~' or words[2] == '=') and 3 or 2
+    most, at = tonumber(words[at]), at + 1
+  end
+  local stream, ms, n = made_stream(key), nil, nil
+  if words[at] == '*' then
+    ms, n = math.floor(now_us / 1000), 0
+    if ms <= stream.top_ms then ms, n = stream.top_ms, stream.top_n + 1 end
+  else
+    ms, n = id_of(words[at], 0)
+  end
+  if ms < stream.top_ms or (ms == stream.top_ms and n <= stream.top_n) then error(STALE_ID, 0) end
+  local last = stream.last + 1
+  stream.ms[last], stream.n[last], stream.rows[last] = ms, n, {unpack(words, at + 1)}
+  stream.last, stream.top_ms, stream.top_n = last, ms, n
+  if most then cut(stream, last - most + 1) end
+  writes = writes + 1
+  return id_text(ms, n)
+end
+
+function command.XTRIM(key, strategy, ...)
+  local stream = of('stream', key)
+  if not stream then return 0 end
+  local words = {...}
+  local threshold = words[#words]
+  if strategy == 'MINID' then
+    local ms, n = id_of(threshold, 0)
+    return cut(stream, place(stream, ms, n, false))
+  end
+  return cut(stream, stream.last - tonumber(threshold) + 1)
+end
+
+function command.XLEN(key)
+  local stream = of('stream', key)
+  return stream and stream.last - stream.first + 1 or 0
+end
+
+-- One end of a range: `-`, `+`, an id, or `(` and an id that is left out itself; the place of the first
+-- entry from there on (for a lower end), or behind the last one up to there.
+local function bound(stream, word, is_upper)
+  if word == '-' then return stream.first end
+  if word == '+' then return stream.last + 1 end
+  local excluded = string.sub(word, 1, 1) == '('
+  local ms, n = id_of(excluded and string.sub(word, 2) or word, is_upper and huge or 0)
+  return place(stream, ms, n, is_upper ~= excluded)
+end
+
+local function entry(stream, at)
+  return {id_text(stream.ms[at], stream.n[at]), stream.rows[at]}
+end
+
+function command.XRANGE(key, low, high, _, count)
+  local stream, reply = of('stream', key), {}
+  if not stream then return reply end
+  local first, behind = bound(stream, low, false), bound(stream, high, true)
+  if count then behind = math.min(behind, first + tonumber(count)) end
+  for at = first, behind - 1 do reply[#reply + 1] = entry(stream, at) end
+  return reply
+end
+
+function command.XREVRANGE(key, high, low, _, count)
+  local stream, reply = of('stream', key), {}
+  if not stream then return reply end
+  local first, behind = bound(stream, low, false), bound(stream, high, true)
+  if count then first = math.max(first, behind - tonumber(count)) end
+  for at = behind - 1, first, -1 do reply[#reply + 1] = entry(stream, at) end
+  return reply
+end
+
+-- Without `BLOCK`: who waits is the network's business.
+function command.XREAD(...)
+  local words, reply, most, at = {...}, {}, huge, 1
+  while words[at] ~= 'STREAMS' do
+    if words[at] == 'COUNT' then most = tonumber(words[at + 1]) end
+    at = at + 1
+  end
+  local half = (#words - at) / 2
+  for i = at + 1, at + half do
+    local stream = of('stream', words[i])
+    if stream and words[i + half] ~= '$' then
+      local ms, n = id_of(words[i + half], 0)
+      local first = place(stream, ms, n, true)
+      local rows = {}
+      for row = first, math.min(stream.last, first + most - 1) do rows[#rows + 1] = entry(stream, row) end
+      if #rows > 0 then reply[#reply + 1] = {words[i], rows} end
+    end
+  end
+  return #reply > 0 and reply
+end
+
+-- ── what is said ─────────────────────────────────────────────────────────────────────────────────
+
+-- Scripts may give numbers; Redis has but strings.
+local function call(name, ...)
+  local known = command[name] or error('ERR unknown command ' .. tostring(name), 0)
+  for i = 1, select('#', ...) do
+    if type((select(i, ...))) == 'number' then
+      local words = {...}
+      for j = i, #words do
+        if type(words[j]) == 'number' then words[j] = format('%.17g', words[j]) end
+      end
+      return known(unpack(words))
+    end
+  end
+  return known(...)
+end
+
+-- What a script finds. It may set no global, and read none that does not exist: a server refuses both. It may
+-- not go through a table by its keys either: their order would be chance's choice, and not the seed's.
+pairs = function() error("the order of a table's keys is another one in each process") end
+next = pairs
+redis = {call = call}
+setmetatable(_G, {
+  __newindex = function(_, name) error('a script may not set the global variable ' .. tostring(name)) end,
+  __index = function(_, name) error('there is no global variable ' .. tostring(name)) end,
+})
+
+-- A reply is handed out flat, in one step: a list is `true`, its length and its items; nothing is false. The
+-- length is negative where all items are strings. It ends at its first nil, wherever Lua thinks that it does.
+local function flatten(value, flat)
+  local at = #flat + 1
+  if type(value) ~= 'table' then
+    if value == true then value = 1 end
+    if type(value) == 'number' then value = value < 0 and math.ceil(value) or math.floor(value) end
+    flat[at] = value or false
+  elseif value.err then
+    error(value.err, 0)
+  elseif value.ok then
+    flat[at] = value.ok
+  else
+    flat[at], flat[at + 1] = true, 0
+    local n, sign = 0, -1
+    while value[n + 1] ~= nil do
+      n = n + 1
+      local item = value[n]
+      if type(item) == 'string' then flat[#flat + 1] = item else
+        sign = 1
+        flatten(item, flat)
+      end
+    end
+    flat[at + 1] = sign * n
+  end
+end
+
+-- What fits onto Lua's stack by itself, else in a table.
+local function told(reply)
+  local flat = {}
+  flatten(reply, flat)
+  if #flat > 5000 then return writes, flat end
+  return writes, unpack(flat)
+end
+
+local function run(now, script, keys, argv)
+  now_us = now
+  rawset(_G, 'KEYS', keys)
+  rawset(_G, 'ARGV', argv)
+  return told(script())
+end
+
+local function say(now, name, ...)
+  now_us = now
+  return told(call(name, ...))
+end
+
+-- ── beside the commands ──────────────────────────────────────────────────────────────────────────
+
+local reads = {}
+
+function reads.writes()
+  return writes
+end
+
+-- When a hash changed last, and its fields and values in turn; nothing but that if it is as it was then.
+function reads.hash(key, changed)
+  local hash = values[key]
+  if not hash or hash.kind ~= 'hash' then return 0 end
+  if hash.changed == changed then return changed end
+  return hash.changed, unpack(command.HGETALL(key))
+end
+
+function reads.score(key, member)
+  local zset = values[key]
+  return zset and zset.scores and zset.scores[member] or nil
+end
+
+-- The lowest score of a sorted set; nil where nothing is.
+function reads.least(key)
+  local zset = of('zset', key)
+  return zset and zset.scores[zset.order[1]] or nil
+end
+
+-- Scores and members in turn.
+function reads.members(key)
+  local zset, reply = values[key], {}
+  for i, member in ipairs(zset and zset.order or {}) do
+    reply[2 * i - 1], reply[2 * i] = zset.scores[member], member
+  end
+  return #reply, unpack(reply)
+end
+
+-- Up to `most` entries of a stream behind `n`-0: each its id, how many words follow, and these.
+function reads.entries(key, after, most)
+  local stream, reply = values[key], {}
+  if not stream or stream.kind ~= 'stream' then return 0 end
+  local first = place(stream, after, 0, true)
+  for at = first, math.min(stream.last, first + most - 1) do
+    local row = stream.rows[at]
+    reply[#reply + 1], reply[#reply + 2] = id_text(stream.ms[at], stream.n[at]), #row
+    for _, word in ipairs(row) do reply[#reply + 1] = word end
+  end
+  return #reply, unpack(reply)
+end
+
+clear()
+return run, say, clear, reads
