@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -223,6 +224,11 @@ def mapped(error: Exception) -> Exception:
     ):
         return Misconfigured(
             f"Redis refused the credentials: {error}; check the user and password in the URL"
+        )
+    if isinstance(error.__context__, ssl.SSLCertVerificationError):
+        return Unavailable(
+            f"Redis's certificate was refused: {error.__context__.verify_message.rstrip('.')}; "
+            "name its authority in the URL (?ssl_ca_certs=/path), and the server as its certificate does"
         )
     if isinstance(error, foreign.ConnectionError | foreign.TimeoutError | OSError | asyncio.TimeoutError):
         return Unavailable(f"no answer from Redis: {error}")

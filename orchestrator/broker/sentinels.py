@@ -8,15 +8,13 @@ Knows nothing of commands, and keeps no connection to a Sentinel: it is asked on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit
 
 from redis import exceptions as foreign
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
 from orchestrator.broker.errors import Misconfigured
 
@@ -62,6 +60,8 @@ def _options_of(parts: SplitResult) -> tuple[dict[str, str], dict[str, str]]:
     """What the query says for the Sentinels, and for the server."""
     said = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
     own = {name.removeprefix(_OWN): value for name, value in said.items() if name.startswith(_OWN)}
+    if not own.keys() <= {"username", "password"}:
+        raise ValueError("of a Sentinel, sentinel_username and sentinel_password can be said")
     return own, {name: value for name, value in said.items() if not name.startswith(_OWN)}
 
 
@@ -82,10 +82,11 @@ def _sentinel_url(scheme: str, address: Address, own: Mapping[str, str], server:
 class Primary:
     """Who is the primary of one service now, as its Sentinels say."""
 
-    def __init__(self, url: SentinelUrl, connect_timeout_s: float) -> None:
+    def __init__(self, url: SentinelUrl, dial: Callable[[str], Redis]) -> None:
+        """`dial` makes a client of a Sentinel from its URL."""
         self._service = url.service
         self._order: Sequence[str] = url.sentinels
-        self._timeout_s = connect_timeout_s
+        self._dial = dial
 
     async def address(self) -> Address:
         """Asks one Sentinel after the other; raises `Misconfigured`, or the library's ConnectionError."""
@@ -114,13 +115,7 @@ class Primary:
         self._order = (*others, first)
 
     async def _ask(self, sentinel: str) -> Address | None:
-        options: dict[str, Any] = {
-            "protocol": 2,
-            "socket_connect_timeout": self._timeout_s,
-            "socket_timeout": self._timeout_s,
-            "retry": Retry(NoBackoff(), 0),
-        }
-        client = Redis.from_url(sentinel, **options)
+        client: Any = self._dial(sentinel)
         try:
             found = await client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
         finally:

@@ -13,9 +13,11 @@ from typing import Any
 
 import hiredis
 from redis import exceptions as foreign
-from redis.asyncio import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio import Connection, ConnectionPool, Redis, SSLConnection, UnixDomainSocketConnection
 
+from orchestrator.broker.errors import Misconfigured
 from orchestrator.broker.sentinels import Primary, SentinelUrl
+from orchestrator.broker.tls import PREFIX, Tls
 
 _DEMOTED = re.compile(r"\b(READONLY|UNBLOCKED|MASTERDOWN)\b")
 
@@ -93,7 +95,29 @@ class _LeanTcp(_Lean, Connection):
     pass
 
 
-class _LeanTls(_Lean, SSLConnection):
+class _Tls(_Lean):
+    """TLS by contexts of our own making."""
+
+    ssl_context: Any
+
+    def __init__(self, *, tls: Tls, **options: Any) -> None:
+        super().__init__(**options)
+        self.ssl_context = tls
+
+    async def on_connect(self) -> None:
+        try:
+            await super().on_connect()
+        except foreign.AuthenticationError:
+            raise
+        except foreign.ConnectionError as error:
+            if self.ssl_context.identified:
+                raise
+            # By the protocol's latest version a server that misses one says so behind the handshake.
+            why = "the server may want a certificate (ssl_certfile, ssl_keyfile)"
+            raise foreign.ConnectionError(f"{error}; {why}") from None
+
+
+class _LeanTls(_Tls, SSLConnection):
     pass
 
 
@@ -140,7 +164,7 @@ class _LedTcp(_Led, Connection):
     pass
 
 
-class _LedTls(_Led, SSLConnection):
+class _LedTls(_Led, _Tls, SSLConnection):
     pass
 
 
@@ -153,12 +177,34 @@ def _says_demoted(error: foreign.ResponseError) -> bool:
 
 
 def connection_pool(url: str, era: Era, options: Mapping[str, Any]) -> ConnectionPool:
-    """A pool to whatever the URL names; raises ValueError for one that names nothing. Opens no connection."""
+    """A pool to whatever the URL names. Opens no connection.
+
+    Raises ValueError for a URL that names nothing, `Misconfigured` for one with a wrong option.
+    """
     watched = SentinelUrl.parse(url)
     pool = ConnectionPool.from_url(watched.server if watched else url, era=era, **options)
+    if pool.connection_class is SSLConnection:
+        _share_tls(pool.connection_kwargs)
     if watched is None:
         pool.connection_class = _LEAN[pool.connection_class]
     else:
         pool.connection_class = _LED[pool.connection_class]
-        pool.connection_kwargs["primary"] = Primary(watched, options["socket_connect_timeout"])
+        pool.connection_kwargs["primary"] = Primary(watched, lambda sentinel: _sentinel(sentinel, options))
+    try:
+        pool.connection_class(**pool.connection_kwargs)
+    except TypeError as error:
+        # What the URL's query says becomes an argument of every connection.
+        option = str(error).rpartition("argument ")[2]
+        raise Misconfigured(f"redis.url has the option {option}, which is not known") from None
     return pool
+
+
+def _share_tls(arguments: dict[str, Any]) -> None:
+    """Puts one maker of contexts in the place of what the URL says of TLS."""
+    said = [name for name in arguments if name.startswith(PREFIX)]
+    arguments["tls"] = Tls({name.removeprefix(PREFIX): arguments.pop(name) for name in said})
+
+
+def _sentinel(url: str, options: Mapping[str, Any]) -> Redis:
+    patience = {"socket_timeout": options["socket_connect_timeout"]}
+    return Redis.from_pool(connection_pool(url, Era(), {**options, **patience}))

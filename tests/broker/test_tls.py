@@ -1,0 +1,133 @@
+"""Servers that speak TLS: whom a client believes, what it shows, and what it says when that fails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.connection import WireConfig, connect
+from orchestrator.broker.errors import BrokerError, Misconfigured
+from orchestrator.broker.records import BrokerConfig
+from orchestrator.broker.tls import Tls
+from tests.broker.actors import working
+from tests.servers import free_ports, required, start_redis
+
+KEY_KIND = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+
+
+def openssl(folder: Path, *args: str) -> None:
+    found = shutil.which("openssl")
+    binary = required(Path(found) if found else None, "openssl")
+    subprocess.run([str(binary), *args], cwd=folder, check=True, capture_output=True)
+
+
+def make_authority(folder: Path) -> None:
+    openssl(
+        folder, "req", "-x509", *KEY_KIND, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority"
+    )
+
+
+def make_certificate(folder: Path, name: str) -> None:
+    names = ("-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1")
+    openssl(folder, "req", *KEY_KIND, "-keyout", f"{name}.key", "-out", f"{name}.csr", *names)
+    signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-copy_extensions", "copy")
+    openssl(folder, "x509", "-req", "-in", f"{name}.csr", *signed, "-out", f"{name}.pem")
+
+
+@pytest.fixture(scope="module")
+def papers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A private authority, and what it has signed for a server and for a client."""
+    folder = tmp_path_factory.mktemp("papers")
+    make_authority(folder)
+    make_certificate(folder, "server")
+    make_certificate(folder, "client")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def port(papers: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Where a server listens that lets in who shows a certificate of the authority."""
+    (port,) = free_ports(1)
+    config = {
+        "tls-port": str(port),
+        "tls-cert-file": str(papers / "server.pem"),
+        "tls-key-file": str(papers / "server.key"),
+        "tls-ca-cert-file": str(papers / "ca.pem"),
+        "tls-auth-clients": "yes",
+    }
+    with start_redis(tmp_path_factory.mktemp("server"), config=config):
+        yield port
+
+
+def options(papers: Path) -> str:
+    files = {"ca_certs": "ca.pem", "certfile": "client.pem", "keyfile": "client.key"}
+    return "&".join(f"ssl_{name}={papers / file}" for name, file in files.items())
+
+
+@pytest.mark.realredis
+async def test_a_session_is_worked_on_over_tls(papers: Path, port: int) -> None:
+    wire = connect(WireConfig(f"rediss://127.0.0.1:{port}/0?{options(papers)}"))
+    async with aclosing(Broker(wire, BrokerConfig(), lambda: 0.0)) as broker:
+        assert (await working(broker)).claim.worker == "w1"
+
+
+@pytest.mark.realredis
+@pytest.mark.parametrize(
+    ("host", "query", "words"),
+    [
+        ("127.0.0.1", "", "certificate was refused: self-signed.*ssl_ca_certs"),
+        ("127.0.0.1", "ssl_ca_certs={}/ca.pem", "may want a certificate"),
+        ("localhost", "ssl_ca_certs={}/ca.pem", "not valid for 'localhost'; "),
+        ("127.0.0.1", "ssl_ca_certs={}/missing.pem", "cannot use .*missing.pem"),
+        ("127.0.0.1", "ssl_certfile={0}/client.pem&ssl_keyfile={0}/server.key", "cannot use .*server.key"),
+    ],
+)
+async def test_what_is_wrong_with_certificates_is_told(
+    papers: Path, port: int, host: str, query: str, words: str
+) -> None:
+    wire = connect(WireConfig(f"rediss://{host}:{port}/0?{query.format(papers)}"))
+    async with aclosing(wire):
+        with pytest.raises(BrokerError, match=words):
+            await wire.command("PING")
+
+
+@pytest.mark.realredis
+async def test_a_name_may_differ_for_who_says_so(papers: Path, port: int) -> None:
+    url = f"rediss://localhost:{port}/0?{options(papers)}"
+    for said in ("ssl_check_hostname=false", "ssl_cert_reqs=none"):
+        async with aclosing(connect(WireConfig(f"{url}&{said}"))) as wire:
+            assert await wire.command("PING")
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("ssl_cert_reqs=perhaps", "ssl_cert_reqs"),
+        ("ssl_authority=x", "ssl_ca_certs"),
+        ("colour=red", "colour"),
+    ],
+)
+def test_an_option_that_nobody_knows_is_told(query: str, words: str) -> None:
+    for scheme, service in (("rediss", ""), ("rediss+sentinel", "main/")):
+        with pytest.raises(Misconfigured, match=words):
+            connect(WireConfig(f"{scheme}://:hidden@host/{service}0?{query}"))
+
+
+def test_renewed_certificates_count_from_the_next_connection_on(tmp_path: Path) -> None:
+    make_authority(tmp_path)
+    file = tmp_path / "ca.pem"
+    tls = Tls({"ca_certs": str(file)})
+    first = tls.get()
+    assert tls.get() is first
+    os.utime(file, ns=(1, 1))
+    second = tls.get()
+    assert second is not first
+    file.write_text("half of it")
+    assert tls.get() is second, "as long as the new one is not whole"
