@@ -198,6 +198,9 @@ def _options(config: WireConfig, reply_timeout_s: float | None) -> dict[str, Any
         "protocol": 2,
         "socket_connect_timeout": config.connect_timeout_s,
         "socket_timeout": reply_timeout_s,
+        # Two more commands for each connection, which many servers do not know.
+        "lib_name": None,
+        "lib_version": None,
         "retry": Retry(NoBackoff(), 0),
     }
 
@@ -219,9 +222,9 @@ def mapped(error: Exception) -> Exception:
     ):
         # The library hides what refused it while connecting inside a ConnectionError.
         return mapped(error.__cause__)
-    if isinstance(
-        error, foreign.AuthenticationError | foreign.NoPermissionError | foreign.AuthorizationError
-    ):
+    if isinstance(error, foreign.NoPermissionError):
+        return _few_rights(error)
+    if isinstance(error, foreign.AuthenticationError | foreign.AuthorizationError):
         return Misconfigured(
             f"Redis refused the credentials: {error}; check the user and password in the URL"
         )
@@ -251,9 +254,13 @@ def _mapped_response(error: foreign.ResponseError) -> Exception:
         return OutOfMemory(f"Redis is out of memory: {error}; raise maxmemory or delete old sessions")
     if code in _NOT_NOW:
         return Unavailable(f"Redis cannot serve now ({code}): {error}")
-    if code in ("NOPERM", "NOAUTH", "WRONGPASS"):
-        return Misconfigured(f"Redis refused: {error}; check the user's permissions")
+    if code in ("NOPERM", "NOAUTH", "WRONGPASS") or "ACL failure in script" in str(error):
+        return _few_rights(error)
     return BrokerError(f"Redis answered: {error}")
+
+
+def _few_rights(error: Exception) -> Misconfigured:
+    return Misconfigured(f"Redis refused: {error}; docs/operations.md lists the rights that its user needs")
 
 
 def _code_in(message: str) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import aclosing
 
-from orchestrator.broker.connection import WireConfig
+from orchestrator.broker.connection import WireConfig, connect
 from orchestrator.broker.embedded import EmbeddedError
-from orchestrator.broker.errors import BrokerError
+from orchestrator.broker.errors import BrokerError, Misconfigured
+from orchestrator.broker.keys import Keys
+from orchestrator.broker.rights import missing_rights, remedy
 from orchestrator.broker.server_binary import OLDEST
 from orchestrator.broker.server_facts import ServerFacts, examine
 from orchestrator.cli.finding import Finding, without_credentials
@@ -23,12 +26,26 @@ async def look_at_redis(settings: Settings) -> list[Finding]:
     try:
         with redis_url(settings) as url:
             facts = await examine(_wire(settings, url))
+            rights = await _look_at_rights(settings, url)
     except EmbeddedError as error:
         return [Finding("redis", "missing", "no private server can be had", str(error))]
+    except Misconfigured as error:
+        advice = "correct redis.url (DENDRO_REDIS_URL), or ask who runs it for these rights"
+        return [Finding("redis", "missing", f"{_place(settings)}: {error}", advice)]
     except BrokerError as error:
-        remedy = "start it, or correct redis.url (DENDRO_REDIS_URL); without one a private server is used"
-        return [Finding("redis", "missing", f"{_place(settings)}: {error}", remedy)]
-    return [*judge_server(facts, settings), *await _look_at_upkeep(settings)]
+        advice = "start it, or correct redis.url (DENDRO_REDIS_URL); without one a private server is used"
+        return [Finding("redis", "missing", f"{_place(settings)}: {error}", advice)]
+    return [*judge_server(facts, settings), *rights, *await _look_at_upkeep(settings)]
+
+
+async def _look_at_rights(settings: Settings, url: str) -> list[Finding]:
+    keys = Keys(settings.redis.prefix, settings.redis.shards)
+    async with aclosing(connect(_wire(settings, url))) as wire:
+        missing = await missing_rights(wire, keys)
+    if not missing:
+        return []
+    detail = f"the user may not run {', '.join(missing)} on {keys.prefix}*"
+    return [Finding("redis rights", "missing", detail, remedy(missing, keys))]
 
 
 def judge_server(facts: ServerFacts, settings: Settings) -> Iterator[Finding]:

@@ -17,8 +17,8 @@ from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import WireConfig, connect
 from orchestrator.broker.embedded import EmbeddedConfig, EmbeddedRedis
-from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import BrokerConfig
+from orchestrator.broker.rights import require_rights
 from orchestrator.broker.texts import Texts
 from orchestrator.core.chain import ChainKey
 from orchestrator.settings import ProviderSettings, Settings
@@ -91,8 +91,9 @@ async def deployment(settings: Settings, url: str) -> AsyncIterator[Deployment]:
     connection, config = connect(wire_config(settings, url)), broker_config(settings)
     broker = Broker(connection, config, time.monotonic)
     try:
+        await require_rights(connection, broker.keys)
         await broker.open()
-        blobs = Blobs(connection, Keys(config.prefix, config.shards))
+        blobs = Blobs(connection, broker.keys)
         yield Deployment(broker, Texts(blobs), blobs)
     finally:
         await broker.aclose()

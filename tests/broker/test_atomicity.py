@@ -33,6 +33,7 @@ from orchestrator.broker.records import (
     NewTree,
     TimerSet,
 )
+from orchestrator.broker.rights import missing_rights
 from orchestrator.broker.tree_records import (
     BudgetWait,
     Draw,
@@ -57,7 +58,7 @@ from tests.broker.actors import (
     submitted,
 )
 
-READ_ONLY = {"peek", "timers_due", "registry", "serving"}
+READ_ONLY = {"peek", "timers_due", "registry", "serving", "rights"}
 SHRINKING = {"delete"}
 """Scripts that only free memory: they run whole although the server is full."""
 
@@ -96,6 +97,7 @@ async def _life_of_a_tree(broker: Broker, wire: Wire) -> None:
     await broker.reserve(held.claim.tree, 1)
     await Blobs(wire, broker.keys).put(held.claim.tree, b"content")
     await broker.heartbeat("w1", b"state")
+    assert await missing_rights(wire, broker.keys) == ()
     for ticket in ("first", "second"):
         await broker.admit("openai", ticket, 10, Limits(1, 10))
     await broker.settle("openai", 10, 5, Limits(1, 10))

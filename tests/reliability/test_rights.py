@@ -1,0 +1,132 @@
+"""A user of Redis with just the rights that the operator's page names, and users with fewer."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from orchestrator.broker.errors import Misconfigured
+from orchestrator.broker.rights import COMMANDS, command_names
+from orchestrator.cli.doctor_redis import look_at_redis
+from orchestrator.settings import Settings, SettingsSources, load_settings
+from orchestrator.wiring import deployment
+from tests.cli.machine import Machine
+from tests.crash.audit import audit
+from tests.crash.driver import House, Play, rested, staged
+from tests.crash.people import watching
+from tests.servers import RedisServer, free_ports, start_redis
+from tests.workers.upkeep_process import running_upkeep
+
+PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+WITHIN_S = 60.0
+
+
+def documented() -> list[str]:
+    """The rights of workers and clients."""
+    (found,) = re.findall(r"ACL SETUSER dendro on >PASSWORD (.*?)\n\n", PAGE, re.DOTALL)
+    return str(found).split()
+
+
+def documented_for(what: str) -> list[str]:
+    (found,) = re.findall(rf"^\| {re.escape(what)} \| (.*) \|$", PAGE, re.MULTILINE)
+    rights = " ".join(re.findall("`(.*?)`", found))
+    return rights.replace("\\|", "|").split()
+
+
+def test_the_page_names_what_processes_ask_for() -> None:
+    assert documented() == ["resetchannels", "~dendro:*", *(f"+{name}" for name in command_names(COMMANDS))]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    (port,) = free_ports(1)
+    with start_redis(tmp_path / "redis", port=port) as server:
+        yield server
+
+
+def as_user(server: RedisServer, *rights: str) -> str:
+    """The URL of a user who has these rights and no others."""
+    with closing(server.client()) as admin:
+        admin.execute_command("ACL", "SETUSER", "dendro", "reset", "on", ">secret", *rights)
+    return f"redis://dendro:secret@127.0.0.1:{server.port}"
+
+
+def denied(server: RedisServer) -> list[object]:
+    with closing(server.client()) as admin:
+        return list(admin.acl_log())
+
+
+@pytest.mark.realredis
+@pytest.mark.slow
+async def test_a_tree_lives_and_is_sealed_under_the_rights_that_the_page_names(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    url = as_user(server, *documented(), *documented_for("`dendro upkeep`"))
+    (tmp_path / "house").mkdir()
+    house = House(tmp_path / "house", server, url)
+    async with (
+        asyncio.timeout(WITHIN_S),
+        staged(house, Play(seed=2, sessions=1, trees=True)) as stage,
+        watching(stage.people),
+    ):
+        await stage.nursery.start()
+        (person,) = stage.people
+        await person.ask("grove 1: leaf exec down look gather")
+        await person.ask("grove 2: fork exec end gather")
+        await rested(stage)
+        assert await audit(stage.deployment, stage.people, stage.ledger) == []
+        environ = {**stage.nursery.environ, "DENDRO_UPKEEP_SEAL_AFTER": "10"}
+        async with running_upkeep(environ) as upkeep:
+            await upkeep.saw("sealed through")
+            assert await upkeep.is_told_to_end() == 0
+    assert denied(server) == []
+
+
+def settings_of(url: str, tmp_path: Path) -> Settings:
+    return load_settings(SettingsSources(tmp_path, {"HOME": str(tmp_path), "DENDRO_REDIS_URL": url}))
+
+
+@pytest.mark.realredis
+@pytest.mark.parametrize(
+    ("rights", "told", "diagnosed"),
+    [
+        (
+            "~dendro:* +@all -zrem -xadd",
+            r"rights: ACL SETUSER NAME \+xadd \+zrem$",
+            "may not run xadd, zrem on",
+        ),
+        ("~other:* +@all", r"rights: ACL SETUSER NAME ~dendro:\*$", "may not run del, "),
+        ("~dendro:* +@all -evalsha", "'evalsha' command; docs/operations.md", "'evalsha'"),
+    ],
+)
+async def test_missing_rights_are_told_before_anything_is_done(
+    server: RedisServer, tmp_path: Path, rights: str, told: str, diagnosed: str
+) -> None:
+    settings = settings_of(as_user(server, *rights.split()), tmp_path)
+    with pytest.raises(Misconfigured, match=told):
+        async with deployment(settings, settings.redis.url or ""):
+            pass
+    found = [finding for finding in await look_at_redis(settings) if finding.level == "missing"]
+    assert [diagnosed in finding.detail for finding in found] == [True]
+    with closing(server.client()) as admin:
+        assert admin.keys() == []
+
+
+@pytest.mark.realredis
+def test_a_missing_right_is_one_line_at_the_terminal(server: RedisServer, tmp_path: Path) -> None:
+    done = Machine.at(tmp_path, as_user(server, "~dendro:*", "+@all", "-zrem")).run("sessions")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "ACL SETUSER NAME +zrem (`dendro doctor`" in done.stderr
+
+
+@pytest.mark.realredis
+async def test_the_doctor_needs_no_more_than_the_page_says(server: RedisServer, tmp_path: Path) -> None:
+    rights = (*documented(), *documented_for("`dendro doctor`"))
+    settings = settings_of(as_user(server, *rights), tmp_path)
+    assert "missing" not in {finding.level for finding in await look_at_redis(settings)}
+    assert denied(server) == []
