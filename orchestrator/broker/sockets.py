@@ -105,14 +105,18 @@ class _Tls(_Lean):
         self.ssl_context = tls
 
     async def on_connect(self) -> None:
+        if self.ssl_context.identified:
+            await super().on_connect()
+            return
         try:
             await super().on_connect()
+            # By TLS 1.3 a server that misses a certificate says so when the handshake is over: in the place
+            # of its first answer. To HELLO everybody gets one.
+            await self.send_command("HELLO")  # type: ignore[attr-defined]
+            await self.read_response()
         except foreign.AuthenticationError:
             raise
         except foreign.ConnectionError as error:
-            if self.ssl_context.identified:
-                raise
-            # By the protocol's latest version a server that misses one says so behind the handshake.
             why = "the server may want a certificate (ssl_certfile, ssl_keyfile)"
             raise foreign.ConnectionError(f"{error}; {why}") from None
 
