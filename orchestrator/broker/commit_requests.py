@@ -156,7 +156,7 @@ def _commit_args(config: BrokerConfig, request: CommitRequest, shape: CommitShap
         *rows((t.id, t.generation, t.at_ms, t.payload) for t in request.timers_set),
         *rows((approval.key, approval.payload) for approval in request.approvals_open),
         *rows((key,) for key in request.approvals_close),
-        *_tree_args(request, shape),
+        *_tree_args(config, request, shape),
     ]
 
 
@@ -169,7 +169,7 @@ def _changed_fields(request: CommitRequest) -> Iterable[tuple[str, Argument]]:
         yield "min_core", request.min_core
 
 
-def _tree_args(request: CommitRequest, shape: CommitShape) -> list[Argument]:
+def _tree_args(config: BrokerConfig, request: CommitRequest, shape: CommitShape) -> list[Argument]:
     """0 for the usual step, which concerns nobody else; else 1 and all that does."""
     if not _concerns_tree(request):
         return [0]
@@ -180,7 +180,7 @@ def _tree_args(request: CommitRequest, shape: CommitShape) -> list[Argument]:
         *rows((pool,) for pool in shape.pools),
         *rows((target, shape.pool_index(place.pool, own)) for target, place in shape.places.items()),
         *_mail_rows(request, shape),
-        *_children_args(request, shape),
+        *_children_args(config, request, shape),
         *tree_event_rows(request.tree_events, shape.order(request.claim.session)),
         *rows(request.summary.items()),
         *rows((draw.counter, draw.amount, draw.limit) for draw in request.draws),
@@ -229,8 +229,9 @@ def tree_event_rows(events: Iterable[TreeEvent], order: Mapping[SessionId, int])
     return flat
 
 
-def _children_args(request: CommitRequest, shape: CommitShape) -> list[Argument]:
+def _children_args(config: BrokerConfig, request: CommitRequest, shape: CommitShape) -> list[Argument]:
     found: list[Argument] = [len(request.children)]
     for child in request.children:
-        found += birth_args(child, shape.pool_index(child.pool, request.claim.pool))
+        pool_index = shape.pool_index(child.pool, request.claim.pool)
+        found += birth_args(child, pool_index, config.core_version)
     return found

@@ -50,7 +50,7 @@ The fields of a session's hash, by who writes them:
     eq                                               all that append events: the last one's number
     sq sq_total sq_done regular interrupts           all that enqueue, and commit: the queue's end, the
                                                      bytes ever enqueued and consumed, inbox depths
-    status meta min_core                             commit: for listings; what may fold the log
+    status meta min_core                             birth, and commit: for listings; what may fold the log
     snapshot_seq                                     snapshot restore
     sealed_seq manifest                              seal
     archived                                         archive restore

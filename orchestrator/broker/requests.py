@@ -84,7 +84,8 @@ def birth_keys(keys: Keys, session: SessionId) -> list[str]:
     ]
 
 
-def birth_args(born: NewSession, pool_index: int) -> list[Argument]:
+def birth_args(born: NewSession, pool_index: int, core_version: int) -> list[Argument]:
+    """`core_version` is its maker's: an older worker might fold another state of what it is born with."""
     submissions = (
         (s.client, s.submission, payload_digest(s.kind.encode(), s.payload), s.kind, s.payload, s.sender)
         for s in born.submissions
@@ -98,6 +99,7 @@ def birth_args(born: NewSession, pool_index: int) -> list[Argument]:
         session_digest(born),
         born.status,
         born.meta,
+        core_version,
         *entry_rows(born.entries),
         *event_rows(born.events),
         *rows(submissions),
@@ -118,7 +120,7 @@ def create_call(keys: Keys, config: BrokerConfig, tree: NewTree) -> Call:
         [
             root.pool,
             *eq_limits(config),
-            *birth_args(root, 0),
+            *birth_args(root, 0, config.core_version),
             *rows(tree.summary.items()),
         ],
     )

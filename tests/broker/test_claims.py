@@ -29,6 +29,7 @@ from tests.broker.actors import (
     claimed,
     created,
     lease_runs_out,
+    new_session,
     session_id,
     step,
     submitted,
@@ -241,13 +242,31 @@ async def test_session_that_needs_a_newer_core_is_left_to_newer_workers(backend:
     await old.aclose()
 
 
+async def test_newborn_sessions_of_a_newer_core_are_left_to_newer_workers(backend: Backend) -> None:
+    new = backend.broker(BrokerConfig(core_version=2))
+    old = backend.broker(BrokerConfig(core_version=1))
+    root = await created(new, submissions=WORK)
+    assert await old.claim(POOL, "w2", "c2", SHARD) is None
+    held = await claimed(new, root)
+    child = new_session(tree=held.claim.tree, parent=root, agent_id=AgentId(1), submissions=WORK)
+    await new.commit(step(held, held.claim, "k", children=(child,), release="yield"))
+    assert await old.claim(POOL, "w2", "c3", SHARD) is None
+    assert await old.claim_session(child.session, "w2", "c4") is None
+    found = await new.claim_session(child.session, "w2", "c5")
+    assert found is not None
+    older = await created(old, submissions=WORK)
+    assert (await claimed(new, older, "w3", "c6")).claim.session == older, "the newer reads what is older"
+    await new.aclose()
+    await old.aclose()
+
+
 async def test_page_of_sessions_for_newer_workers_hides_nobody_behind_it(backend: Backend) -> None:
     new = backend.broker(BrokerConfig(core_version=2, lease_s=60.0))
     old = backend.broker(BrokerConfig(core_version=1, lease_s=60.0))
     for number in range(20):
         held = await claimed(new, await created(new, submissions=WORK), "w1", f"n{number}")
         await new.commit(step(held, held.claim, f"k{number}", min_core=2, release="yield"))
-    last = await created(new, submissions=WORK)
+    last = await created(old, submissions=WORK)
     found = await old.claim(POOL, "w2", "c2", SHARD)
     assert found is not None
     assert found.claim.session == last

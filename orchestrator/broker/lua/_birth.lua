@@ -6,7 +6,7 @@ local BIRTH_KEYS = 6
 local function take_birth(first_key, pools)
   local b = {
     session = take(), tree = take(), pool = pools[take_number()], agent_id = take(), parent = take(),
-    digest = take(), status = take(), meta = take(),
+    digest = take(), status = take(), meta = take(), min_core = text(take_number()),
     entries = take_list(3), events = take_list(3), submissions = take_list(6),
   }
   b.key, b.rollout, b.eq = KEYS[first_key], KEYS[first_key + 1], KEYS[first_key + 2]
@@ -53,7 +53,7 @@ local function write_birth(b, agents, sessions, limits, now)
   local head = #b.entries > 0 and b.entries[#b.entries][3] or string.rep('\0', 32)
   redis.call('HSET', b.key,
     'tree', b.tree, 'pool', b.pool.name, 'agent_id', b.agent_id, 'parent', b.parent, 'created', b.digest,
-    'created_ms', text(now), 'status', b.status, 'meta', b.meta, 'seq', text(#b.entries), 'head', head,
+    'created_ms', text(now), 'status', b.status, 'meta', b.meta, 'min_core', b.min_core, 'seq', text(#b.entries), 'head', head,
     'eq', text(#b.events), 'cursor', '0', 'epoch', '0', 'owner', '', 'claim', '', 'tries', '0')
   append_entries(b.rollout, b.entries, 0, '0')
   append_events(b.eq, b.events, 0, limits.eq_keep, limits.eq_ttl_ms)
