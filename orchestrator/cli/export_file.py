@@ -22,11 +22,11 @@ from typing import Any, Literal
 
 import orjson
 
-from orchestrator.broker.records import StoredEntry
 from orchestrator.core.blobs import INLINE_BYTES, externalise, is_reference
 from orchestrator.core.chain import BrokenLink, Link, first_broken, next_chain, payload_digest
 from orchestrator.core.entries import Entry
 from orchestrator.runtime.inherited_lines import Inherited, proves, texts_inside
+from orchestrator.runtime.log_line import LogLine
 
 FORMAT = "dendro-rollout"
 VERSION = 1
@@ -118,12 +118,12 @@ class RolloutText:
 # ── writing ───────────────────────────────────────────────────────────────────────────────────
 
 
-def full_line(entry: StoredEntry, text_of: Callable[[str], str | None]) -> bytes:
+def full_line(line: LogLine, text_of: Callable[[str], str | None]) -> bytes:
     """An entry of a full export. A text that is not stored any more stays a reference, and so verifies."""
+    entry, value = line.stored, line.value
     place = {"seq": entry.seq, "epoch": entry.epoch, "salt": entry.salt.hex(), "chain": entry.chain.hex()}
-    value = orjson.loads(entry.payload)
     if b'"$blob"' in entry.payload:
-        value["payload"] = _put_back(value["payload"], text_of)
+        value = {**value, "payload": _put_back(value["payload"], text_of)}
     inside = texts_inside(value["payload"], text_of)
     return orjson.dumps({**value, **place, **({"texts": inside} if inside else {})}) + b"\n"
 

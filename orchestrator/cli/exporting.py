@@ -14,9 +14,10 @@ import typer
 from orchestrator.cli.invocation import Invocation
 
 if TYPE_CHECKING:
-    from orchestrator.broker.records import SessionHead, StoredEntry
+    from orchestrator.broker.records import SessionHead
     from orchestrator.cli.export_file import Header
     from orchestrator.cli.opening import Opened
+    from orchestrator.runtime.log_line import LogLine
 
 
 def export(
@@ -78,21 +79,25 @@ async def exported(found: Opened, head: SessionHead, full: bool) -> AsyncIterato
     from orchestrator.cli.export_file import full_line
     from orchestrator.cli.export_tree import TreeLines
     from orchestrator.cli.faults import Fault
-    from orchestrator.cli.tree_reading import written_ms
-    from orchestrator.runtime.export import export_lines, is_fact
+    from orchestrator.core.entries import milliseconds
+    from orchestrator.runtime.export import export_lines
+    from orchestrator.runtime.log_line import LogLine
 
-    carried: list[StoredEntry] = []
+    carried: list[LogLine] = []
     told = TreeLines(found, head)
     last = 0
     async for entry in found.log(head.session, head.seq):
         last = entry.seq
-        carried.append(entry)
-        if full or not is_fact(entry):
+        line = LogLine(entry)
+        carried.append(line)
+        if full or not line.is_fact:
             # One line at a time: the large texts of many would not fit into memory together.
             texts = await _texts_of(found, head, carried)
-            lines = (full_line(e, texts.get) for e in carried) if full else export_lines(carried, texts.get)
-            if not full and carried[0].seq > 1:
-                yield await told.before(written_ms(entry.payload))
+            lines = (
+                (full_line(one, texts.get) for one in carried) if full else export_lines(carried, texts.get)
+            )
+            if not full and carried[0].stored.seq > 1:
+                yield await told.before(milliseconds(line.value["timestamp"]))
             yield b"".join(lines)
             carried = []
     if not full:
@@ -101,13 +106,13 @@ async def exported(found: Opened, head: SessionHead, full: bool) -> AsyncIterato
         raise Fault(f"entry {last + 1} of session {head.session} is missing; `dendro verify` tells more")
 
 
-async def _texts_of(found: Opened, head: SessionHead, entries: Sequence[StoredEntry]) -> dict[str, str]:
-    """All texts that the entries refer to, those inside inherited conversations too."""
+async def _texts_of(found: Opened, head: SessionHead, lines: Sequence[LogLine]) -> dict[str, str]:
+    """All texts that the lines refer to, those inside inherited conversations too."""
     from orchestrator.runtime.inherited_lines import missing_texts
 
     texts: dict[str, str] = {}
     asked: set[str] = set()
-    while missing := missing_texts(entries, texts.get) - asked:
+    while missing := missing_texts(lines, texts.get) - asked:
         asked |= missing
         texts |= await found.large_texts(head.tree, missing)
     return texts

@@ -24,11 +24,11 @@ import orjson
 from orchestrator.broker.records import LogPlace, StoredEntry
 from orchestrator.core.blobs import REFERENCE, references, resolve
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
-from orchestrator.core.entries import DENDRO
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.runtime.full_log import read_all
 from orchestrator.runtime.inherited_lines import inherited_lines, missing_texts
 from orchestrator.runtime.log import log
+from orchestrator.runtime.log_line import LogLine
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.segments import BrokenArchive
 
@@ -125,8 +125,8 @@ class RolloutFile:
             lacking = [entry for entry in part.entries if entry.seq > last.seq]
             if last.seq < part.end.seq and (not lacking or lacking[0].seq != last.seq + 1):
                 return last, False
-            file.write(b"".join(export_lines(lacking, text_of)))
-            shown = next((entry for entry in reversed(lacking) if not is_fact(entry)), None)
+            file.write(b"".join(export_lines(map(LogLine, lacking), text_of)))
+            shown = next((entry for entry in reversed(lacking) if not LogLine(entry).is_fact), None)
             return Line(shown.seq, shown.chain) if shown else last, True
 
     async def _judged(self, ports: Ports, line: Line) -> Judged:
@@ -140,7 +140,7 @@ class RolloutFile:
 
     async def _fetch_texts(self, ports: Ports, entries: Sequence[StoredEntry]) -> None:
         asked: set[str] = set()
-        while missing := missing_texts(entries, ports.texts.get) - asked:
+        while missing := missing_texts(map(LogLine, entries), ports.texts.get) - asked:
             asked |= missing
             await ports.texts.fetch(self._tree, missing)
 
@@ -156,12 +156,7 @@ def _opened(path: Path) -> BinaryIO:
         return path.open("a+b")
 
 
-def is_fact(entry: StoredEntry) -> bool:
-    """Whether an entry is of the one own type, which the peer's format has no line for."""
-    return bool(orjson.loads(entry.payload)["type"] == DENDRO)
-
-
-def export_lines(entries: Iterable[StoredEntry], text_of: Callable[[str], str | None]) -> Iterator[bytes]:
+def export_lines(lines: Iterable[LogLine], text_of: Callable[[str], str | None]) -> Iterator[bytes]:
     """The file's lines. Facts become the `omitted` of the line after them: their place in the chain.
 
     Large texts are put back in. A verifier takes them out again by the same rule, which
@@ -169,16 +164,16 @@ def export_lines(entries: Iterable[StoredEntry], text_of: Callable[[str], str | 
     """
     omitted: list[list[Any]] = []
     inherited: list[bytes] = []
-    for entry in entries:
-        value = orjson.loads(entry.payload)
-        if value["type"] == DENDRO:
+    for line in lines:
+        entry, value = line.stored, line.value
+        if line.is_fact:
             omitted.append([entry.seq, entry.epoch, payload_digest(entry.salt, entry.payload).hex()])
-            inherited += inherited_lines(entry, text_of)
+            inherited += inherited_lines(line, text_of)
             continue
         # Only with the line that names their fact's digest: they have no place of their own.
         yield from inherited
         if _REFERS in entry.payload:
-            value["payload"] = resolve(value["payload"], text_of)
+            value = {**value, "payload": resolve(value["payload"], text_of)}
         place = {"seq": entry.seq, "epoch": entry.epoch, "salt": entry.salt.hex(), "chain": entry.chain.hex()}
         yield orjson.dumps({**value, **place, **({"omitted": omitted} if omitted else {})}) + b"\n"
         omitted, inherited = [], []

@@ -20,26 +20,27 @@ from typing import Any
 
 import orjson
 
-from orchestrator.broker.records import StoredEntry
 from orchestrator.core.blobs import externalise, is_reference, references, resolve
 from orchestrator.core.chain import payload_digest
 from orchestrator.core.entries import RESPONSE_ITEM
 from orchestrator.core.history import INHERITED, Item
 from orchestrator.core.inheritance import needed
+from orchestrator.runtime.log_line import LogLine
 
 TextOf = Callable[[str], str | None]
 FORKED = b'"forked"'
 
 
-def missing_texts(entries: Iterable[StoredEntry], text_of: TextOf) -> set[str]:
-    """The texts that entries refer to and `text_of` does not have, those inside inherited ones too.
+def missing_texts(lines: Iterable[LogLine], text_of: TextOf) -> set[str]:
+    """The texts that lines refer to and `text_of` does not have, those inside inherited ones too.
 
     What an inherited conversation refers to is known only when it is there: hence ask again.
     """
     found: set[str] = set()
-    for entry in entries:
-        if b'"$blob"' in entry.payload or FORKED in entry.payload:
-            payload = orjson.loads(entry.payload)["payload"]
+    for line in lines:
+        stored = line.stored.payload
+        if b'"$blob"' in stored or FORKED in stored:
+            payload = line.value["payload"]
             found.update(digest for digest in references(payload) if text_of(digest) is None)
             found |= needed(_wrapped(payload), text_of)
     return found
@@ -68,17 +69,17 @@ def _wrapped(payload: Mapping[str, Any]) -> list[Item]:
 # ── writing ───────────────────────────────────────────────────────────────────────────────────
 
 
-def inherited_lines(entry: StoredEntry, text_of: TextOf) -> list[bytes]:
+def inherited_lines(line: LogLine, text_of: TextOf) -> list[bytes]:
     """The lines for a fork's fact; none for any other, or if its text is not stored any more."""
+    entry, value = line.stored, line.value
     if FORKED not in entry.payload:
         return []
-    value = orjson.loads(entry.payload)
     items = list(_items(_wrapped(value["payload"]), text_of, depth=-1))
     if not items:
         return []
-    value["payload"]["content"] = None
+    stored = {**value, "payload": {**value["payload"], "content": None}}
     marks: list[dict[str, Any]] = [{"depth": depth} for depth, _ in items]
-    marks[0]["fact"] = {"seq": entry.seq, "salt": entry.salt.hex(), "stored": value}
+    marks[0]["fact"] = {"seq": entry.seq, "salt": entry.salt.hex(), "stored": stored}
     return [
         _line(value["timestamp"], item, mark, text_of) for (_, item), mark in zip(items, marks, strict=True)
     ]

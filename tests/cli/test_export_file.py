@@ -24,6 +24,7 @@ from orchestrator.core.state import State
 from orchestrator.core.stored import decode_entry, encode_entry
 from orchestrator.runtime.export import export_lines
 from orchestrator.runtime.inherited_lines import missing_texts
+from orchestrator.runtime.log_line import LogLine
 
 SECRET = b"a key"
 TEXTS = st.text(max_size=40) | st.text(min_size=1, max_size=3).map(lambda t: t * 4000)
@@ -49,7 +50,7 @@ def stored(entries: Sequence[Entry], secret: bytes = SECRET) -> tuple[list[Store
 
 def full(log: Sequence[StoredEntry], texts: dict[str, str]) -> list[bytes]:
     header = Header("s", "default", len(log), log[-1].chain)
-    return [header.encode() + b"\n", *(full_line(entry, texts.get) for entry in log)]
+    return [header.encode() + b"\n", *(full_line(line, texts.get) for line in map(LogLine, log))]
 
 
 def broken(text: RolloutText, secret: bytes = SECRET) -> BrokenLink | None:
@@ -70,7 +71,7 @@ def test_a_full_export_verifies_and_folds_to_the_stored_entries(payloads: list[d
 @given(st.lists(st.booleans(), min_size=1, max_size=8))
 def test_an_export_without_facts_verifies_through_their_places(facts: list[bool]) -> None:
     log, texts = stored([e.closed() if fact else item("x" * 5000) for fact in facts])
-    lines = list(export_lines(log, texts.get))
+    lines = list(export_lines(map(LogLine, log), texts.get))
     if lines:
         text = read_rollout(lines)
         assert text.kind == "exported"
@@ -98,7 +99,7 @@ def test_a_removed_line_is_named_as_missing() -> None:
 
 def test_a_changed_place_of_an_omitted_fact_is_found() -> None:
     log, texts = stored([e.closed(), item("one")])
-    [line] = export_lines(log, texts.get)
+    [line] = export_lines(map(LogLine, log), texts.get)
     value = orjson.loads(line)
     value["omitted"][0][1] = 9
     assert broken(read_rollout([orjson.dumps(value)])) is not None
@@ -183,10 +184,10 @@ def grandchild(begin: str = "begin") -> tuple[list[StoredEntry], dict[str, str],
 def test_an_export_of_a_fork_has_what_it_inherited_and_proves_it(begin: str) -> None:
     log, texts, whole = grandchild(begin)
     known: dict[str, str] = {}
-    while missing := missing_texts(log, known.get):
+    while missing := missing_texts(map(LogLine, log), known.get):
         known |= {digest: texts[digest] for digest in missing}
     assert known == texts
-    lines = list(export_lines(log, texts.get))
+    lines = list(export_lines(map(LogLine, log), texts.get))
     values = [orjson.loads(line) for line in lines]
     assert [value["payload"] for value in values][1:-1] == whole
     assert {value["type"] for value in values[1:-1]} == {"response_item"}
@@ -196,7 +197,7 @@ def test_an_export_of_a_fork_has_what_it_inherited_and_proves_it(begin: str) -> 
 @pytest.mark.parametrize("place", [1, 2, 3, 4])
 def test_an_altered_item_of_what_a_fork_inherited_is_found(place: int) -> None:
     log, texts, _ = grandchild()
-    lines = list(export_lines(log, texts.get))
+    lines = list(export_lines(map(LogLine, log), texts.get))
     altered = [b"begin", b"shell", b"yyyy", b"go on"][place - 1]
     lines[place] = lines[place].replace(altered, b"xxxx", 1)
     found = broken(read_rollout(lines))
@@ -206,7 +207,7 @@ def test_an_altered_item_of_what_a_fork_inherited_is_found(place: int) -> None:
 
 def test_a_removed_item_of_what_a_fork_inherited_is_found() -> None:
     log, texts, _ = grandchild()
-    lines = list(export_lines(log, texts.get))
+    lines = list(export_lines(map(LogLine, log), texts.get))
     for place in range(1, 5):
         assert broken(read_rollout([*lines[:place], *lines[place + 1 :]])) is not None
 
@@ -214,7 +215,7 @@ def test_a_removed_item_of_what_a_fork_inherited_is_found() -> None:
 def test_a_file_that_ends_within_what_was_inherited_is_not_whole() -> None:
     log, texts, _ = grandchild()
     walk = ChainWalk(GENESIS, SECRET)
-    for line in read_rollout(list(export_lines(log, texts.get))[:3]).lines:
+    for line in read_rollout(list(export_lines(map(LogLine, log), texts.get))[:3]).lines:
         assert walk.take_line(line) is None
     assert walk.unproved() is not None
 
@@ -231,3 +232,14 @@ def test_a_full_export_of_a_fork_holds_the_texts_inside_what_it_inherited() -> N
     known = {digest: content.decode() for digest, content in kept.items()}
     assert list(opened(state.history, known.get)) == [*whole, user_message("mine")]
     assert broken(read_rollout(full(log, texts))) is None
+
+
+def test_a_line_that_was_read_once_is_as_it_was_after_every_export() -> None:
+    log, texts, _ = grandchild()
+    lines = [LogLine(entry) for entry in log]
+    first = list(export_lines(lines, texts.get))
+    whole = [full_line(line, texts.get) for line in lines]
+    assert missing_texts(lines, texts.get) == set()
+    assert [full_line(line, texts.get) for line in lines] == whole
+    assert list(export_lines(lines, texts.get)) == first
+    assert [line.value for line in lines] == [orjson.loads(entry.payload) for entry in log]

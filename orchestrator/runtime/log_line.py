@@ -1,0 +1,33 @@
+"""An entry of a log with its JSON, which is read once: for those who look at a line several times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from orchestrator.broker.records import StoredEntry
+from orchestrator.core.entries import DENDRO
+
+
+class LogLine:
+    """A stored entry; its JSON is read when somebody first asks for it, and changed by nobody."""
+
+    __slots__ = ("_value", "stored")
+
+    def __init__(self, stored: StoredEntry) -> None:
+        self.stored = stored
+        self._value: Mapping[str, Any] | None = None
+
+    @property
+    def value(self) -> Mapping[str, Any]:
+        """The whole line: timestamp, type, payload, and the event's id if it is one."""
+        if self._value is None:
+            self._value = orjson.loads(self.stored.payload)
+        return self._value
+
+    @property
+    def is_fact(self) -> bool:
+        """Whether it is of the one own type, which the peer's format has no line for."""
+        return bool(self.value["type"] == DENDRO)
