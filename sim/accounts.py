@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.broker.keys import Keys
@@ -50,9 +51,10 @@ class Money:
     def of(cls, fields: Mapping[bytes, bytes]) -> Money:
         reserved, used = {}, []
         for name, text in fields.items():
-            if name.startswith(b"r:"):
+            kind = name[:2]
+            if kind == b"r:":
                 reserved[name[2:].decode()] = _amount(text)
-            elif name.startswith(b"u:"):
+            elif kind == b"u:":
                 used.append(_amount(text))
         return cls(
             _counts(fields, _SPENT),
@@ -203,6 +205,7 @@ def _limit(fields: Mapping[bytes, bytes], name: bytes) -> int | None:
     return None if limit is None else int(limit)
 
 
+@lru_cache(maxsize=1_000)
 def _amount(text: bytes) -> Amount:
     tokens, cost, requests = map(int, text.split())
     return tokens, cost, requests

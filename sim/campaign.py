@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 
 from sim.double import opened
+from sim.loop import silenced
 from sim.world import Outcome, World
 
 BATCH = 25
@@ -56,7 +57,12 @@ def run_batch(
     """Runs seeds one after the other in this process; their outcomes and the CPU seconds that they took."""
     began = time.process_time()
     with _garbage_kept(), opened() as double:
-        outcomes = [World(seed, double, workload).run(traced=traced) for seed in seeds]
+        outcomes = []
+        for seed in seeds:
+            outcomes.append(World(seed, double, workload).run(traced=traced))
+            # Now that nobody holds the world any more there is little left to look through.
+            with silenced():
+                gc.collect()
     return outcomes, time.process_time() - began
 
 

@@ -12,11 +12,11 @@ orders anything by address or hash.
 from __future__ import annotations
 
 import asyncio
-import gc
 import sys
 from asyncio import events
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterator
+from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from heapq import heapify, heappop, heappush
 from random import Random
@@ -205,16 +205,12 @@ class SimLoop:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
             elif not task.cancelled():
                 task.exception()
-        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-        try:
+        with silenced():
             for task in reversed(self.tasks):
                 _end(task)
             self.tasks.clear()
             self._timers.clear()
             self._awake.clear()
-            gc.collect()
-        finally:
-            sys.unraisablehook = hook
 
     # ── what asyncio asks of a loop ───────────────────────────────────────────────────────────
 
@@ -278,6 +274,16 @@ class SimLoop:
 
     def is_closed(self) -> bool:
         return self._closed
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """What the clean-up of something suspended raises is nobody's business."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
 
 
 def _is_void(step: Step) -> bool:

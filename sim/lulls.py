@@ -19,7 +19,7 @@ from random import Random
 from sim.loop import Lane
 from sim.machines import Machine, Site
 
-LOOK_S = 0.25
+LOOK_S = 0.5
 LEFT_S = (0.6, 1.6)
 """Longer than a worker's tick: it has recovered from its sleep before anything happens."""
 

@@ -290,7 +290,7 @@ class SimTools:
             lost=lost,
         )
         self._ledger.begin(run)
-        lasts = mind.rng.choice((0.0, 0.01, 0.3, 2.0, 7.0, 30.0)) * mind.rng.random()
+        lasts = mind.rng.choice((0.0, 0.01, 0.3, 2.0, 7.0, 15.0)) * mind.rng.random()
         for part in range(run.files):
             mind.loop.on(self._keeper.lane, self._ledger.switch, run, after=lasts * (part + 1) / run.files)
         if not run.files:

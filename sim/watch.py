@@ -16,7 +16,7 @@ import orjson
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.replies import number_of, stored_entry, tree_entry
 from orchestrator.cli.tree_reading import tree_fact
-from orchestrator.core.blobs import resolve
+from orchestrator.core.blobs import REFERENCE, resolve
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
 from orchestrator.core.evolve import evolve
@@ -38,6 +38,8 @@ from sim.network import session_of, sessions_of
 from sim.queued import Waiting, waiting
 from sim.rights import Rights
 from tests.core.auditor import Audit
+
+_REFERS = f'"{REFERENCE}"'.encode()
 
 
 @dataclass(slots=True)
@@ -62,6 +64,8 @@ class Seen:
     """Decisions to start, by call."""
     at: dict[int, Place] = field(default_factory=dict)
     """Where the log stood behind each entry."""
+    stored: list[tuple[bytes, dict[bytes, bytes]]] = field(default_factory=list)
+    """The entries as Redis has them."""
 
 
 class Watch:
@@ -188,9 +192,11 @@ class Watch:
             self.broken(
                 "epochs", f"{session}: entry {stored.seq} is of epoch {stored.epoch}, the claim of {epoch}"
             )
-        entry = decode_entry(stored.payload)
+        entry = whole = decode_entry(stored.payload)
+        if _REFERS in stored.payload:
+            whole = Entry(entry.type, resolve(entry.payload, lambda _: "large"), entry.id)
         try:
-            seen.audit.read(Entry(entry.type, resolve(entry.payload, lambda _: "large"), entry.id))
+            seen.audit.read(whole)
         except AssertionError as error:
             self.broken("log", f"session {session}, entry {stored.seq}: {error}")
         self.deadlines.entry(session, seen.state, entry)
@@ -198,6 +204,7 @@ class Watch:
         seen.seq, seen.head = stored.seq, head
         seen.at[stored.seq] = Place(head, seen.state.history)
         seen.entries.append(entry)
+        seen.stored.append((entry_id, fields))
         self._facts(session, seen, entry)
 
     def _facts(self, session: str, seen: Seen, entry: Entry) -> None:
