@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from orchestrator.core.commands import ApplyPatch, Assessment, CallFinished, Exec, Immediate
-from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS
+from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS, message_text
 from orchestrator.core.state import Call, State
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.errors import FatalKind, FatalModelError, RateLimited, RetryableModelError
@@ -42,6 +42,8 @@ VERBS = {
     "subagent_list": 1,
     "spawn_subagent": 1,
 }
+_TASK = "task "
+"""What an agent asks of another one begins with it."""
 MOST_TURNS = 8
 """A task ends when so many calls were answered, whatever the model feels like."""
 
@@ -74,6 +76,8 @@ class Appetite:
     """Of the calls of sessions that may make agents."""
     verbs: dict[str, int] = field(default_factory=lambda: dict(VERBS))
     """How often each tool for agents is called, against the others."""
+    opening: tuple[str, ...] = ()
+    """The tools for agents that a root calls at once when it is first asked for something."""
 
 
 class Mind:
@@ -96,6 +100,8 @@ class Mind:
 
     def turn(self, prompt: Prompt) -> list[ModelEvent]:
         """What a whole response says."""
+        if self.appetite.opening and _is_a_root_at_its_beginning(prompt.input):
+            return [self._of_agents(name) for name in self.appetite.opening]
         done = _outputs_since_input(prompt.input)
         wants = prompt.tools and done < MOST_TURNS and self.rng.random() < self.appetite.calls
         events: list[ModelEvent] = []
@@ -114,11 +120,9 @@ class Mind:
         return [*map(TextDelta, parts), ItemDone(message)]
 
     def _call(self, agents: bool) -> ItemDone:
-        self._calls += 1
         appetite, at = self.appetite, self.rng.random()
         if agents and self.rng.random() < appetite.agents:
-            name, asked = self._of_agents()
-            return self._item(name, asked)
+            return self._of_agents(self.rng.choices(list(appetite.verbs), list(appetite.verbs.values()))[0])
         name, arguments = "shell", {"large": self.rng.random() < appetite.large}
         if at < appetite.patches:
             name = "apply_patch"
@@ -129,32 +133,42 @@ class Mind:
         return self._item(name, arguments)
 
     def _item(self, name: str, arguments: dict[str, Any]) -> ItemDone:
+        self._calls += 1
         text = orjson.dumps(arguments).decode()
         item = {"type": "function_call", "name": name, "arguments": text, "call_id": f"c{self._calls}"}
         return ItemDone(item)
 
-    def _of_agents(self) -> tuple[str, dict[str, Any]]:
-        """A call about agents, some of which exist; the model guesses their numbers."""
-        rng, prompt = self.rng, f"task {self._calls}"
+    def _of_agents(self, name: str) -> ItemDone:
+        return self._item(name, self._arguments(name))
+
+    def _arguments(self, name: str) -> dict[str, Any]:
+        """Of a call about agents, some of which exist; the model guesses their numbers."""
+        rng, prompt = self.rng, f"{_TASK}{self._calls}"
         someone = {"agent_id": rng.choice((0, 1, 1, 2, 3))}
-        verbs = self.appetite.verbs
-        name = rng.choices(list(verbs), list(verbs.values()))[0]
         match name:
             case "subagent_spawn" | "spawn_subagent":
-                return name, {"prompt": prompt}
+                return {"prompt": prompt}
             case "subagent_fork":
-                return name, {"prompt": rng.choice((prompt, ""))}
+                return {"prompt": rng.choice((prompt, ""))}
             case "subagent_send_message":
-                return name, {**someone, "prompt": prompt, "interrupt": rng.random() < 0.3}
+                return {**someone, "prompt": prompt, "interrupt": rng.random() < 0.3}
             case "subagent_await":
-                return name, {"timeout_s": rng.choice((0, 5, 30))}
+                return {"timeout_s": rng.choice((0, 5, 30))}
             case "subagent_watchdog":
                 someone = {"agent_id": rng.choice((0, 0, 1))}
-                return name, {**someone, "interval_s": rng.choice((2, 5, 60)), "cancel": rng.random() < 0.3}
+                return {**someone, "interval_s": rng.choice((2, 5, 60)), "cancel": rng.random() < 0.3}
             case "subagent_cancel":
-                return name, someone
+                return someone
             case _:
-                return name, {"all": True}
+                return {"all": True}
+
+
+def _is_a_root_at_its_beginning(items: Sequence[Item]) -> bool:
+    """Nobody has answered anything yet, and it was not another agent that asked."""
+    roles = [item.get("role") for item in items]
+    return "assistant" not in roles and not any(
+        item.get("type") in OUTPUT_KINDS or message_text(item).startswith(_TASK) for item in items
+    )
 
 
 def _outputs_since_input(items: Sequence[Item]) -> int:

@@ -139,6 +139,16 @@ async def family(stage: Stage) -> None:
     await _used(stage, person, session, rng.choice((2, 3)))
 
 
+async def brood(stage: Stage) -> None:
+    """A root that makes four agents at once and waits for them; all have little to do."""
+    appetite, person = stage.site.mind.appetite, stage.person()
+    appetite.calls, appetite.asks, appetite.agents = 0.15, 0.0, 0.2
+    appetite.opening = ("subagent_spawn",) * 4 + ("subagent_await",)
+    rules = TreeRules(slots=5, spawned=4, depth=1, await_floor_s=1.0, await_cap_s=30.0)
+    session = await _born(stage, person, "never", agents=True, tree_rules=rules)
+    await asyncio.wait([person.does(person.says(session), "says")])
+
+
 async def budgets(stage: Stage) -> None:
     """A tree with little to spend, and somebody who adds to it, sometimes too late."""
     rng, person = stage.rng, stage.person()
@@ -251,5 +261,18 @@ async def _used(stage: Stage, person: Person, session: str, acts: int) -> None:
     await asyncio.wait(used)
 
 
-PLAYS = (single, approvals, several, tree, family, budgets, watchdogs, forks, compactions, waits, limits)
+PLAYS = (
+    single,
+    approvals,
+    several,
+    tree,
+    family,
+    brood,
+    budgets,
+    watchdogs,
+    forks,
+    compactions,
+    waits,
+    limits,
+)
 WORKLOADS = {play.__name__: Workload(play.__name__, play) for play in PLAYS}
