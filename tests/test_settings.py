@@ -395,6 +395,13 @@ def test_names_with_dots_stay_whole(load: Load) -> None:
         ("https://a.host/v1", {"HTTPS_PROXY": "http://proxy:1", "no_proxy": "*"}, None),
         ("https://ahost/v1", {"HTTPS_PROXY": "http://proxy:1", "NO_PROXY": "host"}, "http://proxy:1"),
         ("http://127.0.0.1:9/v1", {"HTTP_PROXY": "http://proxy:1"}, None),
+        ("https://host/v1", {"HTTPS_PROXY": "proxy:3128"}, "http://proxy:3128"),
+        ("https://host/v1", {"HTTPS_PROXY": "http://proxy:1", "NO_PROXY": "host:443"}, None),
+        ("https://host:8443/v1", {"HTTPS_PROXY": "http://proxy:1", "NO_PROXY": "host:443"}, "http://proxy:1"),
+        ("http://10.1.2.3/v1", {"HTTP_PROXY": "http://proxy:1", "NO_PROXY": "10.0.0.0/8"}, None),
+        ("http://11.1.2.3/v1", {"HTTP_PROXY": "http://proxy:1", "NO_PROXY": "10.0.0.0/8"}, "http://proxy:1"),
+        ("http://[fd00::1]:8080/v1", {"HTTP_PROXY": "http://proxy:1", "NO_PROXY": "fd00::/8"}, None),
+        ("http://[fd00::1]/v1", {"HTTP_PROXY": "http://proxy:1", "NO_PROXY": "fd00::1"}, None),
     ],
 )
 def test_provider_is_reached_through_the_proxy_that_other_programs_take(

@@ -35,7 +35,7 @@ async def diagnose(settings: Settings) -> list[Finding]:
         look_at_redis(settings), *(asyncio.to_thread(look, settings) for look in looks)
     )
     found_here = [finding for findings in others for finding in findings]
-    judged = [*_judge_settings(settings), *_judge_model(settings), *judge_clock(time.time())]
+    judged = [*_judge_settings(settings), *judge_model(settings), *judge_clock(time.time())]
     return [*judged, *redis, *found_here]
 
 
@@ -45,9 +45,15 @@ def _judge_settings(settings: Settings) -> Iterator[Finding]:
         yield Finding("settings", "warn", warning, "correct or remove it")
 
 
-def _judge_model(settings: Settings) -> Iterator[Finding]:
+def judge_model(settings: Settings) -> Iterator[Finding]:
+    """Where the chosen model is, by which way, and what is missing to ask it. Asks nobody."""
     provider = settings.model.providers[settings.model.provider]
     model = f"{settings.model.model} at {without_credentials(provider.base_url)} ({provider.name})"
+    if provider.proxy:
+        model += f" through the proxy {without_credentials(provider.proxy)}"
+    if unusable := _unusable(settings):
+        yield Finding("model", "warn", model, unusable)
+        return
     if provider.env_key is None:
         yield Finding("model", "ok", f"{model}, no key needed")
     elif provider.api_key is not None:
@@ -56,6 +62,19 @@ def _judge_model(settings: Settings) -> Iterator[Finding]:
         # The demo, replay, verify and export need no model: a gap, not a fault of the machine.
         remedy = provider.env_key_instructions or f"export {provider.env_key}=…"
         yield Finding("model", "warn", f"{model}, but {provider.env_key} is not set", remedy)
+
+
+def _unusable(settings: Settings) -> str:
+    """Why no worker could ask the chosen provider; empty if one could."""
+    from orchestrator.model.connections import verification
+    from orchestrator.model.provider import InvalidProvider
+    from orchestrator.wiring.worker import providers
+
+    try:
+        verification(providers(settings)[settings.model.provider].provider)
+    except InvalidProvider as error:
+        return str(error)
+    return ""
 
 
 def judge_clock(now_s: float) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from orchestrator.model.provider import Provider
+from orchestrator.model.provider import InvalidProvider, Provider
 
 _KEEPALIVE_S = 30.0
 """Below what servers commonly keep an idle connection for: who closes first must be us."""
@@ -37,8 +37,10 @@ class Connections:
 
     def __init__(self, provider: Provider) -> None:
         self._max_lanes = max(1, provider.max_connections)
-        self._verification = _verification(provider)
-        self._proxy = provider.proxy
+        self._verification = verification(provider)
+        # A proxy that is reached by TLS belongs to whom the authorities are of, as a rule.
+        secured = self._verification if urlsplit(provider.proxy or "").scheme == "https" else None
+        self._proxy = httpx.Proxy(provider.proxy, ssl_context=secured) if provider.proxy else None
         self._lanes: list[_Lane] = []
         self._free: deque[_Lane] = deque()
         """The one that came free last is at the end."""
@@ -92,10 +94,19 @@ def _busy(lane: _Lane) -> int:
     return lane.busy
 
 
-def _verification(provider: Provider) -> ssl.SSLContext:
-    """One context for all lanes: reading the authorities takes tens of milliseconds."""
+def verification(provider: Provider) -> ssl.SSLContext:
+    """One context for all lanes: reading the authorities takes tens of milliseconds.
+
+    Raises `InvalidProvider` if they cannot be read.
+    """
     if urlsplit(provider.base_url).scheme == "http" and provider.proxy is None:
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if provider.ca_file is not None:
+    if provider.ca_file is None:
+        return httpx.create_ssl_context(trust_env=False)
+    try:
         return ssl.create_default_context(cafile=provider.ca_file)
-    return httpx.create_ssl_context(trust_env=False)
+    except OSError as error:
+        raise InvalidProvider(
+            f"model provider {provider.name}: the authorities in {provider.ca_file} cannot be read: "
+            f"{error.strerror or error}; correct ca_file in its table, or SSL_CERT_FILE"
+        ) from error

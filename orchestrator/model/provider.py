@@ -48,10 +48,15 @@ class Provider:
     """Sockets open to this provider at once; a streaming session holds one."""
 
     def __post_init__(self) -> None:
-        scheme, host = urlsplit(self.base_url)[:2]
-        if scheme not in ("http", "https") or not host:
+        if not _is_http(self.base_url):
             raise InvalidProvider(
                 f"model provider {self.name}: base_url must be an http or https URL, not {self.base_url!r}"
+            )
+        if self.proxy is not None and not _is_http(self.proxy):
+            # Not repeated: it may hold a password.
+            raise InvalidProvider(
+                f"model provider {self.name}: its proxy must be an http:// or https:// URL, SOCKS is not "
+                "spoken; set `proxy` in its table, or name its host in NO_PROXY"
             )
         if self.stream_idle_timeout_s <= 0:
             raise InvalidProvider(f"model provider {self.name}: stream_idle_timeout_ms must be above 0")
@@ -61,10 +66,22 @@ class Provider:
             )
 
     @property
+    def place(self) -> str:
+        """Where it is, for error texts: its URL, and the proxy on the way."""
+        if self.proxy is None:
+            return self.base_url
+        return f"{self.base_url} through the proxy {urlsplit(self.proxy).netloc.rpartition('@')[2]}"
+
+    @property
     def responses_url(self) -> str:
         """The URL that every request of this provider is posted to."""
         url = f"{self.base_url.rstrip('/')}/responses"
         return f"{url}?{urlencode(self.query_params)}" if self.query_params else url
+
+
+def _is_http(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any, cast
 from orchestrator.model.client import ClientPorts, HttpBudget, ResponsesClient
 from orchestrator.model.errors import FatalKind, FatalModelError
 from orchestrator.model.events import ModelEvent
-from orchestrator.model.provider import Provider, ProviderSecrets
+from orchestrator.model.provider import InvalidProvider, Provider, ProviderSecrets
 from orchestrator.model.request import Prompt
 
 
@@ -53,7 +53,10 @@ class ModelClients:
             )
         if name not in self._clients:
             known = self._known[name]
-            self._clients[name] = ResponsesClient(known.provider, known.secrets, self._ports)
+            try:
+                self._clients[name] = ResponsesClient(known.provider, known.secrets, self._ports)
+            except InvalidProvider as error:
+                raise FatalModelError(FatalKind.NOT_FOUND, str(error), "other").unserved() from error
         return self._clients[name]
 
     async def aclose(self) -> None:

@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, get_type_hints
@@ -189,7 +190,7 @@ def _providers(reader: Reader, chosen: str, host: HostSettings) -> dict[str, Pro
 def _provider(reader: Reader, name: str, host: HostSettings) -> ProviderSettings:
     path = ("model_providers", name)
     given = _record(reader, ProviderSettings, path, id=name)
-    if not given.base_url.startswith(("http://", "https://")):
+    if not _is_url(given.base_url):
         key = f"model_providers.{name}.base_url"
         raise SettingsError(reader.where(path), key, repr(given.base_url), "an http:// or https:// URL")
     key_value = host.environ.get(given.env_key) if given.env_key else None
@@ -210,6 +211,14 @@ def _provider(reader: Reader, name: str, host: HostSettings) -> ProviderSettings
     )
 
 
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
+
+
 def _usual_proxy(url: str, environ: Mapping[str, str]) -> str | None:
     """The proxy that other programs would take, by the customary variables in either case."""
     parts = urlsplit(url)
@@ -217,15 +226,34 @@ def _usual_proxy(url: str, environ: Mapping[str, str]) -> str | None:
     def said(name: str) -> str:
         return environ.get(name.lower()) or environ.get(name.upper()) or ""
 
-    if _reached_directly(parts.hostname or "", said("no_proxy")):
+    host = parts.hostname or ""
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
+    entries = [entry.strip() for entry in said("no_proxy").split(",") if entry.strip()]
+    if host in LOOPBACK or any(_excepts(entry, host, port) for entry in entries):
         return None
-    return said(f"{parts.scheme}_proxy") or said("all_proxy") or None
+    proxy = said(f"{parts.scheme}_proxy") or said("all_proxy")
+    if not proxy:
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
 
 
-def _reached_directly(host: str, no_proxy: str) -> bool:
-    suffixes = [entry.strip().removeprefix("*").lstrip(".") for entry in no_proxy.split(",") if entry.strip()]
-    named = any(suffix in {"", host} or host.endswith(f".{suffix}") for suffix in suffixes)
-    return named or host in LOOPBACK
+def _excepts(entry: str, host: str, port: int) -> bool:
+    """Whether an entry of NO_PROXY covers a server: `*`, a name and all below it, an address, a network.
+
+    A name or an IPv4 address may end with the port that it is about.
+    """
+    name, colon, number = entry.rpartition(":")
+    if colon and number.isdigit() and ":" not in name:
+        return int(number) == port and _excepts(name, host, port)
+    suffix = entry.removeprefix("*").lstrip(".")
+    return suffix in {"", host} or host.endswith(f".{suffix}") or _in_network(entry, host)
+
+
+def _in_network(entry: str, host: str) -> bool:
+    try:
+        return ip_address(host) in ip_network(entry, strict=False)
+    except ValueError:
+        return False
 
 
 def _share_retry_keys(layers: Layers, chosen: str) -> None:

@@ -274,10 +274,11 @@ class ProviderSettings:
     proxy: str | None = setting(
         None, hidden=True, shown_default="`HTTPS_PROXY`, `HTTP_PROXY`, unless `NO_PROXY` says so"
     )
-    """HTTP proxy on the way. Loopback addresses are always reached directly."""
+    """HTTP proxy on the way, `http://` or `https://`. Those of the environment are not used for loopback
+    addresses."""
 
     ca_file: Path | None = setting(None, shown_default="`SSL_CERT_FILE`, else the built-in authorities")
-    """PEM file of the authorities to trust."""
+    """PEM file of the authorities to trust, for the provider and for a proxy that is reached by `https://`."""
 
     previous_response_id: bool = setting(False)
     """Send only what is new and name the response before. Only for providers that store responses."""

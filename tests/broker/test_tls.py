@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -17,28 +15,8 @@ from orchestrator.broker.errors import BrokerError, Misconfigured
 from orchestrator.broker.records import BrokerConfig
 from orchestrator.broker.tls import Tls
 from tests.broker.actors import working
-from tests.servers import free_ports, required, start_redis
-
-KEY_KIND = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-
-
-def openssl(folder: Path, *args: str) -> None:
-    found = shutil.which("openssl")
-    binary = required(Path(found) if found else None, "openssl")
-    subprocess.run([str(binary), *args], cwd=folder, check=True, capture_output=True)
-
-
-def make_authority(folder: Path) -> None:
-    openssl(
-        folder, "req", "-x509", *KEY_KIND, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority"
-    )
-
-
-def make_certificate(folder: Path, name: str) -> None:
-    names = ("-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1")
-    openssl(folder, "req", *KEY_KIND, "-keyout", f"{name}.key", "-out", f"{name}.csr", *names)
-    signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-copy_extensions", "copy")
-    openssl(folder, "x509", "-req", "-in", f"{name}.csr", *signed, "-out", f"{name}.pem")
+from tests.papers import make_authority, make_certificate
+from tests.servers import free_ports, start_redis
 
 
 @pytest.fixture(scope="module")

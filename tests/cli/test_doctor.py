@@ -18,7 +18,7 @@ from orchestrator.broker.embedded import EmbeddedConfig, EmbeddedRedis
 from orchestrator.broker.server_binary import ServerVersion
 from orchestrator.broker.server_facts import ServerFacts
 from orchestrator.cli import doctor
-from orchestrator.cli.doctor import Finding, as_json, diagnose, exit_code, judge_clock, render
+from orchestrator.cli.doctor import Finding, as_json, diagnose, exit_code, judge_clock, judge_model, render
 from orchestrator.cli.doctor_redis import judge_server
 from orchestrator.sandbox import probe
 from orchestrator.settings import Settings, SettingsSources, load_settings
@@ -59,6 +59,28 @@ def _by_name(findings: list[Finding], name: str) -> Finding:
 
 def _judged(asked: Settings, **changes: object) -> list[Finding]:
     return list(judge_server(replace(FACTS, **changes), asked))  # type: ignore[arg-type]
+
+
+# --- the model
+
+
+def test_way_to_the_model_is_shown_without_its_password(load: Load) -> None:
+    (found,) = judge_model(load(HTTPS_PROXY="http://me:hidden@gate:3128"))
+    assert found.level == "ok"
+    assert "through the proxy http://gate:3128" in found.detail
+    assert "hidden" not in found.detail
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [({"ALL_PROXY": "socks5://gate"}, "SOCKS"), ({"SSL_CERT_FILE": "/missing.pem"}, "/missing.pem")],
+)
+def test_way_to_the_model_that_leads_nowhere_is_named(
+    load: Load, environ: dict[str, str], words: str
+) -> None:
+    (found,) = judge_model(load(**environ))
+    assert found.level == "warn"
+    assert words in found.remedy
 
 
 # --- Redis

@@ -1,0 +1,123 @@
+"""Providers behind a proxy, and under a private authority: reached, or told why not."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from orchestrator.model.client import HttpBudget, ResponsesClient
+from orchestrator.model.connections import verification
+from orchestrator.model.errors import FatalModelError, RetryableModelError
+from orchestrator.model.events import Completed
+from orchestrator.model.provider import InvalidProvider, Provider, ProviderSecrets
+from orchestrator.model.stub import Scenario, StubConfig, running
+from orchestrator.runtime.providers import KnownProvider, ModelClients
+from tests.model.proxying import proxy, tls_end
+from tests.model.stubbed_client import prompt
+from tests.papers import make_authority, make_certificate
+
+OUTSIDE = "https://model.example/v1"
+USER = "http://agent:pa%20ss@"
+AS_USER = "Basic YWdlbnQ6cGEgc3M="
+
+
+@pytest.fixture(scope="module")
+def papers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a company has signed for the provider's name, and for its proxy's address."""
+    folder = tmp_path_factory.mktemp("papers")
+    make_authority(folder)
+    make_certificate(folder, "model", "DNS:model.example")
+    make_certificate(folder, "proxy")
+    return folder
+
+
+def identity(papers: Path, name: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(papers / f"{name}.pem", papers / f"{name}.key")
+    return context
+
+
+@asynccontextmanager
+async def model() -> AsyncIterator[tuple[str, int]]:
+    """Where a model is served, without TLS."""
+    async with running(StubConfig(Scenario.parse([{"items": [{"text": "Hello."}]}]))) as stub:
+        parts = urlsplit(stub.base_url)
+        yield str(parts.hostname), int(parts.port or 0)
+
+
+async def completes(base_url: str, **options: Any) -> bool:
+    """Whether a request through all that comes to its end."""
+    provider = Provider("far", base_url, request_max_retries=0, **options)
+    async with ResponsesClient(provider, ProviderSecrets("sk-secret")) as client:
+        events = [event async for event in client.stream(prompt(), HttpBudget(0))]
+    return isinstance(events[-1], Completed)
+
+
+async def test_a_provider_under_a_private_authority_is_reached_through_a_proxy_that_asks_who_it_is(
+    papers: Path,
+) -> None:
+    async with (
+        model() as place,
+        tls_end(place, identity(papers, "model")) as outside,
+        proxy(outside, AS_USER) as gate,
+    ):
+        assert await completes(OUTSIDE, proxy=USER + gate.address, ca_file=papers / "ca.pem")
+        assert gate.asked == ["CONNECT model.example:443 HTTP/1.1"]
+
+
+async def test_a_provider_without_tls_is_asked_for_at_the_proxy() -> None:
+    async with model() as place, proxy(place) as gate:
+        assert await completes("http://model.example/v1", proxy=f"http://{gate.address}")
+        assert gate.asked == ["POST http://model.example/v1/responses HTTP/1.1"]
+
+
+async def test_a_proxy_that_is_reached_by_tls_is_believed_by_the_same_authority(papers: Path) -> None:
+    async with (
+        model() as place,
+        tls_end(place, identity(papers, "model")) as outside,
+        proxy(outside, context=identity(papers, "proxy")) as gate,
+    ):
+        assert await completes(OUTSIDE, proxy=f"https://{gate.address}", ca_file=papers / "ca.pem")
+
+
+async def test_what_a_proxy_refuses_is_told_without_its_password() -> None:
+    async with proxy(("127.0.0.1", 1), "Basic other") as gate:
+        with pytest.raises(RetryableModelError) as refused:
+            await completes(OUTSIDE, proxy=USER + gate.address)
+    assert f"through the proxy {gate.address}: 407" in refused.value.message
+    assert "pa%20ss" not in refused.value.message
+
+
+async def test_a_provider_that_nobody_vouches_for_is_not_believed(papers: Path) -> None:
+    async with model() as place, tls_end(place, identity(papers, "model")) as outside, proxy(outside) as gate:
+        with pytest.raises(RetryableModelError, match="CERTIFICATE_VERIFY_FAILED"):
+            await completes(OUTSIDE, proxy=f"http://{gate.address}")
+
+
+@pytest.mark.parametrize("url", ["socks5://user:hidden@127.0.0.1:1", "127.0.0.1:1", "http://"])
+def test_a_proxy_of_another_kind_is_refused_before_any_request(url: str) -> None:
+    with pytest.raises(InvalidProvider, match="far: its proxy must be an http:// or https:// URL") as refused:
+        Provider("far", OUTSIDE, proxy=url)
+    assert "hidden" not in str(refused.value)
+
+
+@pytest.mark.parametrize("content", [None, "nothing of a certificate"])
+async def test_authorities_that_cannot_be_read_end_the_request_in_words(
+    tmp_path: Path, content: str | None
+) -> None:
+    file = tmp_path / "ca.pem"
+    if content is not None:
+        file.write_text(content)
+    provider = Provider("far", OUTSIDE, ca_file=file)
+    clients = ModelClients({"far": KnownProvider(provider, ProviderSecrets())})
+    with pytest.raises(FatalModelError, match=r"far: the authorities in .*/ca\.pem cannot be read") as ended:
+        [event async for event in clients.stream("far", prompt(), HttpBudget(0))]
+    assert not ended.value.served
+    with pytest.raises(InvalidProvider, match="correct ca_file"):
+        verification(provider)
