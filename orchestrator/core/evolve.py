@@ -55,17 +55,14 @@ def _session_meta(state: State, payload: Payload, seq: int) -> State:
 
 
 def _response_item(state: State, payload: Payload, seq: int) -> State:
-    state = replace(state, history=state.history.append(payload))
-    task = state.task
-    if task is None:
-        return state
-    kind = payload.get("type")
-    if kind == "message" and payload.get("role") == "assistant":
-        return replace(state, task=replace(task, last_message=message_text(payload)))
-    if kind in CALL_KINDS and payload.get("call_id") and task.request is not None:
-        call = Call(payload["call_id"], payload.get("name") or "local_shell", payload)
-        return replace(state, task=replace(task, calls=task.calls.append(call)))
-    return state
+    task, kind = state.task, payload.get("type")
+    if task is not None:
+        if kind == "message" and payload.get("role") == "assistant":
+            task = replace(task, last_message=message_text(payload))
+        elif kind in CALL_KINDS and payload.get("call_id") and task.request is not None:
+            call = Call(payload["call_id"], payload.get("name") or "local_shell", payload)
+            task = replace(task, calls=task.calls.append(call))
+    return replace(state, history=state.history.append(payload), task=task)
 
 
 def _compacted(state: State, payload: Payload, seq: int) -> State:
@@ -96,17 +93,18 @@ def _turn_context(state: State, payload: Payload, seq: int) -> State:
 def _event_msg(state: State, payload: Payload, seq: int) -> State:
     if payload.get("type") != "token_count":
         return state
+    changed: dict[str, Any] = {}
     if payload.get("response_id"):
         bookmark = (payload["response_id"], len(state.history))
-        state = replace(state, bookmarks=state.bookmarks.append(bookmark))
+        changed["bookmarks"] = state.bookmarks.append(bookmark)
     if info := payload.get("info"):
         told = TokenInfo(Usage.of(info["total_token_usage"]), Usage.of(info["last_token_usage"]))
-        state = replace(state, told=told, tokens=state.tokens if state.native else told)
+        changed |= {"told": told, "tokens": state.tokens if state.native else told}
     if state.task is not None:
-        state = replace(state, task=replace(state.task, usage=None))
+        changed["task"] = replace(state.task, usage=None)
     if payload.get("rate_limits"):
-        state = replace(state, rate_limits=payload["rate_limits"])
-    return state
+        changed["rate_limits"] = payload["rate_limits"]
+    return replace(state, **changed)
 
 
 def _dendro(state: State, payload: Payload, seq: int) -> State:
@@ -206,10 +204,13 @@ def _completed(state: State, payload: Payload) -> State:
         http_used=0,
         usage=usage,
     )
-    state = replace(state, task=ended, compacted=state.compacted and not turn)
-    if turn:
-        state = replace(state, last_response=_response(task, ended.response_id, len(state.history)))
-    return replace(state, tokens=counted(state.tokens, usage)) if usage else state
+    return replace(
+        state,
+        task=ended,
+        compacted=state.compacted and not turn,
+        last_response=_response(task, ended.response_id, len(state.history)) if turn else state.last_response,
+        tokens=counted(state.tokens, usage) if usage else state.tokens,
+    )
 
 
 def _response(task: Task, response_id: str, length: int) -> Response | None:

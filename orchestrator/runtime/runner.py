@@ -76,6 +76,7 @@ class Runner:
         self._trial = Trial()
         self._warned: set[tuple[str, int | None]] = set()
         self._owing: tuple[State, tuple[Work, ...]] | None = None
+        self._rules_for: tuple[tuple[int, int], Rules] | None = None
         """The state that was last asked what it owes, and the answer."""
         self._lost = False
         self._fenced = False
@@ -189,8 +190,13 @@ class Runner:
 
     def _rules(self, state: State) -> Rules:
         settings = state.task.settings if state.task else state.settings
-        http, stream = self._ports.models.retries(settings.model_provider)
-        return replace(self._config.rules, request_max_retries=http, stream_max_retries=stream)
+        retries = self._ports.models.retries(settings.model_provider)
+        # Asked for at every step, and always the same as long as the provider is.
+        if self._rules_for is None or self._rules_for[0] != retries:
+            http, stream = retries
+            rules = replace(self._config.rules, request_max_retries=http, stream_max_retries=stream)
+            self._rules_for = retries, rules
+        return self._rules_for[1]
 
     def _owed(self, state: State) -> tuple[Work, ...]:
         # A step asks before it decides, before it commits and behind the commit, mostly of one state.
