@@ -128,15 +128,16 @@ class Client:
         request = Submit(
             session, self.client_id, submission.id, encode_submission(submission), sender=self.who
         )
+        restore = self._ports.restore
         for _ in range(RESTORES):
             try:
                 answer: Submitted = await self._insist(lambda: self._ports.broker.submit(request))
                 return answer
             except SessionArchived:
-                if self._ports.restore is None:
+                if restore is None:
                     raise
                 # It may be archived again before the submission arrives, but hardly twice.
-                await self._ports.restore(session)
+                await self._insist(lambda: restore(session))
         raise SessionArchived(session)
 
     async def _insist(self, send: Callable[[], Awaitable[Any]]) -> Any:
