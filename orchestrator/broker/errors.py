@@ -7,7 +7,7 @@
     ├── Corrupt              a key is not what the catalogue says; nothing was written
     ├── UnknownSession       no such session
     ├── SessionArchived      the session's log is in the archive; restore it, then send again
-    ├── SessionHeld          a worker holds what was to be deleted
+    ├── SessionHeld          a worker holds, or is to take, what was to be deleted
     ├── SubmissionConflict   the same id was used before for other bytes
     ├── QueueFull            the session's submission queue is at its bound
     └── CommitTooLarge       more than one commit may carry; nothing was sent
@@ -67,10 +67,11 @@ class SessionArchived(BrokerError):
 
 
 class SessionHeld(BrokerError):
-    """A worker holds the session, so it cannot be deleted now."""
+    """A worker holds the session, or is to take it, so it cannot be deleted now."""
 
     def __init__(self, session: str, worker: str) -> None:
-        super().__init__(f"session {session} is held by {worker or 'a worker'}; shut it down first")
+        why = f"is held by {worker}" if worker else "has something to do"
+        super().__init__(f"session {session} {why}; shut it down first")
         self.session = session
 
 

@@ -68,7 +68,10 @@ class Storage(Reader):
                 raise unexpected("restore", code)
 
     async def delete_session(self, session: SessionId) -> None:
-        """Removes every key of a session that nobody holds; for a root, of its tree log and blobs too."""
+        """Removes every key of a session that nobody holds; for a root, of its tree log and blobs too.
+
+        Raises `SessionHeld` if a worker holds it, or is to take it.
+        """
         place = await self.place(session)
         shard = self.keys.shard_of(session)
         due, leases, _, _ = self.keys.pool(shard, place.pool)

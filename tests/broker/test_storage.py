@@ -61,6 +61,23 @@ async def test_archived_session_asks_to_be_restored_and_goes_on(broker: Broker) 
     assert isinstance(await broker.commit(step(again, again.claim, "k2", cursor=again.sq_tip)), Committed)
 
 
+async def test_archived_session_is_held_by_nobody_and_offered_to_nobody(backend: Backend) -> None:
+    wire = backend.connect()
+    broker = backend.broker(wire=wire)
+    held, _ = await _three_entries(broker)
+    session, place = held.claim.session, await broker.place(held.claim.session)
+    await broker.snapshot(held.claim, 3, b"s3")
+    await broker.seal(held.claim, 3, b"m")
+    await broker.archive(held.claim)
+    assert await broker.claim_session(session, "upkeep", "u1", parked=True) is None
+    # As it was left by an upkeep that did hold one.
+    shard = broker.keys.shard_of(session)
+    await wire.command("ZADD", broker.keys.due(shard, place.pool), 1, session)
+    assert await broker.claim(place.pool, "w1", "c2", shard) is None
+    assert await wire.command("ZCARD", broker.keys.due(shard, place.pool)) == 0
+    await broker.aclose()
+
+
 async def test_session_with_something_queued_is_not_archived(broker: Broker) -> None:
     held, _ = await _three_entries(broker)
     await broker.snapshot(held.claim, 3, b"s3")
@@ -107,6 +124,19 @@ async def test_deleted_tree_leaves_nothing_of_its_own(backend: Backend) -> None:
     with pytest.raises(UnknownSession):
         await submitted(broker, session, "s9")
     await broker.aclose()
+
+
+async def test_session_that_was_given_something_is_not_deleted(broker: Broker) -> None:
+    held, _ = await _three_entries(broker)
+    await broker.release(held.claim, park_at=None)
+    with pytest.raises(SessionHeld):
+        await broker.delete_session(held.claim.session)
+    again = await claimed(broker, held.claim.session, "w2", "c2")
+    await broker.release(again.claim, park_at=again)
+    await submitted(broker, held.claim.session, "s2")
+    with pytest.raises(SessionHeld):
+        await broker.delete_session(held.claim.session)
+    assert [entry.submission for entry in await broker.read_sq(held.claim.session, again.cursor)] == ["s2"]
 
 
 async def test_listing_shows_sessions_that_changed_last_first(broker: Broker) -> None:

@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.broker.connection import Wire
-from orchestrator.broker.errors import SessionArchived
+from orchestrator.broker.errors import SessionArchived, UnknownSession
 from orchestrator.core import entries as e
+from orchestrator.core.ids import TreeId
 from orchestrator.core.snapshot import digest
 from orchestrator.runtime.loading import end_of, folded
 from orchestrator.runtime.restore import Storage, restore_session
-from orchestrator.runtime.segments import BrokenArchive, Manifest
+from orchestrator.runtime.segments import BrokenArchive, Manifest, Segment
 from tests.workers.actors import (
     DAY_MS,
     NOON_MS,
@@ -140,6 +141,24 @@ async def test_ended_session_is_archived_after_its_time_and_comes_back(
     assert await state_of(storage, author.session) == state
     await author.writes(some_entries(5))
     assert [entry.seq for entry in await log_of(storage, author.session)] == list(range(1, 307))
+
+
+async def test_session_that_is_deleted_while_it_is_restored_is_unknown_and_not_damaged(
+    mover: Mover, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    author = await Author(storage).is_born()
+    await (await author.writes(some_entries(30))).closes()
+    assert await archive_session(mover, author.session, NOON_MS + DAY_MS) is Moved.DONE
+    read = storage.archive.read_segment
+
+    async def and_retention_comes(segment: Segment) -> object:
+        await storage.broker.delete_session(author.session)
+        await storage.archive.delete_tree(TreeId(author.session))
+        return await read(segment)
+
+    monkeypatch.setattr(storage.archive, "read_segment", and_retention_comes)
+    with pytest.raises(UnknownSession):
+        await restore_session(storage, author.session)
 
 
 async def test_restored_session_can_be_archived_again(mover: Mover, storage: Storage) -> None:

@@ -4,7 +4,7 @@
 --      | NONE [next|''] | OLD min_core | QUARANTINED | UNKNOWN | MOVED tree pool | ARCHIVED | CORRUPT key why
 --
 -- Gives the session to the worker if it is due, if its lease has run out, or (whom = parked: upkeep)
--- if it is parked. whom = next: only if nobody of the shard comes before it, by the order of `peek`;
+-- if it is parked and not archived. whom = next: only if nobody of the shard comes before it, by the order of `peek`;
 -- the answer names who does. Whoever is claimed, the one that comes after it is named, too. Sent again
 -- with the same claim id it answers as the first time. The claim that would be the max_tries-th without
 -- progress quarantines the session instead: what kills every worker that touches it must not be handed
@@ -55,8 +55,13 @@ local order = redis.call('ZSCORE', KEYS[4], session)
 local expiry = redis.call('ZSCORE', KEYS[5], session)
 local idle = not order and not expiry
 if expiry and tonumber(expiry) > now then return {'NONE'} end
-if idle and whom ~= 'parked' then return {'NONE'} end
-if s[14] == '1' and not idle then return {'ARCHIVED'} end
+if idle and (whom ~= 'parked' or s[14] == '1') then return {'NONE'} end
+if s[14] == '1' then
+  -- What is archived owes nothing, and cannot be held to find that out: it must not be offered for ever.
+  redis.call('ZREM', KEYS[4], session)
+  redis.call('ZREM', KEYS[5], session)
+  return {'ARCHIVED'}
+end
 
 local epoch = num(s[3]) + 1
 -- A look of upkeep at a parked session is no attempt at its work.
