@@ -7,14 +7,16 @@ One story, by module:
     double      Redis, and a journal to go back in
     store       its commands, in Lua;  looks: those in vain, that are not sent
     network     delays, lost commands and lost replies between processes and Redis;  ambush: the worst moment
-    machines    worker processes that are killed, stopped, stuck and drained
+    machines    worker processes that are killed, stopped, stuck and drained;  upkeep: those that keep tidy
+    objects     the archive's folder
     players     the model and the tools;  ledger: what commands really did
     people      clients;  workloads: what they are up to;  nemesis: what goes wrong
     invariants  the rules;  watch: those of every step;  audit: those of the end
     rights      what watch asks: who may run what;  accounts: a tree's counters;  deadlines: timers;
-                inherited: forks;  admissions: providers;  queued: what lies in a queue
+                inherited: forks;  admissions: providers;  queued: what lies in a queue;
+                moving: what leaves Redis and comes back
     world       one seed from its plan to its verdict;  campaign: many of them;  trace: one, line by line
-    mutants     what the rules are worth;  defects, defects_of_trees: what is planted;  planting: how
+    mutants     what the rules are worth;  defects, defects_of_…: what is planted;  planting: how
 
 `docs/simulator.md` shows how to use it.
 """

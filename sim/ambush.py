@@ -19,6 +19,8 @@ from sim.network import Sent, session_of
 
 SLOW_S = 3.5
 """A commit that takes longer outlives its sender's trust in the claim."""
+UNSAID_S = 150.0
+"""Long enough for upkeep to come by."""
 
 
 @dataclass
@@ -122,6 +124,29 @@ class SlowCommit(Ambush):
 
     def frees(self, sent: Sent, reply: Any) -> float | None:
         return 0.0 if sent.name == "fire" else None
+
+
+class LateWord(Ambush):
+    """What somebody says to a closed session arrives just when upkeep looks at it, or holds it."""
+
+    again = True
+
+    def holds(self, sent: Sent) -> bool:
+        seen = self.site.watch.sessions.get(session_of(sent.name, sent.args))
+        return sent.name == "submit" and seen is not None and seen.state.closed
+
+    def caught(self) -> None:
+        self.site.loop.on(self.site.network.lane, self.lets_go, after=UNSAID_S)
+
+    def saw(self, sent: Sent, reply: Any) -> bool:
+        """Every step of upkeep counts, and each may be the one."""
+        touched = self.held is not None and session_of(sent.name, sent.args) == self.session
+        if touched and sent.lane.startswith("u") and self.rng.random() < 0.3:
+            self.lets_go(self.rng.uniform(0.0, 0.01))
+        return False
+
+    def frees(self, sent: Sent, reply: Any) -> float | None:
+        return None
 
 
 def _done(reply: Any) -> bool:

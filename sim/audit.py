@@ -6,10 +6,10 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from orchestrator.core.chain import GENESIS
-from orchestrator.core.entries import DENDRO, EVENT_MSG
+from orchestrator.core.entries import DENDRO, EVENT_MSG, Entry
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS
-from orchestrator.gateways.client import GAP_TEXTS
-from sim.watch import Seen
+from orchestrator.gateways.client import GAP_TEXTS, Event
+from sim.watch import Seen, Watch
 
 if TYPE_CHECKING:
     from sim.world import World
@@ -37,7 +37,7 @@ def audit(world: World) -> None:
 
 def _read_anew(world: World, session: str, seen: Seen) -> None:
     """Nothing was changed behind what was read, and folded, as the log grew."""
-    if world.double.stream_after(world.site.watch.keys.rollout(session), 0) != seen.stored:
+    if world.site.watch.moving.log_after(session, 0) != seen.stored:
         world.site.watch.broken("chain", f"the log of {session} is not what was read as it grew")
 
 
@@ -120,45 +120,62 @@ def _patches(world: World) -> None:
             world.site.watch.broken("effects_once", f"{session}: {call_id} was written {count} times")
 
 
+Pair = tuple[str, str]
+"""An event's id and type."""
+
+
 def _followed(world: World) -> None:
     """Who followed has seen the log's events, each once; deltas never come behind the finished text."""
     watch = world.site.watch
     if watch.went_back_s > 0:
         return
     for (person, session), events in world.diary.seen.items():
-        logged = [
-            (entry.id, entry.payload["type"])
-            for entry in watch.sessions[session].entries
-            if entry.type == EVENT_MSG and not entry.payload["type"].endswith("_delta")
-        ]
-        own = [event for event in events if not TOLD_OF_THE_TREE & event.msg.keys()]
-        seen = [(event.id, event.type) for event in own if not event.type.endswith("_delta")]
-        if session in watch.trees:
-            # What is told of agents is in the tree log, in no session's.
-            seen = [pair for pair in seen if pair in logged]
-        if any(event.msg.get("message") in GAP_TEXTS.values() for event in events):
-            if watch.keeps_all_events(session):
-                watch.broken("events", f"{session}: {person} was told of a gap, and all events are kept")
-            # What came before the gap may come again behind it.
-            seen = [pair for pair in dict.fromkeys(seen) if pair in logged]
-            logged = list(dict.fromkeys(logged))
-            seen.sort(key=logged.index)
-        if seen != logged:
-            at = next(
-                (i for i, pair in enumerate(zip(seen, logged, strict=False)) if pair[0] != pair[1]), None
-            )
-            place = min(len(seen), len(logged)) if at is None else at
-            there = seen[place : place + 2]
-            told = f"{person} saw {len(seen)} events of {len(logged)}, other from {place} on: {there}"
-            watch.broken("events", f"{session}: {told} instead of {logged[place : place + 2]}")
-        done: list[str] = []
-        for event in events:
-            if event.type == "agent_message":
-                done.append(event.msg["message"])
-            elif event.type == "agent_message_delta" and any(event.msg["delta"] in text for text in done):
-                watch.broken(
-                    "deltas", f"{session}: {person} saw {event.msg['delta']!r} behind the finished text"
-                )
+        # What was deleted is nobody's to compare with any more.
+        if session in watch.sessions:
+            _saw_the_log(watch, session, person, events)
+            _saw_deltas_in_time(watch, session, person, events)
+
+
+def _saw_the_log(watch: Watch, session: str, person: str, events: list[Event]) -> None:
+    logged = _logged(watch.sessions[session].entries)
+    own = [event for event in events if not TOLD_OF_THE_TREE & event.msg.keys()]
+    seen = [(event.id, event.type) for event in own if not event.type.endswith("_delta")]
+    if session in watch.trees:
+        # What is told of agents is in the tree log, in no session's.
+        seen = [pair for pair in seen if pair in logged]
+    if gaps := {event.msg.get("message") for event in events} & set(GAP_TEXTS.values()):
+        if watch.keeps_all_events(session):
+            watch.broken("events", f"{session}: {person} was told of a gap, and all events are kept")
+        if GAP_TEXTS["rewound"] in gaps:
+            watch.broken("events", f"{session}: {person} was told that Redis went back, and it never did")
+        # What came before the gap may come again behind it, unless it has left Redis by then.
+        seen = [pair for pair in dict.fromkeys(seen) if pair in logged]
+        gone = _logged(watch.sessions[session].entries[: watch.moving.sealed_seq(session)])
+        logged = [pair for pair in dict.fromkeys(logged) if pair in seen or pair not in gone]
+        seen.sort(key=logged.index)
+    if seen != logged:
+        at = next((i for i, pair in enumerate(zip(seen, logged, strict=False)) if pair[0] != pair[1]), None)
+        place = min(len(seen), len(logged)) if at is None else at
+        there = seen[place : place + 2]
+        told = f"{person} saw {len(seen)} events of {len(logged)}, other from {place} on: {there}"
+        watch.broken("events", f"{session}: {told} instead of {logged[place : place + 2]}")
+
+
+def _logged(entries: list[Entry]) -> list[Pair]:
+    return [
+        (entry.id, entry.payload["type"])
+        for entry in entries
+        if entry.type == EVENT_MSG and not entry.payload["type"].endswith("_delta")
+    ]
+
+
+def _saw_deltas_in_time(watch: Watch, session: str, person: str, events: list[Event]) -> None:
+    done: list[str] = []
+    for event in events:
+        if event.type == "agent_message":
+            done.append(event.msg["message"])
+        elif event.type == "agent_message_delta" and any(event.msg["delta"] in text for text in done):
+            watch.broken("deltas", f"{session}: {person} saw {event.msg['delta']!r} behind the finished text")
 
 
 def _overdue(world: World) -> None:

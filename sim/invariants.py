@@ -92,7 +92,29 @@ SENTENCES = {
         "and a minute."
     ),
     "cancelled": "When an agent is reported canceled, no command of it runs any more.",
-    "rest": "When faults are over and people answer, every session comes to rest.",
+    "reaped": (
+        "A cancel that was begun comes to its end where the agents' workers are gone for good, as long as "
+        "any other worker lives, or upkeep."
+    ),
+    "sealed": (
+        "What leaves Redis is in the archive: segments and stream together are the log as it grew, entry "
+        "by entry."
+    ),
+    "archived": (
+        "A session that is archived is closed, has been for as long as it must, and owes and awaits nothing."
+    ),
+    "restored": (
+        "An archived session that is spoken to begins with the state that it ended with, and with every "
+        "large text of its log."
+    ),
+    "deleted": (
+        "A session is deleted only when its tree's root has been closed for as long as it is to be kept, and "
+        "when it has been given nothing to do."
+    ),
+    "rest": (
+        "When faults are over and people answer, every session comes to rest, and every closed one is in "
+        "the archive where there is upkeep."
+    ),
     "no_crash": "No step raises what nobody expects, and no session is quarantined.",
 }
 

@@ -90,6 +90,8 @@ class SimLoop:
         self.failures: list[BaseException] = []
         """Of steps; a simulation without a defect has none."""
         self.steps = 0
+        self.thread_s: Callable[[], float] | None = None
+        """How long it takes until a thread does what it was given, and until that is heard."""
 
     # ── running ───────────────────────────────────────────────────────────────────────────────
 
@@ -250,13 +252,18 @@ class SimLoop:
         return task
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
-        """At once: the simulator has no threads."""
+        """At once, or between two delays of `thread_s`: the simulator has no threads."""
         future = self.create_future()
-        try:
-            future.set_result(func(*args))
-        except Exception as error:
-            future.set_exception(error)
+        if self.thread_s is None:
+            _take_outcome(future, _outcome_of(func, args))
+        else:
+            self.call_later(self.thread_s(), self._in_thread, future, func, args)
         return future
+
+    def _in_thread(self, future: asyncio.Future[Any], func: Any, args: tuple[Any, ...]) -> None:
+        outcome = _outcome_of(func, args)
+        assert self.thread_s is not None
+        self.call_later(self.thread_s(), _take_outcome, future, outcome)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         # A reply that nobody waits for any more is told here when its future is freed: that is no failure.
@@ -284,6 +291,26 @@ def silenced() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = hook
+
+
+Outcome = tuple[Any, Exception | None]
+
+
+def _outcome_of(func: Any, args: tuple[Any, ...]) -> Outcome:
+    try:
+        return func(*args), None
+    except Exception as error:
+        return None, error
+
+
+def _take_outcome(future: asyncio.Future[Any], outcome: Outcome) -> None:
+    result, error = outcome
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
 
 
 def _is_void(step: Step) -> bool:

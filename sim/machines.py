@@ -1,14 +1,15 @@
-"""Workers: the product's own, on simulated machines that can be killed, stopped and stuck.
+"""Processes of the fleet, and its workers: the product's own, that can be killed, stopped and stuck.
 
-A machine has a main thread, a thread that renews, and a keeper. Its clock is wrong, and goes
+A worker's machine has a main thread, a thread that renews, and a keeper. Its clock is wrong, and goes
 a little too fast or too slow; nothing of the product may depend on that.
 """
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 from orchestrator.broker.blobs import Blobs
@@ -19,14 +20,17 @@ from orchestrator.broker.records import BrokerConfig
 from orchestrator.broker.texts import Texts
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts
+from orchestrator.runtime.archive import Archive
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.renewal import Leases, LeaseTimes, Report
+from orchestrator.runtime.restore import Storage
 from orchestrator.runtime.runner import Runner, RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
 from sim.accounts import ACCOUNTING
 from sim.ledger import Ledger, SimKeeper
 from sim.loop import Lane, SimLoop
 from sim.network import Line, Network
+from sim.objects import SimObjects
 from sim.players import Mind, SimModels, SimTools
 from sim.trace import Trace
 from sim.watch import Watch
@@ -46,6 +50,8 @@ class Site:
     watch: Watch
     trace: Trace
     config: BrokerConfig
+    objects: SimObjects = field(default_factory=SimObjects)
+    """What the archive stands on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,17 @@ def broker_on(site: Site, machine: str, clock: Clock) -> tuple[Broker, Wire]:
     """A connection of one process."""
     wire = Wire(Line(site.network, machine), Line(site.network, machine))
     return Broker(wire, site.config, clock), wire
+
+
+def archive_of(site: Site) -> Archive:
+    """Where every process finds what left Redis."""
+    return Archive(site.objects.opened())
+
+
+def storage_on(site: Site, machine: str, clock: Clock) -> Storage:
+    """Redis and the archive, as one process sees them."""
+    broker, wire = broker_on(site, machine, clock)
+    return Storage(broker, Blobs(wire, broker.keys), archive_of(site), monotonic=clock)
 
 
 class SimRenewal(Leases):
@@ -116,19 +133,61 @@ async def _there(facts: SessionFacts, cwd: str) -> str | None:
     return None
 
 
-class Machine:
-    """One worker process from its start to its end."""
+class Process(ABC):
+    """Lanes that live, stand still and die together."""
 
     def __init__(self, site: Site, name: str, rng: Random) -> None:
         self.site = site
         self.name = name
         self.clock = Clock(site.loop, rng.uniform(0.0, 1e6), 1.0 + rng.uniform(-2e-3, 2e-3))
-        self.times = LeaseTimes()
-        self.main, self.renewing = Lane(name), Lane(f"{name}/renew")
-        self.keeper = SimKeeper(site.loop, site.ledger, name, self.clock.simulated)
+        self.main = Lane(name)
         self.alive = True
         self.draining = False
-        self._rng = rng
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleeps by the machine's clock."""
+        await asyncio.sleep(seconds / self.clock.rate)
+
+    @property
+    @abstractmethod
+    def lanes(self) -> tuple[Lane, ...]:
+        """Its threads."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """SIGKILL: nothing of it runs again."""
+
+    @abstractmethod
+    def drain(self) -> None:
+        """SIGTERM."""
+
+    def pause(self, seconds: float) -> None:
+        """SIGSTOP for a while: the process, and not its keeper."""
+        self._hold(self.lanes, seconds)
+
+    def stall(self, seconds: float) -> None:
+        """The main loop is stuck; the thread that renews is not."""
+        self._hold((self.main,), seconds)
+
+    def wedge(self, seconds: float) -> None:
+        """It seems to live and does nothing."""
+        self.stall(seconds)
+
+    def _hold(self, lanes: tuple[Lane, ...], seconds: float) -> None:
+        for lane in lanes:
+            self.site.loop.hold(lane)
+            self.site.loop.on(self.site.network.lane, self.site.loop.let_go, lane, after=seconds)
+
+
+class Machine(Process):
+    """One worker process from its start to its end."""
+
+    def __init__(self, site: Site, name: str, rng: Random, pools: tuple[str, ...] = (POOL,)) -> None:
+        super().__init__(site, name, rng)
+        self.pools = pools
+        self.times = LeaseTimes()
+        self.renewing = Lane(f"{name}/renew")
+        self.keeper = SimKeeper(site.loop, site.ledger, name, self.clock.simulated)
         broker, wire = broker_on(site, name, self.clock)
         tools = SimTools(site.mind, site.ledger, self.keeper, name, site.watch.rights.starting)
         ports = Ports(
@@ -139,6 +198,7 @@ class Machine:
             keeper=self.keeper,
             policies=site.mind.policies,
             workspace=_there,
+            archive=archive_of(site),
             monotonic=self.clock,
             boottime=self.clock,
             sleep=self.sleep,
@@ -152,13 +212,9 @@ class Machine:
             quantum_s=rng.choice((1.0, 30.0)),
             drain_grace_s=rng.choice((0.5, 10.0)),
         )
-        config = WorkerConfig(name, (POOL,), rng.choice((1, 2, 16)), runner)
+        config = WorkerConfig(name, pools, rng.choice((1, 2, 16)), runner)
         self.worker = Worker(ports, config, lambda report: SimRenewal(self, report))
         self.task = site.loop.start(self.main, self.worker.run(), "worker")
-
-    async def sleep(self, seconds: float) -> None:
-        """Sleeps by the machine's clock."""
-        await asyncio.sleep(seconds / self.clock.rate)
 
     @property
     def lanes(self) -> tuple[Lane, Lane]:
@@ -175,19 +231,6 @@ class Machine:
         for lane in self.lanes:
             self.site.loop.kill(lane)
         self.keeper.kill_now()
-
-    def pause(self, seconds: float) -> None:
-        """SIGSTOP for a while: the process, and not its keeper."""
-        self._hold(self.lanes, seconds)
-
-    def stall(self, seconds: float) -> None:
-        """The main loop is stuck; the thread that renews is not."""
-        self._hold((self.main,), seconds)
-
-    def _hold(self, lanes: tuple[Lane, ...], seconds: float) -> None:
-        for lane in lanes:
-            self.site.loop.hold(lane)
-            self.site.loop.on(self.site.network.lane, self.site.loop.let_go, lane, after=seconds)
 
     def wedge(self, seconds: float) -> None:
         """It renews and does nothing else: its loop turns, and no step of it comes to an end."""

@@ -19,13 +19,15 @@ from pathlib import Path
 from sim.campaign import run_batch
 from sim.defects import DEFECTS
 from sim.defects_of_trees import DEFECTS as DEFECTS_OF_TREES
+from sim.defects_of_upkeep import DEFECTS as DEFECTS_OF_UPKEEP
+from sim.planting import Mutant
 
 PAGE = Path(__file__).parent.parent / "docs" / "simulator.md"
 BEGIN, END = "<!-- planted defects: begin -->", "<!-- planted defects: end -->"
 MOST_SEEDS = 2_000
 
 
-MUTANTS = (*DEFECTS, *DEFECTS_OF_TREES)
+MUTANTS = (*DEFECTS, *DEFECTS_OF_TREES, *DEFECTS_OF_UPKEEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +39,29 @@ class Found:
     seeds: int | None
     rule: str = ""
     seed: int = -1
+    workload: str = ""
+
+
+def _named(name: str) -> Mutant:
+    return next(mutant for mutant in MUTANTS if mutant.name == name)
 
 
 def hunt(name: str, first: int, most: int) -> Found:
     """Plants one defect in this process, for good, and looks for it from seed `first` on."""
-    mutant = next(m for m in MUTANTS if m.name == name)
+    mutant = _named(name)
     mutant.plant()
     for at in range(first, most, 10):
-        outcomes, _ = run_batch(range(at, min(at + 10, most)))
+        outcomes, _ = run_batch(range(at, min(at + 10, most)), mutant.workload or None)
         for outcome in outcomes:
             if outcome.violation:
-                return Found(name, mutant.wrong, outcome.seed + 1, outcome.violation.rule, outcome.seed)
+                seed, rule = outcome.seed, outcome.violation.rule
+                return Found(name, mutant.wrong, seed + 1, rule, seed, mutant.workload)
     return Found(name, mutant.wrong, None)
 
 
-def holds(seed: int) -> bool:
+def holds(seed: int, workload: str) -> bool:
     """Whether every rule holds under a seed where nothing is planted."""
-    return run_batch([seed])[0][0].violation is None
+    return run_batch([seed], workload or None)[0][0].violation is None
 
 
 def _hunted(pool: ProcessPoolExecutor, name: str, most: int) -> Found:
@@ -61,7 +69,7 @@ def _hunted(pool: ProcessPoolExecutor, name: str, most: int) -> Found:
     first = 0
     while True:
         found = pool.submit(hunt, name, first, most).result()
-        if found.seeds is None or pool.submit(holds, found.seed).result():
+        if found.seeds is None or pool.submit(holds, found.seed, found.workload).result():
             return found
         first = found.seed + 1
 
@@ -71,6 +79,7 @@ def table(found: Iterable[Found]) -> str:
     rows = ["| defect | what is wrong | seeds | broken rule |", "|---|---|---|---|"]
     for one in found:
         seeds = f"{one.seeds}" if one.seeds else "not found"
+        seeds += f" of `{one.workload}`" if one.workload else ""
         rows.append(f"| {one.name} | {one.wrong} | {seeds} | {f'`{one.rule}`' if one.rule else ''} |")
     return "\n".join(rows)
 

@@ -15,8 +15,10 @@ from typing import Any
 from sim.ambush import Ambush, LateClaim, LateCommit, SlowCommit
 from sim.double import Double
 from sim.loop import Lane
-from sim.machines import Machine, Operator, Site
+from sim.machines import POOL, Machine, Operator, Process, Site
+from sim.moving import UpkeepRules
 from sim.network import Sent
+from sim.upkeep import SimQueue, UpkeepProcess
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,8 @@ class Plan:
 class Doom:
     """Something that hits a machine when so many more of its commands have taken effect."""
 
-    victim: Machine
-    strikes: Callable[[Machine], None]
+    victim: Process
+    strikes: Callable[[Process], None]
     left: int
     counts: Callable[[Sent], bool]
 
@@ -78,6 +80,8 @@ class Nemesis:
         self.site = site
         self.lane = Lane("nemesis")
         self.machines: list[Machine] = []
+        self.upkeep: list[UpkeepProcess] = []
+        """Where a play asks for it."""
         self._double = double
         self._rng = rng
         self._plan = plan
@@ -86,16 +90,50 @@ class Nemesis:
         self._started = 0
         self._doomed: Doom | None = None
         self._ambush: Ambush | None = None
+        self.deserted = False
+        """Whether workers that are gone stay away."""
         self._operator: Operator | None = None
+        self._queue: SimQueue | None = None
         site.network.arrived = self._arrived
         site.network.detour = self._waylaid
 
-    def start_worker(self) -> Machine:
+    def start_worker(self, pools: tuple[str, ...] = (POOL,)) -> Machine:
         self._started += 1
-        machine = Machine(self.site, f"w{self._started}", Random(self._rng.getrandbits(64)))
+        machine = Machine(self.site, f"w{self._started}", Random(self._rng.getrandbits(64)), pools)
         self.machines.append(machine)
         self.site.trace.note("nemesis", "starts", machine.name)
         return machine
+
+    def abandon(self, pool: str) -> None:
+        """The pool's workers are gone, and nobody replaces them."""
+        for machine in self.living:
+            if pool in machine.pools:
+                self.site.trace.note("nemesis", "abandons", machine.name)
+                machine.kill()
+
+    def man(self, pool: str) -> None:
+        """The pool is served again."""
+        self.deserted = False
+        self.start_worker((pool,))
+        self._replace()
+
+    def keep_up(self, rules: UpkeepRules) -> None:
+        """Upkeep runs from here on, and its processes go through what workers go through."""
+        self._queue = SimQueue(self.site.loop, Random(self._rng.getrandbits(64)))
+        self.site.watch.moving.rules = rules
+        self.weights |= {"lost_queue": 2}
+        self._start_upkeep()
+
+    def _start_upkeep(self) -> None:
+        """As many processes as there are to be."""
+        rules = self.site.watch.moving.rules
+        if rules is None or self._queue is None:
+            return
+        while sum(one.alive and not one.draining for one in self.upkeep) < rules.processes:
+            name = f"u{len(self.upkeep) + 1}"
+            rng = Random(self._rng.getrandbits(64))
+            self.upkeep.append(UpkeepProcess(self.site, name, rng, self._queue, rules))
+            self.site.trace.note("nemesis", "starts", name)
 
     @property
     def living(self) -> list[Machine]:
@@ -119,28 +157,34 @@ class Nemesis:
         self._doomed = None
         self._clear_ambush()
         self.site.watch.peace_s = self.site.loop.time()
-        while sum(not machine.draining for machine in self.living) < self._plan.workers:
+        while not self.deserted and self._manned() < self._plan.workers:
             self.start_worker()
+        self._start_upkeep()
         self.site.trace.note("nemesis", "peace")
+
+    def _manned(self) -> int:
+        return sum(not machine.draining for machine in self.living)
 
     # ── faults ────────────────────────────────────────────────────────────────────────────────
 
-    def _victim(self) -> Machine | None:
-        return self._rng.choice(self.living) if self.living else None
+    def _victim(self) -> Process | None:
+        living: list[Process] = [*self.living, *(one for one in self.upkeep if one.alive)]
+        return self._rng.choice(living) if living else None
 
     async def _kill(self) -> None:
         if victim := self._victim():
             self._end(victim)
 
-    def _end(self, victim: Machine) -> None:
+    def _end(self, victim: Process) -> None:
         self.site.trace.note("nemesis", "kills", victim.name)
         victim.kill()
         if self._rng.random() < 0.7 or len(self.living) < 1:
             self.site.loop.on(self.lane, self._replace, after=self._rng.uniform(0.0, 5.0))
 
     def _replace(self) -> None:
-        if len(self.living) < self._plan.workers:
+        if len(self.living) < self._plan.workers and not self.deserted:
             self.start_worker()
+        self._start_upkeep()
 
     async def _kill_at(self) -> None:
         """It dies around the moment when a command of it takes effect."""
@@ -153,7 +197,7 @@ class Nemesis:
             counts, lefts = self._rng.choice(((_acts, (1, 1, 2, 3, 5, 8, 13)), (_starts_a_call, (1, 1, 2))))
             self._doomed = Doom(victim, self._stop, self._rng.choice(lefts), counts)
 
-    def _stop(self, victim: Machine) -> None:
+    def _stop(self, victim: Process) -> None:
         victim.pause(self._rng.uniform(5.0, 12.0))
 
     def _arrived(self, sent: Sent, reply: Any) -> None:
@@ -258,6 +302,7 @@ class Nemesis:
         kept = sum(at <= now - loses_s for at, _ in journal)
         if kept < len(journal):
             self._double.restore(kept)
+            self.site.objects.put_back(now - loses_s)
             self.site.watch.went_back(now - loses_s)
             self.site.trace.note("nemesis", "loses", len(journal) - kept, "commands", loses_s, "s")
         await asyncio.sleep(self._rng.uniform(0.05, 3.0))
@@ -269,7 +314,7 @@ class Nemesis:
             self.site.loop.on(self.lane, self._replace, after=self._rng.uniform(0.0, 3.0))
 
     async def _start(self) -> None:
-        if len(self.living) < self._plan.workers + 1:
+        if len(self.living) < self._plan.workers + 1 and not self.deserted:
             self.start_worker()
 
     async def _hints(self) -> None:
@@ -281,6 +326,11 @@ class Nemesis:
                 self._double.run("XADD", ready, "*", "s", session)
             for machine in self.living:
                 self._double.run("XADD", keys.control(machine.name), "*", "s", session)
+
+    async def _lost_queue(self) -> None:
+        """The server of upkeep's queue has lost its data."""
+        if self._queue is not None:
+            self._queue.lose()
 
     async def _night(self) -> None:
         """Every machine sleeps for hours, Redis's too. Nobody may hold anything then."""

@@ -13,8 +13,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, cast
 
-from orchestrator.broker.blobs import Blobs
-from orchestrator.broker.errors import QueueFull, SubmissionConflict, Unavailable, UnknownSession
+from orchestrator.broker.errors import (
+    QueueFull,
+    SessionArchived,
+    SubmissionConflict,
+    Unavailable,
+    UnknownSession,
+)
 from orchestrator.broker.texts import Texts
 from orchestrator.broker.tree_records import LimitChange
 from orchestrator.core.birth import Birth
@@ -24,9 +29,10 @@ from orchestrator.gateways.client import Client, ClientPorts, Event
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
+from orchestrator.runtime.restore import restore_session
 from sim.double import EPOCH_S
 from sim.loop import Lane
-from sim.machines import POOL, Clock, Site, broker_on
+from sim.machines import POOL, Clock, Site, storage_on
 
 HABITS = {"say": 10, "again": 3, "interrupt": 3, "compact": 1, "path": 1, "change": 1}
 """What people do with a session, and how often against the rest."""
@@ -66,13 +72,16 @@ class Person:
         self._diary = diary
         self._numbered = 0
         self.habits = dict(HABITS)
-        clock = Clock(site.loop, rng.uniform(0, 1e6), 1.0)
-        self._broker, wire = broker_on(site, name, clock)
-        broker = self._broker
-        texts = Texts(Blobs(wire, broker.keys))
-        self._client = Client(
-            ClientPorts(broker, texts, rng.randbytes, asyncio.sleep), f"client-{name}", name
+        storage = storage_on(site, name, Clock(site.loop, rng.uniform(0, 1e6), 1.0))
+        self._broker = storage.broker
+        ports = ClientPorts(
+            self._broker,
+            Texts(storage.blobs),
+            rng.randbytes,
+            asyncio.sleep,
+            restore=lambda session: restore_session(storage, session),
         )
+        self._client = Client(ports, f"client-{name}", name)
 
     def does(self, habit: Any, name: str) -> asyncio.Task[Any]:
         """Starts something that this person does."""
@@ -80,11 +89,11 @@ class Person:
 
     # ── acting ────────────────────────────────────────────────────────────────────────────────
 
-    async def creates(self, policy: str, **facts: Any) -> str:
+    async def creates(self, policy: str, pool: str = POOL, **facts: Any) -> str:
         site, now_ms = self._site, int((EPOCH_S + self._site.loop.time()) * 1000)
         shard = self._rng.randrange(site.config.shards)
         session = new_session_id(now_ms, shard, self._rng.getrandbits(62))
-        given = SessionFacts(session, session, 0, POOL, **facts)
+        given = SessionFacts(session, session, 0, pool, **facts)
         settings = TurnSettings("/sim", policy, {"mode": "danger-full-access"}, "gpt-5")
         site.trace.note(self.name, "creates", session)
         await self._client.create(Birth(given, settings, "0", now_ms))
@@ -99,7 +108,8 @@ class Person:
         self._site.trace.note(self.name, "submits", session[-4:], chosen, op.type)
         try:
             await self._client.submit(SessionId(session), Submission(SubmissionId(chosen), op))
-        except (SubmissionConflict, QueueFull, UnknownSession) as error:
+        except (SubmissionConflict, QueueFull, UnknownSession, SessionArchived) as error:
+            # The last is said when it was archived again, each time before the submission arrived.
             self._site.trace.note(self.name, "refused", chosen, type(error).__name__)
             return chosen
         now = self._site.loop.time()
@@ -152,6 +162,9 @@ class Person:
 
     async def shuts(self, session: str) -> None:
         await self.submits(session, ops.Shutdown())
+
+    async def cancels(self, session: str, agent_id: int) -> None:
+        await self.submits(session, ops.CancelAgent(agent_id=agent_id))
 
     async def follows(self, session: str, react: Callable[[Event], Any] | None = None) -> None:
         """Reads the session's events for ever."""

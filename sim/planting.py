@@ -22,6 +22,8 @@ class Mutant:
     name: str
     wrong: str
     plant: Callable[[], None]
+    workload: str = ""
+    """The one whose seeds are run, where others would never meet the defect."""
 
 
 def lua(part: str, old: str, new: str) -> Callable[[], None]:

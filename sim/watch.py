@@ -34,7 +34,9 @@ from sim.inherited import Place, text_of, unlike
 from sim.invariants import Broken, Violation
 from sim.ledger import Ledger
 from sim.loop import SimLoop
+from sim.moving import MOVES, Moving
 from sim.network import session_of, sessions_of
+from sim.objects import SimObjects
 from sim.queued import Waiting, waiting
 from sim.rights import Rights
 from tests.core.auditor import Audit
@@ -71,7 +73,9 @@ class Seen:
 class Watch:
     """The rules that hold after every write."""
 
-    def __init__(self, loop: SimLoop, double: Double, keys: Keys, ledger: Ledger) -> None:
+    def __init__(
+        self, loop: SimLoop, double: Double, keys: Keys, ledger: Ledger, objects: SimObjects
+    ) -> None:
         self._loop = loop
         self._double = double
         self.keys = keys
@@ -88,6 +92,7 @@ class Watch:
         self.deadlines = Deadlines(loop.time, double, keys, self.broken)
         self.accounts = Accounts(loop.time, double, keys, self.broken)
         self.admissions = Admissions(loop.time, self.broken)
+        self.moving = Moving(self, double, keys, objects)
         self.violation: Violation | None = None
         self.commits = 0
         self.peace_s = 0.0
@@ -130,6 +135,7 @@ class Watch:
             return
         if name == "commit":
             self.commits += 1
+            self.moving.grew(session)
         if name == "submit":
             self.taken[str(args[3 + int(args[2]) + 4])].append(self._loop.time())
         if name == "claim":
@@ -138,6 +144,8 @@ class Watch:
             self.rights.revoked(args, reply)
         for other in sessions_of(args):
             self.look(other)
+        if name in MOVES:
+            self.moving.moved(name, session)
         if name in ("commit", "create"):
             self._tree(session)
         if name in ("commit", "create", "raise_limits", "fire"):
@@ -167,7 +175,7 @@ class Watch:
         if epoch < seen.epoch:
             self.broken("epochs", f"session {session} went from epoch {seen.epoch} back to {epoch}")
         if int(data[b"seq"]) != seen.seq:
-            for entry_id, fields in self._double.stream_after(self.keys.rollout(session), seen.seq):
+            for entry_id, fields in self.moving.log_after(session, seen.seq):
                 self._entry(session, seen, entry_id, fields, epoch)
         seen.epoch = epoch
         if int(data[b"seq"]) != seen.seq:
@@ -290,6 +298,15 @@ class Watch:
             only = f"only the log: {sorted(told - says)}; only the registry: {sorted(says - told)}"
             self.broken("registry", f"{tree} at {at}: {only}")
 
+    def ending(self) -> list[str]:
+        """Agents that were told to end, and have not."""
+        return [
+            f"agent {agent.agent_id} of {tree}"
+            for tree, (view, _) in self.trees.items()
+            for agent in view.agents.values()
+            if agent.marked and agent.active
+        ]
+
     def slots(self, tree: str) -> tuple[int, int]:
         """Slots that are held by the registry's count, and by its agents."""
         held = self._double.hash(self.keys.agents(tree)).get(b"slots", b"0")
@@ -324,7 +341,8 @@ class Watch:
     def went_back(self, to_s: float) -> None:
         """Redis holds what it held at `to_s`: everything is read anew."""
         self.rewinds.append((to_s, self._loop.time()))
-        known, self.sessions, self.trees = self.sessions, {}, {}
+        known = dict.fromkeys((*self.sessions, *self.moving.went_back(to_s)))
+        self.sessions, self.trees = {}, {}
         self.members.clear()
         self.accounts.went_back()
         self.admissions.went_back()
@@ -375,7 +393,7 @@ class Watch:
 
     def resting(self) -> list[str]:
         """Sessions that are not at rest, each with the reason."""
-        found = []
+        found = list(self.moving.left())
         for session, seen in self.sessions.items():
             shard = self.keys.shard_of(session)
             for place in ("due", "leases"):

@@ -7,17 +7,19 @@ they have to say; what comes of it is watched by others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
+from typing import Any
 
 from orchestrator.broker.admission import Limits
 from orchestrator.core.settings import TreeRules
 from orchestrator.core.state import State
 from orchestrator.runtime.ports import ProviderPolicy
-from sim.ambush import SlowCommit
-from sim.machines import Site
+from sim.ambush import LateWord, SlowCommit
+from sim.machines import POOL, Site
+from sim.moving import NEVER, UpkeepRules
 from sim.nemesis import Nemesis
 from sim.people import Diary, Person
 
@@ -68,12 +70,20 @@ class Stage:
 
 
 PROVIDER = "openai"
+FAR = "far"
+"""A pool with workers of its own."""
+DELETES_AT_S = 1_060.0
+"""Seventeen minutes and forty seconds past the hour at which a simulation begins."""
+REAPED_WITHIN_S = 420.0
+"""A job of upkeep that its process did not survive is taken up again after five minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
     name: str
     play: Callable[[Stage], Awaitable[None]]
+    broker: Mapping[str, Any] = field(default_factory=dict)
+    """What it sets of the broker's configuration."""
 
 
 async def single(stage: Stage) -> None:
@@ -234,6 +244,77 @@ async def limits(stage: Stage) -> None:
     await asyncio.wait(plays)
 
 
+async def archives(stage: Stage) -> None:
+    """Sessions and trees that are closed, go to the archive, and come back when somebody speaks to them."""
+    rng, disk = stage.rng, Random(stage.rng.getrandbits(64))
+    slow_s = rng.choice((0.001, 0.1, 1.0))
+    stage.site.loop.thread_s = lambda: slow_s * disk.random()
+    stage.nemesis.keep_up(
+        UpkeepRules(
+            processes=rng.choice((1, 1, 2)),
+            seal_after=rng.choice((5, 20)),
+            archive_after_s=rng.choice((0.0, 30.0)),
+            retention_s=rng.choice((None, None, 90.0, 600.0)),
+        )
+    )
+    stage.site.mind.appetite.large = 0.3
+    plays = []
+    for _ in range(rng.choice((1, 2))):
+        person = stage.person()
+        person.habits |= {"compact": 3}
+        facts: dict[str, object] = {"on_user_input": rng.choice(("replace", "steer"))}
+        if rng.random() < 0.5:
+            facts |= {"agents": True, "tree_rules": TreeRules(slots=3, spawned=4, depth=2, await_floor_s=1.0)}
+        session = await _born(stage, person, "never", **facts)
+        plays.append(person.does(_comes_back(stage, person, session), "comes back"))
+    await asyncio.wait(plays)
+
+
+async def _comes_back(stage: Stage, person: Person, session: str) -> None:
+    """Leaves for so long that the session may be archived, or deleted, and speaks to it again."""
+    for _ in range(stage.rng.choice((1, 2, 3))):
+        await person.works(session, stage.rng.choice((1, 2, 4)))
+        await person.shuts(session)
+        if stage.rng.random() < 0.5:
+            stage.nemesis.lie_in_wait(LateWord)
+        awhile_s = stage.rng.choice((1.0, 60.0, 120.0)) * stage.rng.uniform(0.5, 1.5)
+        if stage.rng.random() < 0.3:
+            # Shortly before upkeep looks for what is to be deleted, once an hour.
+            awhile_s = (DELETES_AT_S - stage.site.loop.time()) % 3_600.0 - stage.rng.uniform(0.0, 140.0)
+        await asyncio.sleep(awhile_s)
+
+
+async def abandoned(stage: Stage) -> None:
+    """A tree whose workers are gone for good while it is cancelled; others are left, or upkeep alone."""
+    rng, nemesis, person = stage.rng, stage.nemesis, stage.person()
+    stage.site.mind.appetite.verbs |= {"subagent_spawn": 30}
+    nemesis.start_worker((FAR,))
+    only_upkeep = rng.random() < 0.5
+    if only_upkeep or rng.random() < 0.3:
+        nemesis.keep_up(UpkeepRules(processes=1, seal_after=1_000, archive_after_s=NEVER))
+    rules = TreeRules(slots=4, spawned=4, depth=2, await_floor_s=1.0)
+    session = await _born(stage, person, "never", pool=FAR, agents=True, tree_rules=rules)
+    await _used(stage, person, session, rng.choice((1, 2, 4)))
+    ending = person.shuts(session) if rng.random() < 0.5 else person.cancels(session, rng.choice((1, 2)))
+    ended = person.does(ending, "ends")
+    await asyncio.sleep(rng.choice((0.0, 0.01, 0.1, 1.0)) * rng.random())
+    nemesis.deserted = only_upkeep
+    for pool in (FAR, POOL) if only_upkeep else (FAR,):
+        nemesis.abandon(pool)
+    await asyncio.wait([ended])
+    await _reaped(stage)
+    nemesis.man(FAR)
+
+
+async def _reaped(stage: Stage) -> None:
+    """Waits until what is to end has ended, though nobody serves it."""
+    watch, since_s = stage.site.watch, stage.site.loop.time()
+    while not watch.peace_s or (left := watch.ending()):
+        if watch.peace_s and watch.now_s - max(watch.peace_s, since_s) > REAPED_WITHIN_S:
+            watch.broken("reaped", "; ".join(left))
+        await asyncio.sleep(1.0)
+
+
 async def _alone(stage: Stage, person: Person) -> None:
     await person.works(await _born(stage, person, "never"), stage.rng.choice((2, 4)))
 
@@ -245,7 +326,7 @@ async def _visits(stage: Stage, person: Person, session: str) -> None:
         await person.works(session, stage.rng.choice((0, 1)))
 
 
-async def _born(stage: Stage, person: Person, policy: str, **facts: object) -> str:
+async def _born(stage: Stage, person: Person, policy: str, **facts: Any) -> str:
     born = person.does(person.creates(policy, **facts), "creates")
     await asyncio.wait([born])
     session: str = born.result()
@@ -275,4 +356,15 @@ PLAYS = (
     waits,
     limits,
 )
-WORKLOADS = {play.__name__: Workload(play.__name__, play) for play in PLAYS}
+LATER = (archives, abandoned)
+FEW_EVENTS = {"eq_keep": 40, "eq_ttl_s": 90.0}
+WORKLOADS = {play.__name__: Workload(play.__name__, play) for play in (*PLAYS, *LATER)}
+WORKLOADS |= {play.__name__: Workload(play.__name__, play, FEW_EVENTS) for play in (archives,)}
+LATER_SHARE = 0.15
+
+
+def chosen(seed: int, master: Random) -> str:
+    """A seed's workload. Those that came later take some seeds over; all others keep their story."""
+    play = master.choice(PLAYS)
+    later = Random(f"dendro:{seed}:more")
+    return (later.choice(LATER) if later.random() < LATER_SHARE else play).__name__

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from orchestrator.broker.errors import BrokerError
@@ -22,12 +22,15 @@ from sim.lulls import Lulls
 from sim.machines import Machine, Site
 from sim.nemesis import Nemesis, Plan
 from sim.network import Network
+from sim.objects import SimObjects
 from sim.people import Diary, Person
 from sim.players import Mind
 from sim.trace import Trace
 from sim.watch import Watch
-from sim.workloads import WORKLOADS, Stage
+from sim.workloads import WORKLOADS, Stage, chosen
+from workers.upkeep import log as upkeep_log
 
+LOGS = (log, upkeep_log)
 REST_WITHIN_S = 240.0
 """Of simulated time, from the last fault until everything has come to rest."""
 MOST_STEPS = 400_000
@@ -64,14 +67,15 @@ class World:
         config = BrokerConfig(shards=master.choice((1, 1, 2)), max_tries=100, page=master.choice((2, 32)))
         network = Network(self.loop, double, Random(master.getrandbits(64)), self.trace)
         ledger = Ledger(self.loop, self.trace)
-        watch = Watch(self.loop, double, Keys(config.prefix, config.shards), ledger)
+        objects = SimObjects(self.loop.time)
+        watch = Watch(self.loop, double, Keys(config.prefix, config.shards), ledger, objects)
         mind = Mind(self.loop, Random(master.getrandbits(64)), self.trace, self._model_complains)
-        self.site = Site(self.loop, network, ledger, mind, watch, self.trace, config)
+        self.workload = WORKLOADS[workload or chosen(seed, master)]
+        config = replace(config, **self.workload.broker)
+        self.site = Site(self.loop, network, ledger, mind, watch, self.trace, config, objects)
         network.wrote = watch.wrote
         self.double = double
         self.diary = Diary()
-        name = workload or master.choice(list(WORKLOADS))
-        self.workload = WORKLOADS[name]
         self._set_weather(master)
         plan = Plan(
             faults=master.choice((0, 2, 5, 10)),
@@ -127,11 +131,13 @@ class World:
             tuple(self.trace.lines()) if traced else (),
         )
         # The clean-up of what is suspended has nobody to tell any more.
-        log.disabled = True
+        for one in LOGS:
+            one.disabled = True
         try:
             self.loop.close()
         finally:
-            log.disabled = False
+            for one in LOGS:
+                one.disabled = False
         return outcome
 
     def _crash(self) -> Violation | None:
@@ -202,16 +208,18 @@ class _Told(logging.Handler):
 
 @contextmanager
 def _errors_told(world: World) -> Iterator[None]:
-    handler, level, propagate = _Told(world), log.level, log.propagate
-    log.addHandler(handler)
-    log.setLevel(handler.level)
-    log.propagate = False
+    handler, before = _Told(world), [(one, one.level, one.propagate) for one in LOGS]
+    for one in LOGS:
+        one.addHandler(handler)
+        one.setLevel(handler.level)
+        one.propagate = False
     try:
         yield
     finally:
-        log.removeHandler(handler)
-        log.setLevel(level)
-        log.propagate = propagate
+        for one, level, propagate in before:
+            one.removeHandler(handler)
+            one.setLevel(level)
+            one.propagate = propagate
 
 
 __all__ = ["Machine", "Outcome", "Person", "World"]

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -57,6 +57,8 @@ class Mover:
     name: str
     seal_after: int
     archive_after_ms: int
+    token: Callable[[int], str] = secrets.token_hex
+    """Names its claims."""
 
 
 # ── when ──────────────────────────────────────────────────────────────────────────────────────
@@ -165,7 +167,7 @@ async def _archive_blobs(storage: Storage, head: SessionHead) -> None:
 async def _claimed_untouched(mover: Mover, head: SessionHead) -> AsyncIterator[Claimed | None]:
     """Holds the session if it is still as `head` says and was parked, else None; gives it back after."""
     broker = mover.storage.broker
-    claimed = await broker.claim_session(head.session, mover.name, secrets.token_hex(8), parked=True)
+    claimed = await broker.claim_session(head.session, mover.name, mover.token(8), parked=True)
     if claimed is None:
         yield None
         return

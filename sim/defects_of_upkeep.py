@@ -1,0 +1,100 @@
+"""Defects of upkeep: of what is sealed, archived, restored and deleted, and of cancels that nobody serves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.runtime import reaping
+from orchestrator.runtime.archive import Archive
+from orchestrator.runtime.segments import encode_entries, segment_of
+from sim.planting import Mutant, lua, swapped
+from workers import upkeep_reaping, upkeep_sealing
+
+
+def _unwritten(real: Any) -> Any:
+    async def write_segment(self: Archive, tree: Any, session: Any, before: bytes, entries: Any) -> Any:
+        return segment_of(f"{tree}/{session}", before, entries, encode_entries(entries))
+
+    return write_segment
+
+
+def _held_though_archived() -> None:
+    lua("claim", "(whom ~= 'parked' or s[14] == '1')", "whom ~= 'parked'")()
+    lua(
+        "claim",
+        "if s[14] == '1' then\n  -- What",
+        "if s[14] == '1' and not idle then return {'ARCHIVED'}\n  -- What",
+    )()
+    lua("claim", "to find that out: it must not be offered for ever.\n", "\nelseif false then\n")()
+
+
+DEFECTS = (
+    Mutant(
+        "sealed before it is written",
+        "a log leaves Redis on the strength of a segment that is not in the archive",
+        swapped(Archive, "write_segment", _unwritten),
+        "archives",
+    ),
+    Mutant(
+        "seal takes one too many",
+        "`seal` trims the first entry that no segment holds, too",
+        lua("seal", "text(seq + 1) .. '-0'", "text(seq + 2) .. '-0'"),
+        "archives",
+    ),
+    Mutant(
+        "archive does not look at the queue",
+        "`archive` drops a queue that has grown since the session was looked at",
+        lua("archive", "if num(s[6]) ~= num(s[7]) then", "if false then"),
+        "archives",
+    ),
+    Mutant(
+        "archived when it is closed",
+        "a session is archived as soon as it is closed, however short a time ago",
+        swapped(upkeep_sealing, "ended_ms", lambda real: lambda head: 0 if real(head) is not None else None),
+        "archives",
+    ),
+    Mutant(
+        "archive keeps the lease",
+        "`archive` ends the claim and leaves the lease",
+        lua("archive", "redis.call('ZREM', KEYS[2], session)\n", ""),
+        "archives",
+    ),
+    Mutant(
+        "restored without its state",
+        "`restore` brings a session back and forgets to store its snapshot",
+        lua("restore", "redis.call('SET', KEYS[2], state)\n", ""),
+        "archives",
+    ),
+    Mutant(
+        "deleted with what was queued",
+        "`delete` looks whether a worker holds the session, and not whether one is to take it",
+        lua("delete", "if owed or redis.call(", "if redis.call("),
+        "archives",
+    ),
+    Mutant(
+        "upkeep holds what is archived",
+        "`claim` gives upkeep a session that it has archived already, and takes it out of nothing",
+        _held_though_archived,
+        "archives",
+    ),
+    Mutant(
+        "workers reap nobody",
+        "a worker leaves cancelled agents of other pools to their own workers, who are gone",
+        swapped(reaping.Reaper, "look", lambda real: lambda self: _nothing()),
+        "abandoned",
+    ),
+    Mutant(
+        "upkeep reaps nobody",
+        "upkeep leaves cancelled agents to workers, of whom there are none",
+        swapped(upkeep_reaping, "forsaken", lambda real: lambda broker, tree: _nobody()),
+        "abandoned",
+    ),
+)
+
+
+async def _nothing() -> None:
+    return None
+
+
+async def _nobody() -> reaping.Forsaken:
+    return reaping.Forsaken(False, ())

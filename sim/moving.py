@@ -1,0 +1,212 @@
+"""What leaves Redis for the archive, what comes back and what is deleted, held against the logs as they grew.
+
+The archive is read here line by line, and not by the product's own reader: what a segment holds is what a
+person would find in it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import zstandard
+
+from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.keys import Keys
+from orchestrator.core.blobs import references
+from orchestrator.core.outstanding import outstanding
+from orchestrator.core.settings import Rules
+from orchestrator.core.snapshot import decode_snapshot, encode
+from sim.double import EPOCH_S, Double
+from sim.objects import SimObjects
+
+if TYPE_CHECKING:
+    from sim.watch import Seen, Watch
+
+MOVES = frozenset({"seal", "archive", "restore", "delete"})
+NEVER = 1e9
+DECIDED_S = 15.0
+"""How long before it was written a step may have been decided: what it says of the time is of then."""
+
+Entry = tuple[bytes, dict[bytes, bytes]]
+"""As a stream has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepRules:
+    """What the settings say of upkeep, in seconds instead of days."""
+
+    processes: int
+    seal_after: int
+    archive_after_s: float
+    """NEVER: it archives nothing."""
+    retention_s: float | None = None
+    verify_sessions: int = 20
+
+
+class Moving:
+    """The rules of upkeep. Where no workload asks for upkeep, nothing is ever looked at."""
+
+    def __init__(self, watch: Watch, double: Double, keys: Keys, objects: SimObjects) -> None:
+        self._watch = watch
+        self._double = double
+        self._keys = keys
+        self._objects = objects
+        self.rules: UpkeepRules | None = None
+        self._written_s: defaultdict[str, list[float]] = defaultdict(list)
+        """When each session's log grew."""
+        self._archived: set[str] = set()
+        self._deleted: set[str] = set()
+        """Every session that was ever deleted: Redis may go back to where it lives."""
+
+    def _hash(self, session: str) -> Mapping[bytes, bytes]:
+        return self._double.hash(self._keys.session(session))
+
+    # ── the log, wherever it is ───────────────────────────────────────────────────────────────
+
+    def log_after(self, session: str, after: int) -> list[Entry]:
+        """The session's entries behind one of them: those in the archive, then those in Redis."""
+        sealed = self._sealed(session) if self.sealed_seq(session) > after else []
+        stream = self._double.stream_after(self._keys.rollout(session), after)
+        return [*(entry for entry in sealed if _number(entry) > after), *stream]
+
+    def _sealed(self, session: str) -> list[Entry]:
+        found: list[Entry] = []
+        for segment in orjson.loads(self._hash(session)[b"manifest"])["segments"]:
+            packed = self._objects.get(segment["name"])
+            if packed is None:
+                self._watch.broken("sealed", f"{session}: {segment['name']} is not in the archive")
+            else:
+                found += map(_entry, zstandard.decompress(packed).splitlines())
+        return found
+
+    # ── after every move ──────────────────────────────────────────────────────────────────────
+
+    def grew(self, session: str) -> None:
+        self._written_s[session].append(self._watch.now_s)
+
+    def moved(self, name: str, session: str) -> None:
+        """A script took something out of Redis, or brought it back."""
+        seen = self._watch.sessions.get(session)
+        if seen is None:
+            # Deleted by two at once: the second finds nothing.
+            return
+        match name:
+            case "seal":
+                self._is_sealed(session, seen)
+            case "archive":
+                self._is_archived(session, seen)
+            case "restore":
+                # Of those who restore a session together, the first does it.
+                if session in self._archived:
+                    self._is_restored(session, seen)
+            case _:
+                self._is_deleted(session, seen)
+
+    def _is_sealed(self, session: str, seen: Seen) -> None:
+        """Whether the archive leads to where the stream begins, entry by entry of the log as it grew."""
+        entries = self.log_after(session, 0)
+        if entries != seen.stored:
+            numbers = [_number(entry) for entry in entries]
+            self._watch.broken(
+                "sealed", f"{session}: archive and stream hold {numbers} of {seen.seq} entries"
+            )
+        if self._double.stream_after(self._keys.rollout(session), 0)[:1] == entries[:1]:
+            self._watch.broken("sealed", f"{session}: what was sealed is still in the stream")
+
+    def _is_archived(self, session: str, seen: Seen) -> None:
+        """Whether it owed nothing and waited for nothing, and had ended long enough ago."""
+        state = seen.state
+        owed: list[Any] = [*outstanding(state, Rules()), *seen.queue]
+        owed += [state.task] if state.task is not None else []
+        owed += list(self._double.hash(self._keys.timer(session)))
+        owed += ["a slot"] if state.tree.slot else []
+        if owed or not state.closed:
+            self._watch.broken("archived", f"{session} is archived, closed: {state.closed}, and owes {owed}")
+        if self.rules is not None:
+            self._ended_for(session, self.rules.archive_after_s, "archived")
+        self._is_sealed(session, seen)
+        self._archived.add(session)
+
+    def _ended_for(self, session: str, least_s: float, rule: str) -> None:
+        rested_s = self._watch.now_s - max(self._written_s[session], default=-EPOCH_S)
+        if rested_s < least_s - DECIDED_S:
+            self._watch.broken(rule, f"{session} is {rule} {rested_s:.1f} s after it was written")
+
+    def _is_restored(self, session: str, seen: Seen) -> None:
+        """Whether it begins with the state that it ended with, and with every large text of its log."""
+        self._archived.discard(session)
+        found = decode_snapshot(self._double.look("GET", self._keys.snapshot(session)) or b"")
+        if found is None or (found[1], found[2]) != (seen.seq, seen.head):
+            self._watch.broken("restored", f"{session} is restored with another entry than {seen.seq}")
+        elif encode(found[0]) != encode(seen.state):
+            self._watch.broken("restored", f"{session} is restored with another state than it ended with")
+        for digest in {digest for entry in seen.entries for digest in references(entry.payload)}:
+            if self._double.look("GET", self._keys.blob(seen.tree, digest)) is None:
+                self._watch.broken("restored", f"{session} is restored without its text {digest[:8]}")
+
+    def _is_deleted(self, session: str, seen: Seen) -> None:
+        """Whether its tree had ended long enough ago, and it has been given nothing to do since."""
+        root = self._watch.sessions.get(seen.tree, seen)
+        if seen.queue or seen.state.task is not None or not root.state.closed:
+            self._watch.broken(
+                "deleted", f"{session} is deleted, and {seen.queue or seen.state.task} is owed"
+            )
+        if self.rules is None or self.rules.retention_s is None:
+            self._watch.broken("deleted", f"{session} is deleted, and everything is to be kept")
+        else:
+            self._ended_for(seen.tree, self.rules.retention_s, "deleted")
+        self._deleted.add(session)
+        self._forget(session)
+
+    def _forget(self, session: str) -> None:
+        seen = self._watch.sessions.pop(session, None)
+        if seen is not None:
+            self._watch.members[seen.tree].pop(session, None)
+            if session == seen.tree:
+                self._watch.trees.pop(session, None)
+
+    def sealed_seq(self, session: str) -> int:
+        """How far the session's log has left Redis."""
+        return int(self._hash(session).get(b"sealed_seq") or b"0")
+
+    # ── what others ask ───────────────────────────────────────────────────────────────────────
+
+    def went_back(self, to_s: float) -> list[str]:
+        """Redis holds what it held then; these sessions may be there again."""
+        for times in self._written_s.values():
+            times[:] = [at_s for at_s in times if at_s <= to_s]
+        known = {*self._archived, *self._deleted, *self._watch.sessions}
+        self._archived = {session for session in known if self._hash(session).get(b"archived") == b"1"}
+        return sorted(self._deleted)
+
+    def left(self) -> Iterator[str]:
+        """Closed sessions that are not in the archive, where upkeep is to put them there."""
+        if self.rules is None or self.rules.archive_after_s >= NEVER:
+            return
+        for session in self._watch.sessions:
+            data = self._hash(session)
+            if data.get(b"status") == b"closed" and data.get(b"archived") != b"1":
+                yield f"{session} is closed and not archived"
+
+    def failed(self, job: str, error: object, began_s: float) -> None:
+        """A job of upkeep failed, though Redis was there."""
+        gone = isinstance(error, UnknownSession) and self._deleted
+        if self._watch.went_back_s < began_s and not gone:
+            self._watch.broken("no_crash", f"upkeep's {job} failed: {type(error).__name__}: {error}")
+
+
+def _number(entry: Entry) -> int:
+    return int(entry[0].partition(b"-")[0])
+
+
+def _entry(line: bytes) -> Entry:
+    """A line of a segment, as the stream had it."""
+    value = orjson.loads(line)
+    payload = bytes.fromhex(value["payload_hex"]) if "payload_hex" in value else value["payload"].encode()
+    fields = {b"e": b"%d" % value["epoch"], b"p": payload}
+    fields |= {b"s": bytes.fromhex(value["salt"]), b"h": bytes.fromhex(value["chain"])}
+    return b"%d-0" % value["seq"], fields
