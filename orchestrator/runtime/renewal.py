@@ -39,6 +39,9 @@ from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import Claim, Fenced, Renewed
 from orchestrator.runtime.log import log
 
+RETRY_S = 0.25
+"""Until a renewal that was not answered is tried again: a failover takes most of the trust that is left."""
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
@@ -104,6 +107,12 @@ class Leases:
         self._claims: dict[str, Claim] = {}
         self._sent_at: dict[str, float] = {}
         self._ticked_at = clock()
+        self._answered = True
+
+    @property
+    def pause_s(self) -> float:
+        """How long to wait until the next round."""
+        return self._times.renew_s if self._answered else min(RETRY_S, self._times.renew_s)
 
     def tick(self) -> None:
         """The main loop is alive."""
@@ -129,6 +138,7 @@ class Leases:
 
     async def renew(self, broker: Broker) -> list[Verdict]:
         """One round: nothing while the main loop is stuck, else an answer for each claim that got one."""
+        self._answered = True
         silence_s = self._clock() - self._ticked_at
         if silence_s > self._times.stall_s:
             log.error("the event loop has not ticked for %.1f s: not renewing", silence_s)
@@ -142,6 +152,7 @@ class Leases:
             answers = await broker.renew(claims)
         except BrokerError as error:
             log.warning("%d claims were not renewed: %s", len(claims), error)
+            self._answered = False
             return []
         return [self._heard(claim, answer, sent_at) for claim, answer in zip(claims, answers, strict=True)]
 
@@ -191,7 +202,7 @@ class Renewal(Leases):
     async def _renew_for_ever(self) -> None:
         broker = self._connect()
         try:
-            while not await asyncio.to_thread(self._stop.wait, self._times.renew_s):
+            while not await asyncio.to_thread(self._stop.wait, self.pause_s):
                 verdicts = await self.renew(broker)
                 if verdicts and self._loop is not None and not self._loop.is_closed():
                     self._loop.call_soon_threadsafe(self._report, verdicts)

@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import orjson
@@ -80,9 +80,15 @@ def broker_config(settings: Settings) -> BrokerConfig:
     )
 
 
-def open_broker(settings: Settings, url: str) -> Broker:
-    """A broker with connections of its own; bound to the event loop that first uses it."""
-    return Broker(connect(wire_config(settings, url)), broker_config(settings), time.monotonic)
+def open_broker(settings: Settings, url: str, patience_s: float) -> Broker:
+    """A broker with connections of its own, of less patience; bound to the loop that first uses it."""
+    usual = wire_config(settings, url)
+    config = replace(
+        usual,
+        connect_timeout_s=min(usual.connect_timeout_s, patience_s),
+        reply_timeout_s=min(usual.reply_timeout_s, patience_s),
+    )
+    return Broker(connect(config), broker_config(settings), time.monotonic)
 
 
 @asynccontextmanager

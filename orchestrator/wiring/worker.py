@@ -178,4 +178,6 @@ def _confirmation(settings: Settings, broker: Broker) -> Callable[[Claim, int], 
 def _renewal(settings: Settings, url: str, keeper: Keeper, report: Report) -> Renewal:
     worker = settings.worker
     times = LeaseTimes(worker.renew_s, worker.trust_s, worker.stall_s)
-    return Renewal(lambda: open_broker(settings, url), times, keeper.extend, report)
+    # A server that vanished without a word must not use up the trust: who else could be asked is asked soon.
+    patience_s = worker.trust_s / 4
+    return Renewal(lambda: open_broker(settings, url, patience_s), times, keeper.extend, report)

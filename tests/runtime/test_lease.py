@@ -77,6 +77,9 @@ async def test_a_renewal_that_is_not_answered_extends_nothing(stage: Stage) -> N
     it.leases.tick()
     assert await it.leases.renew(it.broker) == []
     assert it.extended == [1_004.0]
+    assert it.leases.pause_s < 0.5, "what is left of the trust is short"
+    assert await it.leases.renew(it.broker) != []
+    assert it.leases.pause_s == 2.0
 
 
 async def test_a_claim_that_was_taken_is_told_to_be_over(stage: Stage) -> None:
