@@ -90,20 +90,20 @@ async def test_commands_together_share_one_connection_to_the_node_of_their_slot(
     assert node.decode() == move.id_of(move.target)
 
 
-async def test_a_cluster_that_was_away_as_a_whole_is_found_again(tmp_path: Path) -> None:
-    with start_cluster(tmp_path) as nodes:
-        async with aclosing(dial(nodes)) as wire:
-            await wire.command("SET", KEY, "a")
-            for node in nodes:
-                node.kill()
-            for _ in range(5):
-                with pytest.raises(Unavailable):
-                    await wire.command("SET", KEY, "b")
-            for node in nodes:
-                node.start()
-            async with asyncio.timeout(20):
-                while not await _answered(wire, KEY):
-                    await asyncio.sleep(0.05)
+async def test_a_cluster_that_was_away_as_a_whole_is_found_again(
+    wire: Wire, nodes: list[RedisServer]
+) -> None:
+    await wire.command("SET", KEY, "a")
+    for node in nodes:
+        node.kill()
+    for _ in range(5):
+        with pytest.raises(Unavailable):
+            await wire.command("SET", KEY, "b")
+    for node in nodes:
+        node.start()
+    async with asyncio.timeout(20):
+        while not await _answered(wire, KEY):
+            await asyncio.sleep(0.05)
 
 
 async def _answered(wire: Wire, key: str) -> bool:

@@ -76,8 +76,7 @@ async def test_a_tree_lives_and_is_sealed_under_the_rights_that_the_page_names(
     ):
         await stage.nursery.start()
         (person,) = stage.people
-        await person.ask("grove 1: leaf exec down look gather")
-        await person.ask("grove 2: fork exec end gather")
+        await person.ask("grove 1: leaf exec fork down look end gather")
         await rested(stage)
         assert await audit(stage.deployment, stage.people, stage.ledger) == []
         environ = {**stage.nursery.environ, "DENDRO_UPKEEP_SEAL_AFTER": "10"}
