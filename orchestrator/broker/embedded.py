@@ -94,7 +94,7 @@ class EmbeddedConfig:
     runtime_dir: Path | None = None
     temp_dir: Path = Path("/tmp")
     appendfsync: str = "everysec"
-    wheels: Sequence[str] = WHEELS
+    wheels: Sequence[tuple[str, str]] = WHEELS
     silence_s: float = 10.0
     """Seconds without an answer after which a live server counts as lost. Loading is an answer."""
 

