@@ -174,7 +174,7 @@ def clone(tmp_path: Path) -> Path:
     (folder / ".ci").mkdir(parents=True)
     (folder / "bin").mkdir()
     shutil.copy(REPOSITORY / ".ci/run", folder / ".ci/run")
-    for tool in ("redis-server", "bwrap", "git"):
+    for tool in ("redis-server", "bwrap", "git", "openssl"):
         _tool(folder, tool, "exit 0")
     for tool in ("bash", "dirname", "env", "id"):
         (folder / "bin" / tool).symlink_to(shutil.which(tool) or tool)
