@@ -18,11 +18,12 @@ One story, by module:
     renewal    keeps claims alive from a thread of its own, and stops when the loop is stuck
     loading    the state of a session from cache, snapshot and tail
     export     the rollout's file, at its rollout_path;  inherited_lines: what a fork's has of its parent
+    files      the disk that it is written to
     log_line   an entry whose JSON is read once
     full_log   a log wherever its parts are;  archive, segments, objects: the parts outside of Redis
     restore    an archived session brought back
     reaping    cancelled agents that no worker serves, seen to their end
 
 The runtime touches the outside only through `ports.Ports`: clock, sleep, randomness, task
-start, broker, model, tools, keeper. That is what a simulator replaces.
+start, broker, model, tools, keeper, files. That is what a simulator replaces.
 """

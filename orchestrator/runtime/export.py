@@ -13,7 +13,6 @@ another is written anew.
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,7 +92,7 @@ class RolloutFile:
         part, judged = Part(end, [entry for entry in fresh if entry.seq <= end.seq]), None
         while True:
             await self._fetch_texts(ports, part.entries)
-            last, whole = self._append(part, judged, ports.texts.get)
+            last, whole = self._append(part, judged, ports)
             if whole:
                 return last.seq
             try:
@@ -104,17 +103,13 @@ class RolloutFile:
                 log.warning("session %s: its file was not brought up to date: %s", self._session, error)
                 return last.seq
 
-    def _append(
-        self, part: Part, judged: Judged | None, text_of: Callable[[str], str | None]
-    ) -> tuple[Line, bool]:
+    def _append(self, part: Part, judged: Judged | None, ports: Ports) -> tuple[Line, bool]:
         """The file's last line, and whether it is up to date now: if not, more must be read for it.
 
         Awaits nothing: under the file's lock the event loop would wait for itself, when this very
         process has claimed the session again and comes here for it.
         """
-        with _opened(self._path) as file:
-            # The session may be claimed elsewhere by now: its next holder waits here.
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with ports.files(self._path) as file:
             last = last_line(file)
             if judged == Judged(last, False):
                 log.warning("session %s: its file held what Redis has lost, and is made anew", self._session)
@@ -125,7 +120,7 @@ class RolloutFile:
             lacking = [entry for entry in part.entries if entry.seq > last.seq]
             if last.seq < part.end.seq and (not lacking or lacking[0].seq != last.seq + 1):
                 return last, False
-            file.write(b"".join(export_lines(map(LogLine, lacking), text_of)))
+            file.write(b"".join(export_lines(map(LogLine, lacking), ports.texts.get)))
             shown = next((entry for entry in reversed(lacking) if not LogLine(entry).is_fact), None)
             return Line(shown.seq, shown.chain) if shown else last, True
 
@@ -146,14 +141,6 @@ class RolloutFile:
 
     async def _read(self, ports: Ports, after: int, through: int) -> list[StoredEntry]:
         return list(await read_all(ports.broker, ports.archive, self._session, after, through))
-
-
-def _opened(path: Path) -> BinaryIO:
-    try:
-        return path.open("a+b")
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("a+b")
 
 
 def export_lines(lines: Iterable[LogLine], text_of: Callable[[str], str | None]) -> Iterator[bytes]:

@@ -23,6 +23,7 @@ from orchestrator.model.client import HttpBudget
 from orchestrator.model.events import ModelEvent
 from orchestrator.model.request import Item, Prompt
 from orchestrator.runtime.archive import Archive
+from orchestrator.runtime.files import Files, locked
 from orchestrator.runtime.workspace import WorkspaceCheck, look
 from orchestrator.tools.subagents.port import Tree
 
@@ -127,6 +128,8 @@ class Ports:
     workspace: WorkspaceCheck = look
     archive: Archive | None = None
     """Sealed parts of logs; read only when a snapshot cannot be used."""
+    files: Files = locked
+    """Where rollouts' files are written."""
     monotonic: Callable[[], float] = time.monotonic
     boottime: Callable[[], float] = _boottime
     """Counts while the machine sleeps: a lease does, too."""

@@ -18,6 +18,7 @@ from orchestrator.core.history import user_message
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.inheritance import bequest
 from orchestrator.runtime.export import Line, RolloutFile
+from orchestrator.runtime.files import locked
 from orchestrator.runtime.ports import Ports
 
 SESSION = SessionId("01a1f821-7090-700a-b0b5-81d1b4589218")
@@ -27,6 +28,7 @@ class Log:
     """A session's log, as far as an export reads it; counts how often it is asked."""
 
     archive = None
+    files = staticmethod(locked)
 
     def __init__(self, kinds: str) -> None:
         """`e` is an event, `f` a fact that the file has no line for."""

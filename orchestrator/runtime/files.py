@@ -1,0 +1,33 @@
+"""The disk, as far as rollouts' files need it: one file at a time, whole for whoever has it.
+
+Files of sessions are all that the runtime itself writes to a disk. Who simulates it replaces this.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+Files = Callable[[Path], AbstractContextManager[BinaryIO]]
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[BinaryIO]:
+    """A file to read and to append to, which is made if it is missing, with its folder.
+
+    Whoever else wants it waits: the session may have been claimed elsewhere by now.
+    """
+    with _opened(path) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield file
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return path.open("a+b")
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("a+b")
