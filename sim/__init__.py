@@ -8,13 +8,13 @@ One story, by module:
     store       its commands, in Lua;  looks: those in vain, that are not sent
     network     delays, lost commands and lost replies between processes and Redis;  ambush: the worst moment
     machines    worker processes that are killed, stopped, stuck and drained;  upkeep: those that keep tidy
-    objects     the archive's folder
+    objects     the archive's folder;  files: that of rollouts
     players     the model and the tools;  ledger: what commands really did
     people      clients;  workloads: what they are up to;  nemesis: what goes wrong
     invariants  the rules;  watch: those of every step;  audit: those of the end
     rights      what watch asks: who may run what;  accounts: a tree's counters;  deadlines: timers;
                 inherited: forks;  admissions: providers;  queued: what lies in a queue;
-                moving: what leaves Redis and comes back
+                moving: what leaves Redis and comes back;  exported: rollouts' files
     world       one seed from its plan to its verdict;  campaign: many of them;  trace: one, line by line
     mutants     what the rules are worth;  defects, defects_of_…: what is planted;  planting: how
 

@@ -32,6 +32,7 @@ def audit(world: World) -> None:
     _trees(world)
     _patches(world)
     _followed(world)
+    world.exported.at_rest()
     _overdue(world)
 
 

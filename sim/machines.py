@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
 from orchestrator.broker.blobs import Blobs
@@ -27,6 +27,7 @@ from orchestrator.runtime.restore import Storage
 from orchestrator.runtime.runner import Runner, RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
 from sim.accounts import ACCOUNTING
+from sim.files import SimFiles
 from sim.ledger import Ledger, SimKeeper
 from sim.loop import Lane, SimLoop
 from sim.network import Line, Network
@@ -50,8 +51,10 @@ class Site:
     watch: Watch
     trace: Trace
     config: BrokerConfig
-    objects: SimObjects = field(default_factory=SimObjects)
+    objects: SimObjects
     """What the archive stands on."""
+    files: SimFiles
+    """Where rollouts' files are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +202,7 @@ class Machine(Process):
             policies=site.mind.policies,
             workspace=_there,
             archive=archive_of(site),
+            files=site.files.opened_on(name),
             monotonic=self.clock,
             boottime=self.clock,
             sleep=self.sleep,
@@ -231,6 +235,7 @@ class Machine(Process):
         for lane in self.lanes:
             self.site.loop.kill(lane)
         self.keeper.kill_now()
+        self.site.files.crashed(self.name)
 
     def wedge(self, seconds: float) -> None:
         """It renews and does nothing else: its loop turns, and no step of it comes to an end."""

@@ -132,7 +132,7 @@ class Moving:
         self._archived.add(session)
 
     def _ended_for(self, session: str, least_s: float, rule: str) -> None:
-        rested_s = self._watch.now_s - max(self._written_s[session], default=-EPOCH_S)
+        rested_s = self._watch.now_s - self.written_s(session)
         if rested_s < least_s - DECIDED_S:
             self._watch.broken(rule, f"{session} is {rule} {rested_s:.1f} s after it was written")
 
@@ -160,14 +160,14 @@ class Moving:
         else:
             self._ended_for(seen.tree, self.rules.retention_s, "deleted")
         self._deleted.add(session)
-        self._forget(session)
+        # It stays a member: a tree counts the agents that it ever made.
+        self._watch.sessions.pop(session)
+        if session == seen.tree:
+            self._watch.trees.pop(session, None)
 
-    def _forget(self, session: str) -> None:
-        seen = self._watch.sessions.pop(session, None)
-        if seen is not None:
-            self._watch.members[seen.tree].pop(session, None)
-            if session == seen.tree:
-                self._watch.trees.pop(session, None)
+    def written_s(self, session: str) -> float:
+        """When the session's log grew last, as Redis has it."""
+        return max(self._written_s[session], default=-EPOCH_S)
 
     def sealed_seq(self, session: str) -> int:
         """How far the session's log has left Redis."""

@@ -90,6 +90,8 @@ class Nemesis:
         self._started = 0
         self._doomed: Doom | None = None
         self._ambush: Ambush | None = None
+        self.calm = asyncio.Event()
+        """Faults are over."""
         self.deserted = False
         """Whether workers that are gone stay away."""
         self._operator: Operator | None = None
@@ -160,6 +162,7 @@ class Nemesis:
         while not self.deserted and self._manned() < self._plan.workers:
             self.start_worker()
         self._start_upkeep()
+        self.calm.set()
         self.site.trace.note("nemesis", "peace")
 
     def _manned(self) -> int:

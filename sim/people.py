@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import Any, cast
 
@@ -30,10 +31,13 @@ from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 from orchestrator.runtime.restore import restore_session
+from orchestrator.runtime.rollout_path import rollout_path
 from sim.double import EPOCH_S
 from sim.loop import Lane
 from sim.machines import POOL, Clock, Site, storage_on
 
+FOLDER = Path("/sim/sessions")
+"""Where sessions that are to have a file have it."""
 HABITS = {"say": 10, "again": 3, "interrupt": 3, "compact": 1, "path": 1, "change": 1}
 """What people do with a session, and how often against the rest."""
 
@@ -89,10 +93,12 @@ class Person:
 
     # ── acting ────────────────────────────────────────────────────────────────────────────────
 
-    async def creates(self, policy: str, pool: str = POOL, **facts: Any) -> str:
+    async def creates(self, policy: str, pool: str = POOL, *, kept: bool = False, **facts: Any) -> str:
         site, now_ms = self._site, int((EPOCH_S + self._site.loop.time()) * 1000)
         shard = self._rng.randrange(site.config.shards)
         session = new_session_id(now_ms, shard, self._rng.getrandbits(62))
+        if kept:
+            facts["rollout_path"] = str(rollout_path(FOLDER, session, now_ms))
         given = SessionFacts(session, session, 0, pool, **facts)
         settings = TurnSettings("/sim", policy, {"mode": "danger-full-access"}, "gpt-5")
         site.trace.note(self.name, "creates", session)

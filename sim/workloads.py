@@ -306,6 +306,28 @@ async def abandoned(stage: Stage) -> None:
     nemesis.man(FAR)
 
 
+async def files(stage: Stage) -> None:
+    """Sessions whose rollouts are kept in files, on disks that lose what was written last."""
+    rng, plays = stage.rng, []
+    stage.nemesis.weights |= {"kill": 20, "kill_at": 20}
+    for _ in range(rng.choice((1, 2))):
+        person = stage.person()
+        person.habits |= {"path": 6, "compact": 2}
+        facts: dict[str, Any] = {"kept": True, "on_user_input": rng.choice(("replace", "steer"))}
+        if rng.random() < 0.4:
+            facts |= {"agents": True, "tree_rules": TreeRules(slots=3, spawned=4, depth=2, await_floor_s=1.0)}
+        session = await _born(stage, person, "never", **facts)
+        plays.append(person.does(_speaks_again(stage, person, session), "speaks again"))
+    await asyncio.wait(plays)
+
+
+async def _speaks_again(stage: Stage, person: Person, session: str) -> None:
+    """Says something in peace, too."""
+    await _visits(stage, person, session)
+    await stage.nemesis.calm.wait()
+    await person.works(session, 1)
+
+
 async def _reaped(stage: Stage) -> None:
     """Waits until what is to end has ended, though nobody serves it."""
     watch, since_s = stage.site.watch, stage.site.loop.time()
@@ -356,7 +378,7 @@ PLAYS = (
     waits,
     limits,
 )
-LATER = (archives, abandoned)
+LATER = (archives, abandoned, files)
 FEW_EVENTS = {"eq_keep": 40, "eq_ttl_s": 90.0}
 WORKLOADS = {play.__name__: Workload(play.__name__, play) for play in (*PLAYS, *LATER)}
 WORKLOADS |= {play.__name__: Workload(play.__name__, play, FEW_EVENTS) for play in (archives,)}

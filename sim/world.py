@@ -15,6 +15,8 @@ from orchestrator.broker.records import BrokerConfig
 from orchestrator.runtime.log import log
 from sim.audit import audit
 from sim.double import Double
+from sim.exported import Exported
+from sim.files import SimFiles
 from sim.invariants import Broken, Violation
 from sim.ledger import Ledger
 from sim.loop import Lane, SimLoop, current_lane
@@ -72,7 +74,9 @@ class World:
         mind = Mind(self.loop, Random(master.getrandbits(64)), self.trace, self._model_complains)
         self.workload = WORKLOADS[workload or chosen(seed, master)]
         config = replace(config, **self.workload.broker)
-        self.site = Site(self.loop, network, ledger, mind, watch, self.trace, config, objects)
+        files = SimFiles(self.loop.time)
+        self.exported = Exported(watch, files)
+        self.site = Site(self.loop, network, ledger, mind, watch, self.trace, config, objects, files)
         network.wrote = watch.wrote
         self.double = double
         self.diary = Diary()

@@ -1,0 +1,55 @@
+"""Defects of rollouts' files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.runtime import export
+from orchestrator.runtime.copies import Copies
+from orchestrator.runtime.export import Part
+from sim.planting import Mutant, swapped
+
+
+def _at_rest_only_in_the_log(real: Any) -> Any:
+    async def nothing(self: Copies) -> None:
+        return None
+
+    return nothing
+
+
+class _Uncut:
+    """A file that is never cut."""
+
+    def __init__(self, file: Any) -> None:
+        self.seek, self.read = file.seek, file.read
+
+    def truncate(self, size: int) -> None:
+        return None
+
+
+DEFECTS = (
+    Mutant(
+        "file is written behind what is torn",
+        "a line that a crash tore stays in the file, and the next one follows it",
+        swapped(export, "last_line", lambda real: lambda file: real(_Uncut(file))),
+        "files",
+    ),
+    Mutant(
+        "file is written from where its writer thinks it is",
+        "a writer appends what it still has, whatever the file's last line is by now",
+        swapped(export, "last_line", lambda real: lambda file: export.NOTHING),
+        "files",
+    ),
+    Mutant(
+        "file keeps what Redis has lost",
+        "a file's last line is taken for an entry of the log as it is",
+        swapped(Part, "joins", lambda real: lambda self, line, secret: True),
+        "files",
+    ),
+    Mutant(
+        "file is left behind",
+        "a session that comes to rest does not bring its file up to date",
+        swapped(Copies, "export", _at_rest_only_in_the_log),
+        "files",
+    ),
+)

@@ -1,0 +1,75 @@
+"""Rollouts' files, held against the logs that they are written from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from orchestrator.core.entries import DENDRO
+from sim.files import SimFiles
+
+if TYPE_CHECKING:
+    from sim.watch import Seen, Watch
+
+OWN = frozenset({"seq", "epoch", "salt", "chain", "omitted"})
+"""What a line has beside what its entry says."""
+
+
+class Exported:
+    """The rules of rollouts' files. A file of a session that Redis took back may hold what is lost."""
+
+    def __init__(self, watch: Watch, files: SimFiles) -> None:
+        self._watch = watch
+        self._files = files
+        files.wrote = self._wrote
+
+    def _wrote(self, path: Path) -> None:
+        """A file holds the log's first lines, each once and whole, after every write."""
+        session = path.stem[-36:]
+        if self._watch.went_back_s < 0 and session in self._watch.sessions:
+            self._begins(session, self._watch.sessions[session], self._files.content[path])
+
+    def _begins(self, session: str, seen: Seen, content: bytes) -> int:
+        """How many lines of the log the file has; breaks the rule if it has any other."""
+        if content and not content.endswith(b"\n"):
+            self._watch.broken("exported", f"the file of {session} is written on behind a torn line")
+        lines = [value for value in map(orjson.loads, content.splitlines()) if "inherited" not in value]
+        logged = _lines(seen)
+        if [(line["seq"], line["chain"]) for line in lines] != [place for place, _ in logged[: len(lines)]]:
+            numbers = [line["seq"] for line in lines]
+            self._watch.broken("exported", f"the file of {session} has the lines {numbers} of {seen.seq}")
+        for line, (_, value) in zip(lines, logged, strict=False):
+            if b'"$blob"' not in orjson.dumps(value) and _said(line) != value:
+                self._watch.broken("exported", f"the file of {session} says another thing at {line['seq']}")
+        return len(lines)
+
+    def at_rest(self) -> None:
+        """What came to rest when all faults were over is in its file, to its end."""
+        for session, seen in self._watch.sessions.items():
+            path = Path(seen.state.facts.rollout_path)
+            written_s = self._watch.moving.written_s(session)
+            # Who wrote before may have died, or lost Redis, between its last step and the file.
+            if (
+                path.name
+                and seen.state.native
+                and written_s > max(self._watch.peace_s, self._watch.went_back_s)
+            ):
+                has = self._begins(session, seen, self._files.content.get(path, b""))
+                if has != len(_lines(seen)):
+                    self._watch.broken("exported", f"{session} is at rest, and its file lacks the log's end")
+
+
+def _lines(seen: Seen) -> list[tuple[tuple[int, str], Any]]:
+    """The places and contents of all lines that the log has."""
+    entries = ((number, fields, orjson.loads(fields[b"p"])) for number, fields in seen.stored)
+    return [
+        ((int(number.partition(b"-")[0]), fields[b"h"].hex()), value)
+        for number, fields, value in entries
+        if value["type"] != DENDRO
+    ]
+
+
+def _said(line: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in line.items() if name not in OWN}
