@@ -51,8 +51,12 @@ class Rights:
         return [run for run in self._ledger.running(session) if self.stands(run)]
 
     def stands(self, run: Run) -> bool:
-        """Whether Redis still has the decision to start it."""
-        return not run.lost and run.began_s > self._watch.went_back_s
+        """Whether Redis still has the decision to start it, and who runs it knows what his claim is worth.
+
+        A renewal that Redis lost with its last second is one that its sender goes by.
+        """
+        went_back_s = self._watch.went_back_s
+        return not run.lost and run.began_s > went_back_s and self._watch.now_s > went_back_s + TRUST_S
 
     def starting(self, call: Call, site: CallSite) -> bool:
         """A tool is about to start a call; whether its decision is of a branch that Redis has lost."""
