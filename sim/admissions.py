@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 MINUTE_S = 60.0
@@ -15,23 +15,39 @@ class Admissions:
         self._now_s = now_s
         self._broken = broken
         self._times: list[float] = []
+        self._tokens: list[tuple[float, int]] = []
+        """What was let through, and what of it was given back when its usage was known."""
         self.total = 0
 
     def admitted(self, args: Sequence[Any]) -> None:
         """A call of `admit` was answered OK."""
-        first = 3 + int(args[2])
-        allowed, now_s = int(args[first + 2]), self._now_s()
+        first, now_s = 3 + int(args[2]), self._now_s()
+        tokens, requests_allowed, tokens_allowed = (int(arg) for arg in args[first + 1 : first + 4])
         self.total += 1
         self._times.append(now_s)
-        if not allowed:
-            return
-        for count, began_s in enumerate(reversed(self._times), 1):
-            # A minute's worth may have been saved up.
-            most = allowed * (1.0 + (now_s - began_s) / MINUTE_S)
-            if count > most + 1e-3:
-                told = f"{count} requests in {now_s - began_s:.1f} s, where {allowed} a minute are allowed"
+        self._tokens.append((now_s, tokens))
+        if requests_allowed:
+            self._in_time(((began_s, 1) for began_s in self._times), requests_allowed, "requests")
+        if tokens_allowed:
+            # What is larger than a minute's worth goes when a whole minute is saved, and leaves a debt.
+            self._in_time(self._tokens, tokens_allowed, "tokens", max(0, tokens - tokens_allowed))
+
+    def settled(self, args: Sequence[Any]) -> None:
+        """A call of `settle` was answered OK."""
+        first = 3 + int(args[2])
+        self._tokens.append((self._now_s(), int(args[first + 1]) - int(args[first])))
+
+    def _in_time(self, amounts: Iterable[tuple[float, int]], allowed: int, what: str, debt: int = 0) -> None:
+        """Whether no stretch of time up to now had more than its share, and a minute's worth saved before."""
+        total, now_s = 0, self._now_s()
+        for began_s, amount in reversed([*amounts]):
+            total += amount
+            lasted_s = now_s - began_s
+            if total > allowed * (1.0 + lasted_s / MINUTE_S) + debt + 1e-3:
+                told = f"{total} {what} in {lasted_s:.1f} s, where {allowed} a minute are allowed"
                 self._broken("limits", told)
 
     def went_back(self) -> None:
         """Redis has forgotten some of what was let through."""
         self._times.clear()
+        self._tokens.clear()

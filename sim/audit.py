@@ -133,12 +133,12 @@ def _followed(world: World) -> None:
     for (person, session), events in world.diary.seen.items():
         # What was deleted is nobody's to compare with any more.
         if session in watch.sessions:
-            _saw_the_log(watch, session, person, events)
+            _saw_the_log(watch, session, person, events, world.diary.attached.get((person, session), 0))
             _saw_deltas_in_time(watch, session, person, events)
 
 
-def _saw_the_log(watch: Watch, session: str, person: str, events: list[Event]) -> None:
-    logged = _logged(watch.sessions[session].entries)
+def _saw_the_log(watch: Watch, session: str, person: str, events: list[Event], after: int) -> None:
+    logged = _logged(watch.sessions[session].entries[after:])
     own = [event for event in events if not TOLD_OF_THE_TREE & event.msg.keys()]
     seen = [(event.id, event.type) for event in own if not event.type.endswith("_delta")]
     if session in watch.trees:
@@ -173,7 +173,10 @@ def _logged(entries: list[Entry]) -> list[Pair]:
 def _saw_deltas_in_time(watch: Watch, session: str, person: str, events: list[Event]) -> None:
     done: list[str] = []
     for event in events:
-        if event.type == "agent_message":
+        if event.msg.get("message") in GAP_TEXTS.values():
+            # What follows is read from the log, and may have been shown before.
+            done.clear()
+        elif event.type == "agent_message":
             done.append(event.msg["message"])
         elif event.type == "agent_message_delta" and any(event.msg["delta"] in text for text in done):
             watch.broken("deltas", f"{session}: {person} saw {event.msg['delta']!r} behind the finished text")

@@ -46,8 +46,8 @@ SENTENCES = {
     "live_state": "The state that a worker works with is the fold of the log up to the same entry.",
     "deltas": "No delta of a text is shown behind the finished text.",
     "events": (
-        "A client that follows a session sees its events once each and in the order of the log, unless it"
-        " is told of a gap, and of one that there is."
+        "A client that follows a session sees its events once each and in the order of the log, from where "
+        "it came, unless it is told of a gap, and of one that there is."
     ),
     "deadlines": (
         "Once faults are over, a timer becomes an entry of its session's queue within half a minute."
@@ -88,8 +88,8 @@ SENTENCES = {
     ),
     "said": "What people said is in the conversation, or in what a compaction kept of it.",
     "limits": (
-        "A provider is sent what was let through, and in no time more than its limit allows in that time "
-        "and a minute."
+        "A provider is sent what was let through, and in no time more requests or tokens than its limits "
+        "allow in that time and a minute."
     ),
     "cancelled": "When an agent is reported canceled, no command of it runs any more.",
     "exported": (

@@ -19,6 +19,7 @@ from pathlib import Path
 from sim.campaign import run_batch
 from sim.defects import DEFECTS
 from sim.defects_of_files import DEFECTS as DEFECTS_OF_FILES
+from sim.defects_of_readers import DEFECTS as DEFECTS_OF_READERS
 from sim.defects_of_trees import DEFECTS as DEFECTS_OF_TREES
 from sim.defects_of_upkeep import DEFECTS as DEFECTS_OF_UPKEEP
 from sim.planting import Mutant
@@ -28,7 +29,7 @@ BEGIN, END = "<!-- planted defects: begin -->", "<!-- planted defects: end -->"
 MOST_SEEDS = 2_000
 
 
-MUTANTS = (*DEFECTS, *DEFECTS_OF_TREES, *DEFECTS_OF_UPKEEP, *DEFECTS_OF_FILES)
+MUTANTS = (*DEFECTS, *DEFECTS_OF_TREES, *DEFECTS_OF_UPKEEP, *DEFECTS_OF_FILES, *DEFECTS_OF_READERS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from orchestrator.broker.errors import (
     Unavailable,
     UnknownSession,
 )
+from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.texts import Texts
 from orchestrator.broker.tree_records import LimitChange
 from orchestrator.core.birth import Birth
@@ -62,6 +63,8 @@ class Diary:
     """Kind of every submission that was ever sent, by id."""
     seen: dict[tuple[str, str], list[Event]] = field(default_factory=dict)
     """Events by (person, session), in order."""
+    attached: dict[tuple[str, str], int] = field(default_factory=dict)
+    """How far the log was when somebody came who wants to see only what follows, by (person, session)."""
     created: dict[str, float] = field(default_factory=dict)
 
 
@@ -76,6 +79,8 @@ class Person:
         self._diary = diary
         self._numbered = 0
         self.habits = dict(HABITS)
+        self._places: dict[str, EqCursor] = {}
+        """Where it attached."""
         storage = storage_on(site, name, Clock(site.loop, rng.uniform(0, 1e6), 1.0))
         self._broker = storage.broker
         ports = ClientPorts(
@@ -172,10 +177,12 @@ class Person:
     async def cancels(self, session: str, agent_id: int) -> None:
         await self.submits(session, ops.CancelAgent(agent_id=agent_id))
 
-    async def follows(self, session: str, react: Callable[[Event], Any] | None = None) -> None:
-        """Reads the session's events for ever."""
+    async def follows(
+        self, session: str, react: Callable[[Event], Any] | None = None, cursor: EqCursor = BEGINNING
+    ) -> None:
+        """Reads the session's events behind a cursor, for ever."""
         seen = self._diary.seen.setdefault((self.name, session), [])
-        events = cast(Any, self._client.follow(SessionId(session)))
+        events = cast(Any, self._client.follow(SessionId(session), cursor))
         # A session whose birth was lost with Redis's last second is nobody's any more.
         with suppress(UnknownSession):
             async with aclosing(events):
@@ -183,6 +190,31 @@ class Person:
                     seen.append(event)
                     if react is not None:
                         self.does(react(event), "answers")
+
+    async def attaches(self, session: str) -> None:
+        """Comes late, reads what happens from then on, and leaves."""
+        head = await self._client.head(SessionId(session))
+        if head is None:
+            # Lost with Redis's last second.
+            return
+        self._diary.attached[self.name, session] = head.seq
+        self._places[session] = EqCursor.at(head)
+        self._site.trace.note(self.name, "attaches", session[-4:], head.seq)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._rng.choice((0.1, 3.0, 20.0))):
+                await self.follows(session, cursor=self._places[session])
+        await asyncio.sleep(self._rng.choice((0.0, 1.0, 30.0)))
+
+    async def comes_back(self, session: str) -> None:
+        """Reads on behind what it has seen."""
+        if session not in self._places:
+            return
+        seen = self._diary.seen.setdefault((self.name, session), [])
+        while seen and seen[-1].cursor is None:
+            # Left in the middle of what was read from the log: that is read again.
+            seen.pop()
+        cursor = seen[-1].cursor if seen else None
+        await self.follows(session, cursor=cursor or self._places[session])
 
     async def answers(self, session: str, event: Event) -> None:
         """Decides approvals, some of them late, twice, or not at all."""

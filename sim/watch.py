@@ -124,6 +124,8 @@ class Watch:
         code = reply[0] if isinstance(reply, list) and reply else b""
         if name == "admit" and code == b"OK":
             self.admissions.admitted(args)
+        if name == "settle" and code == b"OK":
+            self.admissions.settled(args)
         if code == b"CORRUPT":
             self.broken("no_crash", f"{name} found {reply[1:]}")
         if code == b"QUARANTINED":

@@ -328,6 +328,24 @@ async def _speaks_again(stage: Stage, person: Person, session: str) -> None:
     await person.works(session, 1)
 
 
+async def latecomers(stage: Stage) -> None:
+    """A session whose followers come while it is at work, leave, and come back to where they were."""
+    rng, person = stage.rng, stage.person()
+    facts: dict[str, Any] = {"on_user_input": rng.choice(("replace", "steer"))}
+    if rng.random() < 0.3:
+        facts |= {"agents": True, "tree_rules": TreeRules(slots=3, spawned=4, depth=2, await_floor_s=1.0)}
+    session = await _born(stage, person, "never", **facts)
+    used = [person.does(person.works(session, rng.choice((2, 4, 6))), "works")]
+    late = []
+    for _ in range(rng.choice((1, 2, 3))):
+        await asyncio.sleep(rng.choice((0.1, 2.0, 6.0)) * rng.random())
+        late.append(stage.person())
+        used.append(late[-1].does(late[-1].attaches(session), "attaches"))
+    await asyncio.wait(used)
+    for other in late:
+        other.does(other.comes_back(session), "comes back")
+
+
 async def _reaped(stage: Stage) -> None:
     """Waits until what is to end has ended, though nobody serves it."""
     watch, since_s = stage.site.watch, stage.site.loop.time()
@@ -378,10 +396,10 @@ PLAYS = (
     waits,
     limits,
 )
-LATER = (archives, abandoned, files)
+LATER = (archives, abandoned, files, latecomers)
 FEW_EVENTS = {"eq_keep": 40, "eq_ttl_s": 90.0}
 WORKLOADS = {play.__name__: Workload(play.__name__, play) for play in (*PLAYS, *LATER)}
-WORKLOADS |= {play.__name__: Workload(play.__name__, play, FEW_EVENTS) for play in (archives,)}
+WORKLOADS |= {play.__name__: Workload(play.__name__, play, FEW_EVENTS) for play in (archives, latecomers)}
 LATER_SHARE = 0.15
 
 

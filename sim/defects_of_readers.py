@@ -1,0 +1,55 @@
+"""Defects of what followers are shown, and of what providers are sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.broker import follow
+from orchestrator.broker.follow import EqCursor
+from sim.planting import Mutant, lua, swapped
+
+
+def _one_behind(real: Any) -> Any:
+    return lambda head: EqCursor(max(0, head.eq_n - 1), real(head).seq, real(head).hash8)
+
+
+def _one_ahead(real: Any) -> Any:
+    return lambda head: EqCursor(head.eq_n + 1, real(head).seq, real(head).hash8)
+
+
+async def _no_gap(reader: Any, session: Any, at: Any) -> None:
+    return None
+
+
+DEFECTS = (
+    Mutant(
+        "attached one too early",
+        "who attaches at a session's end is shown the last event that was there",
+        swapped(EqCursor, "at", _one_behind),
+        "latecomers",
+    ),
+    Mutant(
+        "attached one too late",
+        "who attaches at a session's end is not shown the next event",
+        swapped(EqCursor, "at", _one_ahead),
+        "latecomers",
+    ),
+    Mutant(
+        "trimmed events are passed over",
+        "who comes back to events that are not kept is not told so, and waits for ever",
+        swapped(follow, "_gap_at", lambda real: _no_gap),
+        "latecomers",
+    ),
+    Mutant(
+        "tokens are not spent",
+        "`admit` counts requests, and not their tokens",
+        lua("admit", "spend('tokens', tokens_limit, tokens)\n", ""),
+        "limits",
+    ),
+    Mutant(
+        "settling gives everything back",
+        "`settle` gives back what was estimated, and takes nothing for what was used",
+        lua("settle", "(estimated - used) * MINUTE", "estimated * MINUTE"),
+        "limits",
+    ),
+)
