@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.records import Refused, SessionHead, StoredEntry
+from orchestrator.broker.records import Refused, StoredEntry
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.snapshot import encode_snapshot
 from orchestrator.runtime.archive import Archive
 from orchestrator.runtime.export import blob_hashes
 from orchestrator.runtime.full_log import full_log, head_of
-from orchestrator.runtime.journal import Position
 from orchestrator.runtime.loading import BrokenLog, end_of, folded
+from orchestrator.runtime.segments import BrokenArchive
 
 _PAGE = 500
 
@@ -46,22 +46,18 @@ async def restore_session(storage: Storage, session: SessionId) -> bool:
     head = await head_of(storage.broker, session)
     if not head.archived:
         return False
-    position = await _end_state(storage, head)
-    await _restore_blobs(storage, head.tree, session)
+    try:
+        position = await folded(storage, end_of(head), storage.secret)
+        await _restore_blobs(storage, head.tree, session)
+    except (BrokenLog, BrokenArchive):
+        # What retention deletes meanwhile is not damaged, it is gone.
+        await head_of(storage.broker, session)
+        raise
     snapshot = encode_snapshot(position.state, position.seq, position.head)
     answer = await storage.broker.restore(session, position.seq, snapshot)
     if isinstance(answer, Refused):
         raise BrokenLog(f"session {session} was not restored: {answer.reason}")
     return True
-
-
-async def _end_state(storage: Storage, head: SessionHead) -> Position:
-    try:
-        return await folded(storage, end_of(head), storage.secret)
-    except BrokenLog:
-        # What retention deletes meanwhile is not damaged, it is gone.
-        await head_of(storage.broker, head.session)
-        raise
 
 
 async def _restore_blobs(storage: Storage, tree: TreeId, session: SessionId) -> None:

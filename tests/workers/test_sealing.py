@@ -143,17 +143,19 @@ async def test_ended_session_is_archived_after_its_time_and_comes_back(
     assert [entry.seq for entry in await log_of(storage, author.session)] == list(range(1, 307))
 
 
+@pytest.mark.parametrize("reads", [0, 1])
 async def test_session_that_is_deleted_while_it_is_restored_is_unknown_and_not_damaged(
-    mover: Mover, storage: Storage, monkeypatch: pytest.MonkeyPatch
+    mover: Mover, storage: Storage, monkeypatch: pytest.MonkeyPatch, reads: int
 ) -> None:
     author = await Author(storage).is_born()
     await (await author.writes(some_entries(30))).closes()
     assert await archive_session(mover, author.session, NOON_MS + DAY_MS) is Moved.DONE
-    read = storage.archive.read_segment
+    read, left = storage.archive.read_segment, iter(range(reads))
 
     async def and_retention_comes(segment: Segment) -> object:
-        await storage.broker.delete_session(author.session)
-        await storage.archive.delete_tree(TreeId(author.session))
+        if next(left, None) is None:
+            await storage.broker.delete_session(author.session)
+            await storage.archive.delete_tree(TreeId(author.session))
         return await read(segment)
 
     monkeypatch.setattr(storage.archive, "read_segment", and_retention_comes)
