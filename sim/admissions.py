@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 MINUTE_S = 60.0
+CLOCK_S = 0.001
+"""What Redis's clock shows is whole milliseconds."""
 
 
 class Admissions:
@@ -43,7 +45,7 @@ class Admissions:
         for began_s, amount in reversed([*amounts]):
             total += amount
             lasted_s = now_s - began_s
-            if total > allowed * (1.0 + lasted_s / MINUTE_S) + debt + 1e-3:
+            if total > allowed * (1.0 + (lasted_s + CLOCK_S) / MINUTE_S) + debt + 1e-3:
                 told = f"{total} {what} in {lasted_s:.1f} s, where {allowed} a minute are allowed"
                 self._broken("limits", told)
 

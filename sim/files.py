@@ -42,9 +42,9 @@ class Written:
 class SimFiles:
     """The folder of sessions that all machines of a simulation share."""
 
-    def __init__(self, now_s: Callable[[], float]) -> None:
+    def __init__(self, now_s: Callable[[], float], rng: Random) -> None:
         self._now_s = now_s
-        self._rng = Random("files")
+        self._rng = rng
         self.content: dict[Path, bytes] = {}
         self._last: dict[Path, Written] = {}
         self.wrote: Callable[[Path], None] = lambda path: None

@@ -92,8 +92,11 @@ class Nemesis:
         self._ambush: Ambush | None = None
         self.calm = asyncio.Event()
         """Faults are over."""
+        self.abandoned = asyncio.Event()
+        """Workers have gone for good."""
         self.deserted = False
         """Whether workers that are gone stay away."""
+        self._leaving: tuple[str, ...] = ()
         self._operator: Operator | None = None
         self._queue: SimQueue | None = None
         site.network.arrived = self._arrived
@@ -106,12 +109,21 @@ class Nemesis:
         self.site.trace.note("nemesis", "starts", machine.name)
         return machine
 
-    def abandon(self, pool: str) -> None:
-        """The pool's workers are gone, and nobody replaces them."""
+    def abandon(self, pools: tuple[str, ...], within_s: float) -> None:
+        """These pools' workers die as soon as a cancel has begun, and nobody replaces them."""
+        self._leaving = pools
+        self.site.loop.on(self.lane, self._abandon, after=within_s)
+
+    def _abandon(self) -> None:
+        pools, self._leaving = self._leaving, ()
+        if not pools:
+            return
+        self.deserted = POOL in pools
         for machine in self.living:
-            if pool in machine.pools:
+            if not set(pools).isdisjoint(machine.pools):
                 self.site.trace.note("nemesis", "abandons", machine.name)
                 machine.kill()
+        self.abandoned.set()
 
     def man(self, pool: str) -> None:
         """The pool is served again."""
@@ -207,6 +219,8 @@ class Nemesis:
         """The command took effect; its reply is on the way and will find nobody, or somebody in a hurry."""
         if self._ambush is not None and self._ambush.saw(sent, reply):
             self._ambush = None
+        if self._leaving and sent.name == "commit" and self.site.watch.ending():
+            self.site.loop.on(self.lane, self._abandon, after=self._rng.choice((0.0, 0.003, 0.03)))
         doom = self._doomed
         if doom is None or doom.victim.name != sent.machine or not doom.counts(sent):
             return

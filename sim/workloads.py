@@ -287,21 +287,21 @@ async def _comes_back(stage: Stage, person: Person, session: str) -> None:
 async def abandoned(stage: Stage) -> None:
     """A tree whose workers are gone for good while it is cancelled; others are left, or upkeep alone."""
     rng, nemesis, person = stage.rng, stage.nemesis, stage.person()
-    stage.site.mind.appetite.verbs |= {"subagent_spawn": 30}
+    appetite = stage.site.mind.appetite
+    appetite.calls, appetite.asks, appetite.agents = 0.95, 0.0, 0.7
+    appetite.verbs |= {"subagent_spawn": 30, "subagent_cancel": 0}
     nemesis.start_worker((FAR,))
     only_upkeep = rng.random() < 0.5
     if only_upkeep or rng.random() < 0.3:
         nemesis.keep_up(UpkeepRules(processes=1, seal_after=1_000, archive_after_s=NEVER))
     rules = TreeRules(slots=4, spawned=4, depth=2, await_floor_s=1.0)
     session = await _born(stage, person, "never", pool=FAR, agents=True, tree_rules=rules)
-    await _used(stage, person, session, rng.choice((1, 2, 4)))
+    await asyncio.wait([person.does(person.says(session), "says")])
+    await asyncio.sleep(rng.choice((0.5, 2.0, 6.0)) * rng.uniform(0.5, 1.5))
+    nemesis.abandon((FAR, POOL) if only_upkeep else (FAR,), within_s=15.0)
     ending = person.shuts(session) if rng.random() < 0.5 else person.cancels(session, rng.choice((1, 2)))
-    ended = person.does(ending, "ends")
-    await asyncio.sleep(rng.choice((0.0, 0.01, 0.1, 1.0)) * rng.random())
-    nemesis.deserted = only_upkeep
-    for pool in (FAR, POOL) if only_upkeep else (FAR,):
-        nemesis.abandon(pool)
-    await asyncio.wait([ended])
+    await asyncio.wait([person.does(ending, "ends")])
+    await nemesis.abandoned.wait()
     await _reaped(stage)
     nemesis.man(FAR)
 

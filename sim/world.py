@@ -74,7 +74,7 @@ class World:
         mind = Mind(self.loop, Random(master.getrandbits(64)), self.trace, self._model_complains)
         self.workload = WORKLOADS[workload or chosen(seed, master)]
         config = replace(config, **self.workload.broker)
-        files = SimFiles(self.loop.time)
+        files = SimFiles(self.loop.time, Random(f"dendro:{seed}:files"))
         self.exported = Exported(watch, files)
         self.site = Site(self.loop, network, ledger, mind, watch, self.trace, config, objects, files)
         network.wrote = watch.wrote

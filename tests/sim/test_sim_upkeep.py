@@ -1,0 +1,85 @@
+"""What the simulator adds of its own: arq's promises, and disks that lose what was written last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+from sim.campaign import run_batch
+from sim.files import UNSYNCED_S, SimFiles
+from sim.loop import SimLoop
+from sim.upkeep import Job, SimQueue
+
+
+def _queue() -> tuple[SimLoop, SimQueue]:
+    loop = SimLoop(Random(1))
+    return loop, SimQueue(loop, Random(2))
+
+
+def test_job_is_queued_once_and_given_to_one_process() -> None:
+    _, queue = _queue()
+    queue.put(Job("archive:s", "archive", b"[]", 0.0))
+    queue.put(Job("archive:s", "archive", b"[]", 0.0))
+    taken = queue.take(310.0)
+    assert taken is not None
+    assert queue.take(310.0) is None
+    queue.done(taken)
+    assert queue.next_s() is None
+
+
+def test_job_of_a_process_that_died_is_given_out_again_when_its_mark_has_expired() -> None:
+    loop, queue = _queue()
+    queue.put(Job("archive:s", "archive", b"[]", 0.0))
+    first = queue.take(310.0)
+    assert queue.next_s() == 310.0
+    loop.skip(310.0)
+    assert queue.take(310.0) is first
+
+
+def test_job_that_is_queued_again_outlives_the_end_of_the_one_that_was_lost() -> None:
+    _, queue = _queue()
+    queue.put(Job("archive:s", "archive", b"[]", 0.0))
+    lost = queue.take(310.0)
+    assert lost is not None
+    queue.lose()
+    queue.put(Job("archive:s", "archive", b"[]", 0.0))
+    queue.done(lost)
+    assert queue.take(310.0) is not None
+
+
+def test_machine_takes_a_part_of_its_last_line_with_it_and_nothing_of_what_was_there_before() -> None:
+    path, line, left = Path("/sim/rollout.jsonl"), b"a whole line\n", set()
+    for seed in range(40):
+        files = SimFiles(lambda: 0.0, Random(seed))
+        for machine in ("w1", "w2"):
+            with files.opened_on(machine)(path) as file:
+                file.write(line)
+        files.crashed("w1")
+        assert files.content[path] == line * 2, "what w2 had read before it wrote stays"
+        files.crashed("w2")
+        left.add(len(files.content[path]))
+    assert left <= set(range(len(line), 2 * len(line) + 1))
+    assert len(left) > 5
+
+
+def test_what_was_written_long_ago_stays_whatever_becomes_of_its_machine() -> None:
+    path, now_s = Path("/sim/rollout.jsonl"), 0.0
+    files = SimFiles(lambda: now_s, Random(1))
+    with files.opened_on("w1")(path) as file:
+        file.write(b"a whole line\n")
+    now_s = UNSYNCED_S
+    for _ in range(20):
+        files.crashed("w1")
+    assert files.content[path] == b"a whole line\n"
+
+
+def test_closed_sessions_go_to_the_archive_and_come_back_in_a_simulation() -> None:
+    outcomes, _ = run_batch(range(6), "archives", traced=True)
+    words = {tuple(line.split()[2::2][:2]) for outcome in outcomes for line in outcome.lines}
+    assert {("seal", "OK"), ("archive", "OK"), ("restore", "OK")} <= words
+
+
+def test_upkeep_ends_what_was_cancelled_in_a_simulation() -> None:
+    outcomes, _ = run_batch(range(8), "abandoned", traced=True)
+    acts = {tuple(line.split()[1:3]) for outcome in outcomes for line in outcome.lines}
+    assert ("u1", "commit") in acts
