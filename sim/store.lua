@@ -479,16 +479,11 @@ end
 
 -- Scripts may give numbers; Redis has but strings.
 local function call(name, ...)
-  local known = command[name] or error('ERR unknown command ' .. tostring(name), 0)
-  for i = 1, select('#', ...) do
-    if type((select(i, ...))) == 'number' then
-      local words = {...}
-      for j = i, #words do
-        if type(words[j]) == 'number' then words[j] = format('%.17g', words[j]) end
-      end
-      return known(unpack(words))
-    end
+  local known, words, changed = command[name] or error('ERR unknown command ' .. tostring(name), 0), {...}, false
+  for i = 1, #words do
+    if type(words[i]) == 'number' then words[i], changed = format('%.17g', words[i]), true end
   end
+  if changed then return known(unpack(words)) end
   return known(...)
 end
 
