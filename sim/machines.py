@@ -111,7 +111,7 @@ class SimRenewal(Leases):
         machine = self._machine
         broker, _ = broker_on(machine.site, machine.name, machine.clock)
         while True:
-            await machine.sleep(self._times.renew_s)
+            await machine.sleep(self.pause_s)
             if self._stopped:
                 return
             verdicts = await self.renew(broker)
