@@ -67,10 +67,10 @@ class Storage(Reader):
             case code:
                 raise unexpected("restore", code)
 
-    async def delete_session(self, session: SessionId) -> None:
+    async def delete_session(self, session: SessionId, *, owed: bool = False) -> None:
         """Removes every key of a session that nobody holds; for a root, of its tree log and blobs too.
 
-        Raises `SessionHeld` if a worker holds it, or is to take it.
+        Raises `SessionHeld` if a worker holds it, and, unless what is owed to it may go too, if one is to take it.
         """
         place = await self.place(session)
         shard = self.keys.shard_of(session)
@@ -89,7 +89,7 @@ class Storage(Reader):
             self.keys.snapshot(session),
             *(await self._tree_keys(place) if str(place.tree) == session else ()),
         ]
-        args: list[Argument] = [session]
+        args: list[Argument] = [session, int(owed)]
         args += requests.rows((f"{session}:{a.key}",) for a in opened)
         args += requests.rows((f"{session}:{t.decode()}",) for t in timers)
         reply = await self._wire.run(Call(load("delete"), keys, args))

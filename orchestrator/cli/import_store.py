@@ -100,7 +100,8 @@ async def store(found: Opened, plan: Plan, blobs: Mapping[str, bytes], now_ms: i
             await _continue(found, born.session, first, cuts[1:], ending)
         except BaseException:
             await found.broker.revoke(born.session)
-            await found.broker.delete_session(born.session)
+            # Whoever it was lost to made it due, and nobody has been told of it.
+            await found.broker.delete_session(born.session, owed=True)
             raise
     return born.session
 

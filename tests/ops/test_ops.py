@@ -52,7 +52,7 @@ async def test_every_server_takes_the_configuration_and_the_doctor_is_content(
         try:
             assert running.stdout is not None
             lines: list[str] = []
-            while not any("ready to accept connections" in line for line in lines[-1:]):
+            while not any("ready to accept connections" in line.lower() for line in lines[-1:]):
                 lines.append(running.stdout.readline())
                 assert lines[-1], f"the server ended: {''.join(lines)}"
             sources = SettingsSources(address.parent, {"DENDRO_REDIS_URL": f"unix://{address}"})
