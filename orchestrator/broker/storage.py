@@ -70,7 +70,7 @@ class Storage(Reader):
     async def delete_session(self, session: SessionId, *, owed: bool = False) -> None:
         """Removes every key of a session that nobody holds; for a root, of its tree log and blobs too.
 
-        Raises `SessionHeld` if a worker holds it, and, unless what is owed to it may go too, if one is to take it.
+        Raises `SessionHeld` if a worker holds it, or is to take it; `owed`: what it was given may go too.
         """
         place = await self.place(session)
         shard = self.keys.shard_of(session)
