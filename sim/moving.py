@@ -165,6 +165,8 @@ class Moving:
         if session == seen.tree:
             self._watch.trees.pop(session, None)
 
+    # ── what others ask ───────────────────────────────────────────────────────────────────────
+
     def written_s(self, session: str) -> float:
         """When the session's log grew last, as Redis has it."""
         return max(self._written_s[session], default=-EPOCH_S)
@@ -172,8 +174,6 @@ class Moving:
     def sealed_seq(self, session: str) -> int:
         """How far the session's log has left Redis."""
         return int(self._hash(session).get(b"sealed_seq") or b"0")
-
-    # ── what others ask ───────────────────────────────────────────────────────────────────────
 
     def went_back(self, to_s: float) -> list[str]:
         """Redis holds what it held then; these sessions may be there again."""
