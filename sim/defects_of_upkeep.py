@@ -18,16 +18,6 @@ def _unwritten(real: Any) -> Any:
     return write_segment
 
 
-def _held_though_archived() -> None:
-    lua("claim", "(whom ~= 'parked' or s[14] == '1')", "whom ~= 'parked'")()
-    lua(
-        "claim",
-        "if s[14] == '1' then\n  -- What",
-        "if s[14] == '1' and not idle then return {'ARCHIVED'}\n  -- What",
-    )()
-    lua("claim", "to find that out: it must not be offered for ever.\n", "\nelseif false then\n")()
-
-
 DEFECTS = (
     Mutant(
         "sealed before it is written",
@@ -69,12 +59,6 @@ DEFECTS = (
         "deleted with what was queued",
         "`delete` looks whether a worker holds the session, and not whether one is to take it",
         lua("delete", "if owed or redis.call(", "if redis.call("),
-        "archives",
-    ),
-    Mutant(
-        "upkeep holds what is archived",
-        "`claim` gives upkeep a session that it has archived already, and takes it out of nothing",
-        _held_though_archived,
         "archives",
     ),
     Mutant(

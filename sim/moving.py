@@ -17,6 +17,7 @@ import zstandard
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.keys import Keys
 from orchestrator.core.blobs import references
+from orchestrator.core.draft import STANDING_TIMERS
 from orchestrator.core.outstanding import outstanding
 from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import decode_snapshot, encode
@@ -122,7 +123,9 @@ class Moving:
         state = seen.state
         owed: list[Any] = [*outstanding(state, Rules()), *seen.queue]
         owed += [state.task] if state.task is not None else []
-        owed += list(self._double.hash(self._keys.timer(session)))
+        timers = {name.decode() for name in self._double.hash(self._keys.timer(session))}
+        # What looks after a cancel stands until it is looked at next, also when the cancel is over.
+        owed += sorted(timers if self._watch.ending() else timers - STANDING_TIMERS.keys())
         owed += ["a slot"] if state.tree.slot else []
         if owed or not state.closed:
             self._watch.broken("archived", f"{session} is archived, closed: {state.closed}, and owes {owed}")

@@ -126,8 +126,9 @@ class Nemesis:
         self.abandoned.set()
 
     def man(self, pool: str) -> None:
-        """The pool is served again."""
+        """The pool is served again, and what waited for that is late from now on."""
         self.deserted = False
+        self.site.watch.peace_s = self.site.loop.time()
         self.start_worker((pool,))
         self._replace()
 

@@ -384,12 +384,13 @@ class Watch:
     def late_awaits(self) -> list[str]:
         """Sessions with an await that has outlived its deadline, though all faults are over.
 
-        One that is due waits for nothing but a worker with room, whose commands may take long.
+        One that is due, or was just taken, waited for a worker with room, whose commands may take long.
         """
         return [
             f"{session}: an await is {late_s:.0f} s behind its deadline"
             for session, seen in self.sessions.items()
-            if (late_s := self.deadlines.overdue(seen.state, self.peace_s)) > 30.0
+            if not seen.queue
+            and (late_s := self.deadlines.overdue(seen.state, self.peace_s)) > 30.0
             and self._double.scored(self.keys.due(self.keys.shard_of(session), seen.pool), session) is None
         ]
 

@@ -254,7 +254,7 @@ async def archives(stage: Stage) -> None:
             processes=rng.choice((1, 1, 2)),
             seal_after=rng.choice((5, 20)),
             archive_after_s=rng.choice((0.0, 30.0)),
-            retention_s=rng.choice((None, None, 90.0, 600.0)),
+            retention_s=rng.choice((None, 90.0, 90.0, 600.0)),
         )
     )
     stage.site.mind.appetite.large = 0.3
@@ -275,12 +275,13 @@ async def _comes_back(stage: Stage, person: Person, session: str) -> None:
     for _ in range(stage.rng.choice((1, 2, 3))):
         await person.works(session, stage.rng.choice((1, 2, 4)))
         await person.shuts(session)
-        if stage.rng.random() < 0.5:
+        until_deletions = stage.rng.random() < 0.3
+        if until_deletions or stage.rng.random() < 0.5:
             stage.nemesis.lie_in_wait(LateWord)
         awhile_s = stage.rng.choice((1.0, 60.0, 120.0)) * stage.rng.uniform(0.5, 1.5)
-        if stage.rng.random() < 0.3:
+        if until_deletions:
             # Shortly before upkeep looks for what is to be deleted, once an hour.
-            awhile_s = (DELETES_AT_S - stage.site.loop.time()) % 3_600.0 - stage.rng.uniform(0.0, 140.0)
+            awhile_s = (DELETES_AT_S - stage.site.loop.time()) % 3_600.0 - stage.rng.uniform(0.0, 30.0)
         await asyncio.sleep(awhile_s)
 
 
