@@ -112,7 +112,7 @@ SENTENCES = {
         "large text of its log."
     ),
     "deleted": (
-        "A session is deleted only when its tree's root has been closed for as long as it is to be kept, and "
+        "A session is deleted only when it has rested for as long as it is to be kept, a root closed, and "
         "when it has been given nothing to do."
     ),
     "rest": (

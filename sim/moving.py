@@ -152,16 +152,17 @@ class Moving:
                 self._watch.broken("restored", f"{session} is restored without its text {digest[:8]}")
 
     def _is_deleted(self, session: str, seen: Seen) -> None:
-        """Whether its tree had ended long enough ago, and it has been given nothing to do since."""
-        root = self._watch.sessions.get(seen.tree, seen)
-        if seen.queue or seen.state.task is not None or not root.state.closed:
+        """Whether it had come to rest long enough ago, a root by its end, and has nothing to do."""
+        ended = seen.state.closed or session != seen.tree
+        if seen.queue or seen.state.task is not None or not ended:
+            owed = seen.queue or seen.state.task
             self._watch.broken(
-                "deleted", f"{session} is deleted, and {seen.queue or seen.state.task} is owed"
+                "deleted", f"{session} is deleted, closed: {seen.state.closed}, {owed} is owed"
             )
         if self.rules is None or self.rules.retention_s is None:
             self._watch.broken("deleted", f"{session} is deleted, and everything is to be kept")
         else:
-            self._ended_for(seen.tree, self.rules.retention_s, "deleted")
+            self._ended_for(session, self.rules.retention_s, "deleted")
         self._deleted.add(session)
         # It stays a member: a tree counts the agents that it ever made.
         self._watch.sessions.pop(session)

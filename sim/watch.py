@@ -137,15 +137,18 @@ class Watch:
             return
         if name == "commit":
             self.commits += 1
-            self.moving.grew(session)
         if name == "submit":
             self.taken[str(args[3 + int(args[2]) + 4])].append(self._loop.time())
         if name == "claim":
             self.rights.claimed(session, args)
         if name == "revoke":
             self.rights.revoked(args, reply)
+        known = self.sessions.get(session)
+        seq = known.seq if known is not None else 0
         for other in sessions_of(args):
             self.look(other)
+        if name == "commit" and self.sessions[session].seq != seq:
+            self.moving.grew(session)
         if name in MOVES:
             self.moving.moved(name, session)
         if name in ("commit", "create"):

@@ -74,7 +74,7 @@ def test_what_was_written_long_ago_stays_whatever_becomes_of_its_machine() -> No
 
 
 def test_closed_sessions_go_to_the_archive_and_come_back_in_a_simulation() -> None:
-    (outcome,), _ = run_batch([24], "archives", traced=True)
+    (outcome,), _ = run_batch([7], "archives", traced=True)
     words = {tuple(line.split()[2::2][:2]) for line in outcome.lines}
     assert {("seal", "OK"), ("archive", "OK"), ("restore", "OK"), ("delete", "OK")} <= words
 
