@@ -24,6 +24,8 @@ class Rights:
     def __init__(self, watch: Watch, ledger: Ledger) -> None:
         self._watch = watch
         self._ledger = ledger
+        self._decided: set[tuple[str, str]] = set()
+        """Calls that were decided on before Redis went back."""
 
     def claimed(self, session: str, args: Sequence[Any]) -> None:
         """Called before the session is looked at: what is known of it is what the claim met."""
@@ -58,13 +60,22 @@ class Rights:
         went_back_s = self._watch.went_back_s
         return not run.lost and run.began_s > went_back_s and self._watch.now_s > went_back_s + TRUST_S
 
+    def went_back(self) -> None:
+        """Called before the sessions are read anew: what was decided may be lost with them."""
+        for session, seen in self._watch.sessions.items():
+            self._decided.update((session, call_id) for call_id in seen.running)
+
+    def _outlived(self, session: str, call: Call, site: CallSite) -> bool:
+        """Redis lost the decision and kept the claim: until its next commit its holder cannot know."""
+        return (session, call.call_id) in self._decided and self._watch.claim_of(session) == site.claim
+
     def starting(self, call: Call, site: CallSite) -> bool:
         """A tool is about to start a call; whether its decision is of a branch that Redis has lost."""
         session, watch = str(site.session), self._watch
         state = watch.sessions[session].state if session in watch.sessions else State()
         known = state.task.call(call.call_id) if state.task else None
         begun = known is not None and known.phase is Phase.RUNNING
-        if not begun and watch.now_s < watch.went_back_s + TRUST_S:
+        if not begun and (watch.now_s < watch.went_back_s + TRUST_S or self._outlived(session, call, site)):
             return True
         if not begun:
             phase = known.phase if known else "nothing"

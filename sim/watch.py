@@ -347,6 +347,7 @@ class Watch:
         """Redis holds what it held at `to_s`: everything is read anew."""
         self.rewinds.append((to_s, self._loop.time()))
         known = dict.fromkeys((*self.sessions, *self.moving.went_back(to_s)))
+        self.rights.went_back()
         self.sessions, self.trees = {}, {}
         self.members.clear()
         self.accounts.went_back()

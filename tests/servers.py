@@ -229,7 +229,7 @@ def free_ports(count: int) -> list[int]:
 def start_cluster(folder: Path, nodes: int = 3) -> Iterator[list[RedisServer]]:
     """A real cluster on loopback: every slot on one of `nodes` masters."""
     binary = required(debian_redis(), "redis-server")
-    config = {"cluster-enabled": "yes", "cluster-node-timeout": "2000", "appendonly": "no"}
+    config = {"cluster-enabled": "yes", "cluster-node-timeout": "5000", "appendonly": "no"}
     servers = [
         start_redis(folder / f"node{index}", binary, config, port)
         for index, port in enumerate(free_ports(nodes))
@@ -254,14 +254,21 @@ def _join(servers: list[RedisServer]) -> None:
             client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", epoch)
         for server in servers[1:]:
             clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", server.port)
-        deadline = time.monotonic() + _START_S
-        while not all(_agrees(client, len(servers)) for client in clients):
-            if time.monotonic() > deadline:
-                raise RuntimeError("the cluster does not come to agreement")
-            time.sleep(0.05)
     finally:
         for client in clients:
             client.close()
+    await_agreement(servers)
+
+
+def await_agreement(servers: list[RedisServer]) -> None:
+    """Returns when every node of a cluster takes it for whole."""
+    deadline = time.monotonic() + _START_S
+    for server in servers:
+        with closing(server.client()) as client:
+            while not _agrees(client, len(servers)):
+                if time.monotonic() > deadline:
+                    raise RuntimeError("the cluster does not come to agreement")
+                time.sleep(0.05)
 
 
 def _agrees(client: Redis, nodes: int) -> bool:

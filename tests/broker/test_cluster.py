@@ -13,7 +13,7 @@ import pytest
 from orchestrator.broker.connection import Wire, WireConfig, connect
 from orchestrator.broker.errors import Misconfigured, Unavailable
 from tests.moving import Move, node_of, slot_of
-from tests.servers import RedisServer, free_ports, start_cluster, start_redis
+from tests.servers import RedisServer, await_agreement, free_ports, start_cluster, start_redis
 
 pytestmark = pytest.mark.realredis
 KEY, OTHER = "{s3}:key", "{s3}:other"
@@ -27,6 +27,8 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RedisServer
 
 @pytest.fixture
 async def wire(nodes: list[RedisServer]) -> AsyncIterator[Wire]:
+    # A test before this one may have killed them, and a busy machine makes them doubt each other.
+    await_agreement(nodes)
     async with aclosing(dial(nodes)) as wire:
         yield wire
 
