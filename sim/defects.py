@@ -292,7 +292,7 @@ DEFECTS = (
     Mutant(
         "keeper ignores deadlines",
         "commands of a stopped worker run on",
-        swapped(SimKeeper, "_look", lambda real: lambda self, claim: None),
+        swapped(SimKeeper, "_look", lambda real: lambda self, claim, deadline: None),
     ),
     Mutant(
         "revoke waits for nobody",

@@ -56,6 +56,8 @@ def hunt(name: str, first: int, most: int) -> Found:
         outcomes, _ = run_batch(range(at, min(at + 10, most)), mutant.workload or None)
         for outcome in outcomes:
             if outcome.violation:
+                if "TypeError" in outcome.violation.seen:
+                    raise ValueError(f"{name!r} does not fit the product any more: {outcome.violation}")
                 seed, rule = outcome.seed, outcome.violation.rule
                 return Found(name, mutant.wrong, seed + 1, rule, seed, mutant.workload)
     return Found(name, mutant.wrong, None)
