@@ -84,6 +84,9 @@ async def _cancel(
         seq = (await found.broker.registry(target.tree)).tree_seq
         if target.agent_id and not ending:
             typer.echo(f"{target.name} and all below it have ended already: there is nothing to cancel")
+            # Whoever gave up waiting for a cancel asks again, and wants to know how it went.
+            for line in await _report(found, target, [target.agent_id], 0):
+                typer.echo(line)
             return ExitCode.DONE
         await _hand_in(found, target, reason, patience.most_s)
         left = await _wait(found, target, ending, patience)

@@ -216,6 +216,7 @@ def test_person_cancels_an_agent_and_is_told_how_surely(trees: Grove) -> None:
     assert done == f"agent {ASKER} is cancelled: proved\n"
     again = trees.says("cancel", trees.root, str(ASKER))
     assert "there is nothing to cancel" in again
+    assert again.endswith(f"agent {ASKER} is cancelled: proved\n")
     listed = {row["session_id"]: row["status"] for row in trees.machine.sessions()}
     stands = {number: listed[trees.agent(number)["session_id"]] for number in (ASKER, FAILING)}
     assert stands == {ASKER: "canceled", FAILING: "failed"}
@@ -236,7 +237,10 @@ def test_end_of_an_agent_whose_worker_was_lost_is_presumed(trees: Grove) -> None
     code, words = trees.refused("cancel", trees.root, str(WAITER), "--timeout", "1")
     assert (code, f"not over yet after 1 s: agent {WAITER}" in words) == (1, True)
     with worker(trees.machine):
-        assert trees.says("cancel", trees.root, str(WAITER)) == f"agent {WAITER} is cancelled: presumed\n"
+        # It may be over before the second one asks.
+        assert trees.says("cancel", trees.root, str(WAITER)).endswith(
+            f"agent {WAITER} is cancelled: presumed\n"
+        )
         assert trees.tree()["counters"]["slots"] == 1, "the asker's alone"
 
 
