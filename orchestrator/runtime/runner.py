@@ -76,8 +76,9 @@ class Runner:
         self._trial = Trial()
         self._warned: set[tuple[str, int | None]] = set()
         self._owing: tuple[State, tuple[Work, ...]] | None = None
-        self._rules_for: tuple[tuple[int, int], Rules] | None = None
         """The state that was last asked what it owes, and the answer."""
+        self._rules_for: tuple[tuple[int, int], Rules] | None = None
+        """The retries of the provider that was last asked for, and the rules with them."""
         self._lost = False
         self._fenced = False
         self._cut = False
