@@ -219,7 +219,7 @@ end
 
 -- ── sorted sets: `order` has the members by score, and by their bytes where scores are equal ─────
 
--- Where a member with a score stands, or would stand.
+-- Where a member with a score stands, or would stand: '' before all of that score, nil behind them.
 local function rank_of(zset, score, member)
   local order, scores = zset.order, zset.scores
   local low, high = 1, #order + 1
@@ -227,21 +227,9 @@ local function rank_of(zset, score, member)
     local middle = math.floor((low + high) / 2)
     local other = order[middle]
     local at = scores[other]
-    if at < score or (at == score and other < member) then low = middle + 1 else high = middle end
+    if at < score or (at == score and (not member or other < member)) then low = middle + 1 else high = middle end
   end
   return low
-end
-
--- How many members have a score below this one, or up to it.
-local function below(zset, score, inclusive)
-  local order, scores = zset.order, zset.scores
-  local low, high = 1, #order + 1
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    local at = scores[order[middle]]
-    if at < score or (inclusive and at == score) then low = middle + 1 else high = middle end
-  end
-  return low - 1
 end
 
 local function put_member(zset, score, member)
@@ -331,7 +319,7 @@ end
 function command.ZRANGEBYSCORE(key, low, high, limit, offset, count)
   local zset, reply = of('zset', key), {}
   if not zset then return reply end
-  local first, last = below(zset, number(low), false) + 1, below(zset, number(high), true)
+  local first, last = rank_of(zset, number(low), ''), rank_of(zset, number(high)) - 1
   if limit then
     first = first + tonumber(offset)
     last = math.min(last, first + tonumber(count) - 1)
