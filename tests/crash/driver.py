@@ -214,7 +214,7 @@ async def crash(options: Options) -> Account:
     account, began = Account(options.seed), time.monotonic()
     sessions = TREES if options.trees else SESSIONS
     async with theatre(options.seed, sessions=sessions, trees=options.trees) as stage:
-        survivor = await stage.nursery.start()
+        await stage.nursery.start()
         enough = asyncio.Event()
         async with watching(stage.people) as watchers:
             lives = [asyncio.create_task(person.live(enough)) for person in stage.people]
@@ -223,10 +223,6 @@ async def crash(options: Options) -> Account:
             everyone = asyncio.gather(*lives)
             await _first_to_fail(_within(MODERATION_S, everyone), *watchers)
             await rested(stage)
-        survivor.signal(signal.SIGTERM)
-        status = await survivor.ended
-        if status != 0:
-            account.violations.append(f"the worker that was told to leave ended with {status}")
         await _settle(stage, account)
     account.wall_s = time.monotonic() - began
     return account
@@ -341,8 +337,19 @@ def _rests(people: Mapping[SessionId, Person], head: SessionHead) -> bool:
     return head.holder is None and head.cursor == head.sq_tip and head.status == "idle"
 
 
+async def violations(stage: Theatre) -> list[str]:
+    """Every violation, in words, once the workers have left; what ends one of them badly is one too.
+
+    Not before: whoever lets a session rest tells so first, and then writes its file.
+    """
+    ended = [
+        f"a worker that was told to leave ended with {code}" for code in await stage.nursery.emptied() if code
+    ]
+    return ended + await audit(stage.deployment, stage.people, stage.ledger)
+
+
 async def _settle(stage: Theatre, account: Account) -> None:
-    account.violations += await audit(stage.deployment, stage.people, stage.ledger)
+    account.violations += await violations(stage)
     account.commands = len(stage.ledger.executions())
     account.in_doubt = len(stage.ledger.told)
     account.tasks = sum(op == "user_input" for p in stage.people for op in p.acknowledged.values())
@@ -367,4 +374,5 @@ __all__ = [
     "session_of",
     "staged",
     "theatre",
+    "violations",
 ]

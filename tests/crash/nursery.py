@@ -90,6 +90,14 @@ class Nursery:
             pid, ended = await self._started.get()
         return WorkerProcess(pid, point, ended)
 
+    async def emptied(self) -> list[int]:
+        """Tells every worker that is alive to leave, and waits for it; answers their exit codes."""
+        leaving = dict(self._ends)
+        for pid in leaving:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        return await asyncio.gather(*leaving.values())
+
     async def _read(self) -> None:
         """Waits for nothing but news: one worker's end may stand before the start that another waits for."""
         assert self.process.stdout is not None

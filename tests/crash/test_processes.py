@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.tools.patch.writing import PREFIX
-from tests.crash.audit import audit
 from tests.crash.deadly import HOLD
-from tests.crash.driver import Theatre, rested, theatre
+from tests.crash.driver import Theatre, rested, theatre, violations
 from tests.crash.people import Character, watching
 from tests.crash.points import HELD_PATCH, Point
 from tests.crash.workload import patch_files
@@ -67,7 +66,7 @@ async def test_a_worker_that_was_stopped_past_its_lease_finds_its_command_dead_a
         assert await zombie.ended == 0
         assert not list(stage.ledger.folder.glob("alive-*-on"))
         assert len(stage.ledger.told) == 1, "the command that was killed is in doubt"
-        assert await audit(stage.deployment, stage.people, stage.ledger) == []
+        assert await violations(stage) == []
 
 
 async def test_a_worker_that_was_stopped_in_the_middle_of_a_patch_writes_no_more_of_it() -> None:
@@ -98,7 +97,7 @@ async def test_a_worker_that_was_stopped_in_the_middle_of_a_patch_writes_no_more
         assert await zombie.ended == 0
         assert [file.exists() for file in files] == [True, False]
         assert not list(folder.glob(f"{PREFIX}*"))
-        assert await audit(stage.deployment, stage.people, stage.ledger) == []
+        assert await violations(stage) == []
 
 
 async def test_a_session_that_is_revoked_goes_on_when_the_command_of_its_holder_is_dead() -> None:
@@ -118,7 +117,7 @@ async def test_a_session_that_is_revoked_goes_on_when_the_command_of_its_holder_
             assert await worker.ended == 0
         assert not list(stage.ledger.folder.glob("alive-*-on"))
         assert len(stage.ledger.told) == 1, "the command that was killed is in doubt"
-        assert await audit(stage.deployment, stage.people, stage.ledger) == []
+        assert await violations(stage) == []
 
 
 async def test_sessions_go_on_after_all_workers_were_killed_at_once() -> None:
@@ -134,7 +133,7 @@ async def test_sessions_go_on_after_all_workers_were_killed_at_once() -> None:
         await stage.nursery.start()
         await lives
         await rested(stage)
-        assert await audit(stage.deployment, stage.people, stage.ledger) == []
+        assert await violations(stage) == []
 
 
 async def test_a_worker_that_is_told_to_leave_hands_its_sessions_over_without_a_doubt() -> None:
@@ -150,4 +149,4 @@ async def test_a_worker_that_is_told_to_leave_hands_its_sessions_over_without_a_
         await asyncio.gather(*asked)
         await rested(stage)
         assert not stage.ledger.told
-        assert await audit(stage.deployment, stage.people, stage.ledger) == []
+        assert await violations(stage) == []

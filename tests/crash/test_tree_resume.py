@@ -9,8 +9,7 @@ import pytest
 
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import RegistryView, projected
-from tests.crash.audit import audit
-from tests.crash.driver import Theatre, rested, theatre
+from tests.crash.driver import Theatre, rested, theatre, violations
 from tests.crash.people import watching
 from tests.crash.tree_audit import read_tree
 
@@ -85,4 +84,4 @@ async def test_a_tree_goes_on_after_every_process_was_ended_and_started_again() 
         assert {agent.status for agent in after.agents.values()} == {"idle"}
         assert len(stage.ledger.told) == 1, "the command that was killed is in doubt"
         assert await deadlines(stage) == {}
-        assert await audit(stage.deployment, stage.people, stage.ledger) == []
+        assert await violations(stage) == []

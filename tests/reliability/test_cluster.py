@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.audit import audit
-from tests.crash.driver import House, Play, rested, staged
+from tests.crash.driver import House, Play, rested, staged, violations
 from tests.crash.people import watching
 from tests.moving import Move, node_of, slot_of
 from tests.servers import RedisServer, start_cluster
@@ -67,4 +66,4 @@ async def test_a_tree_goes_on_while_its_slot_moves(tmp_path: Path) -> None:
             enough.set()
             await life
             await rested(stage)
-            assert await audit(stage.deployment, stage.people, stage.ledger) == []
+            assert await violations(stage) == []

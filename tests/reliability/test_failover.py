@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.audit import audit
-from tests.crash.driver import House, Play, Theatre, rested, staged
+from tests.crash.driver import House, Play, Theatre, rested, staged, violations
 from tests.crash.people import Person, watching
 from tests.servers import RedisServer, free_ports, start_redis, start_sentinel
 
@@ -108,7 +107,7 @@ async def test_a_failover_forgets_nothing_that_has_had_effects_and_tells_what_it
         told = [told_of_the_loss(person) for person in stage.people]
         assert any(lost)
         assert all(told)
-        assert await audit(stage.deployment, stage.people, stage.ledger) == []
+        assert await violations(stage) == []
 
 
 def _empty(tmp_path: Path) -> Path:
@@ -170,4 +169,4 @@ async def test_a_planned_switch_behind_one_address_loses_nothing(servers: Server
         enough.set()
         await lives
         await rested(stage)
-        assert await audit(stage.deployment, stage.people, stage.ledger) == []
+        assert await violations(stage) == []

@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from tests.crash.audit import audit
-from tests.crash.driver import Theatre, rested, theatre
+from tests.crash.driver import Theatre, rested, theatre, violations
 from tests.crash.people import Character, watching
 
 pytestmark = [pytest.mark.realredis, pytest.mark.slow]
@@ -56,7 +55,7 @@ async def test_a_restart_under_load_loses_nothing_that_was_acknowledged(fsync: s
         await finish()
         # A process that dies loses nothing of what it gave to the kernel: under `everysec` only the
         # death of the machine costs up to a second. So the count of what was lost is 0 here, always.
-        assert await audit(stage.deployment, stage.people, stage.ledger) == []
+        assert await violations(stage) == []
 
 
 async def test_a_short_absence_of_redis_costs_no_command_its_life() -> None:
@@ -66,7 +65,7 @@ async def test_a_short_absence_of_redis_costs_no_command_its_life() -> None:
             await asyncio.to_thread(stage.redis.restart)
         await finish()
         assert not stage.ledger.told, "nothing is in doubt: every worker lived, and kept its claims"
-        assert await audit(stage.deployment, stage.people, stage.ledger) == []
+        assert await violations(stage) == []
 
 
 async def test_connections_that_are_cut_again_and_again_cost_nothing() -> None:
@@ -79,4 +78,4 @@ async def test_connections_that_are_cut_again_and_again_cost_nothing() -> None:
                 )
         await finish()
         assert not stage.ledger.told
-        assert await audit(stage.deployment, stage.people, stage.ledger) == []
+        assert await violations(stage) == []

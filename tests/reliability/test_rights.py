@@ -16,8 +16,7 @@ from orchestrator.cli.doctor_redis import look_at_redis
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring import deployment
 from tests.cli.machine import Machine
-from tests.crash.audit import audit
-from tests.crash.driver import House, Play, rested, staged
+from tests.crash.driver import House, Play, rested, staged, violations
 from tests.crash.people import watching
 from tests.servers import RedisServer, free_ports, start_redis
 from tests.workers.upkeep_process import running_upkeep
@@ -78,7 +77,7 @@ async def test_a_tree_lives_and_is_sealed_under_the_rights_that_the_page_names(
         (person,) = stage.people
         await person.ask("grove 1: leaf exec fork down look end gather")
         await rested(stage)
-        assert await audit(stage.deployment, stage.people, stage.ledger) == []
+        assert await violations(stage) == []
         environ = {**stage.nursery.environ, "DENDRO_UPKEEP_SEAL_AFTER": "10"}
         async with running_upkeep(environ) as upkeep:
             await upkeep.saw("sealed through")
