@@ -148,7 +148,7 @@ async def test_patch_without_a_keeper_writes_nothing(keeper: Keeper, tmp_path: P
     call = await author.call()
     await keeper.close()
     refused = await author.run(call)
-    assert "nothing was written: the keeper is gone" in refused.output
+    assert "nothing was written: the keeper was closed" in refused.output
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import itertools
+import logging
 import marshal
 import os
 import socket
@@ -33,6 +34,8 @@ from orchestrator.tools.exec.running import Exit, Running
 if TYPE_CHECKING:
     from orchestrator.tools.patch.writing import Job
 
+log = logging.getLogger("dendro.tools")
+
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[3])
 # Behind the standard library, so that no distribution's module can take the place of one of its own.
 _BOOT = (
@@ -53,7 +56,7 @@ _FORGET_S = 1.0
 
 
 class KeeperLost(RuntimeError):
-    """The keeper's process is gone: nothing more can be run, and what ran is being killed by the minders."""
+    """There is no keeper's process and none can be started, or it has just ended: nothing was begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +72,23 @@ class KeeperConfig:
 
 
 class Keeper:
-    """A worker's keeper process and the commands that run under it."""
+    """A worker's keeper process and the commands that run under it.
 
-    def __init__(self, config: KeeperConfig, process: subprocess.Popen[bytes], ours: socket.socket) -> None:
+    A process that died (the kernel may choose it when memory is short) is replaced when the next command
+    or patch needs one. What it kept is killed by its minders: it cannot be adopted.
+    """
+
+    def __init__(self, config: KeeperConfig) -> None:
         self._config = config
-        self._process = process
-        self._socket = ours
+        self._process: subprocess.Popen[bytes]
+        self._socket: socket.socket
         self._loop = asyncio.get_running_loop()
         self._idents = itertools.count(1)
         self._running: dict[int, tuple[str, Running]] = {}
         self._allowance = ProcessAllowance(os.getuid())
-        self._alive = True
+        self._alive = False
+        self._closed = False
+        self._starting = asyncio.Lock()
         self._rights = threading.Lock()
         """Over what stands below: claims are extended by the thread that renews them."""
         self._deadlines: dict[str, float] = {}
@@ -91,27 +100,49 @@ class Keeper:
     @classmethod
     async def start(cls, config: KeeperConfig) -> Self:
         """Starts the process and waits until it serves."""
+        keeper = cls(config)
+        await keeper._start()
+        return keeper
+
+    async def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        with theirs:
-            argv = [sys.executable, "-I", "-S", "-c", _BOOT, _PACKAGE_ROOT, str(theirs.fileno())]
-            # An empty environment: what the keeper does not have, no command can find in it.
-            process = subprocess.Popen(  # noqa: ASYNC220  vfork and exec: a millisecond, once
-                argv,
-                pass_fds=(theirs.fileno(),),
-                env={},
-                start_new_session=True,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-            )
-        keeper = cls(config, process, ours)
-        async with asyncio.timeout(_START_S):
-            hello = await keeper._loop.sock_recv(ours, 4096)
-        if not hello:
+        try:
+            with theirs:
+                process = _process(theirs)
+            await self._hello(process, ours)
+        except BaseException:
             ours.close()
+            raise
+        with self._rights:
+            # Nobody has told this one of any claim.
+            self._told.clear()
+            self._process, self._socket, self._alive = process, ours, True
+        self._loop.add_reader(ours, self._read)
+
+    async def _hello(self, process: subprocess.Popen[bytes], ours: socket.socket) -> None:
+        try:
+            async with asyncio.timeout(_START_S):
+                hello = await self._loop.sock_recv(ours, 4096)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        if not hello:
             raise KeeperLost(f"the keeper ended at its start with {process.wait()}")
-        keeper._loop.add_reader(ours, keeper._read)
-        return keeper
+
+    async def _revived(self) -> None:
+        """Makes sure that there is a process; raises `KeeperLost` if there cannot be one."""
+        async with self._starting:
+            if self._alive:
+                return
+            if self._closed:
+                raise KeeperLost("the keeper was closed: the worker leaves")
+            log.error("keeper %d ended with %d: another one is started", self.pid, await self._gone())
+            try:
+                await self._start()
+            except (OSError, TimeoutError) as error:
+                raise KeeperLost(f"the keeper is gone, and no other could be started: {error}") from error
 
     @property
     def alive(self) -> bool:
@@ -168,7 +199,7 @@ class Keeper:
 
     async def _run(self, claim: str, output: OutputSink, launch: Callable[[int, Running], None]) -> Running:
         if not self._alive:
-            raise KeeperLost("the keeper is gone; the worker has to start another before it runs commands")
+            await self._revived()
         ident, running = next(self._idents), Running(output, self._loop)
         self._running[ident] = (claim, running)
         try:
@@ -188,14 +219,20 @@ class Keeper:
 
     async def close(self) -> None:
         """Kills all commands and ends the process."""
+        self._closed = True
         for claim in {claim for claim, _ in self._running.values()}:
             await self.kill(claim)
-        self._lose()
+        async with self._starting:
+            self._lose()
+            await self._gone()
+
+    async def _gone(self) -> int:
+        """The exit code of a process that was told to end, or has ended."""
         try:
-            await asyncio.to_thread(self._process.wait, _CLOSE_S)
+            return await asyncio.to_thread(self._process.wait, _CLOSE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            await asyncio.to_thread(self._process.wait)
+            return await asyncio.to_thread(self._process.wait)
 
     def _launch(self, command: Command, ident: int, running: Running) -> None:
         launcher = choose(self._config.support, command.confinement, self._config.prefer)
@@ -298,6 +335,19 @@ class Keeper:
         self._socket.close()
         for _, running in self._running.values():
             running.lose_keeper()
+
+
+def _process(theirs: socket.socket) -> subprocess.Popen[bytes]:
+    argv = [sys.executable, "-I", "-S", "-c", _BOOT, _PACKAGE_ROOT, str(theirs.fileno())]
+    # An empty environment: what the keeper does not have, no command can find in it.
+    return subprocess.Popen(
+        argv,
+        pass_fds=(theirs.fileno(),),
+        env={},
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
 
 
 def _boottime() -> float:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -32,6 +33,13 @@ def ignore(stream: str, data: bytes) -> None:
 
 def now() -> float:
     return time.clock_gettime(CLOCK_BOOTTIME)
+
+
+async def killed(keeper: Keeper) -> None:
+    """Kills the keeper's process, and returns when that was heard of."""
+    os.kill(keeper.pid, 9)
+    while keeper.alive:
+        await asyncio.sleep(0)
 
 
 @pytest.fixture
@@ -272,7 +280,42 @@ async def test_minders_kill_what_they_mind_when_the_keeper_is_killed(
     assert (finished.exit_code, finished.killed, finished.error) == (137, True, None)
     assert marked(MARK) == []
     assert not keeper.alive
-    with pytest.raises(KeeperLost):
+
+
+@pytest.mark.parametrize("mechanism", ["none"], indirect=True)
+async def test_a_keeper_that_died_is_replaced_by_one_that_knows_who_may_run(
+    keeper: Keeper, command: MakeCommand
+) -> None:
+    await keeper.run(command("true"), ignore)
+    died = keeper.pid
+    await killed(keeper)
+    keeper.extend("other", now() + 60)
+    keeper.extend("past", now() - 1)
+    both = (keeper.run(command("true", claim=claim), ignore) for claim in ("claim", "other"))
+    assert [finished.exit_code for finished in await asyncio.gather(*both)] == [0, 0]
+    assert keeper.alive
+    assert keeper.pid != died
+    assert (await keeper.run(command("true", claim="past"), ignore)).exit_code == -1
+    assert not Path("/proc", str(died)).exists(), "it is not left as a zombie"
+
+
+@pytest.mark.parametrize("mechanism", ["none"], indirect=True)
+async def test_a_keeper_that_cannot_be_replaced_says_so_each_time_and_is_tried_again(
+    keeper: Keeper, command: MakeCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await killed(keeper)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    for _ in range(2):
+        with pytest.raises(KeeperLost, match=r"no other could be started: .*/nowhere/python"):
+            await keeper.run(command("true"), ignore)
+    monkeypatch.undo()
+    assert (await keeper.run(command("true"), ignore)).exit_code == 0
+
+
+@pytest.mark.parametrize("mechanism", ["none"], indirect=True)
+async def test_a_keeper_that_was_closed_starts_no_other(keeper: Keeper, command: MakeCommand) -> None:
+    await keeper.close()
+    with pytest.raises(KeeperLost, match="the worker leaves"):
         await keeper.run(command("true"), ignore)
 
 
