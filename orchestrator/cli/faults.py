@@ -92,7 +92,8 @@ def _failures() -> tuple[type[Exception], ...]:
         UnknownSession,
     )
     from orchestrator.runtime.loading import BrokenLog
+    from orchestrator.runtime.objects import ArchiveUnavailable
     from orchestrator.runtime.segments import BrokenArchive
 
     session = (Corrupt, QueueFull, SessionArchived, SessionHeld, SubmissionConflict, UnknownSession)
-    return (*session, BrokenLog, BrokenArchive)
+    return (*session, BrokenLog, BrokenArchive, ArchiveUnavailable)

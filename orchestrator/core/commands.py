@@ -314,6 +314,13 @@ class TaskRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class FileNotWritten:
+    """The rollout's file was asked for, and could not be brought up to date; `reason` says why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class TimerFired:
     """A timer's time has come; a stale generation is ignored."""
 
@@ -359,6 +366,7 @@ Command = (
     | TellChildren
     | TookOver
     | TaskRefused
+    | FileNotWritten
     | TimerFired
     | MailArrived
     | CommitRefused

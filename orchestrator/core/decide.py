@@ -16,7 +16,7 @@ from orchestrator.core.rules_cancelling import tell_next
 from orchestrator.core.rules_ending import go_on
 from orchestrator.core.rules_mail import mail_arrived
 from orchestrator.core.rules_model import begin_request, item_completed, response_broken, response_completed
-from orchestrator.core.rules_ops import submitted
+from orchestrator.core.rules_ops import file_not_written, submitted
 from orchestrator.core.rules_refused import commit_refused
 from orchestrator.core.rules_stop import refused, stopped, took_over
 from orchestrator.core.rules_timers import timer_fired
@@ -72,6 +72,8 @@ def _apply(draft: Draft, command: c.Command) -> None:
             took_over(draft, command)
         case c.TaskRefused():
             refused(draft, command)
+        case c.FileNotWritten():
+            file_not_written(draft, command)
         case c.TimerFired():
             timer_fired(draft, command)
         case c.MailArrived():

@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.core import entries as e
 from orchestrator.core.birth import session_configured
-from orchestrator.core.commands import Submitted
+from orchestrator.core.commands import FileNotWritten, Submitted
 from orchestrator.core.context import instructions_item
 from orchestrator.core.draft import Draft
 from orchestrator.core.rules_approval import answer
@@ -128,6 +128,15 @@ def _configure(draft: Draft, command: Submitted, op: Mapping[str, Any]) -> None:
         if op.get(name) is not None:
             message = f"this version does not serve {name} yet; the rest was configured"
             draft.add(e.event(command.id, "warning", message=message))
+
+
+def file_not_written(draft: Draft, command: FileNotWritten) -> None:
+    """Whoever asked for the file, or ends the session and may look for it, is told before the answer."""
+    message = (
+        f"the rollout's file is not up to date: {command.reason}. Nothing is lost: the log has it all, "
+        "`dendro export` writes it elsewhere, and the file is written when it can be"
+    )
+    draft.add(e.event(draft.task_id, "warning", message=message))
 
 
 def _get_path(draft: Draft, command: Submitted) -> None:

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from orchestrator.broker.records import StoredEntry
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.runtime.objects import Objects
+from orchestrator.runtime.objects import ArchiveUnavailable, Objects
 from orchestrator.runtime.segments import (
     BrokenArchive,
     Manifest,
@@ -73,6 +73,9 @@ class Archive:
 
     def _read_segment(self, segment: Segment) -> tuple[StoredEntry, ...]:
         packed = self._objects.get(segment.name)
+        if packed is None and not self._objects.names(""):
+            # A share that is not mounted looks like this, and is not damage.
+            raise ArchiveUnavailable(f"the archive holds nothing, not even {segment.name}: is it mounted?")
         if packed is None:
             raise BrokenArchive(f"archive object {segment.name} is missing; restore it from a backup")
         return decode_segment(segment, packed, self._secret)

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.texts import Texts
 from orchestrator.core.blobs import references, resolve
-from orchestrator.core.commands import Assessment, CallFinished
+from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.ids import TreeId
 from orchestrator.core.state import Call, State
 from orchestrator.model.request import Item
+from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import CallSite
 from orchestrator.tools.toolbox import Site, Toolbox
 
@@ -27,13 +29,25 @@ class ToolCalls:
         return self._toolbox.specs(state)
 
     async def assess(self, call: Call, site: CallSite) -> Assessment:
-        return await self._toolbox.assess(await self._whole(call, site.tree), await self._site(site))
+        """Whatever a tool makes of what the model wrote, the model is told of it: its session goes on."""
+        try:
+            return await self._toolbox.assess(await self._whole(call, site.tree), await self._site(site))
+        except BrokerError:
+            raise
+        except Exception as error:
+            log.exception("session %s: call %s could not be assessed", site.session, call.call_id)
+            return Immediate(f"internal error: {type(error).__name__}: {error}")
 
     async def run(self, call: Call, site: CallSite) -> CallFinished:
         return await self._toolbox.run(await self._whole(call, site.tree), await self._site(site))
 
     async def judge(self, call: Call, claim: str) -> str:
-        return await self._toolbox.judge(call, claim)
+        """Where the files cannot be asked, nobody knows."""
+        try:
+            return await self._toolbox.judge(call, claim)
+        except Exception:
+            log.exception("call %s could not be judged by its files", call.call_id)
+            return "in_doubt"
 
     async def _whole(self, call: Call, tree: TreeId) -> Call:
         return replace(

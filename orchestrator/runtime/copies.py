@@ -15,6 +15,8 @@ from orchestrator.runtime.held import Held
 from orchestrator.runtime.journal import Step
 from orchestrator.runtime.loading import Loaded
 from orchestrator.runtime.log import log
+from orchestrator.runtime.objects import ArchiveUnavailable
+from orchestrator.runtime.segments import BrokenArchive
 
 
 class Copies:
@@ -56,14 +58,24 @@ class Copies:
             return False
         return True
 
-    async def export(self) -> None:
-        """Brings the rollout's file to where the log stands."""
+    async def export(self) -> str | None:
+        """Brings the rollout's file to where the log stands; answers why it could not.
+
+        The session goes on without its file: the log has everything, and the next attempt writes the rest.
+        """
         position, claim = self._held.journal.position, self._held.claim
         path = position.state.facts.rollout_path
         if not path or not position.state.native:
             self._unexported.clear()
-            return
+            return None
         key = self._held.config.chain_key
         file = RolloutFile(Path(path), claim.session, claim.tree, key.secret if key else b"")
-        through = await file.bring_up_to(self._held.ports, position, self._unexported)
+        try:
+            through = await file.bring_up_to(self._held.ports, position, self._unexported)
+        except (OSError, BrokenArchive, ArchiveUnavailable) as error:
+            log.warning("session %s: its file was not brought up to date: %s", claim.session, error)
+            # It may be long until it can be; what it lacks is read from the log then.
+            self._unexported.clear()
+            return str(error)
         self._unexported = [entry for entry in self._unexported if entry.seq > through]
+        return None

@@ -87,7 +87,9 @@ class RolloutFile:
     async def bring_up_to(self, ports: Ports, end: LogPlace, fresh: Sequence[StoredEntry] = ()) -> int:
         """Appends what the file lacks of the log; `fresh` saves reading what the caller still has of it.
 
-        Answers the `seq` of the last line: facts behind it are owed to the line after them.
+        Answers the `seq` of the last line: facts behind it are owed to the line after them. Raises
+        `OSError` where the file cannot be written, `BrokenArchive` or `ArchiveUnavailable` where the log
+        cannot be read: a file with a hole would verify as altered.
         """
         part, judged = Part(end, [entry for entry in fresh if entry.seq <= end.seq]), None
         while True:
@@ -95,13 +97,8 @@ class RolloutFile:
             last, whole = self._append(part, judged, ports)
             if whole:
                 return last.seq
-            try:
-                judged = await self._judged(ports, last)
-                part = Part(end, await self._read(ports, last.seq if judged.true else 0, end.seq))
-            except BrokenArchive as error:
-                # A file with a hole would verify as altered; the session itself goes on without one.
-                log.warning("session %s: its file was not brought up to date: %s", self._session, error)
-                return last.seq
+            judged = await self._judged(ports, last)
+            part = Part(end, await self._read(ports, last.seq if judged.true else 0, end.seq))
 
     def _append(self, part: Part, judged: Judged | None, ports: Ports) -> tuple[Line, bool]:
         """The file's last line, and whether it is up to date now: if not, more must be read for it.
@@ -110,7 +107,7 @@ class RolloutFile:
         process has claimed the session again and comes here for it.
         """
         with ports.files(self._path) as file:
-            last = last_line(file)
+            last = self._last_line(file)
             if judged == Judged(last, False):
                 log.warning("session %s: its file held what Redis has lost, and is made anew", self._session)
                 file.truncate(0)
@@ -123,6 +120,14 @@ class RolloutFile:
             file.write(b"".join(export_lines(map(LogLine, lacking), ports.texts.get)))
             shown = next((entry for entry in reversed(lacking) if not LogLine(entry).is_fact), None)
             return Line(shown.seq, shown.chain) if shown else last, True
+
+    def _last_line(self, file: BinaryIO) -> Line:
+        try:
+            return last_line(file)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("session %s: its file is damaged, and is made anew: %s", self._session, error)
+            file.truncate(0)
+            return NOTHING
 
     async def _judged(self, ports: Ports, line: Line) -> Judged:
         if line.seq == 0:

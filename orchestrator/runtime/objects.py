@@ -2,15 +2,16 @@
 
 An object is there whole or not at all, and once `put` has returned it survives a power
 failure: the caller deletes the only other copy next. Knows nothing of logs. Every call
-blocks; `Archive` runs them in threads.
+blocks; `Archive` runs them in threads. Whatever goes wrong with the folder or the store
+itself is `ArchiveUnavailable`: file systems have no error in common.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,10 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 _UNFINISHED = ".part"
+
+
+class ArchiveUnavailable(Exception):
+    """The archive could not be asked, or did not take what it was given: the same may succeed later."""
 
 
 class Objects:
@@ -30,6 +35,10 @@ class Objects:
 
     def put(self, name: str, content: bytes) -> None:
         """Stores an object under its final name only when it is complete."""
+        with self._asked("does not take", name):
+            self._put(name, content)
+
+    def _put(self, name: str, content: bytes) -> None:
         if isinstance(self._fs, LocalFileSystem):
             self._put_file(Path(self._root, name), content)
             return
@@ -60,29 +69,36 @@ class Objects:
 
     def get(self, name: str) -> bytes | None:
         """The object's bytes, or None if there is none."""
-        try:
+        with self._asked("does not give", name), suppress(FileNotFoundError):
             content: bytes = self._fs.cat_file(self._path(name))
-        except FileNotFoundError:
-            return None
-        return content
+            return content
+        return None
 
     def exists(self, name: str) -> bool:
-        found: bool = self._fs.exists(self._path(name))
-        return found
+        with self._asked("does not tell of", name):
+            found: bool = self._fs.exists(self._path(name))
+            return found
 
     def names(self, folder: str) -> list[str]:
         """The names right below a folder, unfinished ones left out."""
-        try:
+        found: list[Any] = []
+        with self._asked("does not list", folder), suppress(FileNotFoundError):
             found = self._fs.ls(self._path(folder), detail=False, refresh=True)
-        except FileNotFoundError:
-            return []
         names = (str(path).rstrip("/").rpartition("/")[2] for path in found)
         return sorted(name for name in names if not name.endswith(_UNFINISHED))
 
     def remove(self, name: str) -> None:
         """Removes an object or a whole folder; one that is not there is removed already."""
-        with suppress(FileNotFoundError):
+        with self._asked("does not remove", name), suppress(FileNotFoundError):
             self._fs.rm(self._path(name), recursive=True)
+
+    @contextmanager
+    def _asked(self, what: str, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            why = str(error) or type(error).__name__
+            raise ArchiveUnavailable(f"the archive {self._root} {what} {name}: {why}") from error
 
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"

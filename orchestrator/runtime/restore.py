@@ -20,6 +20,7 @@ from orchestrator.runtime.archive import Archive
 from orchestrator.runtime.export import blob_hashes
 from orchestrator.runtime.full_log import full_log, head_of
 from orchestrator.runtime.loading import BrokenLog, end_of, folded
+from orchestrator.runtime.objects import ArchiveUnavailable
 from orchestrator.runtime.segments import BrokenArchive
 
 _PAGE = 500
@@ -41,7 +42,8 @@ async def restore_session(storage: Storage, session: SessionId) -> bool:
     """Makes an archived session claimable again; False if it was not archived.
 
     Call it when a submission is answered by `SessionArchived`, then submit again. Any number of
-    callers may do so at once. Raises `UnknownSession`, or `BrokenLog` if the archive cannot be trusted.
+    callers may do so at once. Raises `UnknownSession`, `BrokenLog` if the archive cannot be trusted,
+    or `ArchiveUnavailable`.
     """
     head = await head_of(storage.broker, session)
     if not head.archived:
@@ -49,7 +51,7 @@ async def restore_session(storage: Storage, session: SessionId) -> bool:
     try:
         position = await folded(storage, end_of(head), storage.secret)
         await _restore_blobs(storage, head.tree, session)
-    except (BrokenLog, BrokenArchive):
+    except (BrokenLog, BrokenArchive, ArchiveUnavailable):
         # What retention deletes meanwhile is not damaged, it is gone.
         await head_of(storage.broker, session)
         raise

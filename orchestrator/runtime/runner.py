@@ -29,8 +29,9 @@ from orchestrator.runtime.deltas import Delta
 from orchestrator.runtime.held import Held, RunnerConfig
 from orchestrator.runtime.intake import judged_running
 from orchestrator.runtime.journal import Step, Writer
-from orchestrator.runtime.loading import Cache, load
+from orchestrator.runtime.loading import Cache, Loaded, load
 from orchestrator.runtime.log import log
+from orchestrator.runtime.objects import ArchiveUnavailable
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.side_work import SideWork, call_of
 from orchestrator.runtime.summary import session_meta
@@ -46,6 +47,8 @@ _DECIDED = (OweRequest, AssessCall, CloseCalls, TellChildren)
 """What is owed and runs nowhere: whoever holds the session next decides it as well."""
 QUEUE_FULL_S = 0.2
 """Until a letter to a full queue is tried again."""
+ARCHIVE_S = 2.0
+"""Until an archive that could not be read is tried again."""
 
 
 class Ended(StrEnum):
@@ -79,6 +82,8 @@ class Runner:
         """The state that was last asked what it owes, and the answer."""
         self._rules_for: tuple[tuple[int, int], Rules] | None = None
         """The retries of the provider that was last asked for, and the rules with them."""
+        self._fault_told = False
+        """Whether the log says already, or the next step does, that the rollout's file is not up to date."""
         self._lost = False
         self._fenced = False
         self._cut = False
@@ -106,9 +111,7 @@ class Runner:
 
     async def run(self) -> Ended:
         """Runs the session until it can be given back or is lost."""
-        loaded = await self._writing.insist(
-            lambda: load(self._ports, self._claimed, self._cache, self._writer.secret)
-        )
+        loaded = await self._load()
         if loaded is None:
             return Ended.LOST
         self._journal.position = loaded.position
@@ -128,6 +131,20 @@ class Runner:
             # Else a response's connection may be reading its last bytes, to be used again.
             self._writing.close()
             self._side_work.close()
+
+    async def _load(self) -> Loaded | None:
+        """Waits for the archive, where it is needed: claims that fail for want of it would add up."""
+        while True:
+            try:
+                return await self._writing.insist(
+                    lambda: load(self._ports, self._claimed, self._cache, self._writer.secret)
+                )
+            except ArchiveUnavailable as error:
+                log.warning("session %s: its log cannot be read yet: %s", self.claim.session, error)
+            await self._ports.sleep(ARCHIVE_S)
+            if self._side_work.draining:
+                await self._give_back("yield")
+                return None
 
     async def _begin(self) -> None:
         judgements = await judged_running(self._ports, self._journal.state, self.claim, self._workspace)
@@ -264,8 +281,9 @@ class Runner:
     # ── committing ────────────────────────────────────────────────────────────────────────────
 
     async def _finish(self, step: Step, release: Release) -> Ended | None:
-        if step.export:
-            await self._copies.export()
+        if step.export and (fault := await self._copies.export()) and not self._fault_told:
+            self._decide_again(c.FileNotWritten(fault))
+            return None
         snapshot_due = self._copies.snapshot_due(step.position.seq)
         released = False
         if not step.empty or self._arrivals.moved:
@@ -299,6 +317,7 @@ class Runner:
 
     def _committed(self, step: Step, answer: Committed) -> None:
         self._trial.committed()
+        self._fault_told = self._fault_told and not step.export
         self._warn(answer)
         self._copies.committed(step)
         self._journal.position = step.position
@@ -312,19 +331,29 @@ class Runner:
             self._warned.update((account.kind, account.limit) for account in news)
             self._arrivals.inbox.append((Decision(tree=told), None))
 
-    async def _refused(self, answer: Refused) -> None:
-        """Nothing of the step was written: its parts are decided again."""
-        log.info("session %s: refused: %s %s", self.claim.session, answer.reason, answer.detail)
+    def _decide_again(self, told: c.FileNotWritten) -> None:
+        """The step was not sent: its parts are decided once more, behind what is to be told first."""
+        self._fault_told = True
+        self._undecide()
+        self._arrivals.inbox.extendleft(reversed([(told, None), *self._trial.arrived]))
+
+    def _undecide(self) -> None:
+        """Nothing of the step was written."""
+        self._cut = True
         self._arrivals.rewind()
         for command, _ in self._trial.arrived:
             self._side_work.reopen(command)
+
+    async def _refused(self, answer: Refused) -> None:
+        """The parts of the step are decided again."""
+        log.info("session %s: refused: %s %s", self.claim.session, answer.reason, answer.detail)
+        self._undecide()
         if answer.reason == "queue_full" and self._trial.certain:
             # A letter that has to arrive: its reader is busy, and makes room.
             self._arrivals.inbox.extendleft(reversed(self._trial.arrived))
             await self._ports.sleep(QUEUE_FULL_S)
         else:
             self._trial.refused(answer, self._arrivals.inbox)
-        self._cut = True
 
     def _turned_away(self, answer: Fenced | None) -> Ended:
         if answer is not None:

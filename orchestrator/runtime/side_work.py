@@ -166,6 +166,11 @@ class SideWork:
 
     # ── ending ────────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def draining(self) -> bool:
+        """Whether the worker leaves."""
+        return self._draining
+
     def leaving(self) -> bool:
         """Whether nothing new is to be begun, because the session is to be given back."""
         config = self._held.config

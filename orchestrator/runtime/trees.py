@@ -21,6 +21,7 @@ from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import Call
 from orchestrator.core.tree import ROOT
 from orchestrator.runtime.full_log import read_all
+from orchestrator.runtime.objects import ArchiveUnavailable
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.rollout_path import path_beside
 from orchestrator.runtime.segments import BrokenArchive
@@ -89,7 +90,7 @@ class TreeLookups:
         first = max(0, head.seq - _ENTRIES_READ)
         try:
             entries = await read_all(self._broker, self.ports.archive, head.session, first, head.seq)
-        except BrokenArchive as error:
+        except (BrokenArchive, ArchiveUnavailable) as error:
             # The caller's own session is whole: its model is told, its worker goes on.
             raise LogUnreadable(str(error)) from None
         found = []

@@ -86,12 +86,20 @@ def _fault(mark: WorkspaceMark | None, cwd: str) -> str | None:
             f"there, or create the session in the pool of its own host. If it is the folder and only lost "
             f"its mark, write the id back into that file"
         )
-    if not cwd or not Path(cwd).is_dir():
+    if not _is_folder(cwd):
         return (
             f"the folder {cwd!r} is not on this worker's machine; create it, or name another one "
             "with `override_turn_context`, and send the input again"
         )
     return None
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return bool(path) and Path(path).is_dir()
+    except OSError:
+        # No right to look, a share that went stale, a name too long for any folder.
+        return False
 
 
 def _mark_in(file: str) -> str:

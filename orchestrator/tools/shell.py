@@ -82,8 +82,15 @@ def _joined(outer: str | None, inner: str | None) -> str | None:
 
 def _trusted(cwd: str, task: Task, command: tuple[str, ...]) -> bool:
     """git obeys the configuration of the repository that it is run in: only the session's own is trusted."""
-    inside = Path(cwd).resolve().is_relative_to(Path(task.settings.cwd).resolve())
-    return inside or not any("git" in word for word in command)
+    return not any("git" in word for word in command) or _inside(cwd, task.settings.cwd)
+
+
+def _inside(cwd: str, workspace: str) -> bool:
+    try:
+        return Path(cwd).resolve().is_relative_to(Path(workspace).resolve())
+    except (OSError, RuntimeError, ValueError):
+        # No folder has such a name, or links lead in a circle: it will not be run in.
+        return False
 
 
 def _confinable(state: State, config: ToolConfig) -> bool:

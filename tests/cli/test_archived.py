@@ -37,3 +37,21 @@ async def test_person_goes_on_with_an_archived_session(machine: Machine, redis_s
         assert ran.returncode == 0, ran.stderr
         assert events(ran.stdout)[-1]["last_agent_message"] == "and on"
         assert "live fold  equal at entry" in user.run("replay", session).stdout
+
+
+async def test_person_is_told_that_the_archive_is_away(machine: Machine, redis_server: RedisServer) -> None:
+    with machine.model(says("and on")) as user:
+        shut = user.run("proto", input='{"id":"9","op":{"type":"shutdown"}}\n')
+        session = str(events(shut.stdout)[0]["session_id"])
+        await _archived(user, redis_server, session)
+        mounted = machine.folder.parent / "home" / "archive"
+        away = mounted.rename(mounted.with_name("away"))
+        mounted.mkdir()
+        for command in (("run", "--resume", session, "go on"), ("replay", session)):
+            refused = user.run(*command)
+            assert refused.returncode == 1, command
+            assert "is it mounted?" in refused.stderr
+            assert "internal error" not in refused.stderr
+        mounted.rmdir()
+        away.rename(mounted)
+        assert user.run("run", "--resume", session, "go on").returncode == 0

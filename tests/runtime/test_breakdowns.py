@@ -3,8 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, BinaryIO, cast
 
+import orjson
+import pytest
+
+from orchestrator.core.commands import Immediate
+from orchestrator.core.state import Call, State
 from orchestrator.model.events import TextDelta
+from orchestrator.protocol import ops
+from orchestrator.runtime import runner as runners
+from orchestrator.runtime.calls import ToolCalls
+from orchestrator.runtime.files import locked
+from orchestrator.runtime.objects import ArchiveUnavailable
+from orchestrator.runtime.ports import CallSite
 from orchestrator.runtime.runner import Ended
 from tests.runtime.players import calls, ends, message
 from tests.runtime.stage import Stage
@@ -33,6 +50,123 @@ async def test_a_model_client_that_breaks_down_fails_the_task_and_not_the_sessio
     await stage.say(session)
     assert await stage.run(session) is Ended.PARKED
     assert [fact["outcome"] for fact in await stage.facts(session, "task_ended")] == ["failed", "completed"]
+
+
+class FullDisk:
+    """Files that cannot be written while it is full, and take a part of what they are given."""
+
+    def __init__(self) -> None:
+        self.full = True
+
+    @contextmanager
+    def __call__(self, path: Path) -> Iterator[BinaryIO]:
+        with locked(path) as file:
+            before = file.seek(0, 2)
+            yield file
+            file.flush()
+            if self.full and file.tell() > before:
+                file.truncate(before + (file.tell() - before) // 2)
+                raise OSError(28, "No space left on device", str(path))
+
+
+async def test_a_session_goes_on_without_its_file_and_says_so_to_whoever_asks_for_it(
+    stage: Stage, tmp_path: Path
+) -> None:
+    path, disk = tmp_path / "r.jsonl", FullDisk()
+    stage.ports = replace(stage.ports, files=disk)
+    session = await stage.session(path=path)
+    await stage.say(session)
+    assert await stage.run(session) is Ended.PARKED
+    assert await stage.logged_events(session, "warning") == []
+    await stage.submit(session, ops.GetPath())
+    assert await stage.run(session) is Ended.PARKED
+    await stage.say(session)
+    await stage.submit(session, ops.Shutdown())
+    assert await stage.run(session) is Ended.PARKED
+    told = [msg["type"] for msg in await stage.logged_events(session)]
+    for answer in ("conversation_path", "shutdown_complete"):
+        assert "warning" in told[: told.index(answer)]
+        told = told[told.index(answer) :]
+    warned = await stage.logged_events(session, "warning")
+    assert len(warned) == 2
+    assert "No space left on device" in warned[0]["message"]
+    disk.full = False
+    await stage.submit(session, ops.GetPath())
+    assert await stage.run(session) is Ended.PARKED
+    lines = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+    shown = [line["payload"] for line in lines if line["type"] == "event_msg"]
+    assert shown == await stage.logged_events(session)
+    assert len(await stage.logged_events(session, "warning")) == 2
+
+
+async def test_a_session_waits_for_an_archive_that_is_away_and_keeps_its_claim(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, away = await stage.session(), Gate()
+    await stage.say(session)
+    load, asked = runners.load, 0
+
+    async def mounted_later(*args: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked <= 9:
+            raise ArchiveUnavailable("it is not mounted")
+        return await load(*args)
+
+    async def slept(seconds: float) -> None:
+        await away.wait()
+
+    monkeypatch.setattr(runners, "load", mounted_later)
+    stage.ports = replace(stage.ports, sleep=slept)
+    running = asyncio.create_task(stage.run(session))
+    await away.reached.wait()
+    head = await stage.client.head(session)
+    assert head is not None
+    assert head.holder == "w1"
+    away.open()
+    assert await running is Ended.PARKED
+    assert asked == 10
+    assert await stage.logged_events(session, "task_complete")
+
+
+async def test_a_worker_that_leaves_gives_back_what_it_cannot_read(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, away = await stage.session(), Gate()
+    await stage.say(session)
+
+    async def never(*_: Any) -> Any:
+        raise ArchiveUnavailable("it is not mounted")
+
+    async def slept(seconds: float) -> None:
+        await away.wait()
+
+    monkeypatch.setattr(runners, "load", never)
+    stage.ports = replace(stage.ports, sleep=slept)
+    runner = stage.runner(await stage.claimed(session))
+    running = asyncio.create_task(runner.run())
+    await away.reached.wait()
+    runner.drain()
+    away.open()
+    assert await running is Ended.LOST
+    monkeypatch.undo()
+    assert await stage.run(session) is Ended.PARKED, "nobody has to wait for a lease"
+
+
+async def test_whatever_a_tool_makes_of_a_call_the_model_is_told_and_the_session_goes_on() -> None:
+    class Broken:
+        async def assess(self, *_: object) -> None:
+            raise RecursionError("too deep")
+
+        async def judge(self, *_: object) -> None:
+            raise PermissionError(13, "denied")
+
+    call = Call("c1", "shell", {"type": "function_call", "name": "shell", "arguments": "{}", "call_id": "c1"})
+    tools = ToolCalls(cast(Any, Broken()), cast(Any, None))
+    site = cast(Any, SimpleNamespace(**dict.fromkeys(CallSite.__slots__)))
+    site.state = State()
+    assert await tools.assess(call, site) == Immediate("internal error: RecursionError: too deep")
+    assert await tools.judge(call, "claim") == "in_doubt"
 
 
 async def test_a_damaged_session_does_not_hide_those_behind_it(stage: Stage) -> None:

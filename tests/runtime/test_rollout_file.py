@@ -171,3 +171,15 @@ async def test_a_late_writer_leaves_what_the_next_holder_has_written(tmp_path: P
     await log.exported(path, 5)
     assert await log.exported(path, 2, fresh_from=1) == 5
     assert _seqs(path) == [1, 2, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "damage", [b"\0\0\0\n", b"[1]\n", b'{"seq": 3}\n', b'{"seq": 3, "chain": "no hex"}\n']
+)
+async def test_a_file_whose_last_line_cannot_be_read_is_made_anew(tmp_path: Path, damage: bytes) -> None:
+    log, path = Log("eeffe"), tmp_path / "r.jsonl"
+    await log.exported(path, 3)
+    with path.open("ab") as file:
+        file.write(damage)
+    assert await log.exported(path, 5, fresh_from=4) == 5
+    assert _seqs(path) == [1, 2, 5]

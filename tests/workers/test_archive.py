@@ -15,7 +15,7 @@ from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.runtime import archive as archives
 from orchestrator.runtime.archive import Archive, stretches
-from orchestrator.runtime.objects import Objects
+from orchestrator.runtime.objects import ArchiveUnavailable, Objects
 from orchestrator.runtime.segments import BrokenArchive, Manifest, Segment
 
 TREE, SESSION = TreeId("tree"), SessionId("session")
@@ -177,11 +177,47 @@ def test_object_that_cannot_be_synced_is_not_stored(tmp_path: Path, monkeypatch:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("orchestrator.runtime.objects.os.fsync", full_disk)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(ArchiveUnavailable, match=r"does not take folder/name: .*No space"):
         objects.put("folder/name", b"second")
     assert objects.get("folder/name") == b"first"
     assert objects.names("folder") == ["name"]
     assert len(list((tmp_path / "folder").iterdir())) == 1
+
+
+async def test_an_archive_that_is_not_mounted_is_away_and_not_damaged(
+    archive: Archive, tmp_path: Path
+) -> None:
+    manifest = await _written(archive, chained([b"{}"] * 3))
+    mounted, away = tmp_path / "tree", tmp_path.with_name("away")
+    mounted.rename(away)
+    with pytest.raises(ArchiveUnavailable, match=r"holds nothing.*is it mounted"):
+        await _read(archive, manifest)
+    away.rename(mounted)
+    assert len(await _read(archive, manifest)) == 3
+
+
+@pytest.mark.parametrize(
+    "error", [PermissionError(13, "denied"), TimeoutError(), KeyError("store"), EOFError()]
+)
+def test_whatever_a_store_raises_says_that_the_archive_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    objects = Objects(tmp_path.as_uri())
+    objects.put("folder/name", b"first")
+
+    def broken(*_: object, **__: object) -> None:
+        raise error
+
+    for method in ("cat_file", "exists", "ls", "rm"):
+        monkeypatch.setattr(objects._fs, method, broken)
+    for ask in (
+        lambda: objects.get("folder/name"),
+        lambda: objects.exists("folder/name"),
+        lambda: objects.names("folder"),
+        lambda: objects.remove("folder"),
+    ):
+        with pytest.raises(ArchiveUnavailable, match="folder"):
+            ask()
 
 
 async def test_stretches_are_cut_by_entries_and_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

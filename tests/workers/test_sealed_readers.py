@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +17,7 @@ from orchestrator.runtime.export import RolloutFile
 from orchestrator.runtime.loading import BrokenLog, Cache, load
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.restore import Storage
+from orchestrator.runtime.segments import BrokenArchive
 from orchestrator.runtime.trees import TreeLookups
 from orchestrator.tools.subagents.port import LogUnreadable
 from tests.workers.actors import Author, some_entries
@@ -80,14 +80,13 @@ async def test_snapshot_of_a_forgotten_branch_does_not_stop_a_session(
 
 
 async def test_file_of_a_sealed_session_is_written_in_full_or_not_at_all(
-    author: Author, storage: Storage, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    author: Author, storage: Storage, tmp_path: Path
 ) -> None:
     path = tmp_path / "sessions" / "rollout.jsonl"
     file = RolloutFile(path, author.session, TreeId(author.session))
-    with caplog.at_level(logging.WARNING, "dendro.runtime"):
-        assert await file.bring_up_to(_ports(storage, archived=False), author.position) == 0
+    with pytest.raises(BrokenArchive, match="given no archive"):
+        await file.bring_up_to(_ports(storage, archived=False), author.position)
     assert path.read_bytes() == b""
-    assert "not brought up to date" in caplog.text
     assert await file.bring_up_to(_ports(storage, archived=True), author.position) == 60
     assert [orjson.loads(line)["seq"] for line in path.read_bytes().splitlines()] == list(range(1, 61))
 

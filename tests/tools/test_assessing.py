@@ -1,0 +1,71 @@
+"""Whatever a model asks for is assessed: it is told what is wrong with it, and no worker falls over it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import orjson
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.core.commands import ApplyPatch, Exec, Immediate
+from orchestrator.core.settings import TurnSettings
+from orchestrator.core.state import Call, State, Task
+from orchestrator.sandbox.probe import SandboxSupport
+from orchestrator.tools.toolbox import Site, Toolbox, ToolConfig
+
+TOOLBOX = Toolbox(ToolConfig(SandboxSupport(None, 0, ()), {}), cast(Any, None))
+AWKWARD = st.sampled_from(
+    ["", ".", "..", "/", "loop", "loop/x", "fifo", "\0", "a\0b", "~", "x" * 5_000, "é\n"]
+)
+TEXTS = st.one_of(AWKWARD, st.text(max_size=8))
+WORDS = st.lists(st.one_of(st.sampled_from(["git", "status", "bash", "-lc", "cat", "apply_patch"]), TEXTS))
+HUNKS = st.sampled_from(["*** Add File: {}\n+x", "*** Update File: {}\n@@\n-x\n+y", "*** Delete File: {}"])
+PATCHES = st.builds(lambda hunk, path: f"*** Begin Patch\n{hunk.format(path)}\n*** End Patch", HUNKS, TEXTS)
+ARGUMENTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "command": st.one_of(WORDS, PATCHES.map(lambda patch: ["apply_patch", patch])),
+        "workdir": TEXTS,
+        "path": TEXTS,
+        "input": PATCHES,
+        "timeout_ms": st.one_of(st.integers(), st.floats(allow_nan=False), TEXTS),
+        "plan": st.lists(st.fixed_dictionaries({"step": TEXTS, "status": TEXTS})),
+    },
+)
+NAMES = st.sampled_from(["shell", "container.exec", "apply_patch", "view_image", "update_plan", "nonsense"])
+
+
+def site(folder: Path) -> Site:
+    given = TurnSettings(str(folder), "never", {"mode": "danger-full-access"}, "gpt-5")
+    return Site("c", State(task=Task("u1", "user", given)), lambda _: None)
+
+
+def asked(name: str, arguments: dict[str, Any]) -> Call:
+    text = orjson.dumps({k: v for k, v in arguments.items() if not _too_long(v)}).decode()
+    return Call("c1", name, {"type": "function_call", "name": name, "arguments": text, "call_id": "c1"})
+
+
+def _too_long(value: Any) -> bool:
+    """JSON's integers end here for whoever reads them."""
+    return isinstance(value, int) and value.bit_length() > 63
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(NAMES, ARGUMENTS)
+async def test_any_arguments_are_assessed(tmp_path: Path, name: str, arguments: dict[str, Any]) -> None:
+    loop = tmp_path / "loop"
+    if not loop.is_symlink():
+        loop.symlink_to("loop")
+    found = await TOOLBOX.assess(asked(name, arguments), site(tmp_path))
+    assert isinstance(found, Exec | ApplyPatch | Immediate)
+    # What was assessed is written to the log before anything else.
+    assert orjson.dumps(found, default=vars)
+
+
+async def test_a_folder_that_no_name_can_have_is_not_trusted(tmp_path: Path) -> None:
+    call = asked("shell", {"command": ["git", "status"], "workdir": "a\0b"})
+    found = await TOOLBOX.assess(call, site(tmp_path))
+    assert isinstance(found, Exec)
+    assert not found.safe
