@@ -7,6 +7,8 @@ from typing import Any
 from orchestrator.runtime import export
 from orchestrator.runtime.copies import Copies
 from orchestrator.runtime.export import Part
+from orchestrator.runtime.loading import load
+from orchestrator.runtime.runner import Runner
 from sim.planting import Mutant, swapped
 
 
@@ -15,6 +17,30 @@ def _at_rest_only_in_the_log(real: Any) -> Any:
         return None
 
     return nothing
+
+
+def _insistent(real: Any) -> Any:
+    async def raising(self: Copies) -> str | None:
+        if (fault := await real(self)) is not None:
+            raise OSError(fault)
+        return None
+
+    return raising
+
+
+def _silent(real: Any) -> Any:
+    async def quiet(self: Copies) -> str | None:
+        await real(self)
+        return None
+
+    return quiet
+
+
+def _impatient(real: Any) -> Any:
+    async def at_once(self: Runner) -> Any:
+        return await load(self._ports, self._claimed, self._cache, self._writer.secret)
+
+    return at_once
 
 
 class _Uncut:
@@ -51,5 +77,23 @@ DEFECTS = (
         "a session that comes to rest does not bring its file up to date",
         swapped(Copies, "export", _at_rest_only_in_the_log),
         "files",
+    ),
+    Mutant(
+        "full disk ends the runner",
+        "what a file cannot take fails whoever holds its session",
+        swapped(Copies, "export", _insistent),
+        "outages",
+    ),
+    Mutant(
+        "file is said to be there",
+        "who asks for the file is not told that it could not be written",
+        swapped(Copies, "export", _silent),
+        "outages",
+    ),
+    Mutant(
+        "archive is not waited for",
+        "a claim whose log cannot be read yet fails",
+        swapped(Runner, "_load", _impatient),
+        "outages",
     ),
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from orchestrator.core.entries import DENDRO
+from orchestrator.core.entries import DENDRO, EVENT_MSG, Entry
 from sim.files import SimFiles
 
 if TYPE_CHECKING:
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 OWN = frozenset({"seq", "epoch", "salt", "chain", "omitted"})
 """What a line has beside what its entry says."""
+ASKED = frozenset({"conversation_path", "shutdown_complete"})
+"""Events before which the file is brought up to date, or a warning says why not."""
 
 
 class Exported:
@@ -24,12 +26,25 @@ class Exported:
         self._watch = watch
         self._files = files
         files.wrote = self._wrote
+        watch.grew = self._grew
 
     def _wrote(self, path: Path) -> None:
         """A file holds the log's first lines, each once and whole, after every write."""
         session = path.stem[-36:]
         if self._watch.went_back_s < 0 and session in self._watch.sessions:
             self._begins(session, self._watch.sessions[session], self._files.content[path])
+
+    def _grew(self, session: str, seen: Seen, before: int) -> None:
+        """Who is told where the file is, or that the session is over, finds in it all that went before."""
+        path = Path(seen.state.facts.rollout_path)
+        if not (path.name and seen.state.native) or self._watch.went_back_s >= 0 or path in self._files.torn:
+            return
+        events = [entry for entry in seen.entries[before:] if entry.type == EVENT_MSG]
+        asked = next((event for event in events if event.payload["type"] in ASKED), None)
+        if asked is None or any(_warns(e) and (e in events or e.id == asked.id) for e in seen.entries):
+            return
+        if self._begins(session, seen, self._files.content.get(path, b"")) < len(_lines(seen, before)):
+            self._watch.broken("exported", f"{session}: {asked.payload['type']} without its file")
 
     def _begins(self, session: str, seen: Seen, content: bytes) -> int:
         """How many lines of the log the file has; breaks the rule if it has any other."""
@@ -61,9 +76,13 @@ class Exported:
                     self._watch.broken("exported", f"{session} is at rest, and its file lacks the log's end")
 
 
-def _lines(seen: Seen) -> list[tuple[tuple[int, str], Any]]:
-    """The places and contents of all lines that the log has."""
-    entries = ((number, fields, orjson.loads(fields[b"p"])) for number, fields in seen.stored)
+def _warns(entry: Entry) -> bool:
+    return entry.type == EVENT_MSG and bool(entry.payload["type"] == "warning")
+
+
+def _lines(seen: Seen, through: int | None = None) -> list[tuple[tuple[int, str], Any]]:
+    """The places and contents of all lines that the log has, or its first entries."""
+    entries = ((number, fields, orjson.loads(fields[b"p"])) for number, fields in seen.stored[:through])
     return [
         ((int(number.partition(b"-")[0]), fields[b"h"].hex()), value)
         for number, fields, value in entries

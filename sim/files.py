@@ -1,4 +1,4 @@
-"""Rollouts' files, in memory: what a machine wrote last may be torn when it dies.
+"""Rollouts' files, in memory: what a machine wrote last may be torn when it dies, or when its disk is full.
 
 A process is killed in the middle of a write, or its host loses what the disk had not been given yet: of the
 bytes that were appended last some are there. What somebody else has written behind them was read first, so
@@ -7,6 +7,7 @@ it stays. Knows bytes and machines.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,6 +48,10 @@ class SimFiles:
         self._rng = rng
         self.content: dict[Path, bytes] = {}
         self._last: dict[Path, Written] = {}
+        self.torn: set[Path] = set()
+        """Files of which a machine's end has taken a part, until they are written again."""
+        self.full: set[str] = set()
+        """Machines whose disks are full."""
         self.wrote: Callable[[Path], None] = lambda path: None
         """Told when a file has changed."""
 
@@ -59,9 +64,13 @@ class SimFiles:
             file = _Appended(before)
             yield file
             after = file.getvalue()
+            if machine in self.full and len(after) > len(before):
+                self.content[path] = after[: self._rng.randint(len(before), len(after) - 1)]
+                raise OSError(errno.ENOSPC, "No space left on device", str(path))
             if after != before:
                 kept = len(before) if after.startswith(before) else 0
                 self.content[path] = after
+                self.torn.discard(path)
                 self._last[path] = Written(machine, self._now_s(), kept)
                 self.wrote(path)
 
@@ -76,4 +85,5 @@ class SimFiles:
                 and self._rng.random() < 0.5
             ):
                 content = self.content[path]
+                self.torn.add(path)
                 self.content[path] = content[: self._rng.randint(last.before, len(content))]

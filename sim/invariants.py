@@ -93,8 +93,9 @@ SENTENCES = {
     ),
     "cancelled": "When an agent is reported canceled, no command of it runs any more.",
     "exported": (
-        "The file of a rollout holds the log's first lines, each once, whenever somebody has written it; and "
-        "of what came to rest when all faults were over, every line."
+        "The file of a rollout holds the log's first lines, each once, whenever somebody has written it; "
+        "before `conversation_path` and `shutdown_complete` all that went before, or a `warning` says why; "
+        "and of what came to rest when all faults were over, every line."
     ),
     "reaped": (
         "A cancel that was begun comes to its end where the agents' workers are gone for good, as long as "

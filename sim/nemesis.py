@@ -128,9 +128,27 @@ class Nemesis:
     def man(self, pool: str) -> None:
         """The pool is served again, and what waited for that is late from now on."""
         self.deserted = False
-        self.site.watch.peace_s = self.site.loop.time()
+        self._peace_is_later()
         self.start_worker((pool,))
         self._replace()
+
+    async def hides(self, session: str, lasts_s: float) -> None:
+        """What is left of a session is its log, in an archive that nobody reaches for a while."""
+        self.site.trace.note("nemesis", "hides", session)
+        self._double.run("DEL", self.site.watch.keys.snapshot(session))
+        self.site.objects.away = True
+        for machine in self.living:
+            machine.kill()
+        self._replace()
+        self._peace_is_later()
+        await asyncio.sleep(lasts_s)
+        self._archive_back()
+        self._peace_is_later()
+
+    def _peace_is_later(self) -> None:
+        """Faults were over already, and are now."""
+        if self.site.watch.peace_s:
+            self.site.watch.peace_s = self.site.loop.time()
 
     def keep_up(self, rules: UpkeepRules) -> None:
         """Upkeep runs from here on, and its processes go through what workers go through."""
@@ -169,6 +187,8 @@ class Nemesis:
         network = self.site.network
         network.weather.clear()
         self.site.mind.moods.clear()
+        self.site.files.full.clear()
+        self.site.objects.away = False
         self._doomed = None
         self._clear_ambush()
         self.site.watch.peace_s = self.site.loop.time()
@@ -349,6 +369,31 @@ class Nemesis:
         """The server of upkeep's queue has lost its data."""
         if self._queue is not None:
             self._queue.lose()
+
+    async def _full_disk(self) -> None:
+        """A machine's disk takes nothing more for a while; a part of what it is given may be there."""
+        if victim := self._victim():
+            self.site.files.full.add(victim.name)
+            again = self.site.files.full.discard
+            self.site.loop.on(self.lane, again, victim.name, after=self._rng.uniform(1.0, 20.0))
+
+    async def _archive_away(self) -> None:
+        """Nobody reaches the archive for a while."""
+        self.site.objects.away = True
+        self.site.loop.on(self.lane, self._archive_back, after=self._rng.uniform(1.0, 40.0))
+
+    def _archive_back(self) -> None:
+        self.site.objects.away = False
+
+    async def _lost_snapshot(self) -> None:
+        """Somebody has deleted a session's snapshot: what it was made of is the log, wherever that is."""
+        if sessions := sorted(self.site.watch.sessions):
+            self._double.run("DEL", self.site.watch.keys.snapshot(self._rng.choice(sessions)))
+
+    async def _kill_keeper(self) -> None:
+        """A worker's keeper dies with all that it kept; the next command has another."""
+        if self.living:
+            self._rng.choice(self.living).keeper.kill_now()
 
     async def _night(self) -> None:
         """Every machine sleeps for hours, Redis's too. Nobody may hold anything then."""

@@ -1,15 +1,27 @@
 """The archive's objects, in memory: they survive every process, and do not go back with Redis.
 
 An object is there whole or not at all, as the product's own store has it. Who puts an older copy of
-Redis's data back puts back what was removed since, too. Knows names and bytes.
+Redis's data back puts back what was removed since, too. It may be away for a while. Knows names and bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
-from orchestrator.runtime.objects import Objects
+from orchestrator.runtime.objects import ArchiveUnavailable, Objects
+
+
+class _Door:
+    """The way to them, which may be barred."""
+
+    def __init__(self, objects: SimObjects) -> None:
+        self._objects = objects
+
+    def __getattr__(self, name: str) -> Any:
+        if self._objects.away:
+            raise ArchiveUnavailable("the archive is away")
+        return getattr(self._objects, name)
 
 
 class SimObjects:
@@ -19,10 +31,12 @@ class SimObjects:
         self._now_s = now_s
         self._content: dict[str, bytes] = {}
         self._removed: list[tuple[float, str, bytes]] = []
+        self.away = False
+        """Whether nobody reaches it."""
 
     def opened(self) -> Objects:
         """As the product's archive stands on it."""
-        return cast(Objects, self)
+        return cast(Objects, _Door(self))
 
     def put(self, name: str, content: bytes) -> None:
         self._content[name] = content
@@ -34,8 +48,9 @@ class SimObjects:
         return name in self._content
 
     def names(self, folder: str) -> list[str]:
-        """The names right below a folder."""
-        below = (name.removeprefix(f"{folder}/") for name in self._content if name.startswith(f"{folder}/"))
+        """The names right below a folder; the empty one holds all."""
+        above = f"{folder}/" if folder else ""
+        below = (name.removeprefix(above) for name in self._content if name.startswith(above))
         return sorted({name.partition("/")[0] for name in below})
 
     def remove(self, name: str) -> None:

@@ -31,6 +31,7 @@ from orchestrator.gateways.client import Client, ClientPorts, Event
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
+from orchestrator.runtime.objects import ArchiveUnavailable
 from orchestrator.runtime.restore import restore_session
 from orchestrator.runtime.rollout_path import rollout_path
 from sim.double import EPOCH_S
@@ -119,8 +120,8 @@ class Person:
         self._site.trace.note(self.name, "submits", session[-4:], chosen, op.type)
         try:
             await self._client.submit(SessionId(session), Submission(SubmissionId(chosen), op))
-        except (SubmissionConflict, QueueFull, UnknownSession, SessionArchived) as error:
-            # The last is said when it was archived again, each time before the submission arrived.
+        except (SubmissionConflict, QueueFull, UnknownSession, SessionArchived, ArchiveUnavailable) as error:
+            # Archived: each time that it was brought back, it went there again before the submission arrived.
             self._site.trace.note(self.name, "refused", chosen, type(error).__name__)
             return chosen
         now = self._site.loop.time()

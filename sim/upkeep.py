@@ -20,6 +20,7 @@ import orjson
 
 from orchestrator.broker.errors import BrokerError, Unavailable
 from orchestrator.runtime.loading import BrokenLog
+from orchestrator.runtime.objects import ArchiveUnavailable
 from orchestrator.runtime.segments import BrokenArchive
 from orchestrator.runtime.worker import Worker
 from sim.double import EPOCH_S
@@ -229,7 +230,7 @@ class UpkeepProcess(Process):
         except asyncio.CancelledError:
             self._queue.given_back(job)
             raise
-        except (Unavailable, TimeoutError) as error:
+        except (Unavailable, ArchiveUnavailable, TimeoutError) as error:
             self.site.trace.note(self.name, "failed", job.name, error)
         except (BrokerError, BrokenLog, BrokenArchive) as error:
             self.site.trace.note(self.name, "failed", job.name, error)

@@ -7,7 +7,7 @@ need; it decides nothing for the product.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,6 +78,8 @@ class Watch:
     ) -> None:
         self._loop = loop
         self._double = double
+        self.grew: Callable[[str, Seen, int], None] = lambda session, seen, before: None
+        """Told of new entries, with the number of the last one before them."""
         self.keys = keys
         self._ledger = ledger
         self.sessions: dict[str, Seen] = {}
@@ -179,9 +181,10 @@ class Watch:
         epoch = int(data.get(b"epoch", b"0"))
         if epoch < seen.epoch:
             self.broken("epochs", f"session {session} went from epoch {seen.epoch} back to {epoch}")
-        if int(data[b"seq"]) != seen.seq:
+        if int(data[b"seq"]) != (before := seen.seq):
             for entry_id, fields in self.moving.log_after(session, seen.seq):
                 self._entry(session, seen, entry_id, fields, epoch)
+            self.grew(session, seen, before)
         seen.epoch = epoch
         if int(data[b"seq"]) != seen.seq:
             self.broken("gapless", f"{session}: the log ends at {seen.seq}, the hash says {data[b'seq']!r}")

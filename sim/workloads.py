@@ -72,6 +72,8 @@ class Stage:
 PROVIDER = "openai"
 FAR = "far"
 """A pool with workers of its own."""
+LOOKS_AT_S = 10.0
+"""Upkeep looks for what is to be moved some seconds before that, each minute."""
 DELETES_AT_S = 1_060.0
 """Seventeen minutes and forty seconds past the hour at which a simulation begins."""
 REAPED_WITHIN_S = 420.0
@@ -329,6 +331,35 @@ async def _speaks_again(stage: Stage, person: Person, session: str) -> None:
     await person.works(session, 1)
 
 
+async def outages(stage: Stage) -> None:
+    """Sessions with files, sealed and archived, where disks are full, archives away, and copies lost."""
+    rng, plays = stage.rng, []
+    stage.nemesis.weights |= {"full_disk": 15, "archive_away": 15, "lost_snapshot": 8, "kill_keeper": 5}
+    stage.nemesis.keep_up(UpkeepRules(processes=1, seal_after=5, archive_after_s=rng.choice((0.0, 20.0))))
+    for _ in range(rng.choice((1, 2))):
+        person = stage.person()
+        person.habits |= {"path": 6, "compact": 2}
+        facts: dict[str, Any] = {"kept": True, "on_user_input": rng.choice(("replace", "steer"))}
+        if rng.random() < 0.4:
+            facts |= {"agents": True, "tree_rules": TreeRules(slots=3, spawned=4, depth=2, await_floor_s=1.0)}
+        session = await _born(stage, person, "never", **facts)
+        plays.append(person.does(_speaks_up(stage, person, session), "speaks up"))
+    await asyncio.wait(plays)
+
+
+async def _speaks_up(stage: Stage, person: Person, session: str) -> None:
+    """Says something to a session that cannot be read just then, too."""
+    await _visits(stage, person, session)
+    if stage.rng.random() < 0.5:
+        # By then upkeep has moved what it may.
+        await asyncio.sleep((LOOKS_AT_S - stage.site.loop.time()) % 60.0)
+        hiding = stage.nemesis.hides(session, stage.rng.uniform(1.0, 20.0))
+        stage.site.loop.start(stage.nemesis.lane, hiding, "hides")
+        await person.works(session, 1)
+    await stage.nemesis.calm.wait()
+    await person.works(session, 1)
+
+
 async def latecomers(stage: Stage) -> None:
     """A session whose followers come while it is at work, leave, and come back to where they were."""
     rng, person = stage.rng, stage.person()
@@ -397,15 +428,21 @@ PLAYS = (
     waits,
     limits,
 )
-LATER = (archives, abandoned, files, latecomers)
+LATER = (((archives, abandoned, files, latecomers), 0.15), ((outages,), 0.05))
+"""Each line takes this share of the seeds over: all others keep their story."""
 FEW_EVENTS = {"eq_keep": 40, "eq_ttl_s": 90.0}
-WORKLOADS = {play.__name__: Workload(play.__name__, play) for play in (*PLAYS, *LATER)}
+WORKLOADS = {
+    play.__name__: Workload(play.__name__, play)
+    for play in (*PLAYS, *(play for plays, _ in LATER for play in plays))
+}
 WORKLOADS |= {play.__name__: Workload(play.__name__, play, FEW_EVENTS) for play in (archives, latecomers)}
-LATER_SHARE = 0.15
 
 
 def chosen(seed: int, master: Random) -> str:
-    """A seed's workload. Those that came later take some seeds over; all others keep their story."""
+    """A seed's workload."""
     play = master.choice(PLAYS)
-    later = Random(f"dendro:{seed}:more")
-    return (later.choice(LATER) if later.random() < LATER_SHARE else play).__name__
+    for line, (plays, share) in enumerate(LATER):
+        later = Random(f"dendro:{seed}:more{line or ''}")
+        if later.random() < share:
+            play = later.choice(plays)
+    return play.__name__

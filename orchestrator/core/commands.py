@@ -318,6 +318,8 @@ class FileNotWritten:
     """The rollout's file was asked for, and could not be brought up to date; `reason` says why."""
 
     reason: str
+    by: str
+    """The submission that asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,7 @@ def file_not_written(draft: Draft, command: FileNotWritten) -> None:
         f"the rollout's file is not up to date: {command.reason}. Nothing is lost: the log has it all, "
         "`dendro export` writes it elsewhere, and the file is written when it can be"
     )
-    draft.add(e.event(draft.task_id, "warning", message=message))
+    draft.add(e.event(command.by, "warning", message=message))
 
 
 def _get_path(draft: Draft, command: Submitted) -> None:

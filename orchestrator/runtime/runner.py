@@ -282,7 +282,7 @@ class Runner:
 
     async def _finish(self, step: Step, release: Release) -> Ended | None:
         if step.export and (fault := await self._copies.export()) and not self._fault_told:
-            self._decide_again(c.FileNotWritten(fault))
+            self._decide_again(c.FileNotWritten(fault, self._trial.asks_for_file(step.base.state)))
             return None
         snapshot_due = self._copies.snapshot_due(step.position.seq)
         released = False

@@ -14,6 +14,8 @@ from typing import Any
 from orchestrator.broker.records import Refused
 from orchestrator.core import commands as c
 from orchestrator.core.draft import Decision
+from orchestrator.core.state import State
+from orchestrator.protocol.ops import GetPath, Shutdown
 from orchestrator.runtime.deltas import Delta
 
 Arrival = tuple[c.Command | Decision | Delta, str | None]
@@ -46,6 +48,12 @@ class Trial:
     def certain(self) -> bool:
         """Whether nothing else can be decided in the place of these commands, whatever the tree says."""
         return all(isinstance(command, c.CloseCalls | c.TellChildren) for command in self.made)
+
+    def asks_for_file(self, before: State) -> str:
+        """The first submission because of which the rollout's file is to be brought up to date."""
+        ops = (command for command, _ in self.arrived if isinstance(command, c.Submitted))
+        asked = (command.id for command in ops if isinstance(command.op, GetPath | Shutdown))
+        return next(asked, before.closing)
 
     def committed(self) -> None:
         self.singly = max(0, self.singly - 1)

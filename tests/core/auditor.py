@@ -50,7 +50,9 @@ class Audit:
         if kind in ENDS:
             assert self.task is not None, f"{kind} where no task holds the session"
             self.ends += 1
-        if kind not in OF_A_SUBMISSION:
+        if kind == "warning":
+            assert entry.id, "a warning belongs to a task, or to the submission that it is about"
+        elif kind not in OF_A_SUBMISSION:
             assert entry.id == self.task, f"{kind} of {entry.id} while {self.task} holds the session"
 
     def _fact(self, fact: Mapping[str, Any]) -> None:

@@ -78,8 +78,13 @@ async def test_a_session_goes_on_without_its_file_and_says_so_to_whoever_asks_fo
     await stage.say(session)
     assert await stage.run(session) is Ended.PARKED
     assert await stage.logged_events(session, "warning") == []
-    await stage.submit(session, ops.GetPath())
+    asked = await stage.submit(session, ops.GetPath())
     assert await stage.run(session) is Ended.PARKED
+    seen = await stage.until(session, "conversation_path")
+    assert [(event.type, event.id) for event in seen[-2:]] == [
+        ("warning", asked),
+        ("conversation_path", asked),
+    ]
     await stage.say(session)
     await stage.submit(session, ops.Shutdown())
     assert await stage.run(session) is Ended.PARKED
