@@ -59,10 +59,10 @@ class UnknownSession(BrokerError):
 
 
 class SessionArchived(BrokerError):
-    """The session was archived; restore it before submitting to it."""
+    """The session was archived; restore it before submitting to it. `why` says why it could not be."""
 
-    def __init__(self, session: str) -> None:
-        super().__init__(f"session {session} is archived; restore it first")
+    def __init__(self, session: str, why: str = "") -> None:
+        super().__init__(f"session {session} is archived; {why or 'restore it first'}")
         self.session = session
 
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol, assert_never
 from orchestrator.broker.follow import EqCursor
 from orchestrator.cli.asking import ANSWERS, answer_op, put_question, read_answer
 from orchestrator.cli.companion import Companion
-from orchestrator.cli.faults import ExitCode, Fault
+from orchestrator.cli.faults import ExitCode, Fault, set_aside
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client, Event
 from orchestrator.gateways.requests import OpenRequests
@@ -211,6 +211,8 @@ class Conversation:
         mine = self.task_id in (None, event.id)
         if event.type == "error" and mine:
             self._failed = True
+        elif event.type == "error" and not event.id:
+            await self._fail_if_set_aside()
         return self._over(event) if mine else None
 
     def _over(self, event: Event) -> ExitCode | None:
@@ -219,6 +221,11 @@ class Conversation:
         if event.type == "turn_aborted":
             return ExitCode.INTERRUPTED if event.msg["reason"] == "interrupted" else ExitCode.FAILED
         return None
+
+    async def _fail_if_set_aside(self) -> None:
+        head = await self.seat.client.head(self.seat.session)
+        if head is not None and head.quarantined:
+            raise set_aside(self.seat.session)
 
     async def _tell_holder(self) -> None:
         head = await self.seat.client.head(self.seat.session)

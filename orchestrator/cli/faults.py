@@ -32,6 +32,14 @@ class Fault(Exception):
         self.code = code
 
 
+def set_aside(session: str) -> Fault:
+    """What anybody who waits for a quarantined session is told."""
+    return Fault(
+        f"session {session} was set aside, because five workers in a row could not go on with it; "
+        f"see the workers' logs, then let it run again: dendro revoke {session}"
+    )
+
+
 def report(error: Exception) -> int:
     """Tells a person what went wrong; answers the exit code."""
     from orchestrator.settings import SettingsSources

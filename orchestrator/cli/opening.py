@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.errors import SessionArchived
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.texts import Texts
 from orchestrator.cli.faults import Fault
@@ -18,7 +19,10 @@ from orchestrator.core.ids import InvalidSessionId, SessionId, TreeId, parse_ses
 from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.runtime.archive import Archive
 from orchestrator.runtime.full_log import full_log
+from orchestrator.runtime.loading import BrokenLog
+from orchestrator.runtime.objects import ArchiveUnavailable
 from orchestrator.runtime.restore import Storage, restore_session
+from orchestrator.runtime.segments import BrokenArchive
 from orchestrator.settings import Settings
 from orchestrator.wiring import Deployment, chain_key, deployment, redis_url
 
@@ -73,9 +77,12 @@ class Opened:
         return Client(ports, str(uuid.uuid4()), _who())
 
     async def restore(self, session: SessionId) -> bool:
-        """Brings an archived session back; False if it was not archived."""
+        """Brings an archived session back; False if it was not archived. Raises `SessionArchived`."""
         storage = Storage(self.broker, self.deployment.blobs, self.archive(), self.secret)
-        return await restore_session(storage, session)
+        try:
+            return await restore_session(storage, session)
+        except (ArchiveUnavailable, BrokenArchive, BrokenLog) as error:
+            raise SessionArchived(session, str(error)) from error
 
     async def find(self, text: str) -> SessionHead:
         """The session that an id, or the beginning of exactly one id, names; raises `Fault`."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.faults import ExitCode
+from orchestrator.cli.faults import ExitCode, Fault, set_aside
 from orchestrator.cli.invocation import Invocation
 
 if TYPE_CHECKING:
+    from orchestrator.cli.companion import Companion
+    from orchestrator.gateways.ndjson import Ending
     from orchestrator.settings import Settings
 
 
@@ -25,7 +28,8 @@ def proto(
     """Serves one session on stdio: submissions in, events out, as NDJSON.
 
     The first line out is `session_configured`. The end of stdin ends it when
-    nothing runs any more; exit code 3 if the session waits for an answer then.
+    nothing runs any more; exit code 3 if the session waits for an answer then,
+    1 if nobody can go on with it.
 
     \b
     echo '{"id":"1","op":{"type":"user_input","items":[{"type":"text","text":"hi"}]}}' | dendro proto
@@ -39,7 +43,7 @@ def proto(
     settings = invocation.settings()
     with companion(invocation, wanted=not no_worker) as worker:
         try:
-            code = uvloop.run(_serve(settings, resume))
+            code = uvloop.run(_serve(settings, resume, worker))
         except BrokenPipeError:
             # The client has gone. What runs goes on with whoever serves the pool.
             code = ExitCode.FAILED
@@ -48,7 +52,7 @@ def proto(
     raise typer.Exit(code)
 
 
-async def _serve(settings: Settings, resume: str | None) -> ExitCode:
+async def _serve(settings: Settings, resume: str | None, worker: Companion | None) -> ExitCode:
     from orchestrator.broker.follow import BEGINNING
     from orchestrator.cli.opening import opened
     from orchestrator.cli.resuming import greeting, new_session, to_resume
@@ -67,5 +71,24 @@ async def _serve(settings: Settings, resume: str | None) -> ExitCode:
             await write_stdout(told.line)
         streams = Streams(read_stdin, write_stdout)
         connection = NdjsonConnection(client, session, streams, settings.wire.line_limit_bytes)
-        ending = await connection.serve(cursor)
+        serving = asyncio.create_task(connection.serve(cursor))
+        if worker is not None and not await _outlived(worker, serving):
+            raise Fault(
+                f"the worker of this command ended with {worker.process.returncode}; "
+                f"go on with: dendro proto --resume {session}"
+            )
+        ending = await serving
+    if ending is Ending.SET_ASIDE:
+        raise set_aside(session)
     return ExitCode.WAITING if ending is Ending.WAITING else ExitCode.DONE
+
+
+async def _outlived(worker: Companion, serving: asyncio.Task[Ending]) -> bool:
+    """Whether the worker lived until the connection was over; without it nobody may serve the session."""
+    dying = asyncio.create_task(worker.ended())
+    await asyncio.wait({serving, dying}, return_when=asyncio.FIRST_COMPLETED)
+    for task in {serving, dying}:
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+    return not serving.cancelled()

@@ -13,7 +13,7 @@ import orjson
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import SessionHead, StoredEvent
 from orchestrator.cli.deciding import open_requests_of
-from orchestrator.cli.faults import Fault
+from orchestrator.cli.faults import set_aside
 from orchestrator.cli.folding import fold_session
 from orchestrator.cli.opening import Opened
 from orchestrator.core.birth import session_configured
@@ -42,10 +42,7 @@ async def to_resume(found: Opened, text: str) -> SessionHead:
     """The session that an id, or the beginning of one, names, if workers take it; raises `Fault`."""
     head = await found.find(text)
     if head.quarantined:
-        raise Fault(
-            f"session {head.session} was set aside, because five workers in a row could not go on with it; "
-            f"see the workers' logs, then let it run again: dendro revoke {head.session}"
-        )
+        raise set_aside(head.session)
     return head
 
 

@@ -37,6 +37,8 @@ class Ending(StrEnum):
     AT_REST = "at_rest"
     WAITING = "waiting"
     """Input has ended, and the session waits for an answer that nobody here can give any more."""
+    SET_ASIDE = "set_aside"
+    """Input has ended, and no worker may take the session until somebody lets it run again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,9 @@ class NdjsonConnection:
     async def _leave_if_at_rest(self) -> None:
         """After the end of input: nothing queued, nothing running, everything told."""
         head = await self._client.head(self._session)
+        if head is not None and head.quarantined and not self._owes_events(head):
+            self._end(Ending.SET_ASIDE)
+            return
         if head is None or head.holder or head.sq_tip != head.cursor or self._owes_events(head):
             return
         if head.status in ("idle", "closed"):
