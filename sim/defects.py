@@ -250,9 +250,15 @@ DEFECTS = (
         "`renew` prolongs a lease for whoever asks",
         lua(
             "renew",
-            "if s[1] ~= worker or s[2] ~= claim or s[3] ~= epoch then return {'FENCED', num(s[3])} end",
-            "",
+            "if s[1] ~= worker or s[2] ~= claim or s[3] ~= epoch or num(s[5]) < reached then",
+            "if false then",
         ),
+    ),
+    Mutant(
+        "renew ignores how far the log went",
+        "a claim that Redis kept is renewed over a log that it lost the end of",
+        lua("renew", " or num(s[5]) < reached", ""),
+        "amnesia",
     ),
     Mutant(
         "timer wakes nobody",

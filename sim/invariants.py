@@ -27,7 +27,10 @@ SENTENCES = {
         "it acknowledged."
     ),
     "applied_once": "No submission is applied twice, whatever was sent again, and by whom.",
-    "begun_in_log": "When a call starts, the log says that it runs, under the claim that starts it.",
+    "begun_in_log": (
+        "When a call starts, the log says that it runs, under the claim that starts it; where Redis has "
+        "forgotten that, nothing of it runs for longer than a claim is trusted."
+    ),
     "started_once": "A decision to run a call starts it at most once.",
     "effects_once": "A patch is written at most once.",
     "leases": "Nobody is given a session whose holder's lease has not run out.",

@@ -73,6 +73,11 @@ def _starts_a_call(sent: Sent) -> bool:
     return sent.name == "commit" and any(b'"phase":"running"' in arg for arg in decided)
 
 
+def _reserves(sent: Sent) -> bool:
+    """It was given numbers, and nothing is made of them yet."""
+    return sent.name == "reserve"
+
+
 class Nemesis:
     """Carries out a plan against the machines of a simulation."""
 
@@ -332,9 +337,13 @@ class Nemesis:
         await self._restart(self._rng.uniform(1.0, 20.0))
 
     async def _restart(self, loses_s: float) -> None:
+        if self.site.network.up:
+            await asyncio.sleep(self._goes_down(loses_s))
+            self._comes_up()
+
+    def _goes_down(self, loses_s: float) -> float:
+        """Redis is gone, and what it did last; for how long, is answered."""
         network, now = self.site.network, self.site.loop.time()
-        if not network.up:
-            return
         network.go_down()
         journal = self._double.journal
         kept = sum(at <= now - loses_s for at, _ in journal)
@@ -343,8 +352,21 @@ class Nemesis:
             self.site.objects.put_back(now - loses_s)
             self.site.watch.went_back(now - loses_s)
             self.site.trace.note("nemesis", "loses", len(journal) - kept, "commands", loses_s, "s")
-        await asyncio.sleep(self._rng.uniform(0.05, 3.0))
-        network.up = True
+        return self._rng.uniform(0.05, 3.0)
+
+    def _comes_up(self) -> None:
+        self.site.network.up = True
+
+    async def _rewind_at(self) -> None:
+        """Redis forgets what it has just been told, and a little more."""
+        if victim := self._victim():
+            some, few, one = (1, 2, 3, 5, 8), (1, 1, 2), (1,)
+            counts, lefts = self._rng.choice(((_acts, some), (_starts_a_call, few), (_reserves, one)))
+            self._doomed = Doom(victim, self._forget, self._rng.choice(lefts), counts)
+
+    def _forget(self, victim: Process) -> None:
+        loses_s = self._rng.choice((0.005, 0.005, 0.1, 1.0)) * self._rng.uniform(0.5, 1.0)
+        self.site.loop.on(self.lane, self._comes_up, after=self._goes_down(loses_s))
 
     async def _drain(self) -> None:
         if victim := self._victim():

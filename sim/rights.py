@@ -24,8 +24,8 @@ class Rights:
     def __init__(self, watch: Watch, ledger: Ledger) -> None:
         self._watch = watch
         self._ledger = ledger
-        self._decided: set[tuple[str, str]] = set()
-        """Calls that were decided on before Redis went back."""
+        self._orphans: list[Run] = []
+        """What runs by decisions that Redis has forgotten."""
 
     def claimed(self, session: str, args: Sequence[Any]) -> None:
         """Called before the session is looked at: what is known of it is what the claim met."""
@@ -61,25 +61,29 @@ class Rights:
         return not run.lost and run.began_s > went_back_s and self._watch.now_s > went_back_s + TRUST_S
 
     def went_back(self) -> None:
-        """Called before the sessions are read anew: what was decided may be lost with them."""
-        for session, seen in self._watch.sessions.items():
-            self._decided.update((session, call_id) for call_id in seen.running)
+        """Called when the sessions were read anew: some of what runs may never have been decided on now."""
+        running = self._ledger.running()
+        self._orphans = [run for run in running if not self._decided(run.session, run.call_id)]
 
-    def _outlived(self, session: str, call: Call, site: CallSite) -> bool:
-        """Redis lost the decision and kept the claim: until its next commit its holder cannot know."""
-        return (session, call.call_id) in self._decided and self._watch.claim_of(session) == site.claim
+    def look(self) -> None:
+        """Called after every write: nobody believes for long in what Redis has forgotten."""
+        if self._orphans and self._watch.now_s > self._watch.went_back_s + TRUST_S:
+            orphans, self._orphans = self._orphans, []
+            if left := [f"{run.session} {run.call_id}" for run in orphans if run.state == "running"]:
+                self._watch.broken("begun_in_log", f"Redis forgot the decisions to run {left}, and they run")
+
+    def _decided(self, session: str, call_id: str) -> bool:
+        state = self._watch.sessions[session].state if session in self._watch.sessions else State()
+        known = state.task.call(call_id) if state.task else None
+        return known is not None and known.phase is Phase.RUNNING
 
     def starting(self, call: Call, site: CallSite) -> bool:
         """A tool is about to start a call; whether its decision is of a branch that Redis has lost."""
         session, watch = str(site.session), self._watch
-        state = watch.sessions[session].state if session in watch.sessions else State()
-        known = state.task.call(call.call_id) if state.task else None
-        begun = known is not None and known.phase is Phase.RUNNING
-        if not begun and (watch.now_s < watch.went_back_s + TRUST_S or self._outlived(session, call, site)):
-            return True
-        if not begun:
-            phase = known.phase if known else "nothing"
-            watch.broken("begun_in_log", f"{session}: {call.call_id} starts and its log says {phase}")
+        if not self._decided(session, call.call_id):
+            if watch.now_s < watch.went_back_s + TRUST_S:
+                return True
+            watch.broken("begun_in_log", f"{session}: {call.call_id} starts, and its log does not say so")
         runs = self._ledger.by_call[session, call.call_id]
         starts = 1 + sum(not run.lost and run.began_s > watch.went_back_s for run in runs)
         # Only a patch can be judged by what it left; a command is never decided on twice.

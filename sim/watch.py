@@ -123,6 +123,7 @@ class Watch:
     # ── after every write ─────────────────────────────────────────────────────────────────────
 
     def wrote(self, name: str, args: Sequence[Any], reply: Any) -> None:
+        self.rights.look()
         code = reply[0] if isinstance(reply, list) and reply else b""
         if name == "admit" and code == b"OK":
             self.admissions.admitted(args)
@@ -350,13 +351,13 @@ class Watch:
         """Redis holds what it held at `to_s`: everything is read anew."""
         self.rewinds.append((to_s, self._loop.time()))
         known = dict.fromkeys((*self.sessions, *self.moving.went_back(to_s)))
-        self.rights.went_back()
         self.sessions, self.trees = {}, {}
         self.members.clear()
         self.accounts.went_back()
         self.admissions.went_back()
         for session in known:
             self.look(session)
+        self.rights.went_back()
 
     def leased(self) -> bool:
         """Whether anybody holds a session."""

@@ -360,6 +360,19 @@ async def _speaks_up(stage: Stage, person: Person, session: str) -> None:
     await person.works(session, 1)
 
 
+async def amnesia(stage: Stage) -> None:
+    """A tree, or a session with long commands, whose Redis forgets what it was told last, again and again."""
+    rng, person, appetite = stage.rng, stage.person(), stage.site.mind.appetite
+    stage.nemesis.weights |= {"rewind_at": 30}
+    appetite.calls, appetite.asks = 0.9, 0.1
+    facts: dict[str, Any] = {"on_user_input": rng.choice(("replace", "steer"))}
+    if rng.random() < 0.7:
+        appetite.verbs |= {"subagent_spawn": 20}
+        rules = TreeRules(slots=4, spawned=8, depth=2, await_floor_s=1.0, await_cap_s=20.0)
+        facts |= {"agents": True, "tree_rules": rules}
+    await _used(stage, person, await _born(stage, person, "never", **facts), rng.choice((2, 4)))
+
+
 async def latecomers(stage: Stage) -> None:
     """A session whose followers come while it is at work, leave, and come back to where they were."""
     rng, person = stage.rng, stage.person()
@@ -428,7 +441,7 @@ PLAYS = (
     waits,
     limits,
 )
-LATER = (((archives, abandoned, files, latecomers), 0.15), ((outages,), 0.05))
+LATER = (((archives, abandoned, files, latecomers), 0.15), ((outages,), 0.05), ((amnesia,), 0.05))
 """Each line takes this share of the seeds over: all others keep their story."""
 FEW_EVENTS = {"eq_keep": 40, "eq_ttl_s": 90.0}
 WORKLOADS = {

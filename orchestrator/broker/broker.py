@@ -234,16 +234,22 @@ class Broker(Trees, Storage, Admission):
             case code:
                 raise unexpected("claim", code)
 
-    async def renew(self, claims: Sequence[Claim]) -> list[Renewed | Fenced]:
-        """Renews claims, one answer for each in order: the queue's tip, or that the claim is over."""
+    async def renew(
+        self, claims: Sequence[Claim], reached: Sequence[int] | None = None
+    ) -> list[Renewed | Fenced]:
+        """Renews claims, one answer for each in order: the queue's tip, or that the claim is over.
+
+        `reached`: for each, the `seq` that its log has, as far as its holder knows. Redis that went back
+        to before it ends the claim.
+        """
         lease_ms = int(self.config.lease_s * 1000)
         calls = [
             Call(
                 load("renew"),
                 [self.keys.session(c.session), self.keys.leases(self.keys.shard_of(c.session), c.pool)],
-                [c.session, *holder_args(c), lease_ms],
+                [c.session, *holder_args(c), lease_ms, seq],
             )
-            for c in claims
+            for c, seq in zip(claims, reached or [0] * len(claims), strict=True)
         ]
         replies = await self._wire.run_all(calls) if calls else []
         return [self._renewed(c, reply) for c, reply in zip(claims, replies, strict=True)]

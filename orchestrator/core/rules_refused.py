@@ -46,8 +46,6 @@ def commit_refused(draft: Draft, command: c.CommitRefused) -> None:
             pass_over(draft, command.detail)
         case c.BeginRequest() if command.reason in {"budget_spent", "budget_reserved"}:
             pause(draft, command)
-        case c.TellChildren():
-            pass_over(draft, command.detail)
         case c.BeginRequest() if command.reason == "budget_unpriced":
             fail(draft, unpriced(draft.task.settings.model))
         case c.BeginRequest():

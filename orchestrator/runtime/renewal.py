@@ -18,7 +18,8 @@ failure, and what saves us:
     the loop is stuck       this thread sees no tick for 2 s and stops renewing
     Redis is away           renewals fail, trust ends, work stops; commits go on being sent again
                             only while somebody may still believe them (`Writing.give_up`)
-    Redis went back         claim id, seq and head no longer match: fenced at the next write
+    Redis went back         claim id, seq and head no longer match: fenced at the next write; and a log
+                            that ends before what the holder knows of it is fenced at the next renewal
 
 Renewal runs in a thread of its own with its own connection: a loop that is busy folding a
 long log must not lose its claims, a loop that is stuck must. `docs/claims.md` argues all of it
@@ -65,6 +66,10 @@ Report = Callable[[Sequence[Verdict]], None]
 """Called in the main loop."""
 
 
+Reached = Callable[[], int]
+"""The last entry of a session's log that its holder knows to be there; called in any thread."""
+
+
 class Renewing(Protocol):
     """What a worker asks of whoever renews its claims."""
 
@@ -80,7 +85,7 @@ class Renewing(Protocol):
         """The main loop is alive."""
         ...
 
-    def hold(self, claim: Claim, sent_at: float) -> None:
+    def hold(self, claim: Claim, sent_at: float, reached: Reached) -> None:
         """Renews a claim from now on; `sent_at` is when the claim was asked for (CLOCK_BOOTTIME)."""
         ...
 
@@ -104,7 +109,7 @@ class Leases:
         self._extend = extend
         self._clock = clock
         self._lock = threading.Lock()
-        self._claims: dict[str, Claim] = {}
+        self._claims: dict[str, tuple[Claim, Reached]] = {}
         self._sent_at: dict[str, float] = {}
         self._ticked_at = clock()
         self._answered = True
@@ -118,10 +123,10 @@ class Leases:
         """The main loop is alive."""
         self._ticked_at = self._clock()
 
-    def hold(self, claim: Claim, sent_at: float) -> None:
+    def hold(self, claim: Claim, sent_at: float, reached: Reached) -> None:
         """Renews a claim from now on; `sent_at` is when the claim was asked for."""
         with self._lock:
-            self._claims[claim.claim_id] = claim
+            self._claims[claim.claim_id] = claim, reached
             self._sent_at[claim.claim_id] = sent_at
         self._extend(claim.claim_id, sent_at + self._times.trust_s)
 
@@ -134,7 +139,7 @@ class Leases:
         """Claims whose trust has ended."""
         horizon = self._clock() - self._times.trust_s
         with self._lock:
-            return [claim for key, claim in self._claims.items() if self._sent_at[key] < horizon]
+            return [claim for key, (claim, _) in self._claims.items() if self._sent_at[key] < horizon]
 
     async def renew(self, broker: Broker) -> list[Verdict]:
         """One round: nothing while the main loop is stuck, else an answer for each claim that got one."""
@@ -144,12 +149,12 @@ class Leases:
             log.error("the event loop has not ticked for %.1f s: not renewing", silence_s)
             return []
         with self._lock:
-            claims = list(self._claims.values())
-        if not claims:
+            held = list(self._claims.values())
+        if not held:
             return []
-        sent_at = self._clock()
+        claims, sent_at = [claim for claim, _ in held], self._clock()
         try:
-            answers = await broker.renew(claims)
+            answers = await broker.renew(claims, [reached() for _, reached in held])
         except BrokerError as error:
             log.warning("%d claims were not renewed: %s", len(claims), error)
             self._answered = False

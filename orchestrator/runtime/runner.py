@@ -64,6 +64,8 @@ class Runner:
 
     def __init__(self, ports: Ports, config: RunnerConfig, claimed: Claimed, cache: Cache) -> None:
         self.claim = claimed.claim
+        self.reached = claimed.seq
+        """The last entry that the log is known to have: Redis has answered it."""
         self._ports = ports
         self._config = config
         self._claimed = claimed
@@ -317,6 +319,7 @@ class Runner:
 
     def _committed(self, step: Step, answer: Committed) -> None:
         self._trial.committed()
+        self.reached = step.position.seq
         self._fault_told = self._fault_told and not step.export
         self._warn(answer)
         self._copies.committed(step)
@@ -348,7 +351,11 @@ class Runner:
         """The parts of the step are decided again."""
         log.info("session %s: refused: %s %s", self.claim.session, answer.reason, answer.detail)
         self._undecide()
-        if answer.reason == "queue_full" and self._trial.certain:
+        if answer.reason == "agent_taken":
+            # Redis went back behind the reservation of its number: it is assessed again, with another one.
+            self._side_work.forget_numbers()
+            self._arrivals.inbox.extendleft(reversed(self._trial.arrived))
+        elif answer.reason == "queue_full" and self._trial.certain:
             # A letter that has to arrive: its reader is busy, and makes room.
             self._arrivals.inbox.extendleft(reversed(self._trial.arrived))
             await self._ports.sleep(QUEUE_FULL_S)

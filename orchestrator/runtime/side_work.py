@@ -126,6 +126,10 @@ class SideWork:
             position.head.hex(),
         )
 
+    def forget_numbers(self) -> None:
+        """Numbers for new agents are drawn anew."""
+        self._agents = None
+
     # ── what comes of it ──────────────────────────────────────────────────────────────────────
 
     def _delta(self, message: dict[str, Any]) -> None:

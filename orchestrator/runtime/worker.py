@@ -182,7 +182,7 @@ class Worker:
 
     def _take(self, claimed: Claimed, sent_at: float, *, adopted: bool = False) -> None:
         runner = Runner(self._ports, self._runner_config, claimed, self._cache)
-        self._renewal.hold(claimed.claim, sent_at)
+        self._renewal.hold(claimed.claim, sent_at, lambda: runner.reached)
         self._runners[claimed.claim.claim_id] = runner
         if adopted or self._draining.is_set():
             # Adopted, or the claim was on its way when the worker was told to leave.

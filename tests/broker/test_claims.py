@@ -91,6 +91,18 @@ async def test_commit_on_another_log_is_fenced_though_the_claim_is_right(broker:
     assert await broker.commit(request) == Fenced(held.claim.epoch, "head")
 
 
+async def test_holder_of_a_log_that_went_back_is_told_by_renewal(broker: Broker) -> None:
+    held, other = await working(broker), await working(broker)
+    done = await broker.commit(step(held, held.claim, "k1"))
+    assert isinstance(done, Committed)
+    claims = [held.claim, other.claim]
+    answers = await broker.renew(claims, [done.seq, other.seq])
+    assert all(isinstance(answer, Renewed) for answer in answers)
+    lost, kept = await broker.renew(claims, [done.seq + 1, other.seq])
+    assert lost == Fenced(held.claim.epoch, "claim")
+    assert isinstance(kept, Renewed)
+
+
 async def test_revoked_holder_can_write_no_more_and_is_told_by_renewal(broker: Broker) -> None:
     held = await working(broker)
     epoch = await broker.revoke(held.claim.session)

@@ -17,7 +17,7 @@ from orchestrator.broker.records import BrokerConfig, Committed, Fenced, NewSess
 from orchestrator.broker.tree_records import Draw, Spend, Standing, TreeEvent
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from tests.broker.actors import POOL, SHARD, claimed, session_id
-from tests.broker.families import Agent, depths_event, letter, root_of
+from tests.broker.families import OP, Agent, depths_event, letter, root_of
 
 # ── the registry ──────────────────────────────────────────────────────────────────────────────
 
@@ -238,3 +238,25 @@ async def _letters(deeds: list[Deed]) -> None:
             await post.sends(who, other, interrupt, twice)
     await post.is_true(broker)
     await broker.aclose()
+
+
+async def test_a_number_whose_reservation_was_forgotten_is_one_agents_alone(broker: Broker) -> None:
+    root = await root_of(broker)
+    assert list(await broker.reserve(root.tree, 3)) == [1, 2, 3]
+    await broker.command("HSET", broker.keys.agents(root.tree), "last_agent", "0")
+    assert list(await broker.reserve(root.tree, 1)) == [
+        1,
+    ]
+    await root.spawns(3)
+    assert list(await broker.reserve(root.tree, 1)) == [
+        4,
+    ], "what was born holds its number"
+    twin = NewSession(
+        session_id(), root.tree, POOL, AgentId(3), root.session, submissions=OP, status="queued"
+    )
+    refused = await root.refused(children=(twin,))
+    assert (refused.reason, refused.detail) == ("agent_taken", "3")
+    await root.spawns(1)
+    assert list(await broker.reserve(root.tree, 1)) == [
+        5,
+    ], "and a smaller one takes nothing back"

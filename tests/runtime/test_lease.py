@@ -31,7 +31,8 @@ class Held:
         )
         self.broker = stage.ports.broker
         self.claim = claim
-        self.leases.hold(claim, self.clock.time())
+        self.reached = 0
+        self.leases.hold(claim, self.clock.time(), lambda: self.reached)
 
     def _extend(self, _: str, deadline: float) -> None:
         self.extended.append(deadline)
@@ -85,6 +86,15 @@ async def test_a_renewal_that_is_not_answered_extends_nothing(stage: Stage) -> N
 async def test_a_claim_that_was_taken_is_told_to_be_over(stage: Stage) -> None:
     it = await held(stage)
     await stage.broker.revoke(it.claim.session)
+    it.leases.tick()
+    (verdict,) = await it.leases.renew(it.broker)
+    assert verdict.tip is None
+    assert it.extended == [1_004.0]
+
+
+async def test_a_claim_over_a_log_that_went_back_is_told_to_be_over(stage: Stage) -> None:
+    it = await held(stage)
+    it.reached = 1_000
     it.leases.tick()
     (verdict,) = await it.leases.renew(it.broker)
     assert verdict.tip is None

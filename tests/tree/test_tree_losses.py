@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.core.ids import SessionId
 from tests.runtime.players import calls, message
-from tests.tree.forest import Forest, asks
+from tests.tree.forest import Forest, asks, outputs_of
 
 WAITS = [asks("w", "await")]
 pytestmark = pytest.mark.realredis
@@ -90,3 +90,27 @@ async def test_tree_survives_the_loss_of_all_workers_at_a_commit(
     for session in [forest.root, *(SessionId(agent.session) for agent in registry.agents.values())]:
         keys = [key for fact in await forest.stage.facts(session, "mail_taken") for key in fact["keys"]]
         assert len(keys) == len(set(keys)), "a letter was given to a model twice"
+
+
+async def test_agent_whose_number_was_forgotten_and_given_again_gets_another(forest: Forest) -> None:
+    spawns = [asks(name, "spawn", prompt=f"[{name}] go") for name in ("a", "b", "c")]
+    forest.minds.will("root", [spawns[0]], [*spawns[1:], *WAITS], [message("ok")])
+    await forest.plant()
+    agents, set_back = forest.stage.broker.keys.agents(forest.tree), 0
+
+    async def forgetful(_: Any) -> None:
+        nonlocal set_back
+        if set_back < 2 and await forest.stage.broker.command("HGET", agents, "s:1"):
+            set_back += 1
+            await forest.stage.broker.command("HSET", agents, "last_agent", "0")
+
+    forest.stage.wire.before["reserve"] = forgetful
+    forest.start()
+    await forest.stage.until(forest.root, "task_complete")
+    assert set_back == 2
+    numbers = sorted(
+        outputs_of(forest.minds.seen_by("root")[-1])[name]["agent_id"] for name in ("a", "b", "c")
+    )
+    assert numbers == sorted((await forest.registry()).agents)
+    assert len(set(numbers)) == 3
+    await forest.check()

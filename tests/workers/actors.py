@@ -80,10 +80,13 @@ class Author:
 
     async def is_born(self, tree: TreeId | None = None) -> Author:
         """In Redis, parked; as a child if the tree is another's."""
-        born = NewSession(self.session, tree or TreeId(self.session), "default", AgentId(0))
+        broker = self.storage.broker
         if tree is None:
-            await self.storage.broker.create(NewTree(born))
+            root = NewSession(self.session, TreeId(self.session), "default", AgentId(0))
+            await broker.create(NewTree(root))
         else:
+            (number,) = await broker.reserve(tree, 1)
+            born = NewSession(self.session, tree, "default", AgentId(number))
             author = Author(self.storage, SessionId(tree))
             await author._take()
             await author._commit([], children=(born,), release="park")

@@ -166,6 +166,8 @@ for _, m in ipairs(mail) do
 end
 for _, child in ipairs(children) do
   if redis.call('EXISTS', child.key) == 1 then return {'REFUSED', 'session_exists', child.session, {}} end
+  -- Its number was reserved, and Redis may have forgotten that and given it to somebody else.
+  if redis.call('HEXISTS', KEYS[6], 's:' .. child.agent_id) == 1 then return {'REFUSED', 'agent_taken', child.agent_id, {}} end
   bad = birth_misfit(child)
   if bad then return bad end
 end
@@ -285,7 +287,13 @@ for i = 0, #targets do
   end
 end
 
-for _, child in ipairs(children) do write_birth(child, KEYS[6], KEYS[14], limits, now) end
+for _, child in ipairs(children) do
+  write_birth(child, KEYS[6], KEYS[14], limits, now)
+  -- A reservation that was forgotten holds from here on.
+  if num(child.agent_id) > num(redis.call('HGET', KEYS[6], 'last_agent')) then
+    redis.call('HSET', KEYS[6], 'last_agent', child.agent_id)
+  end
+end
 
 for _, row in ipairs(timers_clear) do
   redis.call('ZREM', KEYS[11], session .. ':' .. row[1])

@@ -1,7 +1,8 @@
 -- uses: base
 -- reserve(count) -> OK first now | UNKNOWN | CORRUPT key why
 --
--- Hands out agent ids of a tree. A number lost with the worker that took it stays unused.
+-- Hands out agent ids of a tree. A number lost with the worker that took it stays unused. One that Redis has
+-- forgotten may be handed out again: the first commit to use it has it.
 --
 -- KEYS  1 agents:<tree> hash
 
