@@ -30,7 +30,7 @@ from orchestrator.broker.records import Claimed, Fenced, Refused, SessionHead, S
 from orchestrator.core.ids import SessionId
 from orchestrator.core.snapshot import encode_snapshot
 from orchestrator.runtime.archive import SEGMENT_ENTRIES, stretches
-from orchestrator.runtime.full_log import full_log
+from orchestrator.runtime.full_log import full_log, head_of
 from orchestrator.runtime.loading import end_of, folded
 from orchestrator.runtime.restore import Storage, referenced_blobs
 from orchestrator.runtime.segments import BrokenArchive, Manifest
@@ -99,6 +99,8 @@ async def seal_session(mover: Mover, session: SessionId) -> Moved:
     if head is None or not due_to_seal(head, mover.seal_after):
         return Moved.NOT_DUE
     manifest = await _sealed_through(mover.storage, head, head.snapshot_seq)
+    if manifest is None:
+        return Moved.BUSY
     async with _claimed_untouched(mover, head) as claimed:
         if claimed is None:
             return Moved.BUSY
@@ -115,6 +117,8 @@ async def archive_session(mover: Mover, session: SessionId, now_ms: int) -> Move
     position = await folded(storage, end_of(head), storage.secret)
     await _archive_blobs(storage, head)
     manifest = await _sealed_through(storage, head, head.seq)
+    if manifest is None:
+        return Moved.BUSY
     snapshot = encode_snapshot(position.state, position.seq, position.head)
     async with _claimed_untouched(mover, head) as claimed:
         if claimed is None:
@@ -136,8 +140,18 @@ def _moved(head: SessionHead, answer: Stored | Fenced | Refused, what: str) -> M
     return Moved.BUSY
 
 
-async def _sealed_through(storage: Storage, head: SessionHead, through: int) -> Manifest:
-    """The manifest once the entries up to `through` are in the archive, which they are then."""
+async def _sealed_through(storage: Storage, head: SessionHead, through: int) -> Manifest | None:
+    """The manifest with which the entries up to `through` are in the archive; None if others move them."""
+    try:
+        return await _with_segments(storage, head, through)
+    except BrokenArchive:
+        now = await head_of(storage.broker, head.session)
+        if now.manifest != head.manifest:
+            return None
+        raise
+
+
+async def _with_segments(storage: Storage, head: SessionHead, through: int) -> Manifest:
     manifest = Manifest.decode(head.manifest)
     if manifest.last != head.sealed_seq:
         raise BrokenArchive(

@@ -8,8 +8,9 @@ import pytest
 
 from orchestrator.broker.connection import Wire
 from orchestrator.broker.errors import SessionArchived, UnknownSession
+from orchestrator.broker.records import SessionHead
 from orchestrator.core import entries as e
-from orchestrator.core.ids import TreeId
+from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.snapshot import digest
 from orchestrator.runtime.loading import end_of, folded
 from orchestrator.runtime.restore import Storage, restore_session
@@ -50,6 +51,24 @@ async def test_sealed_session_reads_and_resumes_as_before(mover: Mover, storage:
     assert await state_of(storage, author.session) == state == digest(author.position.state)
     await author.writes(some_entries(5))
     assert len(await log_of(storage, author.session)) == 325
+
+
+async def test_job_that_finds_the_log_moved_by_another_leaves_it(
+    mover: Mover, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    author = await Author(storage).is_born()
+    await (await author.writes(some_entries(300))).snapshots()
+    before, look = await storage.broker.head(author.session), storage.broker.head
+    assert await seal_session(mover, author.session) is Moved.DONE
+    sealed = await head_of(storage, author.session)
+    stale = iter([before])
+
+    async def late(session: SessionId) -> SessionHead | None:
+        return next(stale, None) or await look(session)
+
+    monkeypatch.setattr(storage.broker, "head", late)
+    assert await seal_session(mover, author.session) is Moved.BUSY
+    assert await head_of(storage, author.session) == sealed
 
 
 async def test_living_session_is_sealed_again_and_again(mover: Mover, storage: Storage) -> None:
