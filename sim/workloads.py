@@ -7,7 +7,7 @@ they have to say; what comes of it is watched by others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -264,9 +264,10 @@ async def archives(stage: Stage) -> None:
     for _ in range(rng.choice((1, 2))):
         person = stage.person()
         person.habits |= {"compact": 3}
-        facts: dict[str, object] = {"on_user_input": rng.choice(("replace", "steer"))}
-        if rng.random() < 0.5:
-            facts |= {"agents": True, "tree_rules": TreeRules(slots=3, spawned=4, depth=2, await_floor_s=1.0)}
+        facts: dict[str, Any] = {
+            "on_user_input": rng.choice(("replace", "steer")),
+            **_perhaps_agents(rng, 0.5),
+        }
         session = await _born(stage, person, "never", **facts)
         plays.append(person.does(_comes_back(stage, person, session), "comes back"))
     await asyncio.wait(plays)
@@ -311,16 +312,20 @@ async def abandoned(stage: Stage) -> None:
 
 async def files(stage: Stage) -> None:
     """Sessions whose rollouts are kept in files, on disks that lose what was written last."""
-    rng, plays = stage.rng, []
     stage.nemesis.weights |= {"kill": 20, "kill_at": 20}
+    await _keeps_files(stage, _speaks_again)
+
+
+async def _keeps_files(stage: Stage, uses: Callable[[Stage, Person, str], Coroutine[Any, Any, None]]) -> None:
+    """Sessions whose rollouts are asked for, one or two, each with a person."""
+    rng, plays = stage.rng, []
     for _ in range(rng.choice((1, 2))):
         person = stage.person()
         person.habits |= {"path": 6, "compact": 2}
-        facts: dict[str, Any] = {"kept": True, "on_user_input": rng.choice(("replace", "steer"))}
-        if rng.random() < 0.4:
-            facts |= {"agents": True, "tree_rules": TreeRules(slots=3, spawned=4, depth=2, await_floor_s=1.0)}
+        steer = rng.choice(("replace", "steer"))
+        facts = {"kept": True, "on_user_input": steer, **_perhaps_agents(rng, 0.4)}
         session = await _born(stage, person, "never", **facts)
-        plays.append(person.does(_speaks_again(stage, person, session), "speaks again"))
+        plays.append(person.does(uses(stage, person, session), "uses"))
     await asyncio.wait(plays)
 
 
@@ -333,18 +338,10 @@ async def _speaks_again(stage: Stage, person: Person, session: str) -> None:
 
 async def outages(stage: Stage) -> None:
     """Sessions with files, sealed and archived, where disks are full, archives away, and copies lost."""
-    rng, plays = stage.rng, []
+    after_s = stage.rng.choice((0.0, 20.0))
     stage.nemesis.weights |= {"full_disk": 15, "archive_away": 15, "lost_snapshot": 8, "kill_keeper": 5}
-    stage.nemesis.keep_up(UpkeepRules(processes=1, seal_after=5, archive_after_s=rng.choice((0.0, 20.0))))
-    for _ in range(rng.choice((1, 2))):
-        person = stage.person()
-        person.habits |= {"path": 6, "compact": 2}
-        facts: dict[str, Any] = {"kept": True, "on_user_input": rng.choice(("replace", "steer"))}
-        if rng.random() < 0.4:
-            facts |= {"agents": True, "tree_rules": TreeRules(slots=3, spawned=4, depth=2, await_floor_s=1.0)}
-        session = await _born(stage, person, "never", **facts)
-        plays.append(person.does(_speaks_up(stage, person, session), "speaks up"))
-    await asyncio.wait(plays)
+    stage.nemesis.keep_up(UpkeepRules(processes=1, seal_after=5, archive_after_s=after_s))
+    await _keeps_files(stage, _speaks_up)
 
 
 async def _speaks_up(stage: Stage, person: Person, session: str) -> None:
@@ -376,9 +373,7 @@ async def amnesia(stage: Stage) -> None:
 async def latecomers(stage: Stage) -> None:
     """A session whose followers come while it is at work, leave, and come back to where they were."""
     rng, person = stage.rng, stage.person()
-    facts: dict[str, Any] = {"on_user_input": rng.choice(("replace", "steer"))}
-    if rng.random() < 0.3:
-        facts |= {"agents": True, "tree_rules": TreeRules(slots=3, spawned=4, depth=2, await_floor_s=1.0)}
+    facts: dict[str, Any] = {"on_user_input": rng.choice(("replace", "steer")), **_perhaps_agents(rng, 0.3)}
     session = await _born(stage, person, "never", **facts)
     used = [person.does(person.works(session, rng.choice((2, 4, 6))), "works")]
     late = []
@@ -398,6 +393,12 @@ async def _reaped(stage: Stage) -> None:
         if watch.peace_s and watch.now_s - max(watch.peace_s, since_s) > REAPED_WITHIN_S:
             watch.broken("reaped", "; ".join(left))
         await asyncio.sleep(1.0)
+
+
+def _perhaps_agents(rng: Random, share: float) -> dict[str, Any]:
+    """What a session is born with that may make agents, as this share of them may."""
+    rules = TreeRules(slots=3, spawned=4, depth=2, await_floor_s=1.0)
+    return {"agents": True, "tree_rules": rules} if rng.random() < share else {}
 
 
 async def _alone(stage: Stage, person: Person) -> None:
