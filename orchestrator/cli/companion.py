@@ -10,11 +10,15 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
+from orchestrator.cli.faults import worker_ended
 from orchestrator.cli.invocation import Invocation
+
+T = TypeVar("T")
 
 LEAVE_S = 15.0
 """A worker that is told to leave gives running commands 10 s; then it is no use to wait for it."""
@@ -49,6 +53,19 @@ class Companion:
             loop.remove_reader(watch)
             os.close(watch)
         return self.process.wait()
+
+    async def outliving(self, work: Coroutine[Any, Any, T], how_to_go_on: str) -> T:
+        """What `work` gives; raises `Fault` if the worker ends before: who else serves the session?"""
+        working, dying = asyncio.create_task(work), asyncio.create_task(self.ended())
+        try:
+            await asyncio.wait({working, dying}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise worker_ended(dying.result(), how_to_go_on)
+            return working.result()
+        finally:
+            for task in (working, dying):
+                task.cancel()
+            await asyncio.gather(working, dying, return_exceptions=True)
 
     def leave(self) -> None:
         """Closes the pipe and waits for the end, unless it was abandoned."""

@@ -17,7 +17,7 @@ from typing import Any, Protocol, assert_never
 from orchestrator.broker.follow import EqCursor
 from orchestrator.cli.asking import ANSWERS, answer_op, put_question, read_answer
 from orchestrator.cli.companion import Companion
-from orchestrator.cli.faults import ExitCode, Fault, set_aside
+from orchestrator.cli.faults import ExitCode, set_aside, worker_ended
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client, Event
 from orchestrator.gateways.requests import OpenRequests
@@ -187,7 +187,7 @@ class Conversation:
             case CtrlC():
                 return await self._interrupt()
             case WorkerEnded(code):
-                raise Fault(f"the worker of this command ended with {code}; {self.seat.how_to_go_on}")
+                raise worker_ended(code, self.seat.how_to_go_on)
             case Broken(error):
                 raise error
             case Silence():

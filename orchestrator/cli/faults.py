@@ -40,6 +40,11 @@ def set_aside(session: str) -> Fault:
     )
 
 
+def worker_ended(code: int, how_to_go_on: str) -> Fault:
+    """What anybody is told whose command lost the worker that it had brought along."""
+    return Fault(f"the worker of this command ended with {code}; {how_to_go_on}")
+
+
 def report(error: Exception) -> int:
     """Tells a person what went wrong; answers the exit code."""
     from orchestrator.settings import SettingsSources

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.faults import ExitCode, Fault, set_aside
+from orchestrator.cli.faults import ExitCode, set_aside
 from orchestrator.cli.invocation import Invocation
 
 if TYPE_CHECKING:
     from orchestrator.cli.companion import Companion
-    from orchestrator.gateways.ndjson import Ending
     from orchestrator.settings import Settings
 
 
@@ -71,24 +69,10 @@ async def _serve(settings: Settings, resume: str | None, worker: Companion | Non
             await write_stdout(told.line)
         streams = Streams(read_stdin, write_stdout)
         connection = NdjsonConnection(client, session, streams, settings.wire.line_limit_bytes)
-        serving = asyncio.create_task(connection.serve(cursor))
-        if worker is not None and not await _outlived(worker, serving):
-            raise Fault(
-                f"the worker of this command ended with {worker.process.returncode}; "
-                f"go on with: dendro proto --resume {session}"
-            )
+        serving = connection.serve(cursor)
+        if worker is not None:
+            serving = worker.outliving(serving, f"go on with: dendro proto --resume {session}")
         ending = await serving
     if ending is Ending.SET_ASIDE:
         raise set_aside(session)
     return ExitCode.WAITING if ending is Ending.WAITING else ExitCode.DONE
-
-
-async def _outlived(worker: Companion, serving: asyncio.Task[Ending]) -> bool:
-    """Whether the worker lived until the connection was over; without it nobody may serve the session."""
-    dying = asyncio.create_task(worker.ended())
-    await asyncio.wait({serving, dying}, return_when=asyncio.FIRST_COMPLETED)
-    for task in {serving, dying}:
-        if not task.done():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-    return not serving.cancelled()
