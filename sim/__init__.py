@@ -15,6 +15,7 @@ One story, by module:
     rights      what watch asks: who may run what;  accounts: a tree's counters;  deadlines: timers;
                 inherited: forks;  admissions: providers;  queued: what lies in a queue;
                 moving: what leaves Redis and comes back;  exported: rollouts' files
+    reach       what was come by, and what not
     world       one seed from its plan to its verdict;  campaign: many of them;  trace: one, line by line
     mutants     what the rules are worth;  defects, defects_of_…: what is planted;  planting: how
 

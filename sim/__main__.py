@@ -7,6 +7,7 @@ import os
 import sys
 
 from sim.campaign import Report, campaign, run_batch
+from sim.reach import ENOUGH_SEEDS, missed, table
 from sim.workloads import WORKLOADS
 
 SEEDS = 10_000
@@ -20,13 +21,18 @@ def main() -> int:
     report = campaign(
         range(given.first, given.first + given.seeds), given.processes, given.workload, _progress
     )
-    print(f"\r{report}")
+    print(f"\r{report}\n\n{table(report.reach)}\n")
     for outcome in sorted(report.failures, key=lambda outcome: outcome.seed)[:20]:
         print(f"seed {outcome.seed} ({outcome.workload}): {outcome.violation}")
     if report.failures:
         seed = min(outcome.seed for outcome in report.failures)
         print(f"replay one with: python -m sim --seed {seed} --trace")
-    return 1 if report.failures else 0
+    # With one workload, or few seeds, chance may pass a case by.
+    whole = given.workload is None and given.seeds >= ENOUGH_SEEDS
+    unseen = missed(report.reach) if whole else []
+    for name in unseen:
+        print(f"in {given.seeds:,} seeds the case of `{name}` did not occur once: the rule is not tested")
+    return 1 if report.failures or unseen else 0
 
 
 def _arguments() -> argparse.Namespace:

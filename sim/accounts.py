@@ -17,6 +17,7 @@ from orchestrator.core.draft import BUDGET_TIMER
 from orchestrator.core.tokens import Usage
 from orchestrator.runtime.budget import Accounting, Price
 from sim.double import EPOCH_S, Double
+from sim.reach import Reach
 
 if TYPE_CHECKING:
     from sim.watch import Seen
@@ -69,8 +70,14 @@ class Accounts:
     """The rules of one simulation's counters."""
 
     def __init__(
-        self, now_s: Callable[[], float], double: Double, keys: Keys, broken: Callable[[str, str], None]
+        self,
+        now_s: Callable[[], float],
+        double: Double,
+        keys: Keys,
+        broken: Callable[[str, str], None],
+        reach: Reach,
     ) -> None:
+        self._reach = reach
         self._now_s = now_s
         self._double = double
         self._keys = keys
@@ -93,6 +100,7 @@ class Accounts:
         if fact["outcome"] == "waiting":
             return NOTHING
         if not fact.get("usage"):
+            self._reach.saw("budget")
             return self._amounts.get(request, NOTHING)
         usage = Usage.of(fact["usage"])
         return usage.total_tokens, PRICE.cost(usage), 1
@@ -185,7 +193,10 @@ class Accounts:
             self._broken("room", f"{tree}: {by_reserved} wait for room, and nothing is reserved")
         for session, seen in members.items():
             listed = f"{session}:{BUDGET_TIMER}" in (*by_reserved, *by_spent)
-            if seen.state.tree.paused and not listed and not self._woken(session, seen):
+            if not seen.state.tree.paused or listed:
+                continue
+            self._reach.saw("room")
+            if not self._woken(session, seen):
                 self._broken("room", f"{session} sleeps for {seen.state.tree.paused} and nobody will wake it")
 
     def _woken(self, session: str, seen: Seen) -> bool:

@@ -145,6 +145,7 @@ def _saw_the_log(watch: Watch, session: str, person: str, events: list[Event], a
         # What is told of agents is in the tree log, in no session's.
         seen = [pair for pair in seen if pair in logged]
     if gaps := {event.msg.get("message") for event in events} & set(GAP_TEXTS.values()):
+        watch.reach.saw("events")
         if watch.keeps_all_events(session):
             watch.broken("events", f"{session}: {person} was told of a gap, and all events are kept")
         if GAP_TEXTS["rewound"] in gaps:

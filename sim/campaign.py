@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
@@ -28,11 +29,15 @@ class Report:
     cpu_s: float = 0.0
     wall_s: float = 0.0
     failures: list[Outcome] = field(default_factory=list)
+    reach: Counter[str] = field(default_factory=Counter)
+    """What all of them came by."""
 
     def add(self, outcomes: Sequence[Outcome], cpu_s: float) -> None:
         self.outcomes += len(outcomes)
         self.commits += sum(outcome.commits for outcome in outcomes)
         self.commands += sum(outcome.commands for outcome in outcomes)
+        for outcome in outcomes:
+            self.reach.update(outcome.reach)
         self.simulated_s += sum(outcome.simulated_s for outcome in outcomes)
         self.cpu_s += cpu_s
         self.failures += [outcome for outcome in outcomes if outcome.violation]

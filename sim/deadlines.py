@@ -17,6 +17,7 @@ from orchestrator.core.rules_standing import watchdog_timer
 from orchestrator.core.rules_task import RETRY_TIMER, approval_timer, wait_timer
 from orchestrator.core.state import State
 from sim.double import EPOCH_S, Double
+from sim.reach import Reach
 
 if TYPE_CHECKING:
     from sim.queued import Waiting
@@ -60,12 +61,20 @@ class Deadlines:
     """The rules of one simulation's timers."""
 
     def __init__(
-        self, now_s: Callable[[], float], double: Double, keys: Keys, broken: Callable[[str, str], None]
+        self,
+        now_s: Callable[[], float],
+        double: Double,
+        keys: Keys,
+        broken: Callable[[str, str], None],
+        reach: Reach,
     ) -> None:
+        self._reach = reach
         self._now_s = now_s
         self._double = double
         self._keys = keys
         self._broken = broken
+        self._stored: dict[str, dict[bytes, bytes]] = {}
+        """Each session's timers as they were when it was looked at last."""
         self._armed: dict[tuple[str, int], float] = {}
         """When each generation of each session's timers is due, in Redis's milliseconds."""
 
@@ -80,6 +89,7 @@ class Deadlines:
         if over and seen.state.tree.watchdogs:
             self._broken("watchdogs", f"{session} has ended, and its watchdogs have not")
         stored = self._double.hash(self._keys.timer(session))
+        self._changed(session, seen, stored)
         for one in needs.values():
             self._set(session, seen, one, stored.get(one.id.encode()))
         for name, value in stored.items():
@@ -106,6 +116,14 @@ class Deadlines:
         named = entry.kind == "timer" and entry.id == one.id
         return named and one.generation in (None, entry.generation)
 
+    def _changed(self, session: str, seen: Seen, stored: dict[bytes, bytes]) -> None:
+        before, self._stored[session] = self._stored.get(session, stored), stored
+        if before is stored:
+            return
+        fired = {entry.id for entry in seen.queue if entry.kind == "timer"}
+        if any(name.decode() not in fired and stored.get(name) != was for name, was in before.items()):
+            self._reach.saw("timers")
+
     def within(self, session: str, seconds: float) -> set[str]:
         """The session's timers that are due by then, and are not yet."""
         timers, now_ms = self._keys.timers(self._keys.shard_of(session)), self.now_ms
@@ -118,6 +136,11 @@ class Deadlines:
     def entry(self, session: str, before: State, entry: Entry) -> None:
         """An entry of a log that says that a deadline has passed says so not before it has."""
         if (generation := _ended_by_timer(before, entry)) is not None:
+            self._reach.saw("early")
+            if entry.type == RESPONSE_ITEM:
+                self._reach.saw("awaits")
+            elif entry.payload["kind"] == "answer":
+                self._reach.saw("approval_expired")
             self._not_early(session, generation, str(entry.payload.get("kind", "an await")))
 
     def queued(self, entry: Waiting) -> None:

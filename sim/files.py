@@ -54,6 +54,8 @@ class SimFiles:
         """Machines whose disks are full."""
         self.wrote: Callable[[Path], None] = lambda path: None
         """Told when a file has changed."""
+        self.saw: Callable[[str], None] = lambda case: None
+        """Told of cases that rules are interested in."""
 
     def opened_on(self, machine: str) -> Files:
         """As a machine's worker opens them: nobody else does meanwhile."""
@@ -86,4 +88,5 @@ class SimFiles:
             ):
                 content = self.content[path]
                 self.torn.add(path)
+                self.saw("exported")
                 self.content[path] = content[: self._rng.randint(last.before, len(content))]

@@ -8,123 +8,283 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SENTENCES = {
-    "gapless": "The entries of a session's log are numbered 1, 2, 3, …, and its hash names the last one.",
-    "chain": "Every entry's chain value follows from the one before it, and the hash names the last value.",
-    "epochs": "Every entry was written under the epoch that the session had then, and epochs only grow.",
-    "log": (
-        "No log holds what no log may hold: two tasks at once, a call that starts twice for one decision,"
-        " an event under a foreign id, a task without exactly one end."
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The case in which a rule might not hold: without it, that the rule held says little."""
+
+    text: str
+    sources: tuple[str, ...] = ()
+    """The counts that it is told by (`sim/reach.py`); without any, one that bears the rule's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule, and the case that tests it."""
+
+    sentence: str
+    case: Case
+
+
+RULES = {
+    "gapless": Rule(
+        "The entries of a session's log are numbered 1, 2, 3, …, and its hash names the last one.",
+        Case("a commit came for a place in the log that was taken by then", ("reply commit FENCED seq",)),
     ),
-    "one_place": (
-        "A session that owes something is in exactly one of `due` and `leases`; one that is in neither "
-        "has read its queue to the end."
+    "chain": Rule(
+        "Every entry's chain value follows from the one before it, and the hash names the last value.",
+        Case("a log went on behind a moment to which Redis had gone back"),
     ),
-    "owner": "A session has an owner if and only if it is in `leases`.",
-    "cursor": "The queue's cursor never goes back and never passes the queue's end.",
-    "acknowledged": (
-        "A submission that was acknowledged is in the queue or was applied, as long as Redis keeps what "
-        "it acknowledged."
+    "epochs": Rule(
+        "Every entry was written under the epoch that the session had then, and epochs only grow.",
+        Case("a commit of an earlier claim was refused", ("reply commit FENCED claim",)),
     ),
-    "applied_once": "No submission is applied twice, whatever was sent again, and by whom.",
-    "begun_in_log": (
-        "When a call starts, the log says that it runs, under the claim that starts it; where Redis has "
-        "forgotten that, nothing of it runs for longer than a claim is trusted."
+    "log": Rule(
+        (
+            "No log holds what no log may hold: two tasks at once, a call that starts twice for one "
+            "decision, an event under a foreign id, a task without exactly one end."
+        ),
+        Case("a task was stopped while a request or a call of it was in flight", ("fact stopping",)),
     ),
-    "started_once": "A decision to run a call starts it at most once.",
-    "effects_once": "A patch is written at most once.",
-    "leases": "Nobody is given a session whose holder's lease has not run out.",
-    "revoked": "Of a session that was revoked no claim stands until it is claimed anew.",
-    "alone": ("When a session is claimed, no command of an earlier claim runs any more."),
-    "right_to_run": "When everything has come to rest no command runs any more.",
-    "stopped": "When the end of a task is in the log, none of its commands runs any more.",
-    "outputs": (
-        "Every call in the conversation has exactly one output once no task holds the session, and a "
-        "request never carries a call without one."
+    "one_place": Rule(
+        (
+            "A session that owes something is in exactly one of `due` and `leases`; one that is in "
+            "neither has read its queue to the end."
+        ),
+        Case("a session was to be parked, and its queue had grown meanwhile"),
     ),
-    "told_truly": (
-        "The output that the model reads of a call is what the call gave, or says that it did not run, "
-        "was stopped, or is in doubt."
+    "owner": Rule(
+        "A session has an owner if and only if it is in `leases`.",
+        Case("a session was claimed from a holder whose lease had run out"),
     ),
-    "live_state": "The state that a worker works with is the fold of the log up to the same entry.",
-    "deltas": "No delta of a text is shown behind the finished text.",
-    "events": (
-        "A client that follows a session sees its events once each and in the order of the log, from where "
-        "it came, unless it is told of a gap, and of one that there is."
+    "cursor": Rule(
+        "The queue's cursor never goes back and never passes the queue's end.",
+        Case("a commit consumed a part of a queue"),
     ),
-    "deadlines": (
-        "Once faults are over, a timer becomes an entry of its session's queue within half a minute."
+    "acknowledged": Rule(
+        (
+            "A submission that was acknowledged is in the queue or was applied, as long as Redis keeps "
+            "what it acknowledged."
+        ),
+        Case("Redis went back behind an acknowledged submission, and kept others"),
     ),
-    "awaits": (
-        "Once faults are over, every await ends within half a minute of its deadline, or of room for its "
-        "session."
+    "applied_once": Rule(
+        "No submission is applied twice, whatever was sent again, and by whom.",
+        Case("a submission was sent again, and Redis had it", ("reply submit DUP",)),
     ),
-    "timers": (
-        "What waits for a deadline has its timer, under the generation that it was given, or the fired "
-        "timer in its queue; no await and no watchdog leaves one behind."
+    "begun_in_log": Rule(
+        (
+            "When a call starts, the log says that it runs, under the claim that starts it; where Redis "
+            "has forgotten that, nothing of it runs for longer than a claim is trusted."
+        ),
+        Case("a worker woke up behind its deadline, and was about to start a call"),
     ),
-    "early": "A retry, an approval, an await and a watchdog are never ended or set off before their time.",
-    "watchdogs": "An agent that was cancelled, and a session that is closed, keep no watchdog.",
-    "registry": (
-        "The registry of a tree (agents, their status, marks and inbox depths) is the fold of its tree "
-        "log, after every commit."
+    "started_once": Rule(
+        "A decision to run a call starts it at most once.",
+        Case("a call that a lost worker had begun was judged"),
     ),
-    "slots": (
-        "After every commit a tree counts as many slots as its agents hold and letters bring; at rest none."
+    "effects_once": Rule(
+        "A patch is written at most once.", Case("a patch that a lost worker had begun was judged")
     ),
-    "spawned": "A tree counts the agents that it made, and makes no more than it may.",
-    "inbox": (
-        "After every commit the inbox depths that are told are those of the letters that wait, in the queue "
-        "and in the state."
+    "leases": Rule(
+        "Nobody is given a session whose holder's lease has not run out.",
+        Case("somebody asked for a session whose lease had not run out"),
     ),
-    "budget": (
-        "After every commit what a tree holds in reserve is reserved for requests that are in flight, and "
-        "what it spent is what the logs of its agents say."
+    "revoked": Rule(
+        "Of a session that was revoked no claim stands until it is claimed anew.",
+        Case("a session was taken from a holder whose lease had not run out"),
     ),
-    "overshoot": (
-        "No request begins when a budget is spent, or when it does not fit beside what others reserved."
+    "alone": Rule(
+        "When a session is claimed, no command of an earlier claim runs any more.",
+        Case("a session was claimed of which a command had been killed in the last ten seconds"),
     ),
-    "room": "Who sleeps until there is room in a budget is on a list that somebody will wake.",
-    "forks": (
-        "A fork names an entry of its parent's log by its chain value, and begins with what had been said "
-        "there."
+    "right_to_run": Rule(
+        "When everything has come to rest no command runs any more.",
+        Case("a command was killed by its keeper: by a deadline, or with its worker"),
     ),
-    "said": "What people said is in the conversation, or in what a compaction kept of it.",
-    "limits": (
-        "A provider is sent what was let through, and in no time more requests or tokens than its limits "
-        "allow in that time and a minute."
+    "stopped": Rule(
+        "When the end of a task is in the log, none of its commands runs any more.",
+        Case("a task ended of which a command had been killed"),
     ),
-    "cancelled": "When an agent is reported canceled, no command of it runs any more.",
-    "exported": (
-        "The file of a rollout holds the log's first lines, each once, whenever somebody has written it; "
-        "before `conversation_path` and `shutdown_complete` all that went before, or a `warning` says why; "
-        "and of what came to rest when all faults were over, every line."
+    "outputs": Rule(
+        (
+            "Every call in the conversation has exactly one output once no task holds the session, and a "
+            "request never carries a call without one."
+        ),
+        Case("a task ended, and calls of it were open"),
     ),
-    "reaped": (
-        "A cancel that was begun comes to its end where the agents' workers are gone for good, as long as "
-        "any other worker lives, or upkeep."
+    "told_truly": Rule(
+        (
+            "The output that the model reads of a call is what the call gave, or says that it did not "
+            "run, was stopped, or is in doubt."
+        ),
+        Case("a call was told to be in doubt"),
     ),
-    "sealed": (
-        "What leaves Redis is in the archive: segments and stream together are the log as it grew, entry "
-        "by entry."
+    "live_state": Rule(
+        "The state that a worker works with is the fold of the log up to the same entry.",
+        Case("a worker's state was compared behind a commit"),
     ),
-    "archived": (
-        "A session that is archived is closed, has been for as long as it must, and owes and awaits nothing."
+    "deltas": Rule(
+        "No delta of a text is shown behind the finished text.",
+        Case("a delta came whose claim was over", ("reply emit FENCED",)),
     ),
-    "restored": (
-        "An archived session that is spoken to begins with the state that it ended with, and with every "
-        "large text of its log."
+    "events": Rule(
+        (
+            "A client that follows a session sees its events once each and in the order of the log, from "
+            "where it came, unless it is told of a gap, and of one that there is."
+        ),
+        Case("a follower was told of a gap, or came to a session that was at work"),
     ),
-    "deleted": (
-        "A session is deleted only when it has rested for as long as it is to be kept, a root closed, and "
-        "when it has been given nothing to do."
+    "deadlines": Rule(
+        "Once faults are over, a timer becomes an entry of its session's queue within half a minute.",
+        Case("a timer fired", ("reply fire OK",)),
     ),
-    "rest": (
-        "When faults are over and people answer, every session comes to rest, and every closed one is in "
-        "the archive where there is upkeep."
+    "awaits": Rule(
+        (
+            "Once faults are over, every await ends within half a minute of its deadline, or of room for "
+            "its session."
+        ),
+        Case("an await was ended by its deadline"),
     ),
-    "no_crash": "No step raises what nobody expects, and no session is quarantined.",
+    "timers": Rule(
+        (
+            "What waits for a deadline has its timer, under the generation that it was given, or the "
+            "fired timer in its queue; no await and no watchdog leaves one behind."
+        ),
+        Case("a timer was cleared, or set anew, before it had fired"),
+    ),
+    "early": Rule(
+        "A retry, an approval, an await and a watchdog are never ended or set off before their time.",
+        Case("a timer ended something"),
+    ),
+    "watchdogs": Rule(
+        "An agent that was cancelled, and a session that is closed, keep no watchdog.",
+        Case("a watchdog ended with its agent or its session"),
+    ),
+    "registry": Rule(
+        (
+            "The registry of a tree (agents, their status, marks and inbox depths) is the fold of its "
+            "tree log, after every commit."
+        ),
+        Case("a commit told something of its tree"),
+    ),
+    "slots": Rule(
+        "After every commit a tree counts as many slots as its agents hold and letters bring; at rest none.",
+        Case("a step was refused for want of a slot", ("reply commit REFUSED slots",)),
+    ),
+    "spawned": Rule(
+        "A tree counts the agents that it made, and makes no more than it may.",
+        Case(
+            "a step was refused because the tree had made all its agents", ("reply commit REFUSED spawned",)
+        ),
+    ),
+    "inbox": Rule(
+        (
+            "After every commit the inbox depths that are told are those of the letters that wait, in the"
+            " queue and in the state."
+        ),
+        Case("letters left an inbox", ("fact mail_taken",)),
+    ),
+    "budget": Rule(
+        (
+            "After every commit what a tree holds in reserve is reserved for requests that are in flight,"
+            " and what it spent is what the logs of its agents say."
+        ),
+        Case("a request ended, and nobody said what it had used"),
+    ),
+    "overshoot": Rule(
+        "No request begins when a budget is spent, or when it does not fit beside what others reserved.",
+        Case(
+            "a request was refused by a budget",
+            ("reply commit REFUSED budget_spent", "reply commit REFUSED budget_reserved"),
+        ),
+    ),
+    "room": Rule(
+        "Who sleeps until there is room in a budget is on a list that somebody will wake.",
+        Case("somebody who slept for room was woken"),
+    ),
+    "forks": Rule(
+        (
+            "A fork names an entry of its parent's log by its chain value, and begins with what had been "
+            "said there."
+        ),
+        Case("a session was forked", ("fact forked",)),
+    ),
+    "said": Rule(
+        "What people said is in the conversation, or in what a compaction kept of it.",
+        Case("a conversation was compacted"),
+    ),
+    "limits": Rule(
+        (
+            "A provider is sent what was let through, and in no time more requests or tokens than its "
+            "limits allow in that time and a minute."
+        ),
+        Case("a request had to wait for its provider's limit", ("reply admit WAIT",)),
+    ),
+    "cancelled": Rule(
+        "When an agent is reported canceled, no command of it runs any more.",
+        Case("an agent was cancelled while commands ran at it or below"),
+    ),
+    "exported": Rule(
+        (
+            "The file of a rollout holds the log's first lines, each once, whenever somebody has written "
+            "it; before `conversation_path` and `shutdown_complete` all that went before, or a `warning` "
+            "says why; and of what came to rest when all faults were over, every line."
+        ),
+        Case("a rollout's file was torn"),
+    ),
+    "reaped": Rule(
+        (
+            "A cancel that was begun comes to its end where the agents' workers are gone for good, as "
+            "long as any other worker lives, or upkeep."
+        ),
+        Case("an agent was ended that its workers had left for good"),
+    ),
+    "sealed": Rule(
+        (
+            "What leaves Redis is in the archive: segments and stream together are the log as it grew, "
+            "entry by entry."
+        ),
+        Case("a log was sealed", ("reply seal OK",)),
+    ),
+    "archived": Rule(
+        "A session that is archived is closed, has been for as long as it must, and owes and awaits nothing.",
+        Case("a session was archived", ("reply archive OK",)),
+    ),
+    "restored": Rule(
+        (
+            "An archived session that is spoken to begins with the state that it ended with, and with "
+            "every large text of its log."
+        ),
+        Case("a session was brought back from the archive", ("reply restore OK",)),
+    ),
+    "deleted": Rule(
+        (
+            "A session is deleted only when it has rested for as long as it is to be kept, a root closed,"
+            " and when it has been given nothing to do."
+        ),
+        Case("a session was deleted", ("reply delete OK",)),
+    ),
+    "rest": Rule(
+        (
+            "When faults are over and people answer, every session comes to rest, and every closed one is"
+            " in the archive where there is upkeep."
+        ),
+        Case("a simulation with faults came to rest"),
+    ),
+    "no_crash": Rule(
+        "No step raises what nobody expects, and no session is quarantined.",
+        Case("a command was not answered"),
+    ),
 }
+SENTENCES = {name: rule.sentence for name, rule in RULES.items()}
+
+CASES = {
+    "stopping_taken_over": Case("a session was claimed from a holder that was stopping its task"),
+    "cancel_taken_over": Case("an agent was claimed from a holder that was ending it"),
+    "approval_expired": Case("a request for approval was ended by its timer"),
+}
+"""What belongs to no single rule, and what a campaign is to come by as well."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ class Run:
     lost: bool = False
     """Decided on a branch of the log that Redis had lost by then."""
     state: str = "running"
+    ended_s: float = 0.0
 
 
 class Ledger:
@@ -45,6 +46,9 @@ class Ledger:
         self.by_call: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
         self.written: Counter[tuple[str, str]] = Counter()
         """Patches that were written, by call."""
+        self._asked: Counter[str] = Counter()
+        self.saw: Callable[[str], None] = lambda case: None
+        """Told of cases that rules are interested in."""
 
     def begin(self, run: Run) -> None:
         self.runs.append(run)
@@ -54,11 +58,19 @@ class Ledger:
     def end(self, run: Run, how: str) -> None:
         if run.state != "running":
             return
-        run.state = how
+        run.state, run.ended_s = how, self._loop.time()
         self._trace.note(run.machine, how, run.session[-4:], run.call_id)
         if run.files and how == "finished":
             self.written[run.session, run.call_id] += 1
         run.ended(how)
+
+    def killed(self, session: str) -> list[Run]:
+        return [run for run in self.runs if run.state == "killed" and run.session == session]
+
+    def since_task(self, session: str) -> list[Run]:
+        """The runs that the session has begun since this was asked last, at its last task's end."""
+        at, self._asked[session] = self._asked[session], len(self.runs)
+        return [run for run in self.runs[at:] if run.session == session]
 
     def switch(self, run: Run) -> None:
         """A patch's next file becomes visible; with the last one it is written."""
@@ -93,7 +105,10 @@ class SimKeeper:
 
     def permits(self, claim: str) -> bool:
         """Whether the claim's deadline is still ahead: who wakes up behind it starts nothing."""
-        return self._loop.time() < self.deadlines.get(claim, 0.0)
+        permitted = self._loop.time() < self.deadlines.get(claim, 0.0)
+        if not permitted:
+            self._ledger.saw("begun_in_log")
+        return permitted
 
     async def kill(self, claim: str) -> None:
         self.kill_now(claim)
@@ -101,6 +116,7 @@ class SimKeeper:
     def kill_now(self, claim: str = "") -> None:
         for run in self._ledger.running():
             if run.machine == self._machine and claim in ("", run.claim):
+                self._ledger.saw("right_to_run")
                 self._ledger.end(run, "killed")
 
     def _look(self, claim: str, deadline: float) -> None:

@@ -99,6 +99,8 @@ class Nemesis:
         """Faults are over."""
         self.abandoned = asyncio.Event()
         """Workers have gone for good."""
+        self.abandoned_a_cancel = False
+        """Whether they went when a cancel had begun and was not over."""
         self.deserted = False
         """Whether workers that are gone stay away."""
         self._leaving: tuple[str, ...] = ()
@@ -124,6 +126,7 @@ class Nemesis:
         if not pools:
             return
         self.deserted = POOL in pools
+        self.abandoned_a_cancel = bool(self.site.watch.ending())
         for machine in self.living:
             if not set(pools).isdisjoint(machine.pools):
                 self.site.trace.note("nemesis", "abandons", machine.name)
@@ -183,6 +186,7 @@ class Nemesis:
             await asyncio.sleep(self._rng.expovariate(self._plan.faults / self._plan.lasts_s))
             name = self._rng.choices(list(self.weights), list(self.weights.values()))[0]
             self.site.trace.note("nemesis", name)
+            self.site.watch.reach.met("fault", name)
             await getattr(self, f"_{name}")()
         await asyncio.sleep(self._rng.uniform(0.0, 4.0))
         self.peace()

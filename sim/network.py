@@ -91,6 +91,8 @@ class Network:
         self.up = True
         self.cut: dict[str, int] = {}
         """Machines that reach nobody now, each with the number of reasons."""
+        self.lost = 0
+        """Commands whose sender was told that the connection broke."""
         self.wrote: Wrote = lambda name, args, reply: None
         self.arrived: Callable[[Sent, Any], None] = lambda sent, reply: None
         """Called behind each effect, with its reply: a place to die at."""
@@ -192,6 +194,7 @@ class Network:
 
     def _lose(self, future: asyncio.Future[Any]) -> None:
         if not future.done():
+            self.lost += 1
             future.set_exception(foreign.ConnectionError("the connection was lost"))
 
     # ── blocking ──────────────────────────────────────────────────────────────────────────────

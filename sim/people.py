@@ -118,6 +118,7 @@ class Person:
         chosen = id or f"{self.name}.{self._numbered}"
         self._diary.sent.setdefault(chosen, op.type)
         self._site.trace.note(self.name, "submits", session[-4:], chosen, op.type)
+        self._site.watch.reach.met("op", op.type)
         try:
             await self._client.submit(SessionId(session), Submission(SubmissionId(chosen), op))
         except (SubmissionConflict, QueueFull, UnknownSession, SessionArchived, ArchiveUnavailable) as error:
@@ -199,6 +200,7 @@ class Person:
             # Lost with Redis's last second.
             return
         self._diary.attached[self.name, session] = head.seq
+        self._site.watch.reach.saw("events")
         self._places[session] = EqCursor.at(head)
         self._site.trace.note(self.name, "attaches", session[-4:], head.seq)
         with suppress(TimeoutError):

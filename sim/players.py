@@ -325,8 +325,10 @@ class SimTools:
         return finished(call, run.output, how)
 
     async def judge(self, call: Call, claim: str) -> str:
+        self._ledger.saw("started_once")
         if call.spec.get("kind") != "patch":
             return "in_doubt"
+        self._ledger.saw("effects_once")
         session = self._session(call)
         if self._ledger.written[session, call.call_id]:
             return "all"

@@ -33,18 +33,44 @@ class Rights:
         seen = self._watch.sessions.get(session)
         if seen is not None and seen.claim != claim:
             self._not_robbed(session, seen)
+        if seen is not None and seen.claim not in ("", claim):
+            self._taken_over(session, seen)
         old = [run for run in self._ledger.running(session) if run.claim != claim]
         if old and self._watch.now_s > self._watch.went_back_s + TRUST_S:
             self._watch.broken("alone", f"{session} was claimed while {[run.call_id for run in old]} run")
 
+    def turned_away(self, session: str) -> None:
+        """Somebody asked for a session and was not given it."""
+        seen = self._watch.sessions.get(session)
+        if seen is not None and (seen.lease_ms or 0.0) > self._now_ms:
+            self._watch.reach.saw("leases")
+
+    def _taken_over(self, session: str, seen: Seen) -> None:
+        """The session's holder has been silent for longer than its lease."""
+        reach, task = self._watch.reach, seen.state.task
+        reach.saw("owner")
+        if any(run.ended_s > self._watch.now_s - 10.0 for run in self._ledger.killed(session)):
+            reach.saw("alone")
+        if task is not None and task.stopping:
+            reach.saw("stopping_taken_over")
+        if seen.state.tree.canceling and not seen.state.tree.ended:
+            reach.saw("cancel_taken_over")
+
+    @property
+    def _now_ms(self) -> float:
+        return (EPOCH_S + self._watch.now_s) * 1000
+
     def _not_robbed(self, session: str, seen: Seen) -> None:
-        left_ms = (seen.lease_ms or 0.0) - (EPOCH_S + self._watch.now_s) * 1000
+        left_ms = (seen.lease_ms or 0.0) - self._now_ms
         if left_ms > 1.0:
             self._watch.broken("leases", f"{session} was taken {left_ms:.0f} ms before its lease ran out")
 
     def revoked(self, args: Sequence[Any], reply: Sequence[Any]) -> None:
         """Whoever lost a claim has none: the session has an owner to wait for, and nobody who may write."""
         for session, state in zip(sessions_of(args), reply[2][::3], strict=True):
+            held = self._watch.sessions.get(session)
+            if state == b"revoked" and held is not None and (held.lease_ms or 0.0) > self._now_ms:
+                self._watch.reach.saw("revoked")
             if state == b"revoked" and self._watch.claim_of(session):
                 self._watch.broken("revoked", f"{session} was revoked, and a claim of it stands")
 

@@ -18,7 +18,7 @@ from orchestrator.broker.replies import number_of, stored_entry, tree_entry
 from orchestrator.cli.tree_reading import tree_fact
 from orchestrator.core.blobs import REFERENCE, resolve
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
-from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
+from orchestrator.core.entries import COMPACTED, DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.history import OUTPUT_KINDS
 from orchestrator.core.registry import RegistryView, projected
@@ -38,9 +38,12 @@ from sim.moving import MOVES, Moving
 from sim.network import session_of, sessions_of
 from sim.objects import SimObjects
 from sim.queued import Waiting, waiting
+from sim.reach import Reach
 from sim.rights import Rights
 from tests.core.auditor import Audit
 
+PLACE_OF_RELEASE = 10
+"""Among a commit's arguments, behind its keys."""
 _REFERS = f'"{REFERENCE}"'.encode()
 
 
@@ -88,11 +91,14 @@ class Watch:
         self.taken: defaultdict[str, list[float]] = defaultdict(list)
         """When each submission was put into a queue, by its id."""
         self.trees: dict[str, tuple[RegistryView, int]] = {}
+        self._cut_back: set[str] = set()
+        """Sessions of which nothing was written since Redis went back."""
         self.members: defaultdict[str, dict[str, Seen]] = defaultdict(dict)
         """The sessions of each tree."""
+        self.reach = Reach()
         self.rights = Rights(self, ledger)
-        self.deadlines = Deadlines(loop.time, double, keys, self.broken)
-        self.accounts = Accounts(loop.time, double, keys, self.broken)
+        self.deadlines = Deadlines(loop.time, double, keys, self.broken, self.reach)
+        self.accounts = Accounts(loop.time, double, keys, self.broken, self.reach)
         self.admissions = Admissions(loop.time, self.broken)
         self.moving = Moving(self, double, keys, objects)
         self.violation: Violation | None = None
@@ -124,6 +130,7 @@ class Watch:
 
     def wrote(self, name: str, args: Sequence[Any], reply: Any) -> None:
         self.rights.look()
+        self.reach.replied(name, reply)
         code = reply[0] if isinstance(reply, list) and reply else b""
         if name == "admit" and code == b"OK":
             self.admissions.admitted(args)
@@ -133,6 +140,8 @@ class Watch:
             self.broken("no_crash", f"{name} found {reply[1:]}")
         if code == b"QUARANTINED":
             self.broken("no_crash", f"{name} quarantined {session_of(name, args)}")
+        if name == "claim" and code == b"NONE":
+            self.rights.turned_away(session_of(name, args))
         if code != b"OK":
             return
         session = session_of(name, args)
@@ -140,6 +149,8 @@ class Watch:
             return
         if name == "commit":
             self.commits += 1
+            if args[3 + int(args[2]) + PLACE_OF_RELEASE] == "park" and not reply[5]:
+                self.reach.saw("one_place")
         if name == "submit":
             self.taken[str(args[3 + int(args[2]) + 4])].append(self._loop.time())
         if name == "claim":
@@ -185,6 +196,9 @@ class Watch:
         if int(data[b"seq"]) != (before := seen.seq):
             for entry_id, fields in self.moving.log_after(session, seen.seq):
                 self._entry(session, seen, entry_id, fields, epoch)
+            if before and session in self._cut_back:
+                self._cut_back.discard(session)
+                self.reach.saw("chain")
             self.grew(session, seen, before)
         seen.epoch = epoch
         if int(data[b"seq"]) != seen.seq:
@@ -227,16 +241,28 @@ class Watch:
     def _facts(self, session: str, seen: Seen, entry: Entry) -> None:
         if entry.type == DENDRO:
             fact = entry.payload
+            self.reach.met("fact", fact["kind"])
             if fact["kind"] == "call" and fact["phase"] == Phase.RUNNING:
                 seen.running[fact["call_id"]] += 1
             elif fact["kind"] == "forked":
                 self._inherited(session, fact)
             elif fact["kind"] == "request_ended":
                 self.accounts.request_ended(session, seen.tree, fact)
-            elif fact["kind"] == "task_ended" and (left := self.rights.running(session)):
-                self.broken("stopped", f"{session}: the task ended while {[run.call_id for run in left]} run")
+            elif fact["kind"] == "task_ended":
+                self._task_ended(session, seen)
+            elif fact["kind"] == "watchdog_ended" and (seen.state.closing or seen.state.tree.canceling):
+                self.reach.saw("watchdogs")
         elif entry.type == RESPONSE_ITEM and entry.payload.get("type") in OUTPUT_KINDS:
             self._output(session, entry.payload["call_id"], str(entry.payload["output"]))
+
+        elif entry.type == COMPACTED:
+            self.reach.saw("said")
+
+    def _task_ended(self, session: str, seen: Seen) -> None:
+        if left := self.rights.running(session):
+            self.broken("stopped", f"{session}: the task ended while {[run.call_id for run in left]} run")
+        if any(run.state == "killed" for run in self._ledger.since_task(session)):
+            self.reach.saw("stopped")
 
     def _inherited(self, session: str, fact: Mapping[str, Any]) -> None:
         """A fork names an entry of its parent, and begins with what was said there."""
@@ -247,6 +273,10 @@ class Watch:
 
     def _output(self, session: str, call_id: str, output: str) -> None:
         runs = self._ledger.by_call.get((session, call_id), [])
+        if output.startswith("in doubt"):
+            self.reach.saw("told_truly")
+        elif output.startswith("aborted"):
+            self.reach.saw("outputs")
         claims_end = output.startswith(("finished", "{'$blob", "Success"))
         if claims_end and not any(run.state == "finished" for run in runs):
             self.broken("told_truly", f"{session}: {call_id} has the output {output[:40]!r} and never ended")
@@ -268,6 +298,8 @@ class Watch:
             self.broken(
                 "cursor", f"session {session}: from {seen.cursor} to {cursor}, the queue ends at {tip}"
             )
+        if seen.cursor < cursor < tip:
+            self.reach.saw("cursor")
         seen.cursor = cursor
         seen.lease_ms, seen.claim = lease, data.get(b"claim", b"").decode()
 
@@ -294,6 +326,7 @@ class Watch:
         entries = self._double.stream_after(self.keys.tree(tree), at)
         if not entries:
             return
+        self.reach.saw("registry")
         for entry_id, fields in entries:
             entry = tree_entry(entry_id, fields)
             view, at = view.after(tree_fact(entry)), entry.tree_seq
@@ -350,6 +383,8 @@ class Watch:
     def went_back(self, to_s: float) -> None:
         """Redis holds what it held at `to_s`: everything is read anew."""
         self.rewinds.append((to_s, self._loop.time()))
+        if any(at_s <= to_s for times in self.taken.values() for at_s in times):
+            self.reach.saw("acknowledged")
         known = dict.fromkeys((*self.sessions, *self.moving.went_back(to_s)))
         self.sessions, self.trees = {}, {}
         self.members.clear()
@@ -357,6 +392,7 @@ class Watch:
         self.admissions.went_back()
         for session in known:
             self.look(session)
+        self._cut_back = set(self.sessions)
         self.rights.went_back()
 
     def leased(self) -> bool:

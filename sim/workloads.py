@@ -393,6 +393,8 @@ async def _reaped(stage: Stage) -> None:
         if watch.peace_s and watch.now_s - max(watch.peace_s, since_s) > REAPED_WITHIN_S:
             watch.broken("reaped", "; ".join(left))
         await asyncio.sleep(1.0)
+    if stage.nemesis.abandoned_a_cancel:
+        watch.reach.saw("reaped")
 
 
 def _perhaps_agents(rng: Random, share: float) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -52,6 +53,8 @@ class Outcome:
     commands: int
     steps: int
     simulated_s: float
+    reach: Counter[str]
+    """What it came by (`sim/reach.py`)."""
     digest: str = ""
     """Of the trace, and its lines: where they were asked for."""
     lines: tuple[str, ...] = ()
@@ -78,6 +81,8 @@ class World:
         self.exported = Exported(watch, files)
         self.site = Site(self.loop, network, ledger, mind, watch, self.trace, config, objects, files)
         network.wrote = watch.wrote
+        ledger.saw = watch.reach.saw
+        files.saw = watch.reach.saw
         self.double = double
         self.diary = Diary()
         self._set_weather(master)
@@ -131,6 +136,7 @@ class World:
             self.site.network.commands,
             self.loop.steps,
             self.loop.time(),
+            self._reached(),
             self.trace.digest() if traced else "",
             tuple(self.trace.lines()) if traced else (),
         )
@@ -143,6 +149,13 @@ class World:
             for one in LOGS:
                 one.disabled = False
         return outcome
+
+    def _reached(self) -> Counter[str]:
+        reach, site = self.site.watch.reach, self.site
+        reach.counts["case no_crash"] += site.network.lost
+        if self._plan.faults and self._finished:
+            reach.saw("rest")
+        return reach.counts
 
     def _crash(self) -> Violation | None:
         now = self.loop.time()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sim.campaign import campaign, run_batch
-from sim.invariants import SENTENCES
+from sim.invariants import CASES, RULES, SENTENCES
 from sim.workloads import WORKLOADS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -69,3 +69,5 @@ def test_page_of_the_simulator_names_every_rule_and_every_workload() -> None:
     page = (ROOT / "docs" / "simulator.md").read_text(encoding="utf-8")
     assert [name for name in (*SENTENCES, *WORKLOADS) if f"`{name}`" not in page] == []
     assert [rule for rule in SENTENCES.values() if rule not in page] == []
+    cases = [*(rule.case for rule in RULES.values()), *CASES.values()]
+    assert [case.text for case in cases if case.text not in page] == []

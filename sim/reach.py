@@ -1,0 +1,86 @@
+"""What a simulation came by: each op, answer of a script, kind of fact and fault, and the case of each rule.
+
+A rule that holds says little where nothing could have broken it. So each rule names the case in which it
+might not hold, and a campaign counts how often that occurred (`campaign.missed`).
+Names have a kind and a word: `op interrupt`, `reply commit FENCED seq`, `fact stopping`, `case alone`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sim.invariants import CASES, RULES
+
+ENOUGH_SEEDS = 2_000
+"""Of all workloads: in so many seeds every case occurs, unless the simulator has lost its way to it."""
+_WITH_REASONS = {(b"FENCED", 2), (b"REFUSED", 1)}
+"""Answers with a word that says why, and where it stands."""
+KINDS = ("op", "reply", "fact", "fault")
+
+
+@dataclass(slots=True)
+class Reach:
+    """Counts of one simulation, or of many."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def saw(self, rule: str) -> None:
+        """The case of a rule, or another one that a campaign is to come by."""
+        self.counts[f"case {rule}"] += 1
+
+    def met(self, kind: str, word: str) -> None:
+        self.counts[f"{kind} {word}"] += 1
+
+    def replied(self, name: str, reply: Any) -> None:
+        """A script's answer, by its code and, where it says why, by that."""
+        if type(reply) is not list or not reply or type(reply[0]) is not bytes or not name.islower():
+            return
+        code = reply[0]
+        if code == b"OK":
+            self.counts[f"reply {name} OK"] += 1
+            return
+        words = [name, code.decode()]
+        words += [
+            reply[at].decode()
+            for with_reason, at in _WITH_REASONS
+            if code == with_reason and _says(reply, at)
+        ]
+        self.counts["reply " + " ".join(words)] += 1
+
+    def of(self, sources: Iterable[str]) -> int:
+        return sum(self.counts[source] for source in sources)
+
+
+def _says(reply: Sequence[Any], at: int) -> bool:
+    return (
+        len(reply) > at
+        and type(reply[at]) is bytes
+        and reply[at].replace(b"_", b"").replace(b" ", b"").isalpha()
+    )
+
+
+def missed(counts: Mapping[str, int]) -> list[str]:
+    """The rules whose case did not occur, and other cases that were to."""
+    found = Reach(Counter(counts))
+    return [name for name, case in _cases() if not found.of(case.sources or (f"case {name}",))]
+
+
+def _cases() -> list[tuple[str, Any]]:
+    return [*((name, rule.case) for name, rule in RULES.items()), *CASES.items()]
+
+
+def table(counts: Mapping[str, int]) -> str:
+    """Each rule with its case, and everything else that was counted."""
+    found = Reach(Counter(counts))
+    lines = ["times      rule or case"]
+    for name, case in _cases():
+        times = found.of(case.sources or (f"case {name}",))
+        lines.append(f"{times:>9,}  {name}: {case.text}")
+    for kind in KINDS:
+        words = sorted(name for name in counts if name.startswith(f"{kind} "))
+        told = (f"{word.partition(' ')[2]} {counts[word]:,}" for word in words)
+        lines.append(f"{kind}: " + " · ".join(told))
+    return "\n".join(lines)
