@@ -38,7 +38,7 @@ class Bubblewrap:
         families = seccomp.Families() if confinement.network else _LOCAL_FAMILIES
         return Launch(
             argv=(self.path, *self._options(confinement), "--", *argv),
-            placeholders=tuple(map(str, confinement.missing_git)),
+            placeholders=tuple(map(str, confinement.missing)),
             seccomp_on_fd=seccomp.program(self.machine, families),
         )
 
@@ -69,7 +69,7 @@ def _mounts(confinement: Confinement) -> list[tuple[Path, list[str]]]:
     """Every mount with its target: sorted by depth, the deeper one lies on top and decides."""
     mounts = [(root, ["--bind", str(root), str(root)]) for root in confinement.writable_roots]
     # "try": a guard that could not be made is in a root that this user, and so the command, cannot write.
-    held = (*confinement.read_only_subpaths, *confinement.missing_git)
+    held = (*confinement.read_only_subpaths, *confinement.missing)
     mounts += [(path, ["--ro-bind-try", str(path), str(path)]) for path in held]
     return mounts + [(path, _hide(path)) for path in confinement.hidden]
 

@@ -61,7 +61,7 @@ class Landlock:
         """The command as it is, to be started under a ruleset; the caller closes its descriptor."""
         return Launch(
             argv=argv,
-            placeholders=tuple(map(str, confinement.missing_git)) if self.can_mount else (),
+            placeholders=tuple(map(str, confinement.missing)) if self.can_mount else (),
             seccomp=seccomp.program(self.machine, _families(confinement)),
             ruleset=build_ruleset(self.abi, confinement.writable_roots),
             mounts=_mounts(confinement) if self.can_mount else (),
@@ -73,7 +73,8 @@ def gaps(abi_version: int, can_mount: bool) -> tuple[str, ...]:
     """What Landlock of this version cannot hold, in words for people."""
     found = ["what is to be hidden can be read, though its sockets cannot be connected to"]
     if not can_mount:
-        found.append(".git inside a writable root stays writable (no mount namespace can be had)")
+        guarded = ".git and dendro.toml inside a writable root stay writable"
+        found.append(f"{guarded} (no mount namespace can be had)")
         found.append("mode, owner and times of the user's files elsewhere can be changed (the same reason)")
     if abi_version < ABI_OF_SIGNAL_SCOPE:
         found.append(
@@ -86,7 +87,7 @@ def gaps(abi_version: int, can_mount: bool) -> tuple[str, ...]:
 
 def _mounts(confinement: Confinement) -> tuple[tuple[str, bool], ...]:
     """Everything read-only, the roots writable, what they must not touch read-only: the deeper decides."""
-    held = confinement.read_only_subpaths + confinement.missing_git
+    held = confinement.read_only_subpaths + confinement.missing
     mounts = [(path, True) for path in (*confinement.writable_roots, Path("/dev/shm")) if path.is_dir()]
     mounts += [(path, False) for path in held]
     mounts.sort(key=lambda mount: len(mount[0].parts))

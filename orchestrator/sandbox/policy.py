@@ -30,6 +30,9 @@ CONTROL_SOCKETS = (
 """Sockets whose servers start programs for whoever connects. A read-only mount does not
 stop a connect, so a confined command that reaches one of them is not confined."""
 
+PROJECT_CONFIG = "dendro.toml"
+"""The name of a folder's own configuration file."""
+
 
 class InvalidPolicy(ValueError):
     """The policy names no known mode or holds a field of the wrong type; the message says which."""
@@ -46,20 +49,27 @@ class Confinement:
     cwd: Path
     writable_roots: tuple[Path, ...] = ()
     read_only_subpaths: tuple[Path, ...] = ()
-    missing_git: tuple[Path, ...] = ()
-    """`.git` paths that do not exist and must not come into being: a repository made up by
-    a command is code that the next `git status` outside of the sandbox runs."""
+    missing: tuple[Path, ...] = ()
+    """`.git` and `dendro.toml` paths that do not exist and must not come into being: a repository made
+    up by a command is code that the next `git status` outside of the sandbox runs, and a configuration
+    is what the next `dendro` in the folder reads."""
     hidden: tuple[Path, ...] = ()
     network: bool = False
 
 
 def resolve(
-    policy: Mapping[str, Any], cwd: Path, tmpdir: str | None, *, hidden: Iterable[Path] = ()
+    policy: Mapping[str, Any],
+    cwd: Path,
+    tmpdir: str | None,
+    *,
+    hidden: Iterable[Path] = (),
+    read_only: Iterable[Path] = (),
 ) -> Confinement:
     """Resolves a wire policy for a command that starts in `cwd`.
 
     `tmpdir` is the command's `$TMPDIR`. `hidden` names what belongs to Dendro itself, such
     as the folder of the Redis socket: a command that reaches it could approve itself.
+    `read_only` names files that no command may write, such as the configuration in force.
     """
     mode = _mode(policy)
     real_cwd = cwd.resolve()
@@ -70,12 +80,20 @@ def resolve(
         return Confinement(mode=mode, cwd=real_cwd, hidden=concealed)
     guarded = _existing([real_cwd, *_declared_roots(policy, real_cwd)])
     roots = _existing([*guarded, *_temporary_roots(policy, tmpdir)])
+    held = [*_git_paths(roots), *_config_files(roots), *_reachable(read_only, roots, concealed)]
     return Confinement(
         mode=mode,
         cwd=real_cwd,
         writable_roots=roots,
-        read_only_subpaths=tuple(p for p in _existing(_git_paths(roots)) if p not in roots),
-        missing_git=tuple(root / ".git" for root in guarded if _lacks_git(root)),
+        read_only_subpaths=tuple(path for path in _existing(held) if path not in roots),
+        missing=tuple(
+            dict.fromkeys(
+                _real(root / name)
+                for root in guarded
+                for name in (".git", PROJECT_CONFIG)
+                if _lacks(root, name)
+            )
+        ),
         hidden=concealed,
         network=_flag(policy, "network_access"),
     )
@@ -124,14 +142,34 @@ def _outermost(paths: tuple[Path, ...]) -> tuple[Path, ...]:
     )
 
 
-def _lacks_git(root: Path) -> bool:
-    """Whether `.git` is absent, or an empty directory: what an interrupted guard leaves behind."""
-    git = root / ".git"
+def _reachable(files: Iterable[Path], roots: tuple[Path, ...], concealed: tuple[Path, ...]) -> list[Path]:
+    """Those that a command could write: what lies in a hidden folder has no place to mount on."""
+
+    def below(path: Path, folders: tuple[Path, ...]) -> bool:
+        return any(path.is_relative_to(folder) for folder in folders)
+
+    return [file for file in map(_real, files) if below(file, roots) and not below(file, concealed)]
+
+
+def _lacks(root: Path, name: str) -> bool:
+    """Whether the entry leads nowhere, or is an empty directory: what an interrupted guard leaves behind."""
+    entry = root / name
     if not root.is_dir():
         return False
-    if not os.path.lexists(git):
-        return True
-    return git.is_dir() and not git.is_symlink() and not any(git.iterdir())
+    if not entry.exists():
+        return _real(entry).parent.is_dir()
+    return entry.is_dir() and not entry.is_symlink() and not any(entry.iterdir())
+
+
+def _real(path: Path) -> Path:
+    """Where the path leads; of a symlink in a circle, the path itself."""
+    return Path(os.path.realpath(path))
+
+
+def _config_files(roots: Iterable[Path]) -> list[Path]:
+    """Each root's configuration file; of a symlink, which nothing can be mounted on, its target."""
+    files = [root / PROJECT_CONFIG for root in roots]
+    return [file for file in files if file.exists() and not _lacks(file.parent, PROJECT_CONFIG)]
 
 
 def _git_paths(roots: Iterable[Path]) -> list[Path]:
@@ -141,7 +179,7 @@ def _git_paths(roots: Iterable[Path]) -> list[Path]:
         git = root / ".git"
         if git.is_file():
             found += [git, *_linked_directories(git)]
-        elif git.is_dir() and not _lacks_git(root):
+        elif git.is_dir() and not _lacks(root, ".git"):
             found.append(git)
     return found
 

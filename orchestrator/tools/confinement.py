@@ -23,7 +23,8 @@ def confinement_of(state: State, config: ToolConfig, *, sandboxed: bool) -> Conf
     policy = dict(settings.sandbox_policy)
     if policy["mode"] == "workspace-write" and state.granted_roots:
         policy["writable_roots"] = [*(policy.get("writable_roots") or ()), *state.granted_roots]
-    return resolve(policy, cwd, config.environ.get("TMPDIR"), hidden=config.hidden)
+    tmpdir = config.environ.get("TMPDIR")
+    return resolve(policy, cwd, tmpdir, hidden=config.hidden, read_only=config.read_only)
 
 
 def writable_roots(state: State, config: ToolConfig) -> WritableRoots | None:

@@ -52,6 +52,8 @@ class ToolConfig:
     environment: EnvironmentRules = field(default_factory=EnvironmentRules)
     hidden: tuple[Path, ...] = ()
     """Paths of Dendro itself that no confined command may reach."""
+    read_only: tuple[Path, ...] = ()
+    """Files that no confined command may write, wherever they lie: the configuration in force."""
     timeout_s: float = 10.0
     max_processes: int = 512
     max_deltas: int = 10_000

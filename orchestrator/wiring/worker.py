@@ -85,6 +85,7 @@ def tool_config(settings: Settings, url: str) -> ToolConfig:
             rules.inherit, rules.ignore_default_excludes, rules.exclude, rules.set, rules.include_only
         ),
         hidden=hidden_paths(settings, url),
+        read_only=(settings.config_file,) if settings.config_file else (),
         timeout_s=settings.tools.timeout_s,
         max_processes=settings.sandbox.max_processes,
         max_deltas=settings.tools.max_deltas,

@@ -66,6 +66,13 @@ ATTACKS: Mapping[str, str] = {
     "plants a hook": "mkdir -p repo/.git/hooks; echo x > repo/.git/hooks/post-checkout",
     "swaps the repository for its own": "mv repo/.git repo/.old && mkdir repo/.git",
     "makes a repository where there is none": "mkdir .git && touch .git/config; touch .git/HEAD; git init -q .",
+    "edits the folder's configuration": "echo 'sandbox_mode = 1' >> repo/dendro.toml",
+    "swaps the folder's configuration": "rm -f repo/dendro.toml; echo x > new; mv -f new repo/dendro.toml",
+    "makes a configuration where there is none": "echo x > dendro.toml; rmdir dendro.toml; touch dendro.toml; "
+    "echo x > new; mv new dendro.toml; echo x > dendro.toml/x; ln -s repo dendro.toml/y",
+    "edits a configuration through its link": "echo x >> temporary/dendro.toml; echo x >> temporary/real.toml",
+    "makes what a link of that name leads to": "echo x > dangling/absent.toml; mkdir dangling/absent.toml/x",
+    "edits the configuration in force": "echo x >> named.toml; rm -f named.toml; echo x > named.toml",
     "connects over TCP": "$PYTHON -c 'import os,socket; "
     'socket.create_connection(("127.0.0.1", int(os.environ["TCP"])), 1)\' && echo HARM',
     "sends over UDP": "$PYTHON -c 'import os,socket; "
@@ -89,6 +96,15 @@ ATTACKS: Mapping[str, str] = {
     "uses an inherited descriptor": "$PYTHON -c '" + LOOK_FOR_DESCRIPTORS + "' && echo HARM",
 }
 
+CONFIGURATIONS: Mapping[str, str | None] = {
+    "repo/dendro.toml": "",
+    "dendro.toml": None,
+    "temporary/real.toml": "",
+    "dangling/absent.toml": None,
+    "named.toml": "",
+}
+"""Configuration files by their paths in the workspace, with what they hold; None is to stay absent."""
+
 NEEDS_MOUNTS = frozenset(
     (
         "changes the mode of a file outside",
@@ -97,6 +113,12 @@ NEEDS_MOUNTS = frozenset(
         "plants a hook",
         "swaps the repository for its own",
         "makes a repository where there is none",
+        "edits the folder's configuration",
+        "swaps the folder's configuration",
+        "makes a configuration where there is none",
+        "edits a configuration through its link",
+        "makes what a link of that name leads to",
+        "edits the configuration in force",
     )
 )
 """What Landlock alone does not hold; its launcher names these gaps."""
@@ -136,9 +158,14 @@ class Scene:
             found.append("the repository was changed")
         if (self.workspace / ".git").exists():
             found.append("a repository was made")
+        found += [f"{name} was changed" for name in CONFIGURATIONS if not self._intact(name)]
         if self.victim.poll() is not None:
             found.append("the victim was killed")
         return found + [f"{name} was reached" for name, it in self.listeners.items() if _was_reached(it)]
+
+    def _intact(self, name: str) -> bool:
+        file, held = self.workspace / name, CONFIGURATIONS[name]
+        return not file.exists() if held is None else file.is_file() and file.read_text() == held
 
 
 def _names(folder: Path) -> list[str]:
@@ -156,8 +183,13 @@ def _was_reached(listener: socket.socket) -> bool:
 def scene(folder: Path) -> Iterator[Scene]:
     """Sets up a workspace with a repository, files outside of it, listeners and a victim with a secret."""
     workspace, outside, hidden = (folder / name for name in ("workspace", "outside", "hidden"))
-    for path in (workspace, outside, hidden, workspace / "repo/.git"):
+    roots = (workspace / "temporary", workspace / "dangling")
+    for path in (workspace, outside, hidden, workspace / "repo/.git", *roots):
         path.mkdir(parents=True)
+    for file in (file for file, held in CONFIGURATIONS.items() if held is not None):
+        (workspace / file).write_text("")
+    (workspace / "temporary/dendro.toml").symlink_to("real.toml")
+    (workspace / "dangling/dendro.toml").symlink_to("absent.toml")
     (outside / "target").write_text("intact")
     (outside / "target").chmod(0o644)
     (workspace / "repo/.git/config").write_text("")
@@ -200,9 +232,10 @@ async def run_in(
         "mode": mode,
         "exclude_slash_tmp": True,
         "exclude_tmpdir_env_var": True,
-        "writable_roots": [str(there.workspace / "repo")],
+        "writable_roots": [str(there.workspace / root) for root in ("repo", "temporary", "dangling")],
     }
-    confinement = resolve(policy, there.workspace, None, hidden=[there.hidden])
+    named = [there.workspace / "named.toml"]
+    confinement = resolve(policy, there.workspace, None, hidden=[there.hidden], read_only=named)
     command = Command(
         claim="claim",
         call_id="call",

@@ -48,7 +48,7 @@ def test_the_repository_of_a_root_is_read_only(tmp_path: Path) -> None:
     (tmp_path / ".git/refs").mkdir(parents=True)
     confinement = resolve(workspace(), tmp_path, None)
     assert confinement.read_only_subpaths == (tmp_path / ".git",)
-    assert confinement.missing_git == ()
+    assert confinement.missing == (tmp_path / "dendro.toml",)
 
 
 def test_a_worktree_protects_its_git_file_its_gitdir_and_the_shared_repository(tmp_path: Path) -> None:
@@ -68,7 +68,8 @@ def test_a_missing_or_empty_git_folder_is_guarded(tmp_path: Path) -> None:
     bare.mkdir()
     (empty / ".git").mkdir(parents=True)
     confinement = resolve(workspace(writable_roots=[str(empty)]), bare, None)
-    assert confinement.missing_git == (bare / ".git", empty / ".git")
+    config = "dendro.toml"
+    assert confinement.missing == (bare / ".git", bare / config, empty / ".git", empty / config)
     assert confinement.read_only_subpaths == ()
 
 

@@ -4,7 +4,8 @@ A path counts where it really leads: `plan` has followed every symlink and `..` 
 what is compared here is what will be written. A repository's `.git` is read-only even in a
 writable root: a hook or a config entry written there runs as the user, outside of the
 sandbox, at the next `git` command. Where `.git` is a file (a worktree, a submodule) or a
-symlink, the folders that it leads to are read-only too.
+symlink, the folders that it leads to are read-only too. So is every `dendro.toml`, however deep: the next
+`dendro` that starts beside it reads it.
 
 It must not know of policies or approvals: roots in, offending paths out.
 """
@@ -16,7 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.tools.patch.plan import PatchPlan
+from orchestrator.sandbox.policy import PROJECT_CONFIG
+from orchestrator.tools.patch.plan import PatchPlan, PlannedFile
 
 _POINTER = "gitdir:"
 _POINTER_BYTES = 8192
@@ -26,7 +28,7 @@ _POINTER_BYTES = 8192
 class WritableRoots:
     """Folders that may be written, less those inside them that may not.
 
-    The `.git` of each root is read-only without being named.
+    The `.git` of each root and every `dendro.toml` are read-only without being named.
     """
 
     roots: tuple[Path, ...]
@@ -44,8 +46,14 @@ def outside(plan: PatchPlan, roots: WritableRoots | None) -> tuple[Path, ...]:
     refused = [Path(os.path.realpath(path)) for path in roots.read_only]
     refused += [path for root in allowed for path in git_folders(root)]
     return tuple(
-        file.path for file in plan.files if not _within(file.target, allowed) or _within(file.target, refused)
+        file.path
+        for file in plan.files
+        if not _within(file.target, allowed) or _within(file.target, refused) or _configures(file)
     )
+
+
+def _configures(file: PlannedFile) -> bool:
+    return PROJECT_CONFIG in (file.path.name, file.target.name)
 
 
 def git_folders(root: Path) -> Iterator[Path]:

@@ -145,3 +145,17 @@ def test_broken_pointer_file_is_still_protected_itself(
     (tree / ".git").write_bytes(content)
     plan = plan_on_disk("*** Delete File: .git", "*** Add File: fine", "+x")
     assert outside(plan, WritableRoots((tree,))) == (tree / ".git",)
+
+
+@pytest.mark.parametrize("name", ["dendro.toml", "sub/deep/dendro.toml", "link.toml"])
+def test_a_configuration_file_is_refused_however_deep_and_by_whatever_name(
+    tree: Path, plan_on_disk: Plan, name: str
+) -> None:
+    (tree / "link.toml").symlink_to("away/dendro.toml")
+    plan = plan_on_disk(f"*** Add File: {name}", '+sandbox_mode = "danger-full-access"')
+    assert outside(plan, WritableRoots((tree,))) == (tree / name,)
+
+
+def test_a_file_that_moves_to_the_name_of_a_configuration_is_refused(tree: Path, plan_on_disk: Plan) -> None:
+    plan = plan_on_disk("*** Update File: a.txt", "*** Move to: dendro.toml", "-one", "+x")
+    assert outside(plan, WritableRoots((tree,))) == (tree / "dendro.toml",)
