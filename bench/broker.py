@@ -109,7 +109,8 @@ def _step(at: Claimed | Committed, held: Claimed, entries: int) -> CommitRequest
         head = next_chain(head, seq, held.claim.epoch, payload_digest(salt, ENTRY))
         found.append(NewEntry(ENTRY, salt, head))
     events = tuple(NewEvent(ENTRY, at.seq + entries, hash8_of(head)) for _ in range(entries))
-    return CommitRequest(held.claim, secrets.token_hex(8), at.seq, at.head, tuple(found), events)
+    identity = secrets.token_hex(8)
+    return CommitRequest(held.claim, identity, at.seq, at.head, at.last_commit, tuple(found), events)
 
 
 async def _commits(broker: Broker, count: int) -> list[Figure]:
@@ -146,6 +147,14 @@ async def _submit_to_claim(broker: Broker, count: int) -> Figure:
         assert found is not None
         cursors = hints.cursors
         await broker.commit(
-            CommitRequest(found.claim, "read", found.seq, found.head, cursor=found.sq_tip, release="park")
+            CommitRequest(
+                found.claim,
+                "read",
+                found.seq,
+                found.head,
+                found.last_commit,
+                cursor=found.sq_tip,
+                release="park",
+            )
         )
     return spread("submit → claimed, idle", times, at_most(2, p99=20), "hint, then claim, from one process")

@@ -119,6 +119,7 @@ class Hand:
     def __init__(self, broker: Broker, claimed: Claimed) -> None:
         self._broker = broker
         self._claimed = claimed
+        self._last_commit = claimed.last_commit
         self.epoch = claimed.claim.epoch
 
     @classmethod
@@ -136,6 +137,7 @@ class Hand:
                 secrets.token_hex(16),
                 step.base.seq,
                 step.base.head,
+                self._last_commit,
                 tuple(step.entries),
                 tuple(step.events),
                 cursor=self._claimed.sq_tip,
@@ -154,6 +156,7 @@ class Hand:
             )
         )
         assert isinstance(answer, Committed)
+        self._last_commit = answer.last_commit
         assert answer.released == (release != "keep")
 
     async def snapshot(self, seq: int, state: bytes) -> Any:

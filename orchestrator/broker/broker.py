@@ -324,7 +324,7 @@ class Broker(Trees, Storage, Admission):
                     await self.poke(held)
                 if reply[9]:
                     await self.fire_soon(self.keys.shard_of(request.claim.session))
-                return committed(reply)
+                return committed(reply, request.commit_id)
             case "FENCED":
                 return fenced(reply)
             case "REFUSED":

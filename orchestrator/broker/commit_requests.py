@@ -143,6 +143,7 @@ def _commit_args(config: BrokerConfig, request: CommitRequest, shape: CommitShap
         request.commit_id,
         request.expect_seq,
         request.expect_head,
+        request.expect_commit,
         "" if request.cursor is None else queue_number(request.cursor),
         request.release,
         *request.taken,

@@ -46,7 +46,7 @@ The fields of a session's hash, by who writes them:
                                                      gone with the next claim, or its release
     quarantined                                      claim, and revoke, which readmits
     seq head cursor commit result                    commit: the log's end, what was consumed, and the
-                                                     last commit's id and answer
+                                                     last commit's id and answer; the next one names it
     eq                                               all that append events: the last one's number
     sq sq_total sq_done regular interrupts           all that enqueue, and commit: the queue's end, the
                                                      bytes ever enqueued and consumed, inbox depths

@@ -99,6 +99,8 @@ class Claimed:
     first: tuple[SqEntry, ...]
     after: SessionId | None = None
     """Who of the shard could be claimed next; None if nobody."""
+    last_commit: str = ""
+    """The id of the session's last commit; empty before the first."""
 
 
 @record
@@ -225,6 +227,9 @@ class CommitRequest:
     commit_id: str
     expect_seq: int
     expect_head: bytes
+    expect_commit: str
+    """The commit before this one. Under a step without entries `seq` and `head` stand still, and only this
+    keeps a copy of an earlier commit that arrives late from being accepted again."""
     entries: tuple[NewEntry, ...] = ()
     events: tuple[NewEvent, ...] = ()
     cursor: str | None = None
@@ -266,6 +271,8 @@ class Committed:
     tree_seq: int
     """The last entry of the tree log, whoever wrote it."""
     now_ms: int
+    last_commit: str
+    """The id of this commit: what the next one of the session is built on."""
     depths: tuple[InboxDepth, ...] = ()
     """Of every inbox that this commit put something into or took something from."""
     budget: tuple[Account, ...] = ()

@@ -79,7 +79,7 @@ def refused(reply: Sequence[Any]) -> Refused:
 
 
 def claimed(reply: Sequence[Any], claim: Claim) -> Claimed:
-    _, _, _, agent_id, seq, head, cursor, tip, snapshot_seq, tries, now, eq_n, page, after = reply
+    _, _, _, agent_id, seq, head, cursor, tip, snapshot_seq, tries, now, eq_n, page, after, commit = reply
     return Claimed(
         claim=claim,
         seq=seq,
@@ -93,13 +93,23 @@ def claimed(reply: Sequence[Any], claim: Claim) -> Claimed:
         eq_n=eq_n,
         first=tuple(sq_entry(entry_id, pairs(flat)) for entry_id, flat in page),
         after=SessionId(after.decode()) if after else None,
+        last_commit=commit.decode(),
     )
 
 
-def committed(reply: Sequence[Any]) -> Committed:
+def committed(reply: Sequence[Any], commit_id: str) -> Committed:
     _, seq, head, tip, eq_n, released, tree_seq, now, _, _, stamp, budget = reply
     return Committed(
-        seq, head, queue_id(tip), eq_n, released == 1, tree_seq, now, depths(stamp), accounts(budget)
+        seq=seq,
+        head=head,
+        sq_tip=queue_id(tip),
+        eq_n=eq_n,
+        released=released == 1,
+        tree_seq=tree_seq,
+        now_ms=now,
+        last_commit=commit_id,
+        depths=depths(stamp),
+        budget=accounts(budget),
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from orchestrator.broker.records import (
     Approval,
-    Claim,
+    Claimed,
     CommitRequest,
     Committed,
     NewEntry,
@@ -114,7 +114,7 @@ async def _continue(
     if claimed is None:
         raise Fault(f"session {session} was taken by a worker while it was being imported")
     try:
-        await _write_rest(found, claimed.claim, first, cuts, ending)
+        await _write_rest(found, claimed, first, cuts, ending)
     except BaseException:
         # Nobody may delete what somebody holds.
         await found.broker.release(claimed.claim)
@@ -122,15 +122,18 @@ async def _continue(
 
 
 async def _write_rest(
-    found: Opened, claim: Claim, first: Piece, cuts: Sequence[list[Encoded]], ending: _Ending
+    found: Opened, claimed: Claimed, first: Piece, cuts: Sequence[list[Encoded]], ending: _Ending
 ) -> None:
+    claim, last_commit = claimed.claim, claimed.last_commit
+
     async def commit(before: Piece, piece: Piece, **more: Any) -> None:
-        request = CommitRequest(
-            claim, uuid.uuid4().hex, before.seq, before.head, piece.entries, piece.events, **more
-        )
+        nonlocal last_commit
+        at = (before.seq, before.head, last_commit)
+        request = CommitRequest(claim, uuid.uuid4().hex, *at, piece.entries, piece.events, **more)
         answer = await found.broker.commit(request)
         if not isinstance(answer, Committed):
             raise Fault(f"session {claim.session} was not imported: {answer.reason}")
+        last_commit = answer.last_commit
 
     nothing = _chained([], first, claim.epoch, found.secret)
     await commit(first, nothing, min_core=BAR)

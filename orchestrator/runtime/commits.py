@@ -27,9 +27,11 @@ RESEND_MAX_S = 1.0
 class Writing:
     """Everything that one claim writes."""
 
-    def __init__(self, ports: Ports, claim: Claim) -> None:
+    def __init__(self, ports: Ports, claim: Claim, last_commit: str) -> None:
         self._ports = ports
         self._claim = claim
+        self._last_commit = last_commit
+        """What the next commit is built on, beside the log: the session's commit before it."""
         self._turn = asyncio.Lock()
         self._deltas = Deltas()
         self._flush: asyncio.Task[None] | None = None
@@ -62,7 +64,7 @@ class Writing:
                 lambda: self._ports.broker.commit(request)
             )
         if isinstance(answer, Committed):
-            self._cursor = cursor
+            self._cursor, self._last_commit = cursor, answer.last_commit
         return answer
 
     def _request(self, step: Step, cursor: str, release: Release, meta: bytes | None) -> CommitRequest:
@@ -73,6 +75,7 @@ class Writing:
             commit_id=self._ports.random_bytes(16).hex(),
             expect_seq=step.base.seq,
             expect_head=step.base.head,
+            expect_commit=self._last_commit,
             entries=tuple(step.entries),
             events=(*pending, *step.events),
             cursor=cursor,

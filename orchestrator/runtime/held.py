@@ -54,7 +54,7 @@ class Held:
 
     @classmethod
     def of(cls, ports: Ports, config: RunnerConfig, claimed: Claimed) -> Held:
-        writing = Writing(ports, claimed.claim)
+        writing = Writing(ports, claimed.claim, claimed.last_commit)
         return cls(ports, config, claimed, Journal(), writing, Workspace(ports.workspace))
 
     @property

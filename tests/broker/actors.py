@@ -62,7 +62,7 @@ def step(
     entries = entries_after(at.head, at.seq, claim.epoch, payloads)
     head = entries[-1].chain if entries else at.head
     events = (NewEvent(b"event", at.seq + len(entries), hash8_of(head)),) if entries else ()
-    request = CommitRequest(claim, commit_id, at.seq, at.head, entries=entries, events=events)
+    request = CommitRequest(claim, commit_id, at.seq, at.head, at.last_commit, entries=entries, events=events)
     return replace(request, **more)
 
 

@@ -137,6 +137,19 @@ async def test_revoked_holder_that_says_nothing_is_waited_for_until_its_lease_is
     assert isinstance(await broker.commit(step(taken, taken.claim, "k2")), Committed)
 
 
+async def test_word_of_a_revoked_holder_that_comes_late_does_not_end_its_workers_next_claim(
+    broker: Broker,
+) -> None:
+    held = await working(broker)
+    await broker.revoke(held.claim.session)
+    await lease_runs_out(broker, held.claim.session)
+    taken = await claimed(broker, held.claim.session, "w1", "c2")
+    # Whatever became of the mark: the word is of an epoch that is over.
+    await broker.command("HSET", broker.keys.session(held.claim.session), "revoked", held.claim.claim_id)
+    assert await broker.release(held.claim) == Fenced(taken.claim.epoch, "claim")
+    assert isinstance(await broker.commit(step(taken, taken.claim, "k2")), Committed)
+
+
 async def test_holder_whose_lease_had_run_out_is_revoked_without_a_wait(hasty: Broker) -> None:
     held = await working(hasty)
     epoch = await hasty.revoke(held.claim.session)

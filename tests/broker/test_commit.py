@@ -125,7 +125,7 @@ async def test_mail_wakes_a_parked_session_and_is_counted_until_taken(broker: Br
     assert done is not None
     letters = (Mail(child.session, b"now", True, "m1"), Mail(child.session, b"later", False, "m2"))
     request = CommitRequest(
-        held.claim, "k", done.seq, done.head, mail=letters, tree_events=(TreeEvent((b"sent",)),)
+        held.claim, "k", done.seq, done.head, "spawn", mail=letters, tree_events=(TreeEvent((b"sent",)),)
     )
     await committed(broker, request)
     head = await broker.head(child.session)
@@ -162,8 +162,39 @@ async def test_mail_to_a_held_session_pokes_its_holder(broker: Broker) -> None:
     head = await broker.head(held.claim.session)
     assert head is not None
     letter = Mail(child.session, b"m", False, "m")
-    await committed(broker, CommitRequest(held.claim, "k", head.seq, head.head, mail=(letter,)))
+    await committed(broker, CommitRequest(held.claim, "k", head.seq, head.head, "spawn", mail=(letter,)))
     assert (await broker.wait_for_hints(POOL, "w2", cursors, 5.0)).pokes == (child.session,)
+
+
+async def test_commit_without_entries_that_arrives_again_behind_another_changes_nothing(
+    broker: Broker,
+) -> None:
+    held = await working(broker)
+    born = await committed(broker, step(held, held.claim, "k1", cursor=held.sq_tip))
+    child = NewSession(session_id(), held.claim.tree, POOL, AgentId(1), held.claim.session)
+    base = await committed(broker, step(born, held.claim, "k2", children=(child,)))
+    letter = Mail(child.session, b"m", False, "m")
+    first = step(base, held.claim, "letter", [], cursor=held.sq_tip, mail=(letter,))
+    sent = await committed(broker, first)
+    assert (await committed(broker, first)).seq == sent.seq
+    warning = TreeEvent((b"warning",))
+    behind = step(sent, held.claim, "warning", [], cursor=held.sq_tip, tree_events=(warning,))
+    told = await committed(broker, behind)
+    assert (told.seq, told.head) == (base.seq, base.head), "the log has not moved"
+    assert await broker.commit(first) == Fenced(held.claim.epoch, "commit")
+    assert [entry.payload for entry in await broker.read_sq(child.session)] == [b"m"]
+    assert (await committed(broker, behind)).tree_seq == told.tree_seq
+
+
+async def test_claim_names_the_last_commit_that_its_holder_builds_on(broker: Broker) -> None:
+    held = await working(broker)
+    assert held.last_commit == ""
+    await committed(broker, step(held, held.claim, "k1", release="yield"))
+    again = await claimed(broker, held.claim.session, "w2", "c2")
+    assert again.last_commit == "k1"
+    forgetful = step(again, again.claim, "k2", expect_commit="")
+    assert await broker.commit(forgetful) == Fenced(again.claim.epoch, "commit")
+    await committed(broker, step(again, again.claim, "k2"))
 
 
 async def test_mail_to_nobody_is_refused_and_nothing_is_written(broker: Broker) -> None:
@@ -202,7 +233,9 @@ async def test_child_under_an_existing_id_is_refused(broker: Broker) -> None:
     child = await parent_of(broker, held)
     head = await broker.head(held.claim.session)
     assert head is not None
-    answer = await broker.commit(CommitRequest(held.claim, "k", head.seq, head.head, children=(child,)))
+    answer = await broker.commit(
+        CommitRequest(held.claim, "k", head.seq, head.head, "spawn", children=(child,))
+    )
     assert answer == Refused("session_exists", child.session)
 
 

@@ -77,6 +77,7 @@ class Author:
         self.session = session or session_id()
         self.position = Position(State(), 0, GENESIS)
         self._claim: Claim | None = None
+        self._last_commit = ""
 
     async def is_born(self, tree: TreeId | None = None) -> Author:
         """In Redis, parked; as a child if the tree is another's."""
@@ -124,7 +125,7 @@ class Author:
                 self.session, "author", secrets.token_hex(8), parked=True
             )
             assert found is not None, "somebody else holds the session"
-            self._claim = found.claim
+            self._claim, self._last_commit = found.claim, found.last_commit
             self._cursor = found.sq_tip
             if found.seq != self.position.seq:
                 head = await self.storage.broker.head(self.session)
@@ -143,6 +144,7 @@ class Author:
             secrets.token_hex(8),
             self.position.seq,
             self.position.head,
+            self._last_commit,
             entries=tuple(step.entries),
             events=tuple(step.events),
             cursor=self._cursor,
@@ -150,7 +152,7 @@ class Author:
         )
         answer = await self.storage.broker.commit(request)
         assert isinstance(answer, Committed), answer
-        self.position = step.position
+        self.position, self._last_commit = step.position, answer.last_commit
         if more.get("release") == "park":
             assert answer.released
             self._claim = None

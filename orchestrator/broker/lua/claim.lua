@@ -1,6 +1,6 @@
 -- uses: base
 -- claim(session, pool, worker, claim, core, lease_ms, whom, page, max_tries, quarantine event, eq_keep, eq_ttl_ms)
---   -> OK epoch tree agent_id seq head cursor tip snapshot_seq tries now eq {sq page} next|''
+--   -> OK epoch tree agent_id seq head cursor tip snapshot_seq tries now eq {sq page} next|'' commit|''
 --      | NONE [next|''] | OLD min_core | QUARANTINED | UNKNOWN | MOVED tree pool | ARCHIVED | CORRUPT key why
 --
 -- Gives the session to the worker if it is due, if its lease has run out, or (whom = parked: upkeep)
@@ -23,7 +23,7 @@ local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[
   or misfit(KEYS[4], 'zset') or misfit(KEYS[5], 'zset') or misfit(KEYS[6], 'string')
 if bad then return bad end
 local s = redis.call('HMGET', KEYS[1], 'tree', 'pool', 'epoch', 'claim', 'agent_id', 'seq', 'head', 'cursor', 'sq',
-  'snapshot_seq', 'tries', 'min_core', 'quarantined', 'archived', 'eq', 'owner', 'revoked')
+  'snapshot_seq', 'tries', 'min_core', 'quarantined', 'archived', 'eq', 'owner', 'revoked', 'commit')
 if not s[1] then
   -- Its hash is gone, so nobody can ever hold it: it must not be offered for ever.
   redis.call('ZREM', KEYS[4], session)
@@ -43,7 +43,7 @@ end
 local function answer(epoch, tries)
   local cursor = num(s[8])
   return {'OK', epoch, s[1], num(s[5]), num(s[6]), s[7], cursor, num(s[9]), num(s[10]), tries, now, num(s[15]),
-    redis.call('XRANGE', KEYS[2], '(' .. text(cursor) .. '-0', '+', 'COUNT', page), next_claimable()}
+    redis.call('XRANGE', KEYS[2], '(' .. text(cursor) .. '-0', '+', 'COUNT', page), next_claimable(), s[18] or ''}
 end
 
 if s[4] == claim and s[16] == worker then return answer(num(s[3]), num(s[11])) end
@@ -71,6 +71,7 @@ if tries >= max_tries then
   if ahead(KEYS[3], n - 1) then return ahead_reply(KEYS[3], n - 1) end
   local hash8 = string.gsub(string.sub(s[7], 1, 4), '.', function(c) return string.format('%02x', string.byte(c)) end)
   redis.call('HSET', KEYS[1], 'quarantined', '1', 'epoch', text(epoch), 'owner', '', 'claim', '', 'eq', text(n))
+  if s[17] then redis.call('HDEL', KEYS[1], 'revoked') end
   redis.call('XADD', KEYS[3], 'MAXLEN', '~', eq_keep, text(n) .. '-0', 'p', event, 's', s[6], 'h', hash8)
   redis.call('PEXPIRE', KEYS[3], eq_ttl_ms)
   redis.call('ZREM', KEYS[4], session)

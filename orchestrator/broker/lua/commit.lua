@@ -3,11 +3,12 @@
 --            | FENCED epoch why | REFUSED reason detail {account, …} | MOVED tree pool target | CORRUPT key why
 --
 -- The one write of the system: everything that one step of a session does becomes visible at once.
--- Accepted only from the claim that holds the session, on top of the very entry that it built on.
+-- Accepted only from the claim that holds the session, on top of the very entry and the very commit that it
+-- built on: under a commit without entries seq and head stand still, and only its id tells before from behind.
 -- The same commit id again gets the first answer, also after it released the claim.
 --
--- ARGV  session pool tree worker claim epoch commit_id expect_seq expect_head cursor|'' release
---       taken_regular taken_interrupts eq_keep eq_ttl_ms sq_max sq_max_bytes, then lists, each a
+-- ARGV  session pool tree worker claim epoch commit_id expect_seq expect_head expect_commit|''
+--       cursor|'' release taken_regular taken_interrupts eq_keep eq_ttl_ms sq_max sq_max_bytes, then lists, each a
 --       count and its rows: fields(2) entries(3) events(3) timers_clear(1) timers_set(4)
 --       approvals_open(2) approvals_close(1); then 0, or 1 and what concerns the tree:
 --       pools(1) targets(2) mail(5) children(a birth each) tree_events(after inbox once about parts(1)
@@ -27,7 +28,7 @@
 
 local session, pool_name, tree = take(), take(), take()
 local worker, claim, epoch = take(), take(), take()
-local commit_id, expect_seq, expect_head = take(), take(), take()
+local commit_id, expect_seq, expect_head, expect_commit = take(), take(), take(), take()
 local cursor_arg, release = take(), take()
 local taken_regular, taken_interrupts = take_number(), take_number()
 local limits = {
@@ -103,6 +104,7 @@ end
 if s[1] ~= worker or s[2] ~= claim or s[3] ~= epoch then return {'FENCED', num(s[3]), 'claim'} end
 if own.seq ~= expect_seq then return {'FENCED', num(s[3]), 'seq'} end
 if s[4] ~= expect_head then return {'FENCED', num(s[3]), 'head'} end
+if (s[7] or '') ~= expect_commit then return {'FENCED', num(s[3]), 'commit'} end
 
 -- 3. May it do what it wants?
 local now = now_ms()

@@ -5,7 +5,8 @@
 -- the log ends there and its queue is read to the end; otherwise it is due at once. The end is compared
 -- because Redis may have gone back behind a commit that it had answered: that what the log says *there* owes
 -- nothing is not what the holder has seen. A release sent twice finds the claim gone: FENCED, and just as well.
--- Of a claim that was revoked it says that nothing runs any more: the next holder need not wait.
+-- Of a claim that was revoked it says that nothing runs any more: the next holder need not wait. That claim
+-- ended with the epoch after its own; behind any other epoch the word comes too late.
 --
 -- KEYS  1 session hash   2 agents hash   3 due zset   4 leases zset   5 ready stream   6 clock string
 
@@ -16,7 +17,7 @@ all_taken()
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'hash') or pool_misfit(pool)
 if bad then return bad end
 local s = redis.call('HMGET', KEYS[1], 'owner', 'claim', 'epoch', 'sq', 'cursor', 'revoked', 'seq', 'head')
-local revoked = s[1] == worker and s[6] == claim
+local revoked = s[1] == worker and s[6] == claim and num(s[3]) == num(epoch) + 1
 if not revoked and (s[1] ~= worker or s[2] ~= claim or s[3] ~= epoch) then return {'FENCED', num(s[3])} end
 local parks = s[7] == seq and s[8] == head and num(s[4]) == num(s[5])
 
