@@ -5,7 +5,7 @@ Reads are plain commands and may be repeated at will. Knows no claims and no pay
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from orchestrator.broker.connection import Argument, Call, Wire
 from orchestrator.broker.errors import UnknownSession
@@ -37,6 +37,8 @@ from orchestrator.broker.tree_records import Registry, TreeEntry
 from orchestrator.core.ids import SessionId, TreeId
 
 _PLACES_KEPT = 100_000
+_SCANNED = 100_000
+"""Ids of one shard that are read at once: some ten milliseconds of Redis."""
 
 
 class RedisClock:
@@ -93,8 +95,20 @@ class Reader:
         values = await self._wire.command("HMGET", self.keys.session(session), *HEAD_FIELDS)
         return session_head(session, values)
 
-    async def sessions(self, limit: int = 1_000) -> tuple[SessionHead, ...]:
-        """The sessions that changed last, newest first."""
+    async def count_sessions(self) -> int:
+        """How many sessions there are."""
+        rows = [("ZCARD", self.keys.sessions(shard)) for shard in range(self.config.shards)]
+        return sum(await self._wire.commands(rows))
+
+    async def heads(self, sessions: Sequence[SessionId]) -> tuple[SessionHead, ...]:
+        """The heads of those that there are, in the same order."""
+        rows = [("HMGET", self.keys.session(session), *HEAD_FIELDS) for session in sessions]
+        values = await self._wire.commands(rows) if rows else []
+        found = (session_head(i, row) for i, row in zip(sessions, values, strict=True))
+        return tuple(head for head in found if head is not None)
+
+    async def newest(self, limit: int) -> tuple[SessionId, ...]:
+        """The ids of the sessions that changed last, newest first."""
         shards = range(self.config.shards)
         found = await self._wire.commands(
             [("ZREVRANGE", self.keys.sessions(s), 0, limit - 1, "WITHSCORES") for s in shards]
@@ -102,10 +116,17 @@ class Reader:
         newest = sorted(
             (pair for page in found for pair in _scored(page)), key=lambda pair: (-pair[1], pair[0])
         )
-        ids = [SessionId(member.decode()) for member, _ in newest[:limit]]
-        values = await self._wire.commands([("HMGET", self.keys.session(i), *HEAD_FIELDS) for i in ids])
-        heads = (session_head(i, row) for i, row in zip(ids, values, strict=True))
-        return tuple(head for head in heads if head is not None)
+        return tuple(SessionId(member.decode()) for member, _ in newest[:limit])
+
+    async def sessions(self, limit: int = 1_000) -> tuple[SessionHead, ...]:
+        """The sessions that changed last, newest first."""
+        return await self.heads(await self.newest(limit))
+
+    async def session_ids(self) -> AsyncIterator[list[SessionId]]:
+        """The ids of all sessions, a shard at a time, newest first in each."""
+        for shard in range(self.config.shards):
+            found = await self._wire.command("ZREVRANGE", self.keys.sessions(shard), 0, _SCANNED - 1)
+            yield [SessionId(member.decode()) for member in found]
 
     async def serving(self, heads: Sequence[SessionHead]) -> dict[SessionId, Serving]:
         """Whether anybody serves these sessions, which their hashes do not say."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from orchestrator.cli.opening import Opened
     from orchestrator.core.ids import SessionId, TreeId
 
-ID_HELP = "A session id, or the beginning of one: the tree's root, or an agent itself."
+ID_HELP = "A session id, or its beginning or end: the tree's root, or an agent itself."
 AGENT_HELP = "An agent's number in the tree; 0 is the root."
 
 
@@ -48,19 +48,22 @@ class Addressed:
         return f"agent {self.agent_id}" if self.agent_id else "the root"
 
 
-async def addressed(found: Opened, text: str, agent: int | None) -> Addressed:
-    """The agent `agent` of the tree that `text` belongs to, else the session itself; raises `Fault`."""
+async def addressed(found: Opened, text: str, agent: int | None, *, certain: bool = False) -> Addressed:
+    """The agent `agent` of the tree that `text` belongs to, else the session itself; raises `Fault`.
+
+    `certain`, for what cannot be undone: a text that fits several sessions does not mean their root.
+    """
     from orchestrator.core.ids import SessionId
 
-    head = await found.find(text)
-    if agent is None or agent == head.agent_id:
-        return Addressed(head)
+    if agent is None:
+        return Addressed(await (found.find_one(text) if certain else found.find(text)))
+    tree = await found.find_tree(text)
     if agent == 0:
-        return Addressed(await _known(found, SessionId(head.tree)))
-    fields = await found.broker.agents(head.tree)
+        return Addressed(await _known(found, SessionId(tree)))
+    fields = await found.broker.agents(tree)
     session = fields.get(f"s:{agent}")
     if session is None:
-        raise Fault(f"there is no agent {agent} in the tree {head.tree}; {_there_are(fields)}")
+        raise Fault(f"there is no agent {agent} in the tree {tree}; {_there_are(fields)}")
     return Addressed(await _known(found, SessionId(session.decode())))
 
 

@@ -71,7 +71,7 @@ async def _approvals(invocation: Invocation, id: str | None, wishes: Wishes, *, 
     from orchestrator.cli.text import plain
 
     async with opened(invocation.settings()) as found:
-        tree = (await found.find(id)).tree if id is not None else None
+        tree = await found.find_tree(id) if id is not None else None
         asked = await open_requests_of(found, tree)
         if not any(wishes.values()):
             _list(asked, json=json)
@@ -101,16 +101,19 @@ def _list(asked: Sequence[Asked], *, json: bool) -> None:
     from rich.table import Table
 
     from orchestrator.cli.sessions import age
+    from orchestrator.cli.short_ids import short_ids
     from orchestrator.cli.text import shown
+    from orchestrator.core.ids import SessionId
 
     console = Console()
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("tree", "agent", "call", "for", "asks to"):
         table.add_column(name, no_wrap=name != "asks to", overflow="fold")
     now_ms = time.time() * 1000
+    trees = short_ids(SessionId(request.tree) for request in asked)
     for request in asked:
         waited = age((now_ms - request.opened_ms) / 1000)
-        cells = (request.tree, request.agent_path, request.call, waited, _wish(request))
+        cells = (trees[SessionId(request.tree)], request.agent_path, request.call, waited, _wish(request))
         table.add_row(*(shown(cell) for cell in cells))
     (console if console.is_terminal else Console(width=PLAIN_WIDTH)).print(table)
 

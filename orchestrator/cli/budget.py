@@ -23,9 +23,7 @@ PLAIN_WIDTH = 400
 
 def budget(
     ctx: typer.Context,
-    id: Annotated[
-        str, typer.Argument(metavar="ID", help="Any session of the tree, or the beginning of its id.")
-    ],
+    id: Annotated[str, typer.Argument(metavar="ID", help="Any session of the tree, or a part of its id.")],
     add: Annotated[
         str | None,
         typer.Option(
@@ -88,7 +86,7 @@ async def _budget(invocation: Invocation, text: str, add: Mapping[str, int], *, 
     from orchestrator.cli.opening import opened
 
     async with opened(invocation.settings()) as found:
-        tree = (await found.find(text)).tree
+        tree = await found.find_tree(text)
         registry = await found.broker.registry(tree)
         _require_limits(registry, add)
         first_cost = "cost" in add and "cost" not in registry.limits

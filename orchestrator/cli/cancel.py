@@ -79,7 +79,7 @@ async def _cancel(
     from orchestrator.cli.opening import opened
 
     async with opened(invocation.settings()) as found:
-        target = await addressed(found, *whom)
+        target = await addressed(found, *whom, certain=True)
         ending = await _ending(found, target)
         seq = (await found.broker.registry(target.tree)).tree_seq
         if target.agent_id and not ending:

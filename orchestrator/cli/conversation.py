@@ -18,6 +18,7 @@ from orchestrator.broker.follow import EqCursor
 from orchestrator.cli.asking import ANSWERS, answer_op, put_question, read_answer
 from orchestrator.cli.companion import Companion
 from orchestrator.cli.faults import ExitCode, set_aside, worker_ended
+from orchestrator.cli.short_ids import short_id
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client, Event
 from orchestrator.gateways.requests import OpenRequests
@@ -90,8 +91,13 @@ class Seat:
     """Whether somebody is there to be asked."""
 
     @property
+    def name(self) -> str:
+        """The session's id, short where a person reads it."""
+        return short_id(self.session) if self.interactive else self.session
+
+    @property
     def how_to_go_on(self) -> str:
-        return f"go on with: dendro run --resume {self.session}"
+        return f"go on with: dendro run --resume {self.name}"
 
 
 @dataclass(slots=True)

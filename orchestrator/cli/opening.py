@@ -7,7 +7,7 @@ import os
 import socket
 import uuid
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from orchestrator.broker.broker import Broker
@@ -15,6 +15,7 @@ from orchestrator.broker.errors import SessionArchived
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.texts import Texts
 from orchestrator.cli.faults import Fault
+from orchestrator.cli.short_ids import LEAST, Abbreviation
 from orchestrator.core.ids import InvalidSessionId, SessionId, TreeId, parse_session_id
 from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.runtime.archive import Archive
@@ -26,7 +27,8 @@ from orchestrator.runtime.segments import BrokenArchive
 from orchestrator.settings import Settings
 from orchestrator.wiring import Deployment, chain_key, deployment, redis_url
 
-MANY = 100_000
+MOST_MEANT = 1_000
+"""Sessions that one abbreviation is compared for: of a tree with more, any of them leads to it."""
 CANDIDATES_SHOWN = 5
 
 
@@ -85,26 +87,54 @@ class Opened:
             raise SessionArchived(session, str(error)) from error
 
     async def find(self, text: str) -> SessionHead:
-        """The session that an id, or the beginning of exactly one id, names; raises `Fault`."""
-        try:
-            head = await self.broker.head(parse_session_id(text))
-            if head is not None:
-                return head
-        except InvalidSessionId:
-            pass
-        return chosen(text, await self.broker.sessions(MANY))
+        """The session that an id, or a part of one, names; raises `Fault`.
+
+        A part that fits a tree's root and agents of it means the root: ids of one minute begin alike.
+        """
+        found = await self._found(text)
+        root = next((head for head in found if str(head.session) == str(head.tree)), None)
+        if root is not None and all(head.tree == root.tree for head in found):
+            return root
+        return chosen(text, found)
+
+    async def find_tree(self, text: str) -> TreeId:
+        """The tree of the sessions that an id, or a part of one, names; raises `Fault`."""
+        found = await self._found(text)
+        trees = {head.tree for head in found}
+        return trees.pop() if len(trees) == 1 else chosen(text, found).tree
+
+    async def find_one(self, text: str) -> SessionHead:
+        """The only session that an id, or a part of one, names, for what cannot be undone; raises `Fault`."""
+        return chosen(text, await self._found(text))
+
+    async def _found(self, text: str) -> tuple[SessionHead, ...]:
+        """The sessions that `text` may mean, of very many only some."""
+        with suppress(InvalidSessionId):
+            return await self.broker.heads([parse_session_id(text)])
+        part = Abbreviation.of(text)
+        found: list[SessionId] = []
+        if part is not None:
+            async for sessions in self.broker.session_ids():
+                found += filter(part.means, sessions)
+        # A root is older than its agents, and so are its digits lower.
+        return await self.broker.heads(sorted(found)[:MOST_MEANT])
 
 
-def chosen(text: str, heads: Sequence[SessionHead]) -> SessionHead:
-    """The one whose id begins with `text`; raises `Fault`, which names the candidates."""
-    found = [head for head in heads if text and head.session.startswith(text.strip().lower())]
+def chosen(text: str, found: Sequence[SessionHead]) -> SessionHead:
+    """The one that `text` means; raises `Fault`, which names the candidates."""
     if len(found) == 1:
         return found[0]
     if not found:
-        raise Fault(f"no session {text!r}; `dendro sessions` lists those that there are")
+        raise Fault(f"no session {text!r}; {_what_names_one(text)}")
     named = ", ".join(head.session for head in found[:CANDIDATES_SHOWN])
     more = f" and {len(found) - CANDIDATES_SHOWN} more" if len(found) > CANDIDATES_SHOWN else ""
-    raise Fault(f"{text!r} is the beginning of {len(found)} sessions: {named}{more}; give more of the id")
+    raise Fault(f"{text!r} is part of the ids of {len(found)} sessions: {named}{more}; give more of the id")
+
+
+def _what_names_one(text: str) -> str:
+    if len(text.strip()) < LEAST:
+        return f"give at least {LEAST} digits of its id, from the beginning or the end"
+    return "`dendro sessions` lists those that there are"
 
 
 def _who() -> str:

@@ -11,7 +11,7 @@ from orchestrator.cli.invocation import Invocation
 
 def revoke(
     ctx: typer.Context,
-    session: Annotated[str, typer.Argument(metavar="ID", help="A session id, or the beginning of one.")],
+    session: Annotated[str, typer.Argument(metavar="ID", help="A session id, or a part of one.")],
 ) -> None:
     """Takes a session away from its worker, or readmits one set aside.
 
@@ -30,7 +30,7 @@ async def _revoke(invocation: Invocation, text: str) -> None:
     from orchestrator.cli.opening import opened
 
     async with opened(invocation.settings()) as found:
-        head = await found.find(text)
+        head = await found.find_one(text)
         epoch = await found.broker.revoke(head.session)
     held = f"was held by {head.holder}" if head.holder else "was held by nobody"
     readmitted = ", was set aside and is readmitted" if head.quarantined else ""

@@ -123,7 +123,7 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
             session, cursor = head.session, EqCursor.at(head)
         talk = Conversation(Seat(client, session, view, at_a_terminal() and not wish.json), None)
         with talk.hearing_ctrl_c():
-            view.note(f"session {session}")
+            view.note(f"session {talk.seat.name}")
             if wish.prompt is None:
                 for request in await open_requests(found, head):
                     talk.open_requests.add(request)
@@ -132,7 +132,7 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
             else:
                 await _speak(talk, wish)
             code = await talk.run(cursor, worker)
-    view.end(session, code)
+    view.end(talk.seat.name, code)
     return code
 
 

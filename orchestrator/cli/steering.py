@@ -107,7 +107,7 @@ async def _interrupt(
     from orchestrator.cli.opening import opened
 
     async with opened(invocation.settings()) as found:
-        target = await addressed(found, *whom)
+        target = await addressed(found, *whom, certain=True)
         if message is not None:
             typer.echo(_sent(target, await say(found, target, message, interrupt=True)))
             return

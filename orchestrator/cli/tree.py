@@ -50,8 +50,7 @@ async def _show(invocation: Invocation, text: str, *, once: bool, json: bool) ->
 
     console = Console(highlight=False)
     async with opened(invocation.settings()) as found:
-        head = await found.find(text)
-        reader = TreeReader(found.broker, head.tree)
+        reader = TreeReader(found.broker, await found.find_tree(text))
         picture = await reader.picture()
         if json:
             import orjson

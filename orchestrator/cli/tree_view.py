@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.text import Text
@@ -10,9 +10,11 @@ from rich.tree import Tree
 
 from orchestrator.broker.tree_records import Account, Registry
 from orchestrator.cli.sessions import age
+from orchestrator.cli.short_ids import short_id, short_ids
 from orchestrator.cli.standing import agent_status
 from orchestrator.cli.text import plain
 from orchestrator.cli.tree_reading import AgentPicture, TreePicture
+from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ACTIVE
 
 STYLES = {
@@ -30,23 +32,25 @@ STYLES = {
     "canceled": "red",
 }
 LAST_CHARS = 100
+Shorts = Mapping[SessionId, str]
 LABEL_CHARS = 40
 MICRO = 1_000_000
 
 
 def drawing(picture: TreePicture) -> Tree:
     """The whole tree, two lines an agent."""
-    root = Tree(_node(picture, picture.agents[0]), guide_style="dim")
-    _grow(picture, root, 0)
+    shorts = short_ids(agent.session for agent in picture.agents.values())
+    root = Tree(_node(picture, picture.agents[0], shorts), guide_style="dim")
+    _grow(picture, root, 0, shorts)
     return root
 
 
-def _grow(picture: TreePicture, branch: Tree, agent_id: int) -> None:
+def _grow(picture: TreePicture, branch: Tree, agent_id: int, shorts: Shorts) -> None:
     for child in picture.children_of(agent_id):
-        _grow(picture, branch.add(_node(picture, child)), child.agent_id)
+        _grow(picture, branch.add(_node(picture, child, shorts)), child.agent_id, shorts)
 
 
-def _node(picture: TreePicture, agent: AgentPicture) -> Text:
+def _node(picture: TreePicture, agent: AgentPicture, shorts: Shorts) -> Text:
     label = agent.summary.get("label") or ("root" if not agent.agent_id else agent.summary.get("summary"))
     text = Text(f"{agent.agent_id} ", style="bold")
     text.append(_cut(label or "", LABEL_CHARS), style="bold")
@@ -56,6 +60,8 @@ def _node(picture: TreePicture, agent: AgentPicture) -> Text:
         text.append(f" {age(since / 1000)}", style="dim")
     for part, style in _remarks(picture, agent):
         text.append(f" · {part}", style=style)
+    if agent.agent_id:
+        text.append(f" · {shorts[agent.session]}", style="dim")
     if agent.doing.last:
         text.append(f"\n{_cut(agent.doing.last, LAST_CHARS)}", style="dim")
     return text
@@ -117,7 +123,8 @@ def headline(picture: TreePicture) -> Text:
     registry = picture.registry
     active = sum(agent.standing in ACTIVE for agent in picture.agents.values() if agent.agent_id)
     slots, spawned = registry.limits.get("slots"), registry.counters.get("spawned", 0)
-    text = Text(f"tree {picture.tree}", style="bold")
+    text = Text(f"tree {short_id(picture.tree)}", style="bold")
+    text.append(f" · {picture.tree}", style="dim")
     made = f"{spawned} agent{'' if spawned == 1 else 's'} made"
     text.append(f"\n{made}, {active} at work{f' of {slots} slots' if slots else ''}")
     for part, style in budget_parts(registry):

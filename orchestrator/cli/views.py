@@ -14,7 +14,6 @@ from orchestrator.cli.asking import show_request
 from orchestrator.cli.faults import ExitCode
 from orchestrator.cli.live import Live
 from orchestrator.cli.text import plain
-from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Event
 
 
@@ -44,7 +43,7 @@ class LiveView:
         else:
             print(plain(text), file=sys.stderr, flush=True)
 
-    def end(self, session: SessionId, code: ExitCode) -> None:
+    def end(self, session: str, code: ExitCode) -> None:
         """The last line: what it cost."""
         took = f"{time.monotonic() - self._began:.1f} s"
         parts = [part for part in (self._live.figures(), took) if part]
@@ -66,5 +65,5 @@ class JsonView:
     def note(self, text: str) -> None:
         print(plain(text), file=sys.stderr, flush=True)
 
-    def end(self, session: SessionId, code: ExitCode) -> None:
+    def end(self, session: str, code: ExitCode) -> None:
         """The events have said it."""

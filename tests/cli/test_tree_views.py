@@ -37,7 +37,7 @@ def agent(number: int, parent: int | None, **given: Any) -> AgentPicture:
     return AgentPicture(
         agent_id=number,
         parent=parent,
-        session=SessionId(f"s{number}"),
+        session=SessionId(f"{number:032x}"),
         summary=summary if number else {},
         status=given.pop("status", "running"),
         holder=None,
@@ -72,7 +72,7 @@ def test_spectator_sees_what_an_await_waits_for_and_how_long_at_most() -> None:
         )
     )
     assert "0 root  waiting 1m · waits for agents 1 (at most 10m more)" in text
-    assert "1 a1  waiting · waits for agents 2\n" in text
+    assert "1 a1  waiting · waits for agents 2 · 00000001\n" in text
     assert "│   └── 2 a2  running 5s" in text
     assert "└── 3 a3  idle 5s" in text
 
@@ -112,8 +112,8 @@ def test_spectator_sees_which_worker_an_agent_lacks_and_since_when() -> None:
     queued = agent(2, 0, summary={"status": "queued"}, status="due", wants_worker="a worker of pool p")
     found = picture(agent(0, None), lost, queued)
     text = drawn(found)
-    assert "1 a1  lost 42s · waits for a worker of pool p, since w1 is lost\n" in text
-    assert "2 a2  queued 5s · waits for a worker of pool p\n" in text
+    assert "1 a1  lost 42s · waits for a worker of pool p, since w1 is lost · 00000001\n" in text
+    assert "2 a2  queued 5s · waits for a worker of pool p · 00000002\n" in text
     told = as_value(found)["agents"][1]
     assert (told["session_status"], told["since_ms"]) == ("lost", NOW_MS - 42_000)
     assert (told["waits_for"], told["until_ms"]) == ("a worker of pool p, since w1 is lost", None)
@@ -246,7 +246,7 @@ def test_auditor_finds_a_projection_that_is_not_the_logs_fold() -> None:
 
 
 def asked(number: int, call: str, **request: Any) -> Asked:
-    return Asked(SessionId(f"s{number}"), TREE, number, f"0/{number}", call, NOW_MS, request, 5)
+    return Asked(SessionId(f"{number:032x}"), TREE, number, f"0/{number}", call, NOW_MS, request, 5)
 
 
 FETCH = asked(3, "c1", type="exec_approval_request", command=["bash", "-lc", "git fetch origin"], cwd="/w")
