@@ -119,7 +119,7 @@ async def archive_session(mover: Mover, session: SessionId, now_ms: int) -> Move
     manifest = await _sealed_through(storage, head, head.seq)
     if manifest is None:
         return Moved.BUSY
-    snapshot = encode_snapshot(position.state, position.seq, position.head)
+    snapshot = encode_snapshot(position.state, position.seq, position.head, storage.secret)
     async with _claimed_untouched(mover, head) as claimed:
         if claimed is None:
             return Moved.BUSY

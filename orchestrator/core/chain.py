@@ -7,13 +7,24 @@
 to Redis still cannot forge the log). `seq` and `epoch` are 8 bytes, big endian. The
 payload enters only through its salted digest: redaction deletes payload and salt,
 keeps the digest, and the chain still verifies while the text cannot be guessed.
+
+Every chain begins alike; what ties one to its session is what its first entries say (`names_session`):
+they are as hard to change as any other.
+
+What stands beside a log and is believed without it (a snapshot, the first line of a full export) bears a
+code made with the same key, under a purpose of its own (`mac`).
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
+
+from orchestrator.core import entries
+from orchestrator.core.entries import Entry
 
 GENESIS = bytes(32)
 DIGEST_BYTES = 32
@@ -76,3 +87,43 @@ def first_broken(links: Iterable[Link], head: bytes, secret: bytes = b"") -> Bro
             return BrokenLink(link.seq, "its hash does not follow from its content and the entry before it")
         expected = link.seq + 1
     return None
+
+
+Purpose = Literal["snapshot", "export header"]
+
+
+def mac(secret: bytes, purpose: Purpose, *parts: bytes) -> str:
+    """The code, in hex, that shows that `parts` were written with the key; a checksum if there is none.
+
+    The purpose keeps one kind of code from passing for another, or for a chain value.
+    """
+    person = purpose.encode().ljust(hashlib.blake2b.PERSON_SIZE, b"\0")
+    code = hashlib.blake2b(digest_size=DIGEST_BYTES, key=secret, person=person)
+    for part in parts:
+        code.update(len(part).to_bytes(8, "big"))
+        code.update(part)
+    return code.hexdigest()
+
+
+def same_mac(one: str, other: str) -> bool:
+    """Compares two codes in a time that tells nothing of where they differ."""
+    return hmac.compare_digest(one.encode(), other.encode())
+
+
+NAMING_ENTRIES = 3
+"""How many entries of every log, from the first on, name its session."""
+
+
+def names_session(entry: Entry) -> str:
+    """The session that one of the first entries says its log is of; empty if it says none."""
+    payload = entry.payload
+    match entry.type, payload.get("kind", payload.get("type")):
+        case entries.SESSION_META, _:
+            named = payload.get("id")
+        case entries.DENDRO, "configured":
+            named = dict(payload.get("session", {})).get("session_id")
+        case entries.EVENT_MSG, "session_configured":
+            named = payload.get("session_id")
+        case _:
+            named = None
+    return named if isinstance(named, str) else ""

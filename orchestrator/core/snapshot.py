@@ -1,7 +1,8 @@
 """A folded state as bytes: what a resume reads instead of the history before it.
 
 A snapshot is used only if its core version is this one; otherwise the rollout is folded
-from the start. `digest` is the state's identity: two folds agree when it does.
+from the start. `digest` is the state's identity: two folds agree when it does. Where the chain
+is keyed, a snapshot bears a code of the same key (`chain.mac`), and one without is not used.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from orchestrator.core.chain import mac, same_mac
 from orchestrator.core.history import Log
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import Answer, Call, Calls, Phase, Queued, Request, Response, State, Task
@@ -43,19 +45,39 @@ def _default(value: Any) -> Any:
     raise TypeError(f"a state holds a {type(value).__name__}, which has no canonical form")
 
 
-def encode_snapshot(state: State, seq: int, head: bytes) -> bytes:
-    """The state folded through `seq`, where the chain's head was `head`."""
-    place = {"core": CORE_VERSION, "seq": seq, "head": head.hex()}
-    return orjson.dumps(place) + b"\n" + encode(state)
+class Unauthenticated(ValueError):
+    """A snapshot that was not written with the chain's key, or was changed since."""
 
 
-def decode_snapshot(data: bytes) -> tuple[State, int, bytes] | None:
-    """(state, seq, head); None if another core version wrote it, so that the log has to be folded."""
+def encode_snapshot(state: State, seq: int, head: bytes, secret: bytes = b"") -> bytes:
+    """The state folded through `seq`, where the chain's head was `head`; authenticated if there is a key."""
+    place: dict[str, Any] = {"core": CORE_VERSION, "seq": seq, "head": head.hex()}
+    body = encode(state)
+    if secret:
+        place["mac"] = mac(secret, "snapshot", orjson.dumps(place), body)
+    return orjson.dumps(place) + b"\n" + body
+
+
+def decode_snapshot(data: bytes, secret: bytes = b"") -> tuple[State, int, bytes] | None:
+    """(state, seq, head); None if another core version wrote it, so that the log has to be folded.
+
+    Raises `Unauthenticated` if there is a key and the snapshot is not what was written with it, another
+    `ValueError` for what is no snapshot.
+    """
     first, _, body = data.partition(b"\n")
     place = orjson.loads(first)
+    if not isinstance(place, dict):
+        raise ValueError("its first line is not an object")
+    found = place.pop("mac", "")
+    if secret and not found:
+        raise Unauthenticated(
+            "it bears no code of the chain's key: an older version wrote it, or somebody else"
+        )
+    if secret and not same_mac(str(found), mac(secret, "snapshot", orjson.dumps(place), body)):
+        raise Unauthenticated("it was changed, or written with another chain key")
     if place["core"] != CORE_VERSION:
         return None
-    return decode(body), place["seq"], bytes.fromhex(place["head"])
+    return decode(body), int(place["seq"]), bytes.fromhex(place["head"])
 
 
 def decode(data: bytes) -> State:
@@ -63,7 +85,7 @@ def decode(data: bytes) -> State:
     wire = orjson.loads(data)
     try:
         return _state(wire)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"not a snapshot of core version {CORE_VERSION}: {error}") from error
 
 

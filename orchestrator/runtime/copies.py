@@ -29,6 +29,8 @@ class Copies:
 
     def begin(self, loaded: Loaded) -> None:
         self._unexported = list(loaded.unexported)
+        if not loaded.snapshot_used:
+            self._snapshot_seq = 0
 
     def committed(self, step: Step) -> None:
         """A step is in the log now, and in no copy."""
@@ -49,7 +51,8 @@ class Copies:
         """False if the claim is over, or Redis went back behind the commit that it had just taken."""
         claim, broker, position = self._held.claim, self._held.ports.broker, self._held.journal.position
         seq = position.seq
-        data = encode_snapshot(position.state, seq, position.head)
+        key = self._held.config.chain_key
+        data = encode_snapshot(position.state, seq, position.head, key.secret if key else b"")
         stored = await self._held.writing.insist(lambda: broker.snapshot(claim, seq, data))
         if isinstance(stored, Stored):
             self._snapshot_seq = seq

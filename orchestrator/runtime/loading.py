@@ -1,7 +1,9 @@
 """The state of a session: cached, or snapshot and tail, or the whole log.
 
 The chain is checked over everything that is read. A broken one stops the session before
-it does anything: work built on an altered log would hide the alteration.
+it does anything: work built on an altered log would hide the alteration. What is not in the
+chain is believed only as far as something else proves it: where the chain is keyed, a snapshot
+must bear a code of the same key, and without one the log is folded from its beginning.
 """
 
 from __future__ import annotations
@@ -43,6 +45,8 @@ class Loaded:
     position: Position
     unexported: tuple[StoredEntry, ...] = ()
     """The log's last entries, as far as they are not known to be in the rollout's file."""
+    snapshot_used: bool = True
+    """False if the stored snapshot was of no use: then it is worth writing another one."""
 
 
 class Cache:
@@ -98,53 +102,76 @@ async def load(ports: Ports, claimed: Claimed, cache: Cache, secret: bytes = b""
         return left
     end = LogEnd(claimed.claim.session, claimed.seq, claimed.head, claimed.snapshot_seq)
     tail: deque[StoredEntry] = deque(maxlen=_TAIL_KEPT)
-    position = await folded(ports, end, secret, left.position if left is not None else None, tail)
-    return Loaded(position, tuple(tail))
+    fold = await _fold(ports, end, secret, left.position if left is not None else None, tail)
+    return Loaded(fold.position, tuple(tail), fold.behind >= end.snapshot_seq)
 
 
 def end_of(head: SessionHead) -> LogEnd:
     return LogEnd(head.session, head.seq, head.head, head.snapshot_seq)
 
 
-async def folded(
+async def folded(source: Source, end: LogEnd, secret: bytes = b"", known: Position | None = None) -> Position:
+    """The state at the log's end; raises `BrokenLog`."""
+    return (await _fold(source, end, secret, known)).position
+
+
+@dataclass(frozen=True, slots=True)
+class _Fold:
+    """A state, and the entry behind which the fold of it began."""
+
+    position: Position
+    behind: int
+
+
+async def _fold(
     source: Source,
     end: LogEnd,
-    secret: bytes = b"",
+    secret: bytes,
     known: Position | None = None,
     tail: deque[StoredEntry] | None = None,
-) -> Position:
-    """The state at the log's end; raises `BrokenLog`.
+) -> _Fold:
+    """Folds from `known`, an earlier position, or from the snapshot if that one is nearer to the end.
 
-    Folds from `known`, an earlier position, or from the snapshot if that one is nearer to the end. Either
-    is proved by the chain: what comes behind it must lead to the head that the session's hash names.
+    Either is proved by the chain: what comes behind it must lead to the head that the session's hash names.
     `tail` is given the entries that were read.
     """
     if known is not None and end.snapshot_seq <= known.seq <= end.seq:
         try:
-            return await _folded_from(source, known, end, secret, tail)
+            return _Fold(await _folded_from(source, known, end, secret, tail), known.seq)
         except BrokenLog as error:
             # Redis went back to before it, and on from there: what this worker saw never happened.
             log.warning("session %s: its cached state is of no use: %s", end.session, error)
-    snapshot = await _snapshot(source.broker, end.session) if end.snapshot_seq else None
-    if snapshot is not None and snapshot.seq <= end.seq:
+    useless = ""
+    if end.snapshot_seq:
         try:
-            return await _folded_from(source, snapshot, end, secret, tail)
-        except BrokenLog as error:
+            snapshot = await _snapshot(source.broker, end, secret)
+            if snapshot is not None:
+                return _Fold(await _folded_from(source, snapshot, end, secret, tail), snapshot.seq)
+        except (_UselessSnapshot, BrokenLog) as error:
             # A snapshot of a branch that Redis has forgotten fits no tail. The log itself decides.
             log.warning("session %s: its snapshot is of no use: %s", end.session, error)
-    return await _folded_from(source, BEGINNING, end, secret, tail)
+            useless = f" (its snapshot is of no use: {error})"
+    try:
+        return _Fold(await _folded_from(source, BEGINNING, end, secret, tail), 0)
+    except BrokenLog as error:
+        raise BrokenLog(f"{error}{useless}") from error
 
 
-async def _snapshot(reader: Reader, session: SessionId) -> Position | None:
-    """The stored snapshot, if this version can read it: without it a load only takes longer."""
-    data = await reader.snapshot_of(session)
+class _UselessSnapshot(Exception):
+    """A stored snapshot that nothing may be built on; without it a load only takes longer."""
+
+
+async def _snapshot(reader: Reader, end: LogEnd, secret: bytes) -> Position | None:
+    """The stored snapshot, None if this version has none to read; raises `_UselessSnapshot`."""
+    data = await reader.snapshot_of(end.session)
     if not data:
         return None
     try:
-        found = decode_snapshot(data)
+        found = decode_snapshot(data, secret)
     except (ValueError, KeyError, TypeError) as error:
-        log.warning("session %s: its snapshot cannot be read: %s", session, error)
-        return None
+        raise _UselessSnapshot(str(error)) from error
+    if found is not None and found[1] > end.seq:
+        raise _UselessSnapshot(f"it is of entry {found[1]}, and the log ends before")
     return Position(*found) if found is not None else None
 
 
@@ -164,6 +191,9 @@ async def _folded_from(
             f"the log of session {end.session} ends at {position.seq}, its hash says {end.seq}: "
             "entries are missing or were altered"
         )
+    named = position.state.facts.session_id
+    if named and named != end.session:
+        raise BrokenLog(f"what is stored as session {end.session} is the log of session {named}")
     return position
 
 

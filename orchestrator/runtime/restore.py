@@ -55,7 +55,7 @@ async def restore_session(storage: Storage, session: SessionId) -> bool:
         # What retention deletes meanwhile is not damaged, it is gone.
         await head_of(storage.broker, session)
         raise
-    snapshot = encode_snapshot(position.state, position.seq, position.head)
+    snapshot = encode_snapshot(position.state, position.seq, position.head, storage.secret)
     answer = await storage.broker.restore(session, position.seq, snapshot)
     if isinstance(answer, Refused):
         raise BrokenLog(f"session {session} was not restored: {answer.reason}")

@@ -20,7 +20,14 @@ from orchestrator.core.blobs import (
 )
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, event, timestamp
 from orchestrator.core.evolve import fold
-from orchestrator.core.snapshot import decode, decode_snapshot, digest, encode, encode_snapshot
+from orchestrator.core.snapshot import (
+    Unauthenticated,
+    decode,
+    decode_snapshot,
+    digest,
+    encode,
+    encode_snapshot,
+)
 from orchestrator.core.state import State
 from orchestrator.core.stored import decode_entry, encode_entry, encode_event
 from tests.core.driver import NOON_MS, Session, a_command, a_patch, assistant
@@ -188,3 +195,35 @@ def test_digest_does_not_depend_on_the_order_of_names() -> None:
     one = State(meta={"a": 1, "b": 2})
     other = State(meta={"b": 2, "a": 1})
     assert digest(one) == digest(other)
+
+
+SECRET = b"a secret of this test"
+
+
+def test_keyed_snapshot_is_read_with_its_key_and_with_no_other() -> None:
+    session = everything()
+    data = encode_snapshot(session.state, session.seq, b"\1" * 32, SECRET)
+    read = decode_snapshot(data, SECRET)
+    assert read is not None
+    assert digest(read[0]) == session.digest
+    assert decode_snapshot(data) is not None, "who has no key can check nothing"
+    unkeyed = encode_snapshot(session.state, session.seq, b"\1" * 32)
+    for other in (unkeyed, encode_snapshot(session.state, session.seq, b"\1" * 32, b"another")):
+        with pytest.raises(Unauthenticated):
+            decode_snapshot(other, SECRET)
+
+
+@given(st.data())
+def test_changed_byte_of_a_keyed_snapshot_is_found(data: st.DataObject) -> None:
+    session = everything()
+    found = encode_snapshot(session.state, session.seq, b"\1" * 32, SECRET)
+    at = data.draw(st.integers(0, len(found) - 1))
+    other = bytes([data.draw(st.integers(0, 255).filter(lambda byte: byte != found[at]))])
+    with pytest.raises(ValueError):
+        decode_snapshot(found[:at] + other + found[at + 1 :], SECRET)
+
+
+@pytest.mark.parametrize("data", [b"[]\n{}", b"null\n{}", b"7\n", b"{}\n{}", b'{"core": 4, "seq": []}\n{}'])
+def test_bytes_that_are_no_snapshot_end_no_worker(data: bytes) -> None:
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        decode_snapshot(data)
