@@ -203,14 +203,11 @@ class Reader:
         found = await self._wire.command("HGETALL", self.keys.agents(tree))
         return {name.decode(): value for name, value in found.items()}
 
-    async def agents_among(self, wanted: Sequence[tuple[TreeId, Sequence[str]]]) -> list[dict[str, bytes]]:
-        """Some flat fields of several projections; those that are not set are left out."""
-        rows = [("HMGET", self.keys.agents(tree), *names) for tree, names in wanted]
+    async def registries(self, trees: Sequence[TreeId]) -> list[dict[str, bytes]]:
+        """The flat fields of several projections."""
+        rows = [("HGETALL", self.keys.agents(tree)) for tree in trees]
         found = await self._wire.commands(rows) if rows else []
-        return [
-            {name: value for name, value in zip(names, values, strict=True) if value is not None}
-            for (_, names), values in zip(wanted, found, strict=True)
-        ]
+        return [{name.decode(): value for name, value in fields.items()} for fields in found]
 
     async def approvals(self, session: SessionId | None = None) -> tuple[OpenApproval, ...]:
         """Open approvals of the fleet, or of one session, oldest first."""

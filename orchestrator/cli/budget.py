@@ -12,7 +12,7 @@ from orchestrator.cli.invocation import Invocation
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from orchestrator.broker.tree_records import LimitChange, Registry
+    from orchestrator.broker.tree_records import BudgetKind, LimitChange, Registry
     from orchestrator.cli.opening import Opened
     from orchestrator.core.ids import TreeId
 
@@ -176,6 +176,15 @@ def _value(registry: Registry) -> dict[str, object]:
     }
 
 
+def used_of(registry: Registry, kind: BudgetKind) -> str:
+    """What a tree has used of a kind; a cost of requests whose prices nobody knew is no cost of zero."""
+    from orchestrator.cli.tree_view import amount
+
+    spent = registry.budget[kind].spent
+    unpriced = kind == "cost" and not spent and registry.budget["tokens"].spent
+    return "unknown" if unpriced else amount(kind, spent)
+
+
 def _show(registry: Registry) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -190,7 +199,7 @@ def _show(registry: Registry) -> None:
         left = "" if account.limit is None else amount(kind, max(0, account.limit - account.spent))
         limit = "none" if account.limit is None else amount(kind, account.limit)
         held = amount(kind, account.held) if account.held else ""
-        table.add_row(kind, amount(kind, account.spent) + guessed, held, limit, left)
+        table.add_row(kind, used_of(registry, kind) + guessed, held, limit, left)
     for name in ("slots", "spawned"):
         used, most = registry.counters.get(name, 0), registry.limits.get(name)
         table.add_row(

@@ -224,14 +224,19 @@ class Live:
 
     # ── figures ───────────────────────────────────────────────────────────────────────────────
 
-    def figures(self) -> str:
-        """Tokens used and the share of the context left, as far as an event has told them."""
-        if self._tokens is None:
-            return ""
-        total, last = (Usage.of(self._tokens[f"{name}_token_usage"]) for name in ("total", "last"))
-        left = context_left(TokenInfo(total, last), self._tokens.get("model_context_window"))
+    def figures(self, at_rest: Mapping[str, Any]) -> str:
+        """Tokens used and the share of the context left, by the events and by what the session's rest says.
+
+        A turn that was interrupted tells of no tokens, and its request has used some.
+        """
+        used, left = int(at_rest.get("blended_total") or 0), at_rest.get("context_left")
+        if self._tokens is not None:
+            total, last = (Usage.of(self._tokens[f"{name}_token_usage"]) for name in ("total", "last"))
+            if total.blended_total >= used:
+                used = total.blended_total
+                left = context_left(TokenInfo(total, last), self._tokens.get("model_context_window"))
         share = f", {left:.0%} of the context left" if left is not None else ""
-        return f"{total.blended_total:,} tokens{share}"
+        return f"{used:,} tokens{share}" if used else ""
 
 
 def lifecycle_text(message: Mapping[str, Any]) -> str:

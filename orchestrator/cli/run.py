@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,8 +13,12 @@ from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import Invocation
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from orchestrator.cli.companion import Companion
     from orchestrator.cli.conversation import Conversation
+    from orchestrator.core.ids import SessionId
+    from orchestrator.gateways.client import Client
     from orchestrator.settings import Settings
 
 OPENAI = "https://api.openai.com/v1"
@@ -132,8 +136,17 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
             else:
                 await _speak(talk, wish)
             code = await talk.run(cursor, worker)
-    view.end(talk.seat.name, code)
+            at_rest = await _at_rest(client, session)
+    view.end(talk.seat.name, code, at_rest)
     return code
+
+
+async def _at_rest(client: Client, session: SessionId) -> Mapping[str, Any]:
+    """What the session's last rest says of it."""
+    import orjson
+
+    head = await client.head(session)
+    return orjson.loads(head.meta) if head is not None and head.meta else {}
 
 
 async def _speak(talk: Conversation, wish: Wish) -> None:

@@ -1,10 +1,12 @@
-"""`dendro sessions`: what there is, who holds it, and how far it got."""
+"""`dendro sessions`: what there is, who serves it, and how far it got."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,129 +14,197 @@ from orchestrator.cli.invocation import Invocation
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
-    from orchestrator.broker.broker import Broker
-    from orchestrator.broker.records import SessionHead
-    from orchestrator.broker.serving import Serving
-    from orchestrator.core.ids import SessionId
+    from orchestrator.cli.session_list import Filter, ListedTree, Listing
 
-COLUMNS = ("session", "status", "age", "model", "tokens", "left", "holder", "cwd", "title")
+COLUMNS = ("id", "status", "age", "agents", "tokens", "left", "model", "holder", "folder", "title")
+DROPPED = ("holder", "left", "model", "tokens", "folder", "agents", "age")
+"""What a narrow terminal is not shown, the first of them first. No figure is ever cut."""
+TITLE_LEAST = 16
+FOLDER_MOST = 32
+GAP = 2
 PLAIN_WIDTH = 400
 """Columns where no terminal sets any: nothing is cut off for a pipe."""
 
 
 def sessions(
     ctx: typer.Context,
-    json: Annotated[bool, typer.Option("--json", help="A JSON array instead of a table.")] = False,
+    text: Annotated[
+        str, typer.Argument(metavar="TEXT", help="Only those whose name, title, label or folder has it.")
+    ] = "",
+    status: Annotated[
+        list[str] | None,
+        typer.Option("--status", metavar="STATUS", help="Only those that stand so; may be repeated."),
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--folder", metavar="DIR", help="Only those that work in it or below it.")
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="A JSON array of single sessions instead of a table.")
+    ] = False,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most so many.")] = 100,
+    all: Annotated[bool, typer.Option("--all", help="All that there are.")] = False,
 ) -> None:
-    """Lists sessions, those that changed last first.
+    """Lists trees of sessions, those that changed last first.
 
-    An agent's status is its tree's word for it: queued, ready, failed, canceled …
-    due: no worker has taken it yet; lost: its worker is gone, and no other came.
+    A line is a tree: its root, and how many agents it has and how they stand
+    (queued, running, ready, failed, canceled …). A filter shows a tree if its
+    root or one of its agents fits.
+    due: it has work, and no worker has taken it; lost: its worker is gone.
+    A narrow terminal is not shown holder, left, model, tokens, folder, agents,
+    age: the first of them first, and no figure is cut.
 
     \b
     dendro sessions
+    dendro sessions flaky --status awaiting_approval --status running
+    dendro sessions --folder . --all
     dendro sessions --json | jq -r '.[] | select(.status == "awaiting_approval") | .session_id'
     """
     import asyncio
 
-    rows = asyncio.run(_rows(Invocation.of(ctx), limit))
+    from orchestrator.cli.session_list import Filter
+
+    below = str(folder.resolve()) if folder is not None else ""
+    wanted = Filter(text, frozenset(status or ()), below)
+    listing = asyncio.run(_listing(Invocation.of(ctx), wanted, limit, all=all, json=json))
     if json:
         import orjson
 
-        typer.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
+        typer.echo(orjson.dumps(listing.rows, option=orjson.OPT_INDENT_2).decode())
         return
     from rich.console import Console
 
-    console = Console()
-    render(rows, console if console.is_terminal else Console(width=PLAIN_WIDTH), time.time() * 1000)
+    console = Console(highlight=False)
+    render(listing, console if console.is_terminal else Console(width=PLAIN_WIDTH, highlight=False))
 
 
-async def _rows(invocation: Invocation, limit: int) -> list[dict[str, Any]]:
+async def _listing(invocation: Invocation, wanted: Filter, limit: int, *, all: bool, json: bool) -> Listing:
     from orchestrator.cli.opening import opened
+    from orchestrator.cli.session_list import sessions_listed, trees_listed
 
     async with opened(invocation.settings()) as found:
-        heads = await found.broker.sessions(limit)
-        served = await found.broker.serving(heads)
-        stands = await _standings(found.broker, heads)
-    return [row(head, served[head.session], stands.get(head.session, "")) for head in heads]
+        return await (sessions_listed if json else trees_listed)(found.broker, wanted, limit, all=all)
 
 
-async def _standings(broker: Broker, heads: Sequence[SessionHead]) -> dict[SessionId, str]:
-    """Where those that are agents stand in their trees; who was pruned is on no list."""
-    from orchestrator.core.registry import fields_of, projected
-
-    agents = [head for head in heads if head.agent_id]
-    found = await broker.agents_among([(head.tree, fields_of(head.agent_id)) for head in agents])
-    known = (
-        (head, projected(fields).agents.get(head.agent_id))
-        for head, fields in zip(agents, found, strict=True)
-    )
-    return {head.session: agent.status for head, agent in known if agent is not None}
+# ── drawing ───────────────────────────────────────────────────────────────────────────────────
 
 
-def row(head: SessionHead, serving: Serving, standing: str) -> dict[str, Any]:
-    """One session for programs; figures that only a rest records are null before the first one."""
-    import orjson
+def render(listing: Listing, console: Console, now_ms: float | None = None) -> None:
+    """A table as wide as the terminal, and what it does not show."""
+    if not listing.total:
+        console.print('no sessions yet: `dendro run "…"` makes one')
+        return
+    now = time.time() * 1000 if now_ms is None else now_ms
+    if listing.trees:
+        width = console.width if console.is_terminal else None
+        console.print(_table(_lines(listing.trees, now), width))
+    for remark in _remarks(listing):
+        console.print(remark, soft_wrap=True, style="dim", markup=False)
 
-    from orchestrator.cli.standing import status_of
 
-    meta = orjson.loads(head.meta) if head.meta else {}
-    names = (
-        "title",
-        "cwd",
-        "model",
-        "blended_total",
-        "context_left",
-        "updated_ms",
-        "outcome",
-        "rollout_path",
-    )
+def _lines(trees: Sequence[ListedTree], now_ms: float) -> list[Mapping[str, str]]:
+    from orchestrator.cli.short_ids import short_ids
+    from orchestrator.cli.text import one_line
+    from orchestrator.core.ids import SessionId
+
+    shorts = short_ids(SessionId(tree.root["session_id"]) for tree in trees)
+    rows = [_cells(tree, now_ms) | {"id": shorts[SessionId(tree.root["session_id"])]} for tree in trees]
+    return [{name: one_line(cell) for name, cell in cells.items()} for cells in rows]
+
+
+def _cells(tree: ListedTree, now_ms: float) -> dict[str, str]:
+    root = tree.root
+    left, tokens = root["context_left"], root["blended_total"]
     return {
-        "session_id": head.session,
-        "tree_id": head.tree,
-        "status": status_of(head, serving, standing),
-        "created_ms": head.created_ms,
-        **{name: meta.get(name) for name in names},
-        "pool": head.pool,
-        "holder": head.holder,
-        "seq": head.seq,
+        "status": root["status"],
+        "age": age((now_ms - (root["updated_ms"] or root["created_ms"])) / 1000),
+        "agents": _agents(tree.agents),
+        "tokens": f"{tokens:,}" if tokens is not None else "",
+        "left": f"{left:.0%}" if left is not None else "",
+        "model": root["model"] or "",
+        "holder": root["holder"] or "",
+        "folder": root["cwd"] or "",
+        "title": root["name"] or root["title"] or "",
     }
 
 
-def render(rows: Sequence[dict[str, Any]], console: Console, now_ms: float) -> None:
-    """A table; the id is never cut, so that it can be copied."""
+def _agents(statuses: Mapping[str, int]) -> str:
+    """How many, and how they stand."""
+    if not statuses:
+        return ""
+    parts = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()))
+    return f"{sum(statuses.values())}: {parts}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The columns that are shown, and how wide they are."""
+
+    widths: Mapping[str, int]
+
+    @classmethod
+    def of(cls, lines: Sequence[Mapping[str, str]], width: int | None) -> _Layout:
+        from rich.cells import cell_len
+
+        needed = {name: max(len(name), *(cell_len(line[name]) for line in lines)) for name in COLUMNS}
+        if width is None:
+            return cls(needed)
+        needed["folder"] = min(needed["folder"], FOLDER_MOST)
+        title = needed.pop("title")
+        least = min(title, TITLE_LEAST)
+        for name in DROPPED:
+            if cls._taken(needed) + least <= width:
+                break
+            del needed[name]
+        room = width - cls._taken(needed)
+        return cls(needed if room < len("title") else {**needed, "title": min(title, room)})
+
+    @staticmethod
+    def _taken(widths: Mapping[str, int]) -> int:
+        return sum(width + GAP for width in widths.values())
+
+
+def _table(lines: Sequence[Mapping[str, str]], width: int | None) -> Table:
     from rich.table import Table
+    from rich.text import Text
 
-    from orchestrator.cli.text import shown
+    layout = _Layout.of(lines, width)
+    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
+    for name, wide in layout.widths.items():
+        justify = "right" if name in ("tokens", "left") else "left"
+        table.add_column(name, no_wrap=True, width=wide, overflow="ellipsis", justify=justify)  # type: ignore[arg-type]
+    for line in lines:
+        cells = (_end_of(line[n], w) if n == "folder" else line[n] for n, w in layout.widths.items())
+        table.add_row(*map(Text, cells))
+    return table
 
-    if not rows:
-        console.print('no sessions yet: `dendro run "…"` makes one', highlight=False)
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in COLUMNS:
-        fixed = name in ("session", "status", "age", "tokens", "left")
-        right = name in ("tokens", "left")
-        table.add_column(
-            name, no_wrap=True, min_width=36 if name == "session" else None,
-            overflow="ignore" if fixed else "ellipsis", justify="right" if right else "left",
-        )  # fmt: skip
-    for found in rows:
-        left = found["context_left"]
-        cells = (
-            found["session_id"],
-            found["status"],
-            age((now_ms - found["created_ms"]) / 1000),
-            found["model"] or "",
-            f"{found['blended_total']:,}" if found["blended_total"] is not None else "",
-            f"{left:.0%}" if left is not None else "",
-            found["holder"] or "",
-            found["cwd"] or "",
-            found["title"] or "",
+
+def _end_of(folder: str, width: int) -> str:
+    """The end of a path says more than its beginning."""
+    return folder if len(folder) <= width else "…" + folder[len(folder) - width + 1 :]
+
+
+def _remarks(listing: Listing) -> Iterator[str]:
+    if not listing.trees:
+        yield "no session is meant"
+    unserved = [tree.root["pool"] for tree in listing.trees if tree.root["nobody_serves"]]
+    for pool in sorted(set(unserved)):
+        yield nobody_serves(pool)
+    if not listing.whole:
+        shown = f"{len(listing.trees):,} tree{'' if len(listing.trees) == 1 else 's'}"
+        yield (
+            f"{shown}; looked at {listing.looked:,} of {listing.total:,} sessions, the newest: "
+            "the others with --all or a filter (TEXT, --status, --folder)"
         )
-        table.add_row(*(shown(cell) for cell in cells))
-    console.print(table)
+
+
+def nobody_serves(pool: str) -> str:
+    """What a person does about sessions that are due or lost."""
+    from orchestrator.cli.text import plain
+
+    where = "on their machine" if pool.startswith("host:") else "where their folders are"
+    return plain(f"due or lost: no worker serves them now; start `dendro worker` {where} (pool {pool})")
 
 
 def age(seconds: float) -> str:

@@ -37,3 +37,8 @@ def _visible(char: str) -> str:
 def shown(text: str, style: str = "") -> Text:
     """The same for rich, which reads no markup in it."""
     return Text(plain(text), style=style)
+
+
+def one_line(text: str) -> str:
+    """The text on a single line: its line breaks and tabs are shown as what they are."""
+    return plain(text).replace("\n", "␊").replace("\t", "␉")

@@ -43,11 +43,11 @@ class LiveView:
         else:
             print(plain(text), file=sys.stderr, flush=True)
 
-    def end(self, session: str, code: ExitCode) -> None:
-        """The last line: what it cost."""
+    def end(self, session: str, code: ExitCode, at_rest: Mapping[str, Any]) -> None:
+        """The last line: what it cost, and how to go on."""
         took = f"{time.monotonic() - self._began:.1f} s"
-        parts = [part for part in (self._live.figures(), took) if part]
-        if code == ExitCode.DONE:
+        parts = [part for part in (self._live.figures(at_rest), took) if part]
+        if code in (ExitCode.DONE, ExitCode.INTERRUPTED):
             parts.append(f"dendro run --resume {session}")
         self.note(" · ".join(parts))
 
@@ -65,5 +65,5 @@ class JsonView:
     def note(self, text: str) -> None:
         print(plain(text), file=sys.stderr, flush=True)
 
-    def end(self, session: str, code: ExitCode) -> None:
+    def end(self, session: str, code: ExitCode, at_rest: Mapping[str, Any]) -> None:
         """The events have said it."""

@@ -159,11 +159,6 @@ class _Fold:
         self.agents[agent.agent_id] = agent
 
 
-def fields_of(agent_id: int) -> tuple[str, ...]:
-    """The projection's fields that `projected` reads of one agent."""
-    return tuple(f"{name}:{agent_id}" for name in ("a", "d", "x", "m", "i", "cancel"))
-
-
 def projected(fields: Mapping[str, bytes]) -> RegistryView:
     """The registry as the projection's flat fields say."""
     agents = {}

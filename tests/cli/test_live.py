@@ -94,7 +94,10 @@ def test_figures_leave_the_baseline_and_the_cache_out() -> None:
     live = Live(Console(file=io.StringIO()))
     live.show(Event("1", {"type": "token_count", "info": info}))
     live.show(Event("1", {"type": "token_count", "info": None}))
-    assert live.figures() == "20,500 tokens, 50% of the context left"
+    assert live.figures({}) == "20,500 tokens, 50% of the context left"
+    rest = {"blended_total": 21_000, "context_left": 0.4}
+    assert live.figures(rest) == "21,000 tokens, 40% of the context left", "an interrupted turn tells of none"
+    assert live.figures({"blended_total": 9}) == "20,500 tokens, 50% of the context left", "an older rest"
 
 
 def test_a_command_cannot_hide_itself_from_whoever_is_asked() -> None:

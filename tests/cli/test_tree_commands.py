@@ -231,7 +231,9 @@ def test_end_of_an_agent_whose_worker_was_lost_is_presumed(trees: Grove) -> None
     trees.until(WAITER, last="$ sleep 600")
     trees.lose_worker()
     drawn = trees.says("tree", trees.root)
-    assert re.search(rf"{WAITER} waiter  lost .* waits for a worker of pool \S+, since \S+ is lost", drawn)
+    assert re.search(
+        rf"{WAITER} waiter  lost .* nobody serves it: it needs a worker of pool \S+, since \S+ is lost", drawn
+    )
     listed = {row["session_id"]: row["status"] for row in trees.machine.sessions()}
     assert listed[trees.agent(WAITER)["session_id"]] == "lost"
     code, words = trees.refused("cancel", trees.root, str(WAITER), "--timeout", "1")

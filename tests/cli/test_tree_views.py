@@ -12,7 +12,7 @@ from rich.console import Console
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.serving import Serving
 from orchestrator.broker.tree_records import Account, Registry, Spend
-from orchestrator.cli.budget import amounts
+from orchestrator.cli.budget import amounts, used_of
 from orchestrator.cli.deciding import Asked, chosen
 from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.live import lifecycle_text
@@ -112,8 +112,11 @@ def test_spectator_sees_which_worker_an_agent_lacks_and_since_when() -> None:
     queued = agent(2, 0, summary={"status": "queued"}, status="due", wants_worker="a worker of pool p")
     found = picture(agent(0, None), lost, queued)
     text = drawn(found)
-    assert "1 a1  lost 42s · waits for a worker of pool p, since w1 is lost · 00000001\n" in text
-    assert "2 a2  queued 5s · waits for a worker of pool p · 00000002\n" in text
+    assert (
+        "1 a1  lost 42s · nobody serves it: it needs a worker of pool p, since w1 is lost · 00000001\n"
+        in text
+    )
+    assert "2 a2  queued 5s · nobody serves it: it needs a worker of pool p · 00000002\n" in text
     told = as_value(found)["agents"][1]
     assert (told["session_status"], told["since_ms"]) == ("lost", NOW_MS - 42_000)
     assert (told["waits_for"], told["until_ms"]) == ("a worker of pool p, since w1 is lost", None)
@@ -305,3 +308,13 @@ def test_amount_that_is_none_is_a_wrong_use(wrong: str) -> None:
     with pytest.raises(Fault) as caught:
         amounts(wrong)
     assert caught.value.code == ExitCode.USAGE
+
+
+def test_cost_of_requests_without_prices_is_unknown_and_not_zero() -> None:
+    def spent(tokens: int, cost: int) -> str:
+        accounts = {"tokens": Account("tokens", tokens, 0, None), "cost": Account("cost", cost, 0, None)}
+        return used_of(picture(agent(0, None), **accounts).registry, "cost")
+
+    assert spent(10, 0) == "unknown"
+    assert spent(10, 5_000) == "$0.0050"
+    assert spent(0, 0) == "$0.0000", "nothing was used"

@@ -1,0 +1,189 @@
+"""What there is to list: trees with their agents, filtered, newest first, and how much was left out.
+
+Only as much is read as is shown. Knows nothing of tables.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+import orjson
+
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.records import SessionHead
+from orchestrator.broker.serving import Serving
+from orchestrator.cli.standing import status_of, wants_worker
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.registry import Agent, projected
+
+PAGE = 250
+LOOKED_THROUGH = 10_000
+"""Sessions that are looked at for a list that is not `--all`."""
+META = (
+    "name",
+    "title",
+    "cwd",
+    "model",
+    "blended_total",
+    "context_left",
+    "updated_ms",
+    "outcome",
+    "rollout_path",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What a person wants to see; empty texts and no statuses want everything."""
+
+    text: str = ""
+    statuses: frozenset[str] = frozenset()
+    folder: str = ""
+
+    def wants(self, row: Mapping[str, Any]) -> bool:
+        return self._stands(row) and self._lies(row) and self._says(row)
+
+    def _stands(self, row: Mapping[str, Any]) -> bool:
+        return not self.statuses or row["status"] in self.statuses
+
+    def _lies(self, row: Mapping[str, Any]) -> bool:
+        if not self.folder:
+            return True
+        return row["cwd"] is not None and PurePath(row["cwd"]).is_relative_to(self.folder)
+
+    def _says(self, row: Mapping[str, Any]) -> bool:
+        told = (row["name"], row["title"], row["label"], row["cwd"])
+        return not self.text or any(self.text.casefold() in (text or "").casefold() for text in told)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTree:
+    """A root, and how its agents stand."""
+
+    root: Mapping[str, Any]
+    agents: Mapping[str, int] = field(default_factory=dict)
+    """How many stand at each status."""
+
+
+@dataclass(slots=True)
+class Listing:
+    """The newest sessions or trees that are wanted."""
+
+    total: int
+    """Sessions that there are."""
+    looked: int = 0
+    """Sessions that were looked at."""
+    trees: list[ListedTree] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing more could be found."""
+        return self.looked >= self.total
+
+
+def row(head: SessionHead, serving: Serving, agent: Agent | None = None) -> dict[str, Any]:
+    """One session for programs; figures that only a rest records are null before the first one."""
+    meta = orjson.loads(head.meta) if head.meta else {}
+    return {
+        "session_id": head.session,
+        "tree_id": head.tree,
+        "agent_id": head.agent_id,
+        "label": agent.record.get("label") if agent is not None else None,
+        "status": status_of(head, serving, agent.status if agent is not None else ""),
+        "nobody_serves": bool(wants_worker(head, serving)),
+        "created_ms": head.created_ms,
+        **{name: meta.get(name) for name in META},
+        "pool": head.pool,
+        "holder": head.holder,
+        "seq": head.seq,
+    }
+
+
+async def sessions_listed(broker: Broker, wanted: Filter, limit: int, *, all: bool) -> Listing:
+    """Single sessions, agents too, for programs."""
+    listing = Listing(await broker.count_sessions())
+    async for page, rows in _pages(broker, listing.total if all else max(limit, LOOKED_THROUGH)):
+        for at, found in enumerate(rows, 1):
+            listing.rows += [found] if wanted.wants(found) else []
+            if len(listing.rows) == limit and not all:
+                listing.looked += at
+                return listing
+        listing.looked += page
+    return listing
+
+
+async def _pages(broker: Broker, most: int) -> AsyncIterator[tuple[int, list[dict[str, Any]]]]:
+    """The newest sessions, a page of ids at a time."""
+    ids = await broker.newest(most)
+    for start in range(0, len(ids), PAGE):
+        page = ids[start : start + PAGE]
+        heads = await broker.heads(page)
+        agents = await _agents(broker, {head.tree for head in heads if head.agent_id})
+        yield len(page), await _rows(broker, heads, agents)
+
+
+Agents = Mapping[TreeId, Mapping[int, Agent]]
+
+
+async def _agents(broker: Broker, trees: set[TreeId]) -> Agents:
+    """How the agents of some trees stand in them; who was pruned is on no list."""
+    ordered = sorted(trees)
+    found = await broker.registries(ordered)
+    return {tree: projected(fields).agents for tree, fields in zip(ordered, found, strict=True)}
+
+
+async def _rows(broker: Broker, heads: Sequence[SessionHead], agents: Agents) -> list[dict[str, Any]]:
+    served = await broker.serving(heads)
+    return [row(head, served[head.session], agents.get(head.tree, {}).get(head.agent_id)) for head in heads]
+
+
+# ── trees ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def trees_listed(broker: Broker, wanted: Filter, limit: int, *, all: bool) -> Listing:
+    """Whole trees; one is wanted if its root or one of its agents is."""
+    listing, seen = Listing(await broker.count_sessions()), set[TreeId]()
+    ids = await broker.newest(listing.total if all else LOOKED_THROUGH)
+    for start in range(0, len(ids), PAGE):
+        page = await broker.heads(ids[start : start + PAGE])
+        new = [tree for tree in dict.fromkeys(head.tree for head in page) if tree not in seen]
+        seen.update(new)
+        for tree in await _trees(broker, new, wanted):
+            listing.trees.append(tree)
+            if len(listing.trees) == limit and not all:
+                listing.looked += page_place(page, tree)
+                return listing
+        listing.looked += len(ids[start : start + PAGE])
+    return listing
+
+
+def page_place(page: Sequence[SessionHead], tree: ListedTree) -> int:
+    """How many of a page's sessions had been looked at when a tree of it was listed."""
+    trees = [head.tree for head in page]
+    return trees.index(tree.root["tree_id"]) + 1
+
+
+async def _trees(broker: Broker, trees: Sequence[TreeId], wanted: Filter) -> list[ListedTree]:
+    agents = await _agents(broker, set(trees))
+    members = [SessionId(tree) for tree in trees]
+    members += [SessionId(agent.session) for tree in trees for agent in agents[tree].values()]
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for start in range(0, len(members), PAGE):
+        heads = await broker.heads(members[start : start + PAGE])
+        for found in await _rows(broker, heads, agents):
+            rows.setdefault(found["tree_id"], []).append(found)
+    return [_tree(rows[tree]) for tree in trees if tree in rows and any(map(wanted.wants, rows[tree]))]
+
+
+def _tree(rows: Sequence[dict[str, Any]]) -> ListedTree:
+    root = next((found for found in rows if not found["agent_id"]), rows[0])
+    others = [found for found in rows if found is not root]
+    changed = max(found["updated_ms"] or found["created_ms"] for found in rows)
+    nobody = any(found["nobody_serves"] for found in rows)
+    statuses = Counter(str(found["status"]) for found in others)
+    return ListedTree({**root, "updated_ms": changed, "nobody_serves": nobody}, statuses)

@@ -1,0 +1,130 @@
+"""What `dendro sessions` lists: trees, filtered; no figure is cut, and what is left out is said."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from orchestrator.cli.opening import Opened, opened
+from orchestrator.cli.session_list import Filter, ListedTree, Listing, sessions_listed, trees_listed
+from orchestrator.cli.sessions import COLUMNS, DROPPED, render
+from orchestrator.core.ids import SessionId, new_session_id
+from orchestrator.settings import SettingsSources, load_settings
+from tests.cli.planted import planted_tree
+from tests.servers import RedisServer
+
+NOW_MS = 1_790_000_000_000
+ALL = Filter()
+
+
+@pytest.fixture
+async def found(tmp_path: Path, redis_server: RedisServer) -> AsyncIterator[Opened]:
+    with redis_server.client() as client:
+        client.flushall()
+    environ = {"HOME": str(tmp_path), "DENDRO_HOME": str(tmp_path), "DENDRO_REDIS_URL": redis_server.url}
+    async with opened(load_settings(SettingsSources(cwd=tmp_path, environ=environ))) as found:
+        yield found
+
+
+def ids(count: int, shard: int = 0, start: int = 0) -> list[SessionId]:
+    return [new_session_id(NOW_MS + start + at, shard, (start + at + 1) * 7_919) for at in range(count)]
+
+
+async def test_person_sees_a_tree_as_one_line_with_the_standing_of_its_agents(found: Opened) -> None:
+    await planted_tree(found, ids(4), ["ready", "failed", "ready"])
+    listing = await trees_listed(found.broker, ALL, 100, all=False)
+    assert [dict(tree.agents) for tree in listing.trees] == [{"ready": 2, "failed": 1}]
+    assert listing.whole
+
+
+async def test_person_finds_trees_by_status_folder_and_text_of_their_agents_too(found: Opened) -> None:
+    failing = await planted_tree(found, ids(2, 1), ["failed"], cwd="/work/a", title="Mend the flaky test")
+    named = await planted_tree(found, ids(1, 2), cwd="/work/a/b", name="Release", updated_ms=5_000)
+    await planted_tree(found, ids(1, 3), cwd="/work/ab")
+
+    async def roots(wanted: Filter) -> Sequence[str]:
+        return [
+            tree.root["tree_id"] for tree in (await trees_listed(found.broker, wanted, 9, all=False)).trees
+        ]
+
+    assert await roots(Filter(statuses=frozenset({"failed"}))) == [failing[0]]
+    assert await roots(Filter(folder="/work/a")) == [named[0], failing[0]], "the newest first"
+    assert await roots(Filter(text="FLAKY")) == [failing[0]]
+    assert await roots(Filter(text="release", folder="/work/ab")) == []
+
+
+async def test_program_gets_single_sessions_with_their_place_in_the_tree(found: Opened) -> None:
+    await planted_tree(found, ids(3), ["running", "ready"])
+    listing = await sessions_listed(found.broker, Filter(statuses=frozenset({"ready"})), 100, all=False)
+    assert [(found["agent_id"], found["label"]) for found in listing.rows] == [(2, "a2")]
+
+
+async def test_person_is_told_how_many_of_very_many_sessions_were_looked_at(found: Opened) -> None:
+    for start in range(0, 300, 3):
+        await planted_tree(found, ids(3, start % 16, start), updated_ms=10 + start)
+    listing = await trees_listed(found.broker, ALL, 20, all=False)
+    assert (len(listing.trees), listing.total) == (20, 300)
+    assert not listing.whole
+    told = drawn(listing, 200)
+    assert "20 trees; looked at " in told
+    assert " of 300 sessions, the newest: the others with --all or a filter" in told
+    everything = await trees_listed(found.broker, ALL, 20, all=True)
+    assert len(everything.trees) == 100
+    assert "looked at" not in drawn(everything, 200)
+
+
+def listed(**more: Any) -> Listing:
+    root = {
+        "session_id": ids(1)[0], "tree_id": ids(1)[0], "status": "awaiting_approval", "name": None,
+        "title": "Mend what is broken in the parser of the new format",
+        "cwd": "/home/somebody/projects/parser",
+        "model": "gpt-5-codex", "blended_total": 1_234_567, "context_left": 0.87,
+        "updated_ms": NOW_MS - 60_000,
+        "created_ms": 0, "holder": "host-1234-abcdef", "pool": "host:ab", "nobody_serves": False,
+    }  # fmt: skip
+    return Listing(1, 1, [ListedTree({**root, **more}, {"running": 2, "ready": 11})])
+
+
+def drawn(listing: Listing, width: int, *, terminal: bool = True) -> str:
+    console = Console(width=width, force_terminal=terminal, color_system=None, highlight=False)
+    with console.capture() as capture:
+        render(listing, console, NOW_MS)
+    return capture.get()
+
+
+@pytest.mark.parametrize("width", [20, 30, 40, 60, 80, 100, 120, 160, 200])
+def test_terminal_of_any_width_shows_figures_whole_or_not_at_all(width: int) -> None:
+    head, line = drawn(listed(), width).splitlines()
+    columns = head.split()
+    kept = [name for name in COLUMNS if name in columns]
+    assert columns == kept
+    dropped = [name for name in DROPPED if name not in columns]
+    assert dropped == list(DROPPED[: len(dropped)]), "in the order that the help states"
+    assert ("1,234,567" in line) is ("tokens" in columns)
+    assert ("13: 11 ready, 2 running" in line) is ("agents" in columns)
+    assert "awaiting_approval" in line or width < 30
+
+
+def test_pipe_gets_every_column_whole() -> None:
+    head, line = drawn(listed(), 400, terminal=False).splitlines()
+    assert tuple(head.split()) == COLUMNS
+    assert "/home/somebody/projects/parser" in line
+    assert "Mend what is broken in the parser of the new format" in line
+
+
+def test_person_reads_the_name_instead_of_the_first_words_and_no_line_of_the_models_own() -> None:
+    told = drawn(listed(name="Re\nlease \x1b[31m"), 200)
+    assert "Re␊lease ␛[31m" in told
+    assert "Mend" not in told
+
+
+def test_person_is_told_what_to_start_where_nobody_serves_a_session() -> None:
+    told = drawn(listed(status="due", nobody_serves=True), 200)
+    assert (
+        "due or lost: no worker serves them now; start `dendro worker` on their machine (pool host:ab)"
+        in told
+    )
