@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.cli.live import Live, command_text
+from orchestrator.cli.live import Live, command_text, variables_text
 from orchestrator.cli.stdio import STDIN, read_stdin
 from orchestrator.protocol import ops
 from orchestrator.protocol.policy import ReviewDecision
@@ -31,6 +31,8 @@ def show_request(live: Live, request: Mapping[str, Any]) -> None:
     who = f"agent {request['agent_id']} " if request.get("agent_id") else ""
     if request["type"] == "exec_approval_request":
         live.line(f"? {who}wants to run in {request['cwd']}", "bold yellow")
+        if variables := variables_text(request):
+            live.line(f"  with {variables}", "bold yellow")
         live.line(f"  {command_text(request['command'])}", "bold")
     else:
         live.line(f"? {who}wants to change files", "bold yellow")

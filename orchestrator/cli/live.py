@@ -285,6 +285,12 @@ def command_text(command: list[str]) -> str:
             return shlex.join(command)
 
 
+def variables_text(request: Mapping[str, Any]) -> str:
+    """The variables that the model sets for a command, as a shell would be told; empty if it sets none."""
+    said = "".join(f"{name}={shlex.quote(value)} " for name, value in (request.get("env") or {}).items())
+    return said.replace("\n", "␊")
+
+
 def _change_lines(change: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if change["type"] == "update":
         for line in change["unified_diff"].splitlines():

@@ -114,6 +114,8 @@ def ask(draft: Draft, call: Call, spec: dict[str, Any], reason: str | None) -> N
 def _request_event(call: Call, spec: dict[str, Any], reason: str | None) -> dict[str, Any]:
     if spec["kind"] == "exec":
         fields = {"type": "exec_approval_request", "command": list(spec["command"]), "cwd": spec["cwd"]}
+        if spec.get("env"):
+            fields["env"] = dict(spec["env"])
     else:
         fields = {"type": "apply_patch_approval_request", "changes": spec["changes"]}
     fields["call_id"] = call.call_id

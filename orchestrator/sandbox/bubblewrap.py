@@ -6,11 +6,13 @@ the worker itself are out of reach; its own network namespace has no way out.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.sandbox import seccomp
-from orchestrator.sandbox.launch import SECCOMP_FD, Launch
+from orchestrator.sandbox.launch import OPTIONS_FD, SECCOMP_FD, Launch
 from orchestrator.sandbox.policy import Confinement
 
 KEPT_CAPABILITIES = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER")
@@ -33,11 +35,16 @@ class Bubblewrap:
     name: str = "bubblewrap"
     gaps: tuple[str, ...] = ()
 
-    def launch(self, argv: tuple[str, ...], confinement: Confinement) -> Launch:
-        """The command behind bwrap, with a filter for bwrap to install once its mounts stand."""
+    def launch(self, argv: tuple[str, ...], env: Mapping[str, str], confinement: Confinement) -> Launch:
+        """The command behind bwrap, with a filter for bwrap to install once its mounts stand.
+
+        bwrap starts with an empty environment and sets the command's inside.
+        """
         families = seccomp.Families() if confinement.network else _LOCAL_FAMILIES
         return Launch(
-            argv=(self.path, *self._options(confinement), "--", *argv),
+            argv=(self.path, "--args", str(OPTIONS_FD), *self._options(confinement), "--", *argv),
+            env={},
+            options_on_fd=_set_environment(env),
             placeholders=tuple(map(str, confinement.missing)),
             seccomp_on_fd=seccomp.program(self.machine, families),
         )
@@ -52,6 +59,14 @@ class Bubblewrap:
         for _, words in sorted(_mounts(confinement), key=lambda mount: len(mount[0].parts)):
             options += words
         return [*options, "--seccomp", str(SECCOMP_FD), "--chdir", str(confinement.cwd)]
+
+
+def _set_environment(env: Mapping[str, str]) -> bytes:
+    words = [os.fsencode(word) for name, value in env.items() for word in ("--setenv", name, value)]
+    if any(b"\0" in word for word in words):
+        # It would end the value, and what follows it would be an option: `--bind / /`.
+        raise ValueError("a variable holds a NUL byte")
+    return b"".join(word + b"\0" for word in words)
 
 
 def _root_options() -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,10 +57,11 @@ class Landlock:
     name: str = "landlock"
     gaps: tuple[str, ...] = field(default=())
 
-    def launch(self, argv: tuple[str, ...], confinement: Confinement) -> Launch:
+    def launch(self, argv: tuple[str, ...], env: Mapping[str, str], confinement: Confinement) -> Launch:
         """The command as it is, to be started under a ruleset; the caller closes its descriptor."""
         return Launch(
             argv=argv,
+            env=env,
             placeholders=tuple(map(str, confinement.missing)) if self.can_mount else (),
             seccomp=seccomp.program(self.machine, _families(confinement)),
             ruleset=build_ruleset(self.abi, confinement.writable_roots),

@@ -6,6 +6,7 @@ description in `confine`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,6 +14,8 @@ from orchestrator.sandbox.policy import Confinement
 
 SECCOMP_FD = 3
 """Where a launched bubblewrap finds the filter that it installs after its own set-up."""
+OPTIONS_FD = 4
+"""Where it finds further options: no other process reads them there, as it could on a command line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,11 @@ class Launch:
     """What to run and what to put on the child before its exec."""
 
     argv: tuple[str, ...]
+    env: Mapping[str, str]
+    """The environment of the program that is started: of a wrapper, nothing, because it is not confined.
+    A variable such as `LD_PRELOAD` would run the command's own code in the wrapper."""
+    options_on_fd: bytes = b""
+    """Options for the program itself to read on `OPTIONS_FD`, each ended by a NUL byte."""
     placeholders: tuple[str, ...] = ()
     """Empty directories to hold while the command runs, so that nothing else can take their names."""
     seccomp_on_fd: bytes = b""
@@ -44,8 +52,8 @@ class Launcher(Protocol):
     def gaps(self) -> tuple[str, ...]:
         """What the policy asks for and this mechanism cannot hold here."""
 
-    def launch(self, argv: tuple[str, ...], confinement: Confinement) -> Launch:
-        """Turns a command into a launch that is confined as asked."""
+    def launch(self, argv: tuple[str, ...], env: Mapping[str, str], confinement: Confinement) -> Launch:
+        """Turns a command and its environment into a launch that is confined as asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +63,6 @@ class Unconfined:
     name: str = "none"
     gaps: tuple[str, ...] = ()
 
-    def launch(self, argv: tuple[str, ...], confinement: Confinement) -> Launch:
+    def launch(self, argv: tuple[str, ...], env: Mapping[str, str], confinement: Confinement) -> Launch:
         """Adds nothing."""
-        return Launch(argv)
+        return Launch(argv, env)

@@ -115,15 +115,17 @@ def _try_bubblewrap(
     path: str, launcher: Bubblewrap, trial: Confinement, argv: tuple[str, ...]
 ) -> tuple[str | None, str]:
     try:
-        launch = launcher.launch(argv, trial)
+        launch = launcher.launch(argv, {"PATH": os.defpath}, trial)
     except seccomp.UnsupportedMachine as unknown:
         return None, f"bubblewrap: {unknown}"
-    with tempfile.TemporaryFile() as program:
-        program.write(launch.seccomp_on_fd)
-        program.seek(0)
-        words = list(launch.argv)
-        words[words.index("--seccomp") + 1] = str(program.fileno())
-        failure = _failure_of(words, (program.fileno(),))
+    words = list(launch.argv)
+    with tempfile.TemporaryFile() as program, tempfile.TemporaryFile() as options:
+        given = ((program, "--seccomp", launch.seccomp_on_fd), (options, "--args", launch.options_on_fd))
+        for file, option, content in given:
+            file.write(content)
+            file.seek(0)
+            words[words.index(option) + 1] = str(file.fileno())
+        failure = _failure_of(words, (program.fileno(), options.fileno()))
     return (None, f"bubblewrap: {failure}") if failure else (path, "")
 
 
@@ -159,7 +161,9 @@ _PYTHON = (sys.executable, "-I", "-S", "-c")
 def _failure_of(argv: list[str], descriptors: tuple[int, ...]) -> str:
     """Runs a trial; the empty string, or what went wrong in one line."""
     try:
-        done = subprocess.run(argv, capture_output=True, timeout=_TRIAL_S, pass_fds=descriptors, cwd="/")
+        done = subprocess.run(
+            argv, capture_output=True, timeout=_TRIAL_S, pass_fds=descriptors, cwd="/", env={}
+        )
     except (OSError, subprocess.TimeoutExpired) as broken:
         return str(broken)
     if done.returncode == 0:

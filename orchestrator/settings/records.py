@@ -193,6 +193,11 @@ class ToolSettings:
     max_deltas: int = setting(10_000, "tools.max_deltas", at_least=0)
     """Output deltas that one call may send; its end carries the output anyway."""
 
+    local_shell: bool = setting(False, "tools.local_shell")
+    """Offer the Responses API's built-in `local_shell` in the place of `shell`, for models that were trained
+    with it. Its calls may set environment variables, which approvals show; without it such a call is
+    refused."""
+
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentPolicy:

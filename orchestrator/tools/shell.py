@@ -19,6 +19,7 @@ from orchestrator.sandbox.policy import Confinement
 from orchestrator.sandbox.probe import NoConfinement, choose
 from orchestrator.tools.commands.parsed import parsed_cmd
 from orchestrator.tools.commands.safety import is_dangerous, is_known_safe
+from orchestrator.tools.commands.variables import are_known_safe
 from orchestrator.tools.confinement import confinement_of
 from orchestrator.tools.exec.command import Command, Finished, Stream
 from orchestrator.tools.exec.deltas import COALESCE_S, DeltaCoalescer, OutputDelta
@@ -65,14 +66,28 @@ def assess_shell(request: ShellRequest, state: State, config: ToolConfig) -> Exe
         command=request.command,
         cwd=cwd,
         parsed_cmd=tuple(parsed_cmd(request.command)),
-        key=orjson.dumps([request.command, cwd, request.escalated]).decode(),
-        safe=is_known_safe(request.command) and _trusted(cwd, task, request.command),
+        key=_key(request, cwd),
+        safe=_is_safe(request, cwd, task, config),
         dangerous=is_dangerous(request.command),
         escalated=request.escalated,
         justification=request.justification,
         confinable=_confinable(state, config),
         timeout_ms=request.timeout_ms,
         env=request.env,
+    )
+
+
+def _key(request: ShellRequest, cwd: str) -> str:
+    """What `approved_for_session` remembers: another variable is another command."""
+    said = [request.command, cwd, request.escalated, *([request.env] if request.env else [])]
+    return orjson.dumps(said, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def _is_safe(request: ShellRequest, cwd: str, task: Task, config: ToolConfig) -> bool:
+    return (
+        is_known_safe(request.command)
+        and are_known_safe(request.env)
+        and _trusted(cwd, task, request.command)
     )
 
 

@@ -49,6 +49,9 @@ SHELL = function(
     ["command"],
 )
 
+LOCAL_SHELL: dict[str, Any] = {"type": "local_shell"}
+"""The Responses API's built-in tool, whose calls are `local_shell_call` items."""
+
 APPLY_PATCH = function(
     "apply_patch",
     "Edits files. The input is one patch:\n"

@@ -29,11 +29,12 @@ from orchestrator.tools.arguments import (
     ShellArguments,
     parsed,
 )
+from orchestrator.tools.commands.variables import check_variables
 from orchestrator.tools.exec.keeper import Keeper
 from orchestrator.tools.images import data_url
 from orchestrator.tools.patching import PatchRequest, assess_patch, judge_patch, run_patch
 from orchestrator.tools.shell import ShellRequest, assess_shell, run_shell
-from orchestrator.tools.specs import OFFERED
+from orchestrator.tools.specs import LOCAL_SHELL, OFFERED, SHELL
 from orchestrator.tools.subagents.assess import Asking, assess_agent_call
 from orchestrator.tools.subagents.port import Tree
 from orchestrator.tools.subagents.specs import NAMES as AGENT_NAMES
@@ -57,6 +58,8 @@ class ToolConfig:
     timeout_s: float = 10.0
     max_processes: int = 512
     max_deltas: int = 10_000
+    local_shell: bool = False
+    """Whether `local_shell` is offered in the place of `shell`: only then a call's variables are taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,8 @@ class Toolbox:
     def specs(self, state: State) -> Sequence[Mapping[str, Any]]:
         """What the model is offered."""
         offered: list[Mapping[str, Any]] = [*OFFERED]
+        if self._config.local_shell:
+            offered = [LOCAL_SHELL if tool is SHELL else tool for tool in offered]
         if state.facts.agents and not state.facts.helper_call:
             offered += AGENT_TOOLS
         return offered
@@ -100,7 +105,7 @@ class Toolbox:
             case "shell" | "container.exec" | "exec" if item["type"] == "function_call":
                 return await self._shell(_shell_request(parsed(ShellArguments, item["arguments"])), site)
             case "local_shell":
-                return await self._shell(_local_request(item), site)
+                return await self._shell(_local_request(item, self._config), site)
             case "apply_patch":
                 return await self._patch(PatchRequest(_patch_text(item)), site)
             case "update_plan":
@@ -145,10 +150,13 @@ def _shell_request(arguments: ShellArguments) -> ShellRequest:
     )
 
 
-def _local_request(item: Mapping[str, Any]) -> ShellRequest:
+def _local_request(item: Mapping[str, Any], config: ToolConfig) -> ShellRequest:
     action = parsed(LocalShellAction, item.get("action") or {})
     if action.user is not None:
         raise BadArguments("running as another user is not supported; leave `user` out")
+    if action.env and not config.local_shell:
+        raise BadArguments("`env` is not taken: `local_shell` is not offered here; leave `env` out")
+    check_variables(action.env or {})
     return ShellRequest(
         action.command,
         action.working_directory,

@@ -89,6 +89,7 @@ def tool_config(settings: Settings, url: str) -> ToolConfig:
         timeout_s=settings.tools.timeout_s,
         max_processes=settings.sandbox.max_processes,
         max_deltas=settings.tools.max_deltas,
+        local_shell=settings.tools.local_shell,
     )
 
 

@@ -109,6 +109,14 @@ def test_a_command_cannot_hide_itself_from_whoever_is_asked() -> None:
     assert "\x1b" not in out.getvalue()
 
 
+def test_person_who_is_asked_reads_the_variables_of_the_command() -> None:
+    out = io.StringIO()
+    live = Live(Console(file=out, width=200), streaming=False)
+    request = {"type": "exec_approval_request", "call_id": "c", "command": ["ls"], "cwd": "/w"}
+    show_request(live, {**request, "env": {"LD_PRELOAD": "/w/a\nb\x1b[2K"}})
+    assert out.getvalue() == "? wants to run in /w\n  with LD_PRELOAD='/w/a␊b␛[2K' \n  ls\n"
+
+
 def test_text_without_controls_is_left_alone() -> None:
     assert plain("Zeile\n\tzwei ✓") == "Zeile\n\tzwei ✓"
 

@@ -52,6 +52,15 @@ def test_request_names_the_call_the_command_and_the_reason() -> None:
     assert session.approvals["c1"].request["turn"] == "u1"
 
 
+def test_request_shows_the_variables_that_the_model_sets_and_nothing_where_it_sets_none() -> None:
+    session = asked()
+    assert "env" not in session.seen[-1].one("exec_approval_request")
+    session.decides("c1", "denied")
+    session.asks_for("c2")
+    session.assessed("c2", a_command("make", dangerous=True, env={"A": "1"}))
+    assert session.seen[-1].one("exec_approval_request")["env"] == {"A": "1"}
+
+
 def test_session_that_waits_for_a_decision_owes_nothing() -> None:
     session = asked()
     assert (session.status, session.owed, session.timers) == ("awaiting_approval", (), {})

@@ -39,6 +39,8 @@ class ExecApprovalRequest(AskModel):
     turn_id: Maybe[str] = None
     command: tuple[str, ...]
     cwd: str
+    env: Maybe[dict[str, str]] = None
+    """Variables that the model sets for the command, if it sets any."""
     reason: Maybe[str] = None
     proposed_execpolicy_amendment: Maybe[tuple[str, ...]] = None
     parsed_cmd: Maybe[tuple[ParsedCommandField, ...]] = None

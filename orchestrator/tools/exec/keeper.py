@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -186,6 +186,10 @@ class Keeper:
         """
         if not command.argv:
             return Finished(exit_code=-1, error="the command is empty")
+        if (unfit := _unfit_variable(command.env)) is not None:
+            return Finished(
+                exit_code=-1, error=f"the variable {unfit!r} cannot be set: no program can have it"
+            )
         began = self._loop.time()
         running = await self._run(command.claim, output, partial(self._launch, command))
         return _finished(running, self._loop.time() - began)
@@ -236,7 +240,7 @@ class Keeper:
 
     def _launch(self, command: Command, ident: int, running: Running) -> None:
         launcher = choose(self._config.support, command.confinement, self._config.prefer)
-        launch = launcher.launch(command.argv, command.confinement)
+        launch = launcher.launch(command.argv, command.env, command.confinement)
         descriptors = [] if launch.ruleset is None else [launch.ruleset]
         self._hand_over(ident, running, self._spec(ident, command, launch), descriptors)
 
@@ -281,10 +285,12 @@ class Keeper:
             "program": command.argv[0],
             "argv": list(launch.argv),
             "cwd": str(command.cwd),
-            "env": dict(command.env),
+            "path": command.env.get("PATH", os.defpath),
+            "env": dict(launch.env),
             "timeout_s": command.timeout_s,
             "placeholders": list(launch.placeholders),
             "seccomp_on_fd": launch.seccomp_on_fd,
+            "options_on_fd": launch.options_on_fd,
             "confine": {
                 "mounts": launch.mounts,
                 "keep_capabilities": launch.keep_capabilities,
@@ -348,6 +354,18 @@ def _process(theirs: socket.socket) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
     )
+
+
+def _unfit_variable(env: Mapping[str, str]) -> str | None:
+    """The name of a variable that no environment can hold."""
+    for name, value in env.items():
+        try:
+            os.fsencode(f"{name}={value}")
+        except UnicodeEncodeError:
+            return name
+        if not name or "=" in name or "\0" in name or "\0" in value:
+            return name
+    return None
 
 
 def _boottime() -> float:

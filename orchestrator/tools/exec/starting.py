@@ -34,13 +34,14 @@ IGNORED_SIGNALS = (
     *(signal.SIGTTIN, signal.SIGTTOU, signal.SIGPIPE, signal.SIGUSR2, signal.SIGALRM),
 )
 _SECCOMP_FD = 3
+_OPTIONS_FD = 4
 
 
 def start(
     spec: dict[str, Any], stdout: int, stderr: int, ruleset: int | None, cgroup: str | None
 ) -> tuple[int, str]:
     """Forks the command; its pid, or -1 and the line that says why it did not start."""
-    program = _locate(spec["program"], spec["env"].get("PATH", os.defpath), spec["cwd"])
+    program = _locate(spec["program"], spec["path"], spec["cwd"])
     if isinstance(program, int):
         return -1, f"failed program {program}"
     news_in, news_out = os.pipe2(os.O_CLOEXEC)
@@ -148,11 +149,14 @@ def _prepare(spec: dict[str, Any], stdout: int, stderr: int, cgroup: str | None)
         resource.setrlimit(resource.RLIMIT_NPROC, (spec["rlimit_processes"],) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     filter_fd = _filter_pipe(spec["seccomp_on_fd"])
+    options_fd = _memory_file(spec["options_on_fd"])
     os.dup2(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
     if filter_fd is not None:
         os.dup2(filter_fd, _SECCOMP_FD)
+    if options_fd is not None:
+        os.dup2(options_fd, _OPTIONS_FD)
     _take_signals()
 
 
@@ -171,6 +175,17 @@ def _filter_pipe(program: bytes) -> int | None:
     os.write(writing, program)
     os.close(writing)
     return _high(reading)
+
+
+def _memory_file(content: bytes) -> int | None:
+    """A file in memory: an environment may be larger than a pipe's buffer."""
+    if not content:
+        return None
+    descriptor = os.memfd_create("dendro-options", os.MFD_CLOEXEC)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return _high(descriptor)
 
 
 def _write(path: str, text: str) -> None:

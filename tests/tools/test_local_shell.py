@@ -1,0 +1,132 @@
+"""`local_shell`: who is offered it, which variables its calls may set, and who is asked about them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from orchestrator.core.approval import Ask, Run, judge_exec
+from orchestrator.core.commands import Exec, Immediate
+from orchestrator.core.settings import TurnSettings
+from orchestrator.core.state import Call, State, Task
+from orchestrator.sandbox.probe import SandboxSupport
+from orchestrator.tools.toolbox import Site, Toolbox, ToolConfig
+
+CONFIG = ToolConfig(SandboxSupport("/usr/bin/bwrap", 0, ()), {"PATH": "/usr/bin:/bin"})
+PLAIN = Toolbox(CONFIG, cast(Any, None))
+OFFERING = Toolbox(replace(CONFIG, local_shell=True), cast(Any, None))
+WORKSPACE_WRITE = {"mode": "workspace-write"}
+
+
+def site(folder: Path, policy: str = "untrusted") -> Site:
+    given = TurnSettings(str(folder), policy, WORKSPACE_WRITE, "gpt-5")
+    return Site("c", State(task=Task("u1", "user", given)), lambda _: None)
+
+
+async def assessed(toolbox: Toolbox, folder: Path, env: dict[str, str], *command: str) -> Exec | Immediate:
+    action = {"type": "exec", "command": list(command or ("ls",)), "env": env}
+    call = Call("c1", "local_shell", {"type": "local_shell_call", "call_id": "c1", "action": action})
+    found = await toolbox.assess(call, site(folder))
+    assert isinstance(found, Exec | Immediate)
+    return found
+
+
+async def exec_of(folder: Path, env: dict[str, str], *command: str) -> Exec:
+    found = await assessed(OFFERING, folder, env, *command)
+    assert isinstance(found, Exec), found
+    return found
+
+
+def test_model_is_offered_local_shell_in_the_place_of_shell_where_a_person_set_it() -> None:
+    def names(toolbox: Toolbox) -> list[str]:
+        return [tool.get("name", tool["type"]) for tool in toolbox.specs(State())][:2]
+
+    assert names(PLAIN) == ["shell", "apply_patch"]
+    assert names(OFFERING) == ["local_shell", "apply_patch"]
+
+
+async def test_variables_are_refused_where_local_shell_is_not_offered(tmp_path: Path) -> None:
+    found = await assessed(PLAIN, tmp_path, {"A": "1"})
+    assert isinstance(found, Immediate)
+    assert found.output == "`env` is not taken: `local_shell` is not offered here; leave `env` out"
+    assert isinstance(await assessed(PLAIN, tmp_path, {}), Exec)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "LD_PRELOAD",
+        "LD_LIBRARY_PATH",
+        "LD_AUDIT",
+        "GIT_EXTERNAL_DIFF",
+        "GIT_DIR",
+        "GIT_CONFIG_COUNT",
+        "BASH_ENV",
+        "ENV",
+        "PATH",
+        "PYTHONPATH",
+        "PERL5OPT",
+        "NODE_OPTIONS",
+        "PAGER",
+        "EDITOR",
+        "HOME",
+        "XDG_CONFIG_HOME",
+        "RIPGREP_CONFIG_PATH",
+        "LESSOPEN",
+        "RUSTC_WRAPPER",
+        "GCONV_PATH",
+        "LOCPATH",
+        "IFS",
+        "SHELLOPTS",
+        "PROMPT_COMMAND",
+        "CARGO_HOME",
+        "lc_all",
+    ],
+)
+async def test_person_is_asked_about_a_reading_command_with_a_variable(name: str, tmp_path: Path) -> None:
+    found = await exec_of(tmp_path, {name: "x"})
+    assert not found.safe
+    settings = site(tmp_path).state.task
+    assert settings is not None
+    assert isinstance(judge_exec(found, settings.settings, frozenset()), Ask)
+
+
+async def test_person_is_not_asked_about_a_language(tmp_path: Path) -> None:
+    found = await exec_of(tmp_path, {"LC_ALL": "C.UTF-8", "NO_COLOR": "1"})
+    assert found.safe
+    assert not (await exec_of(tmp_path, {"LC_ALL": "/tmp/evil"})).safe
+
+
+async def test_what_is_allowed_for_the_session_is_allowed_with_its_variables_only(tmp_path: Path) -> None:
+    settings = TurnSettings(str(tmp_path), "untrusted", WORKSPACE_WRITE, "gpt-5")
+    plain, other = await exec_of(tmp_path, {}, "make"), await exec_of(tmp_path, {"A": "2"}, "make")
+    given = await exec_of(tmp_path, {"A": "1", "B": "2"}, "make")
+    again = await exec_of(tmp_path, {"B": "2", "A": "1"}, "make")
+    approved = frozenset([given.key])
+    assert isinstance(judge_exec(again, settings, approved), Run)
+    assert isinstance(judge_exec(plain, settings, approved), Ask)
+    assert isinstance(judge_exec(other, settings, approved), Ask)
+    assert plain.key == f'[["make"],"{tmp_path}",false]', "as it is in the logs of older sessions"
+
+
+@pytest.mark.parametrize(
+    ("env", "told"),
+    [
+        ({"BASH_FUNC_ls%%": "() { :; }"}, "is not the name of a variable"),
+        ({"A=B": "x"}, "is not the name of a variable"),
+        ({"A" * 129: "x"}, "is not the name of a variable"),
+        ({"": "x"}, "is not the name of a variable"),
+        ({"A": "x\0y"}, "holds a character"),
+        ({f"A{n}": "x" for n in range(65)}, "65 variables"),
+        ({"A": "x" * 40_000}, "40001 bytes"),
+    ],
+)
+async def test_variables_that_nobody_could_look_through_are_refused(
+    env: dict[str, str], told: str, tmp_path: Path
+) -> None:
+    found = await assessed(OFFERING, tmp_path, env)
+    assert isinstance(found, Immediate)
+    assert told in found.output
