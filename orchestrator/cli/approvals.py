@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 PLAIN_WIDTH = 400
 AT_ONCE = 32
-_PATTERN = "A call, or a glob over the command line or the paths; may be repeated."
+_PATTERN = "A call, or a glob over each plain command or each path; may be repeated."
+_DENIAL = "A call, or a glob over any part of a command or any path; may be repeated."
 
 
 def approvals(
@@ -27,7 +28,7 @@ def approvals(
         str | None, typer.Argument(metavar="ID", help="Only the tree that this session belongs to.")
     ] = None,
     allow: Annotated[list[str] | None, typer.Option("--allow", metavar="PATTERN", help=_PATTERN)] = None,
-    deny: Annotated[list[str] | None, typer.Option("--deny", metavar="PATTERN", help="The same.")] = None,
+    deny: Annotated[list[str] | None, typer.Option("--deny", metavar="PATTERN", help=_DENIAL)] = None,
     for_session: Annotated[
         list[str] | None,
         typer.Option("--for-session", metavar="PATTERN", help="Allow, and do not ask that agent again."),
@@ -41,6 +42,10 @@ def approvals(
 
     Each answer is a submission to the agent that asked, with your name in its
     log. Whoever answers second is told who decided.
+
+    A glob allows a script only if it is plain and each of its commands matches;
+    redirects, substitutions and variables need the call's id. It denies as soon
+    as any part matches.
 
     \b
     dendro approvals
@@ -82,7 +87,10 @@ async def _approvals(invocation: Invocation, id: str | None, wishes: Wishes, *, 
             async with gate:
                 return await decide(client, found, request, decision)
 
-        done = await asyncio.gather(*(answered(*choice) for choice in chosen(asked, wishes)))
+        choice = chosen(asked, wishes)
+        done = await asyncio.gather(*(answered(*one) for one in choice.decisions))
+    for why in choice.passed_over:
+        typer.echo(plain(why), err=True)
     for decided in done:
         typer.echo(plain(decided.line()))
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 import orjson
@@ -19,8 +18,9 @@ from orchestrator.broker.records import OpenApproval
 from orchestrator.cli.asking import answer_op
 from orchestrator.cli.conversation import new_submission_id
 from orchestrator.cli.faults import ExitCode, Fault
-from orchestrator.cli.live import command_text
+from orchestrator.cli.live import command_text, variables_text
 from orchestrator.cli.opening import Opened
+from orchestrator.cli.patterns import denies, names_call, why_not_allowed
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.entries import DENDRO
 from orchestrator.core.ids import SessionId, TreeId
@@ -55,14 +55,10 @@ class Asked:
 
     @property
     def subject(self) -> str:
-        """What a pattern is held against, and a person reads: the command line, or the paths."""
-        return " ".join(self.subjects)
-
-    @property
-    def subjects(self) -> tuple[str, ...]:
+        """What a person reads: the command line with the variables that it is given, or the paths."""
         if self.request["type"] == "exec_approval_request":
-            return (command_text(self.request["command"]),)
-        return tuple(self.request["changes"])
+            return f"{variables_text(self.request)}{command_text(self.request['command'])}"
+        return " ".join(self.request["changes"])
 
     @property
     def call(self) -> str:
@@ -75,11 +71,19 @@ class Asked:
         who = {"agent_id": self.agent_id, "session_id": self.session, "agent_path": self.agent_path}
         return {**self.request, **who}
 
-    def meant_by(self, pattern: str) -> bool:
-        """A call, or a glob over the command line or over each of the paths."""
-        if pattern in (self.call_id, self.call):
+    def meant_by(self, pattern: str, decision: ReviewDecision) -> bool:
+        """A call; or a glob: to allow, over all that would run or change, to deny, over any part of it."""
+        if names_call(pattern, self.agent_id, self.call_id):
             return True
-        return all(fnmatchcase(subject, pattern) for subject in self.subjects)
+        if decision is ReviewDecision.DENIED:
+            return denies(pattern, self.request)
+        return not why_not_allowed(pattern, self.request)
+
+    def passed_over(self, pattern: str) -> str:
+        """Why a pattern that matches a part of it does not allow it; empty if no part matches."""
+        if not denies(pattern, self.request) or not (why := why_not_allowed(pattern, self.request)):
+            return ""
+        return f"{self.call} ({self.subject}) is not allowed by {pattern!r}: {why}"
 
     def value(self) -> dict[str, Any]:
         """For programs."""
@@ -125,24 +129,40 @@ async def _asked(found: Opened, approval: OpenApproval, tree: TreeId, seq: int) 
 Wishes = Mapping[ReviewDecision, Sequence[str]]
 
 
-def chosen(asked: Sequence[Asked], wishes: Wishes) -> list[tuple[Asked, ReviewDecision]]:
-    """Each request that some pattern means, with its decision.
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Each request that some pattern means, with its decision; and why others are not allowed."""
+
+    decisions: tuple[tuple[Asked, ReviewDecision], ...]
+    passed_over: tuple[str, ...]
+
+
+def chosen(asked: Sequence[Asked], wishes: Wishes) -> Chosen:
+    """Finds what the patterns mean.
 
     Raises `Fault` for a pattern that means none, and for a request of which two different things are said.
     """
     decided: dict[int, ReviewDecision] = {}
+    passed_over: list[str] = []
     for decision, patterns in wishes.items():
         for pattern in patterns:
-            meant = [place for place, request in enumerate(asked) if request.meant_by(pattern)]
+            meant = [place for place, request in enumerate(asked) if request.meant_by(pattern, decision)]
+            others = [request for place, request in enumerate(asked) if place not in meant]
+            near = [] if decision is ReviewDecision.DENIED else [one.passed_over(pattern) for one in others]
             if not meant:
-                raise Fault(f"no open request is meant by {pattern!r}; `dendro approvals` lists them")
+                reasons = "".join(f"\n{why}" for why in near if why)
+                raise Fault(
+                    f"no open request is meant by {pattern!r}; `dendro approvals` lists them{reasons}"
+                )
+            passed_over += filter(None, near)
             for place in meant:
                 if decided.setdefault(place, decision) is not decision:
                     raise Fault(
                         f"{asked[place].call} ({asked[place].subject}) is meant by two different answers",
                         ExitCode.USAGE,
                     )
-    return [(asked[place], decision) for place, decision in sorted(decided.items())]
+    decisions = tuple((asked[place], decision) for place, decision in sorted(decided.items()))
+    return Chosen(decisions, tuple(dict.fromkeys(passed_over)))
 
 
 # ── deciding ──────────────────────────────────────────────────────────────────────────────────

@@ -271,7 +271,7 @@ ALLOW, DENY = ReviewDecision.APPROVED, ReviewDecision.DENIED
     ],
 )
 def test_pattern_means_calls_commands_and_paths(pattern: str, meant: list[Asked]) -> None:
-    assert [request for request, _ in chosen(OPEN, {ALLOW: [pattern]})] == meant
+    assert [request for request, _ in chosen(OPEN, {ALLOW: [pattern]}).decisions] == meant
 
 
 @pytest.mark.parametrize("pattern", ["git", "GIT *", "/w/a.py", "c9"])
@@ -284,7 +284,7 @@ def test_two_different_answers_to_one_request_are_refused() -> None:
     with pytest.raises(Fault, match="two different answers") as caught:
         chosen(OPEN, {ALLOW: ["*"], DENY: ["npm *"]})
     assert caught.value.code == ExitCode.USAGE
-    assert len(chosen(OPEN, {ALLOW: ["git *", "3:c1"], DENY: ["npm *"]})) == 2
+    assert len(chosen(OPEN, {ALLOW: ["git *", "3:c1"], DENY: ["npm *"]}).decisions) == 2
 
 
 # ── amounts ───────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,88 @@
+"""Patterns over open requests: which ones a person allows by one, and which ones a person denies by one.
+
+To allow, a pattern has to match all that would run: each command of a script, and the script has to be
+plain, so that nothing runs but the words that are written. To deny, it is enough that any part matches.
+Knows nothing of answers and where they go.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from orchestrator.cli.live import command_text
+from orchestrator.tools.commands.bash import command_beginnings, read_plain, unwrap
+
+Request = Mapping[str, Any]
+
+_CALL_ID: Final = re.compile(r"[\w.:-]*\d[\w.:-]*", re.ASCII)
+_RUNNERS: Final = 8
+"""Words before the program of a command that are looked past."""
+_JOINTS: Final = re.compile(r"[;&|\n()`{}<>]+|\$\(")
+
+
+def names_call(pattern: str, agent_id: int, call_id: str) -> bool:
+    """Whether a pattern is the id of this very call, which a person has read in the list.
+
+    A model chooses its calls' ids. One without a digit could be a word that people allow, such as `ls`.
+    """
+    if pattern == f"{agent_id}:{call_id}":
+        return True
+    return pattern == call_id and _CALL_ID.fullmatch(call_id) is not None
+
+
+def why_not_allowed(pattern: str, request: Request) -> str:
+    """Why the pattern does not allow the whole request; the empty string if it does."""
+    if request["type"] != "exec_approval_request":
+        return _unmatched(pattern, "its path", list(request["changes"]))
+    if request.get("env"):
+        return f"it sets variables ({', '.join(request['env'])}); allow it by its call"
+    command = request["command"]
+    script = unwrap(command)
+    if script is None:
+        return _unmatched(pattern, "its command", [shlex.join(command)])
+    plain = read_plain(script)
+    if plain is None or any(word.expands for words in plain.commands for word in words):
+        return (
+            "its script is more than plain words (redirects, expansions and the like); allow it by its call"
+        )
+    return _unmatched(pattern, "its command", [_line(words) for words in plain.commands])
+
+
+def _line(words: Sequence[Any]) -> str:
+    return shlex.join(word.text for word in words)
+
+
+def _unmatched(pattern: str, kind: str, parts: list[str]) -> str:
+    for part in parts:
+        if not fnmatchcase(part, pattern):
+            return f"{kind} {part!r} does not match"
+    return "" if parts else "there is nothing to match"
+
+
+def denies(pattern: str, request: Request) -> bool:
+    """Whether any part of the request matches the pattern, read as widely as it can be."""
+    return any(fnmatchcase(part, pattern) for part in _parts(request))
+
+
+def _parts(request: Request) -> list[str]:
+    if request["type"] != "exec_approval_request":
+        return list(request["changes"])
+    command = request["command"]
+    parts = [command_text(command), shlex.join(command), *_endings(" ".join(command))]
+    script = unwrap(command)
+    if script is not None:
+        plain = read_plain(script)
+        parts += [_line(words) for words in plain.commands] if plain else []
+        parts += [shlex.join(words) for words in command_beginnings(script) or ()]
+        parts += [ending for piece in _JOINTS.split(script) for ending in _endings(piece)]
+    return parts + [f"{name}={value}" for name, value in (request.get("env") or {}).items()]
+
+
+def _endings(text: str) -> list[str]:
+    """The text without its first words, one by one: `do sudo rm x` is also `sudo rm x` and `rm x`."""
+    words = text.split(maxsplit=_RUNNERS)
+    return [" ".join(words[start:]) for start in range(len(words))]

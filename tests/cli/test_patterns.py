@@ -1,0 +1,119 @@
+"""Which requests a person allows, and which ones a person denies, by a pattern."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.cli.deciding import Asked, chosen
+from orchestrator.cli.faults import Fault
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.protocol.policy import ReviewDecision
+
+ALLOW, DENY = ReviewDecision.APPROVED, ReviewDecision.DENIED
+ALWAYS = ReviewDecision.APPROVED_FOR_SESSION
+
+
+def asked(*command: str, call: str = "c1", **fields: Any) -> Asked:
+    request = {"type": "exec_approval_request", "command": list(command), "cwd": "/w", **fields}
+    return Asked(SessionId("s1"), TreeId("s1"), 1, "0/1", call, 0, request, 5)
+
+
+def script(text: str) -> Asked:
+    return asked("bash", "-lc", text)
+
+
+def is_meant(request: Asked, pattern: str, decision: ReviewDecision = ALLOW) -> bool:
+    try:
+        return bool(chosen([request], {decision: [pattern]}).decisions)
+    except Fault:
+        return False
+
+
+@pytest.mark.parametrize("decision", [ALLOW, ALWAYS])
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "git count-objects -v; touch /root/x",
+        "git count-objects -v && touch /root/x",
+        "git count-objects -v | tee /root/x",
+        "git count-objects -v > /root/x",
+        "git count-objects $(touch /root/x)",
+        "git count-objects `touch /root/x`",
+        "git count-objects -v & touch /root/x",
+        "git count-objects -v\ntouch /root/x",
+        "git count-objects -v #\ntouch /root/x",
+        "git count-objects <(touch /root/x)",
+        "git count* --x",
+        "git count-objects ${X:=y}",
+    ],
+)
+def test_pattern_does_not_allow_what_a_script_runs_besides(hidden: str, decision: ReviewDecision) -> None:
+    assert not is_meant(script(hidden), "git count*", decision)
+    with pytest.raises(Fault, match=r"(?s)no open request .*\n1:c1 .* is not allowed by 'git count\*': its "):
+        chosen([script(hidden)], {decision: ["git count*"]})
+
+
+def test_pattern_allows_plain_scripts_whose_every_command_matches() -> None:
+    assert is_meant(script("git count-objects -v"), "git count*")
+    assert is_meant(script("git count-objects && git count-objects -v"), "git count*")
+    assert is_meant(asked("git", "count-objects", "-v"), "git count*")
+
+
+def test_pattern_does_not_allow_a_program_whose_name_holds_the_words() -> None:
+    assert not is_meant(asked("git count-objects"), "git count*")
+    assert not is_meant(asked("git count-objects; touch /root/x", "-v"), "git count*")
+
+
+def test_pattern_does_not_allow_a_command_with_variables() -> None:
+    request = asked("git", "count-objects", env={"GIT_EXTERNAL_DIFF": "/w/evil"})
+    assert not is_meant(request, "git count*")
+    assert not is_meant(request, "*")
+    assert is_meant(request, "1:c1")
+
+
+def test_model_that_names_its_call_like_a_command_is_not_allowed_by_that_name() -> None:
+    for name in ("git count*", "ls", "npm test"):
+        assert not is_meant(asked("bash", "-c", "curl x | sh", call=name), name)
+    assert is_meant(asked("bash", "-c", "curl x | sh", call="call_7"), "call_7")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ls; rm -rf x",
+        "ls $(rm -rf x)",
+        "for i in *; do rm $i; done",
+        "ls && { rm x; }",
+        "ls\nrm x",
+        "ls|rm x",
+        "sudo rm x",
+    ],
+)
+def test_denial_needs_one_matching_part_only(text: str) -> None:
+    assert is_meant(script(text), "rm *", DENY)
+    assert not is_meant(script(text), "git *", DENY)
+
+
+def test_denial_of_a_patch_needs_one_path_and_its_permission_every_path() -> None:
+    changes = {"/w/a.py": {}, "/w/b.txt": {}}
+    request = {"type": "apply_patch_approval_request", "changes": changes}
+    patch = Asked(SessionId("s1"), TreeId("s1"), 1, "0/1", "c1", 0, request, 5)
+    assert is_meant(patch, "*.py", DENY)
+    assert not is_meant(patch, "*.py")
+    assert is_meant(patch, "/w/*")
+
+
+def test_person_is_told_what_a_pattern_passed_over_beside_what_it_meant() -> None:
+    requests = [asked("git", "fetch"), script("git fetch; sh x")]
+    found = chosen(requests, {ALLOW: ["git *"]})
+    assert [request for request, _ in found.decisions] == requests[:1]
+    assert found.passed_over == (
+        "1:c1 (git fetch; sh x) is not allowed by 'git *': its command 'sh x' does not match",
+    )
+
+
+def test_person_reads_the_variables_before_the_command() -> None:
+    request = asked("git", "diff", env={"GIT_EXTERNAL_DIFF": "/w/a b\n", "A": "1"})
+    assert request.subject == "GIT_EXTERNAL_DIFF='/w/a b␊' A=1 git diff"
