@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.entries import DENDRO, EVENT_MSG, Entry
@@ -83,15 +84,21 @@ def _calls(world: World, session: str, seen: Seen) -> None:
 
 def _said(world: World, session: str, seen: Seen) -> None:
     """What people said stays in the conversation, or in what a compaction keeps of it."""
-    kept = set(seen.state.kept_user_texts)
-    for item in seen.state.history:
-        if item.get("role") == "user":
-            kept |= {part.get("text", "") for part in item["content"]}
+    kept = {*seen.state.kept_user_texts, *_texts(seen.state.history)}
+    for seq, entry in enumerate(seen.entries, 1):
+        if entry.type == DENDRO and entry.payload["kind"] == "rewound":
+            # Who goes back to an earlier turn drops what was said behind it.
+            kept |= _texts(seen.at[seq - 1].history)
     whole = "\n".join(kept)
     for entry in seen.entries:
         said = entry.payload.get("message") if entry.type == EVENT_MSG else None
         if said is not None and entry.payload["type"] == "user_message" and said not in whole:
             world.site.watch.broken("said", f"{session}: {said!r} is in no conversation any more")
+
+
+def _texts(history: Iterable[Mapping[str, Any]]) -> set[str]:
+    said = (item for item in history if item.get("role") == "user")
+    return {part.get("text", "") for item in said for part in item["content"]}
 
 
 def _admitted(world: World) -> None:

@@ -10,9 +10,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import Unavailable
 from orchestrator.broker.records import Committed, NewEntry
 from orchestrator.core import decide as decide_module
-from orchestrator.core import (
-    rules_stop,
-)
+from orchestrator.core import rules_approval, rules_stop
 from orchestrator.core.chain import next_chain, payload_digest
 from orchestrator.core.rules_standing import watchdog_timer
 from orchestrator.core.rules_task import RETRY_TIMER, approval_timer
@@ -118,6 +116,10 @@ def _any_generation(real: Any) -> Any:
 
 def _runs_again(real: Any) -> Any:
     return lambda draft, call, judgement: real(draft, call, "none" if judgement == "in_doubt" else judgement)
+
+
+def _asked_while_stopping(real: Any) -> Any:
+    return lambda draft: draft.state.task.awaiting if draft.state.task is not None else ()
 
 
 def _sees_nothing(real: Any) -> Any:
@@ -289,6 +291,12 @@ DEFECTS = (
         "takeover runs again",
         "a command that a lost worker had begun is run again",
         swapped(rules_stop, "_judge", _runs_again),
+    ),
+    Mutant(
+        "answers count while stopping",
+        "an approval that is answered while its task is being stopped starts the call",
+        swapped(rules_approval, "_pending", _asked_while_stopping),
+        "approvals",
     ),
     Mutant(
         "takeover sees nothing",

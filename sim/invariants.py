@@ -282,6 +282,8 @@ SENTENCES = {name: rule.sentence for name, rule in RULES.items()}
 CASES = {
     "stopping_taken_over": Case("a session was claimed from a holder that was stopping its task"),
     "cancel_taken_over": Case("an agent was claimed from a holder that was ending it"),
+    "answered_by_turn": Case("somebody answered a request for approval by its turn"),
+    "answered_by_agent": Case("somebody answered a request of an agent by the agent's number"),
     "approval_expired": Case("a request for approval was ended by its timer"),
 }
 """What belongs to no single rule, and what a campaign is to come by as well."""

@@ -30,6 +30,8 @@ class Run:
     """How many a patch switches, one after the other; 0 for a command."""
     switched: int = 0
     output: str = ""
+    denied: bool = False
+    """The sandbox stopped it: it may be asked for, and run, without one."""
     lost: bool = False
     """Decided on a branch of the log that Redis had lost by then."""
     state: str = "running"

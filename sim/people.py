@@ -40,7 +40,19 @@ from sim.machines import POOL, Clock, Site, storage_on
 
 FOLDER = Path("/sim/sessions")
 """Where sessions that are to have a file have it."""
-HABITS = {"say": 10, "again": 3, "interrupt": 3, "compact": 1, "path": 1, "change": 1}
+FREE = "danger-full-access"
+HABITS = {
+    "say": 10,
+    "again": 3,
+    "interrupt": 3,
+    "compact": 1,
+    "path": 1,
+    "change": 1,
+    "turn": 2,
+    "back": 1,
+    "configure": 1,
+    "message": 1,
+}
 """What people do with a session, and how often against the rest."""
 
 
@@ -80,6 +92,8 @@ class Person:
         self._diary = diary
         self._numbered = 0
         self.habits = dict(HABITS)
+        self._policies: dict[str, tuple[str, str]] = {}
+        """Approval policy and sandbox mode of the sessions that it made."""
         self._places: dict[str, EqCursor] = {}
         """Where it attached."""
         storage = storage_on(site, name, Clock(site.loop, rng.uniform(0, 1e6), 1.0))
@@ -99,14 +113,17 @@ class Person:
 
     # ── acting ────────────────────────────────────────────────────────────────────────────────
 
-    async def creates(self, policy: str, pool: str = POOL, *, kept: bool = False, **facts: Any) -> str:
+    async def creates(
+        self, policy: str, pool: str = POOL, *, kept: bool = False, mode: str = FREE, **facts: Any
+    ) -> str:
         site, now_ms = self._site, int((EPOCH_S + self._site.loop.time()) * 1000)
         shard = self._rng.randrange(site.config.shards)
         session = new_session_id(now_ms, shard, self._rng.getrandbits(62))
         if kept:
             facts["rollout_path"] = str(rollout_path(FOLDER, session, now_ms))
         given = SessionFacts(session, session, 0, pool, **facts)
-        settings = TurnSettings("/sim", policy, {"mode": "danger-full-access"}, "gpt-5")
+        settings = TurnSettings("/sim", policy, {"mode": mode}, "gpt-5")
+        self._policies[session] = policy, mode
         site.trace.note(self.name, "creates", session)
         await self._client.create(Birth(given, settings, "0", now_ms))
         self._diary.created[session] = site.loop.time()
@@ -151,13 +168,43 @@ class Person:
                 id, op = f"{self.name}.{self._numbered}", words(f"twice {self.name}.{self._numbered}")
                 await asyncio.gather(*(self.submits(session, op, id) for _ in range(2)))
             case "interrupt":
-                await self.submits(session, ops.Interrupt())
+                await self.submits(session, ops.Interrupt(tree=self._rng.random() < 0.3))
+            case "turn":
+                await self.submits(session, self._turn(session))
+            case "back":
+                await self.goes_back(session)
+            case "configure":
+                told = {"user_instructions": f"heed {self.name}.{self._numbered}"}
+                changes = told if self._rng.random() < 0.5 else {"effort": cast(Any, "low")}
+                await self.submits(session, ops.ConfigureSession(**changes))
+            case "message":
+                text, agent = f"message {self.name}.{self._numbered}", self._rng.choice((0, 1, 1, 2))
+                word = ops.MessageAgent(agent_id=agent, text=text, interrupt=self._rng.random() < 0.4)
+                await self.submits(session, word)
             case "compact":
                 await self.submits(session, ops.Compact())
             case "path":
                 await self.submits(session, ops.GetPath())
             case _:
                 await self.submits(session, ops.OverrideTurnContext(effort=cast(Any, "low")))
+
+    def _turn(self, session: str, back_to: str | None = None) -> Any:
+        policy, mode = self._policies.get(session, ("never", FREE))
+        said = words(f"turn {self.name}.{self._numbered}").items
+        given: dict[str, Any] = {"cwd": "/sim", "model": "gpt-5", "summary": "auto", "items": said}
+        given |= {"approval_policy": policy, "sandbox_policy": {"mode": mode}}
+        return ops.UserTurn(**given, last_response_id=cast(Any, back_to))
+
+    async def goes_back(self, session: str) -> None:
+        """Says something to the conversation as it was at the end of an earlier turn, or of none."""
+        seen = self._diary.seen.get((self.name, session), ())
+        known = [event.msg["response_id"] for event in seen if event.msg.get("response_id")]
+        back_to = self._rng.choice([*known[-3:], *known[-1:], "r-unknown"])
+        if self._rng.random() < 0.5:
+            await self.submits(session, self._turn(session, back_to))
+            return
+        said = words(f"back {self.name}.{self._numbered}")
+        await self.submits(session, said.model_copy(update={"last_response_id": back_to}))
 
     async def adds(self, session: str, amounts: Mapping[str, int]) -> None:
         """Raises limits of the session's tree (`dendro budget --add`), again until it is answered."""
@@ -226,14 +273,24 @@ class Person:
         rng = self._rng
         for _ in range(rng.choice((0, 1, 1, 1, 2))):
             await asyncio.sleep(rng.choice((0.0, 1.0, 10.0)) * rng.random())
-            await self.decides(session, event.type, event.msg["call_id"])
+            # Under the call's id, or the turn's; at a root, also by the number of the agent that asks.
+            meant = event.id if rng.random() < 0.25 else event.msg["call_id"]
+            agent = event.msg.get("agent_id") if rng.random() < 0.7 else None
+            await self.decides(session, event.type, meant, agent_id=agent)
 
-    async def decides(self, session: str, request: str, call_id: str, decision: str = "") -> None:
+    async def decides(
+        self, session: str, request: str, id: str, decision: str = "", agent_id: int | None = None
+    ) -> None:
         chosen = decision or self._rng.choice(
             ("approved", "approved", "denied", "abort", "approved_for_session")
         )
         kind = ops.ExecApproval if request.startswith("exec") else ops.PatchApproval
-        await self.submits(session, kind(id=call_id, decision=cast(Any, chosen)))
+        reach = self._site.watch.reach
+        if agent_id is not None:
+            reach.saw("answered_by_agent")
+        if not id.startswith("c"):
+            reach.saw("answered_by_turn")
+        await self.submits(session, kind(id=id, decision=cast(Any, chosen), agent_id=agent_id))
 
 
 def words(text: str) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from orchestrator.core.commands import ApplyPatch, Assessment, CallFinished, Exec, Immediate
+from orchestrator.core.frozen import replace
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS, message_text
 from orchestrator.core.state import Call, State
 from orchestrator.model.client import HttpBudget
@@ -42,6 +43,8 @@ VERBS = {
     "subagent_list": 1,
     "spawn_subagent": 1,
 }
+_BEYOND = ("escalated", "dangerous")
+"""What a command may be, beside safe or not."""
 _TASK = "task "
 """What an agent asks of another one begins with it."""
 MOST_TURNS = 8
@@ -71,6 +74,12 @@ class Appetite:
     asks: float = 0.2
     patches: float = 0.2
     plans: float = 0.1
+    escalated: float = 0.0
+    dangerous: float = 0.0
+    outside: float = 0.0
+    """Patches to where the sandbox lets nobody write."""
+    denied: float = 0.0
+    """Confined commands that the sandbox stops."""
     large: float = 0.05
     agents: float = 0.5
     """Of the calls of sessions that may make agents."""
@@ -95,6 +104,8 @@ class Mind:
         """How every worker makes requests; empty but for what a workload puts there."""
         self.asked = 0
         """Requests that were sent."""
+        self.answered = 0
+        """Those whose response was complete: each has an id of its own."""
         self._calls = 0
         self._texts = 0
 
@@ -126,10 +137,14 @@ class Mind:
         name, arguments = "shell", {"large": self.rng.random() < appetite.large}
         if at < appetite.patches:
             name = "apply_patch"
+            arguments["outside"] = self.rng.random() < appetite.outside
         elif at < appetite.patches + appetite.plans:
             name = "update_plan"
         else:
             arguments["ask"] = self.rng.random() < appetite.asks
+            if appetite.escalated or appetite.dangerous:
+                for what in _BEYOND:
+                    arguments[what] = self.rng.random() < getattr(appetite, what)
         return self._item(name, arguments)
 
     def _item(self, name: str, arguments: dict[str, Any]) -> ItemDone:
@@ -208,7 +223,8 @@ class SimModels:
             mind.trace.note(self._machine, "cut")
             raise RetryableModelError("the stream ended early")
         mind.trace.note(self._machine, "answers", len(events))
-        yield Completed("resp", self._usage(), None)
+        mind.answered += 1
+        yield Completed(f"r{mind.answered}", self._usage(), None)
 
     def _usage(self) -> dict[str, int] | None:
         """What the response cost; a few do not say."""
@@ -280,12 +296,17 @@ class SimTools:
                 names = [f"/sim/{call.call_id}.{n}" for n in range(self._mind.rng.choice((1, 2, 3)))]
                 changes = {name: {"type": "add", "content": "a"} for name in names}
                 record = [[name, None, "h"] for name in names]
-                return ApplyPatch("*** Begin Patch", "/sim", changes, f"Success. {call.call_id}", record)
+                outside = tuple(names) if arguments.get("outside") else ()
+                told = f"Success. {call.call_id}"
+                return ApplyPatch("*** Begin Patch", "/sim", changes, told, record, outside)
             case "update_plan":
                 return Immediate("Plan updated")
             case _:
                 parsed = ({"type": "unknown", "cmd": "true"},)
-                return Exec(("true",), "/sim", parsed, key=call.call_id, safe=not arguments.get("ask"))
+                # Some commands are the same ones again: they may have been approved for the session.
+                key = call.call_id if self._mind.rng.random() < 0.7 else "again"
+                judged = Exec(("true",), "/sim", parsed, key, safe=not arguments.get("ask"))
+                return replace(judged, **{what: True for what in _BEYOND if arguments.get(what)})
 
     async def run(self, call: Call, site: CallSite) -> CallFinished:
         mind = self._mind
@@ -320,9 +341,12 @@ class SimTools:
             await asyncio.sleep(mind.rng.uniform(0.0, 0.2))
             self._ledger.end(run, "killed")
             raise
+        confined = how == "finished" and not run.files and bool(call.spec.get("sandboxed"))
+        run.denied = confined and mind.rng.random() < mind.appetite.denied
         large = "x" * 6000 if how == "finished" and orjson.loads(call.item["arguments"]).get("large") else ""
         run.output = f"{how} {call.call_id}{large}"
-        return finished(call, run.output, how)
+        ended = finished(call, run.output, how)
+        return replace(ended, sandbox_denied=True) if run.denied else ended
 
     async def judge(self, call: Call, claim: str) -> str:
         self._ledger.saw("started_once")

@@ -112,8 +112,9 @@ class Rights:
             watch.broken("begun_in_log", f"{session}: {call.call_id} starts, and its log does not say so")
         runs = self._ledger.by_call[session, call.call_id]
         starts = 1 + sum(not run.lost and run.began_s > watch.went_back_s for run in runs)
-        # Only a patch can be judged by what it left; a command is never decided on twice.
+        # A patch can be judged by what it left. A command is decided on again where the sandbox stopped it.
         patch = call.spec["kind"] == "patch"
-        if starts > (watch.sessions[session].running[call.call_id] if patch else 1):
+        most = 1 + sum(run.denied for run in runs)
+        if starts > (watch.sessions[session].running[call.call_id] if patch else most):
             watch.broken("started_once", f"{session}: {call.call_id} was started {starts} times")
         return False

@@ -42,8 +42,6 @@ from sim.reach import Reach
 from sim.rights import Rights
 from tests.core.auditor import Audit
 
-PLACE_OF_RELEASE = 10
-"""Among a commit's arguments, behind its keys."""
 _REFERS = f'"{REFERENCE}"'.encode()
 
 
@@ -103,6 +101,8 @@ class Watch:
         self.moving = Moving(self, double, keys, objects)
         self.violation: Violation | None = None
         self.commits = 0
+        self.written_s = 0.0
+        """When something was committed last."""
         self.peace_s = 0.0
         """When the last fault had ended."""
 
@@ -149,7 +149,8 @@ class Watch:
             return
         if name == "commit":
             self.commits += 1
-            if args[3 + int(args[2]) + PLACE_OF_RELEASE] == "park" and not reply[5]:
+            self.written_s = self._loop.time()
+            if not reply[5] and "park" in _first_words(args):
                 self.reach.saw("one_place")
         if name == "submit":
             self.taken[str(args[3 + int(args[2]) + 4])].append(self._loop.time())
@@ -452,6 +453,12 @@ class Watch:
             if seen.state.task is not None:
                 found.append(f"{session} has the task {seen.state.task.id} ({seen.state.status})")
         return found
+
+
+def _first_words(args: Sequence[Any]) -> Sequence[Any]:
+    """What a commit says of itself, before its entries."""
+    first = 3 + int(args[2])
+    return args[first : first + 16]
 
 
 __all__ = ["EVENT_MSG", "Seen", "Watch"]

@@ -21,7 +21,7 @@ from sim.ambush import LateWord, SlowCommit
 from sim.machines import POOL, Site
 from sim.moving import NEVER, UpkeepRules
 from sim.nemesis import Nemesis
-from sim.people import Diary, Person
+from sim.people import FREE, Diary, Person
 
 ENOUGH = {"tokens": 5_000, "cost": 50_000, "requests": 20, "wall": 3_600_000}
 """What is added to budgets at the end, as often as they are spent."""
@@ -97,12 +97,20 @@ async def single(stage: Stage) -> None:
 
 async def approvals(stage: Stage) -> None:
     """One session whose commands need approval; two people answer, late and twice."""
-    person, other = stage.person(), stage.person()
-    stage.site.mind.appetite.asks = 0.7
-    expires = stage.rng.choice((None, None, 5_000, 3_600_000))
-    session = await _born(stage, person, "on-request", approval_timeout_ms=expires)
+    rng, person, other, appetite = stage.rng, stage.person(), stage.person(), stage.site.mind.appetite
+    appetite.asks, appetite.patches = 0.7, 0.3
+    appetite.escalated, appetite.dangerous, appetite.outside, appetite.denied = 0.3, 0.2, 0.5, 0.3
+    person.habits |= {"interrupt": 6}
+    facts: dict[str, Any] = {
+        "approval_timeout_ms": rng.choice((None, None, 2_000, 5_000, 3_600_000)),
+        "on_user_input": rng.choice(("replace", "steer")),
+        "mode": rng.choice((FREE, "workspace-write")),
+        **_perhaps_agents(rng, 0.4),
+    }
+    policy = rng.choice(("untrusted", "untrusted", "on-request", "on-failure"))
+    session = await _born(stage, person, policy, **facts)
     other.does(other.follows(session, partial(other.answers, session)), "follows")
-    await _used(stage, person, session, stage.rng.choice((2, 4)))
+    await _used(stage, person, session, rng.choice((2, 4)))
 
 
 async def several(stage: Stage) -> None:

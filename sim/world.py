@@ -185,7 +185,8 @@ class World:
             looks = await self._come_to_rest(stage, looks)
             # What was shown last is on its way to those who follow; a timer may wake somebody meanwhile.
             await asyncio.sleep(SHOWN_WITHIN_S)
-            resting = not self.site.watch.resting()
+            shown_s = self.loop.time() - SHOWN_WITHIN_S / 2
+            resting = not self.site.watch.resting() and self.site.watch.written_s < shown_s
         self._finished = True
         self.loop.stop()
 
