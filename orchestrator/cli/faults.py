@@ -104,9 +104,10 @@ def _failures() -> tuple[type[Exception], ...]:
         SubmissionConflict,
         UnknownSession,
     )
+    from orchestrator.protocol.submission import ProtocolError
     from orchestrator.runtime.loading import BrokenLog
     from orchestrator.runtime.objects import ArchiveUnavailable
     from orchestrator.runtime.segments import BrokenArchive
 
     session = (Corrupt, QueueFull, SessionArchived, SessionHeld, SubmissionConflict, UnknownSession)
-    return (*session, BrokenLog, BrokenArchive, ArchiveUnavailable)
+    return (*session, ProtocolError, BrokenLog, BrokenArchive, ArchiveUnavailable)

@@ -28,8 +28,6 @@ from orchestrator.protocol.inputs import TextInput
 
 MOST_STEERED = 100
 """Inputs that wait in the state for the task's next request."""
-MOST_PARTS = 1_000
-"""Of one input: long texts are stored beside its entry, but each part keeps a place in it."""
 
 
 def submitted(draft: Draft, command: Submitted) -> None:
@@ -70,9 +68,6 @@ def error(draft: Draft, id: str, message: str) -> None:
 def _user_turn(draft: Draft, command: Submitted, op: Mapping[str, Any]) -> None:
     if draft.state.tree.canceling:
         error(draft, command.id, "this agent was cancelled: it takes no more input")
-        return
-    if len(op.get("items") or ()) > MOST_PARTS:
-        error(draft, command.id, f"not taken: an input may have at most {MOST_PARTS:,} parts; join the texts")
         return
     bookmark = op.get("last_response_id")
     if bookmark and bookmarked(draft, bookmark) is None:

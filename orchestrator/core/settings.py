@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
+from orchestrator.core.blobs import is_reference
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.tokens import context_window
 
@@ -34,7 +35,7 @@ class TurnSettings:
     @classmethod
     def of(cls, wire: Mapping[str, Any]) -> TurnSettings:
         known = {spec.name for spec in fields(cls)}
-        return cls(**{name: value for name, value in wire.items() if name in known})
+        return cls(**{name: _text(value) for name, value in wire.items() if name in known})
 
     def wire(self) -> dict[str, Any]:
         return {spec.name: getattr(self, spec.name) for spec in fields(self)}
@@ -42,7 +43,7 @@ class TurnSettings:
     def changed(self, changes: Mapping[str, Any]) -> TurnSettings:
         """With the fields named in `changes`; a new model forgets a window set for the old one."""
         names = {spec.name for spec in fields(self)}
-        known = {name: value for name, value in changes.items() if name in names}
+        known = {name: _text(value) for name, value in changes.items() if name in names}
         if "model" in known and known["model"] != self.model:
             known.setdefault("window", None)
         return replace(self, **known)
@@ -63,6 +64,11 @@ class TurnSettings:
         if self.effort is not None:
             context["effort"] = self.effort
         return context
+
+
+def _text(value: Any) -> Any:
+    """A setting so long that an earlier version stored it beside its entry is none that can be used."""
+    return f"[{value['bytes']} bytes]" if is_reference(value) else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,9 +38,17 @@ def encode_entry(entry: Entry, at_ms: int, blobs: dict[str, bytes]) -> Encoded:
         line = _line(entry, at_ms)
     for most in (INLINE_BYTES, SHORT_BYTES):
         if len(line) > LINE_BYTES and _is_said(entry):
-            entry = replace(entry, payload=externalise(entry.payload, blobs, most=most))
+            entry = replace(entry, payload=_shortened(entry, blobs, most))
             line = _line(entry, at_ms)
     return Encoded(entry, line)
+
+
+def _shortened(entry: Entry, blobs: dict[str, bytes], most: int) -> Any:
+    op = entry.payload.get("op") if entry.type == DENDRO else None
+    if op is None:
+        return externalise(entry.payload, blobs, most=most)
+    # Rules read the rest of an op by its text: its folder, its model, its policies.
+    return {**entry.payload, "op": {**op, "items": externalise(op.get("items") or (), blobs, most=most)}}
 
 
 def _is_said(entry: Entry) -> bool:

@@ -44,7 +44,10 @@ from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import first_limits
 from orchestrator.core.stored import decode_entry, encode_entry, encode_event
+from orchestrator.protocol.bounds import check_bounds, check_op_bounds
 from orchestrator.protocol.codec import encode_submission
+from orchestrator.protocol.ops import ConfigureSession
+from orchestrator.protocol.policy import WorkspaceWrite
 from orchestrator.protocol.submission import Submission
 
 RETRY_S = 0.1
@@ -93,18 +96,26 @@ class Client:
         self.who = who
 
     async def create(self, birth: Birth) -> SessionId:
-        """Creates a root session; safe to repeat with the same birth."""
+        """Creates a root session; safe to repeat with the same birth.
+
+        Raises `MalformedSubmission` for settings that are larger than an operation may set them.
+        """
+        check_op_bounds(_as_op(birth))
         session, tree = SessionId(birth.facts.session_id), TreeId(birth.facts.tree_id)
-        root = self._born(birth, session, tree)
+        blobs: dict[str, bytes] = {}
+        root = self._born(birth, session, tree, blobs)
         new = NewTree(root, summary=first_limits(birth.facts.tree_rules))
+        if blobs:
+            await self._insist(lambda: self._ports.texts.store(tree, blobs))
         await self._insist(lambda: self._ports.broker.create(new))
         return session
 
-    def _born(self, birth: Birth, session: SessionId, tree: TreeId) -> NewSession:
+    def _born(self, birth: Birth, session: SessionId, tree: TreeId, blobs: dict[str, bytes]) -> NewSession:
+        """The first entries as the broker takes them; their large texts are added to `blobs`."""
         entries, events, head = [], [], GENESIS
         secret = self._ports.chain_key.secret if self._ports.chain_key else b""
         for seq, entry in enumerate(first_entries(birth), 1):
-            encoded = encode_entry(entry, birth.at_ms, {})
+            encoded = encode_entry(entry, birth.at_ms, blobs)
             salt = self._ports.random_bytes(SALT_BYTES)
             head = next_chain(head, seq, 0, payload_digest(salt, encoded.line), secret)
             entries.append(NewEntry(encoded.line, salt, head))
@@ -123,8 +134,10 @@ class Client:
     async def submit(self, session: SessionId, submission: Submission) -> Submitted:
         """Puts a submission into the session's SQ; acknowledged means kept.
 
-        Raises the broker's errors: `SubmissionConflict`, `QueueFull`, `UnknownSession`, `SessionArchived`.
+        Raises the broker's errors: `SubmissionConflict`, `QueueFull`, `UnknownSession`, `SessionArchived`;
+        and `MalformedSubmission` for a field that holds more than it may.
         """
+        check_bounds(submission)
         request = Submit(
             session, self.client_id, submission.id, encode_submission(submission), sender=self.who
         )
@@ -191,6 +204,21 @@ class Client:
         await self._ports.texts.fetch(tree, needed)
         whole: dict[str, Any] = resolve(message, self._ports.texts.get)
         return whole
+
+
+def _as_op(birth: Birth) -> ConfigureSession:
+    """What a person sets of a new session, as the operation that sets the same later."""
+    settings, facts = birth.settings, birth.facts
+    return ConfigureSession.model_construct(
+        model=settings.model,
+        model_provider=settings.model_provider,
+        sandbox_policy=WorkspaceWrite.model_construct(
+            writable_roots=tuple(settings.sandbox_policy.get("writable_roots") or ())
+        ),
+        cwd=settings.cwd,
+        base_instructions=facts.base_instructions,
+        user_instructions=birth.user_instructions,
+    )
 
 
 __all__ = ["BrokerError", "Client", "ClientPorts", "Event"]

@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from orchestrator.protocol.bounds import NAME_BYTES, check_bounds, deeper_than
 from orchestrator.protocol.events import EventField, EventModel, EventMsg, UnknownEvent
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.items import ResponseItem, ResponseItemField, UnknownItem
@@ -39,6 +40,8 @@ MAX_DEPTH: Final = 128
 """Nesting that the peer's JSON reader accepts; deeper values could be read here, but not written."""
 
 MESSAGE_LIMIT: Final = 200
+ID_SHOWN: Final = 64
+"""Characters of an id that is longer than an id may be."""
 
 _OWN_TYPES: Final = {"id": str, "seq": int, "epoch": int, "agent_id": int, "salt": str, "chain": str}
 
@@ -55,7 +58,10 @@ class _Unreadable(ValueError):
 
 
 def parse_submission(line: bytes) -> Submission:
-    """Reads one line of the SQ; raises `MalformedSubmission` or `UnknownOp`."""
+    """Reads one line of the SQ; raises `MalformedSubmission` or `UnknownOp`.
+
+    A field that holds more than `bounds` allows is malformed as well.
+    """
     try:
         frame = _object(line)
     except _Unreadable as error:
@@ -63,7 +69,14 @@ def parse_submission(line: bytes) -> Submission:
     submission_id = frame.get("id")
     if not isinstance(submission_id, str):
         raise MalformedSubmission("id: a string is required")
-    return Submission(SubmissionId(submission_id), _op(frame.get("op"), SubmissionId(submission_id)))
+    submission = Submission(SubmissionId(submission_id), _op(frame.get("op"), short_id(submission_id)))
+    check_bounds(submission)
+    return submission
+
+
+def short_id(id: str) -> SubmissionId:
+    """The id that an error answers under: one that is too long is cut, and nothing else is answered so."""
+    return SubmissionId(id if len(id) <= NAME_BYTES else f"{id[:ID_SHOWN]}…")
 
 
 def _op(value: JsonValue, submission_id: SubmissionId) -> Op:
@@ -243,24 +256,9 @@ def _object(text: bytes) -> JsonObject:
     if not isinstance(value, dict):
         raise _Unreadable("not a JSON object")
     # Counting brackets is cheap and bounds the depth from above; few values need the walk.
-    if text.count(b"{") + text.count(b"[") > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):
+    if text.count(b"{") + text.count(b"[") > MAX_DEPTH and deeper_than(value, MAX_DEPTH):
         raise _Unreadable(f"nested deeper than {MAX_DEPTH} levels")
     return value
-
-
-def _deeper_than(value: JsonValue, limit: int) -> bool:
-    level = [value]
-    for _ in range(limit):
-        level = [child for parent in level for child in _children(parent)]
-        if not level:
-            return False
-    return any(isinstance(deepest, dict | list) for deepest in level)
-
-
-def _children(value: JsonValue) -> list[JsonValue]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else []
 
 
 # --- what was wrong ------------------------------------------------------------------

@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 
 from orchestrator.protocol import (
     agents,
+    bounds,
     catalog,
     commands,
     events,
@@ -93,6 +94,15 @@ document states what, and what was decided where documents differ: [sources](sou
   operation is refused.
 """
 
+BOUNDS: Final = f"""\
+## Bounds of a submission
+
+What holds more is answered by an `error` that names the field and its bound, and nothing of it is done.
+Fields of one name have one bound in every operation; bytes are those of UTF-8. An operation has at most
+{bounds.BESIDE_BYTES:,} bytes beside its texts, of each of which {bounds.STORED_BYTES} count at most; a whole
+submission has at most {bounds.IMAGE_BYTES:,}.
+"""
+
 
 def page() -> str:
     """The whole page, ending in one newline."""
@@ -103,6 +113,7 @@ def _lines() -> Iterator[str]:
     yield HEAD
     yield "## Operations\n"
     yield from _variants(ops.Op)
+    yield from _bounds()
     yield "## Events\n"
     yield from _variants(events.EventMsg)
     yield "## Rollout lines\n"
@@ -118,6 +129,13 @@ def _lines() -> Iterator[str]:
         yield from _module(module)
     yield "## Enumerations\n"
     yield from _enumerations()
+
+
+def _bounds() -> Iterator[str]:
+    yield BOUNDS
+    yield "| field | at most |\n|---|---|"
+    yield from (f"| {field} | {most} |" for field, most in bounds.rows().items())
+    yield ""
 
 
 def _variants(union: Any) -> Iterator[str]:

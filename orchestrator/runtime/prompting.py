@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from orchestrator.broker.texts import Texts
+from orchestrator.core.blobs import resolve
 from orchestrator.core.compaction import compaction_input
 from orchestrator.core.history import for_model, since
 from orchestrator.core.ids import TreeId
@@ -55,7 +56,7 @@ def build_prompt(
     said = conversation(state, request, known)
     return Prompt(
         model=settings.model,
-        instructions=state.facts.base_instructions or BASE_INSTRUCTIONS,
+        instructions=resolve(state.facts.base_instructions, text_of) or BASE_INSTRUCTIONS,
         input=said if whole(said) else list(opened(said, text_of)),
         tools=() if compact else tools,
         effort=settings.effort,
@@ -64,8 +65,13 @@ def build_prompt(
         session_id=state.facts.session_id,
         supports_reasoning=settings.model.startswith(_REASONING_MODELS),
         previous_response_id=known.id if known else None,
-        output_schema=None if compact else _task(state).output_schema,
+        output_schema=None if compact else resolve(_task(state).output_schema, text_of),
     )
+
+
+def beside(state: State) -> list[Item]:
+    """What a request says beside the conversation, and what large texts of it may stand elsewhere."""
+    return [{"instructions": state.facts.base_instructions, "schema": _task(state).output_schema}]
 
 
 async def fetch_texts(texts: Texts, tree: TreeId, items: Sequence[Item]) -> None:

@@ -26,7 +26,7 @@ from orchestrator.model.request import Prompt
 from orchestrator.runtime.admission import Asking, admitted, estimated_tokens, settle
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import DeltaSink, Ports, ProviderPolicy
-from orchestrator.runtime.prompting import build_prompt, conversation, fetch_texts, known_response
+from orchestrator.runtime.prompting import beside, build_prompt, conversation, fetch_texts, known_response
 
 Push = Callable[[c.Command], None]
 
@@ -89,7 +89,9 @@ async def follow_request(ports: Ports, state: State, push: Push, delta: DeltaSin
 async def _prompt(following: _Following, known: Response | None) -> Prompt:
     ports, state, request = following.ports, following.state, following.request
     said = conversation(state, request, known) if known else list(state.history)
-    await fetch_texts(ports.texts, TreeId(state.facts.tree_id), said)
+    tree = TreeId(state.facts.tree_id)
+    await fetch_texts(ports.texts, tree, said)
+    await fetch_texts(ports.texts, tree, beside(state))
     prompt = build_prompt(state, request, ports.tools.specs(state), ports.texts.get, known)
     if request.purpose != "turn":
         return prompt

@@ -1,0 +1,245 @@
+"""The most that each field of a submission may hold: the one place where these bounds are written.
+
+They are checked at the door, where the client can still be told, and again by the worker: whatever
+passes fits into one commit, with its long texts stored beside the log. Fields of one name have one
+bound in every operation. `docs/protocol/reference.md` shows the table that `rows` makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, NewType, TypeAlias, Union, get_args, get_origin
+
+import orjson
+from pydantic import BaseModel
+
+from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.ops import OPS, Op
+from orchestrator.protocol.submission import NO_ID, MalformedSubmission, Submission
+from orchestrator.protocol.wire import JsonValue
+
+NAME_BYTES: Final = 1_024
+"""Ids, names of models and providers."""
+PATH_BYTES: Final = 4_096
+"""What Linux takes as a path."""
+LINE_BYTES: Final = 4_096
+INSTRUCTION_BYTES: Final = 1 << 20
+TEXT_BYTES: Final = 4 << 20
+IMAGE_BYTES: Final = 8 << 20
+"""A whole submission has no more."""
+JSON_BYTES: Final = 64 << 10
+JSON_DEPTH: Final = 64
+"""The log's lines nest a schema further, and a line may nest 128 levels."""
+BESIDE_BYTES: Final = 128 << 10
+"""What is left of an operation in the log when its texts are stored beside it."""
+STORED_BYTES: Final = 256
+"""What a text may take there: a longer one is stored beside it, under its hash."""
+_NODE_BYTES: Final = 32
+
+TEXTS: Final[Mapping[str, int]] = {
+    "answers": TEXT_BYTES,
+    "base_instructions": INSTRUCTION_BYTES,
+    "branch": LINE_BYTES,
+    "command": JSON_BYTES,
+    "developer_instructions": INSTRUCTION_BYTES,
+    "feedback": TEXT_BYTES,
+    "goal": TEXT_BYTES,
+    "id": NAME_BYTES,
+    "image_url": IMAGE_BYTES,
+    "instructions": TEXT_BYTES,
+    "last_response_id": NAME_BYTES,
+    "model": NAME_BYTES,
+    "model_provider": NAME_BYTES,
+    "name": LINE_BYTES,
+    "output": TEXT_BYTES,
+    "placeholder": LINE_BYTES,
+    "prompt": TEXT_BYTES,
+    "proposed_execpolicy_amendment": LINE_BYTES,
+    "reason": LINE_BYTES,
+    "request_id": NAME_BYTES,
+    "server_name": NAME_BYTES,
+    "session_id": NAME_BYTES,
+    "sha": NAME_BYTES,
+    "text": TEXT_BYTES,
+    "title": LINE_BYTES,
+    "user_facing_hint": LINE_BYTES,
+    "user_instructions": INSTRUCTION_BYTES,
+}
+"""Bytes of UTF-8, by the field's name."""
+
+PATHS: Final[Mapping[str, int]] = dict.fromkeys(("cwd", "cwds", "path", "writable_roots"), PATH_BYTES)
+"""The same of texts that name files: no byte of them is 0."""
+
+LISTS: Final[Mapping[str, int]] = {
+    "answers": 1_000,
+    "content_items": 1_000,
+    "cwds": 100,
+    "items": 1_000,
+    "proposed_execpolicy_amendment": 100,
+    "text_elements": 1_000,
+    "writable_roots": 128,
+}
+"""Elements of an array, or members of an object with names of the client's choice."""
+
+TOGETHER: Final[Mapping[str, int]] = {"writable_roots": 32 << 10}
+"""Bytes of all elements: every task's settings repeat them."""
+
+JSON: Final[Mapping[str, int]] = dict.fromkeys(
+    ("content_items", "final_output_json_schema", "mcp_oauth_credentials_store_mode", "mcp_servers"),
+    JSON_BYTES,
+)
+"""Bytes of a value of any shape, written as JSON."""
+
+Kind: TypeAlias = Literal["text", "path", "array", "object", "JSON"]
+
+
+class _Beyond(Exception):
+    """A field holds more than it may; `path` is where, and the message what it may hold."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"{path}: {message}")
+
+
+def check_bounds(submission: Submission) -> None:
+    """Raises `MalformedSubmission`, naming the field and its bound, for what holds more than it may."""
+    try:
+        _check_text("id", "id", submission.id)
+    except _Beyond as beyond:
+        raise MalformedSubmission(str(beyond), NO_ID) from None
+    check_op_bounds(submission.op, submission.id)
+
+
+def check_op_bounds(op: Op, id: SubmissionId = NO_ID) -> None:
+    """The same of an operation alone."""
+    try:
+        weight = _checked("op", "", op)
+        if weight > BESIDE_BYTES:
+            raise _Beyond(
+                "op", f"too many parts: beside its texts at most {BESIDE_BYTES:,} bytes, these are {weight:,}"
+            )
+    except _Beyond as beyond:
+        raise MalformedSubmission(str(beyond), id) from None
+
+
+def _checked(path: str, name: str, value: Any) -> int:
+    """What the value weighs in the log beside its long texts; raises `_Beyond`."""
+    if isinstance(value, BaseModel):
+        fields = type(value).model_fields
+        parts = ((f"{path}.{field}", field, getattr(value, field)) for field in fields)
+        return _NODE_BYTES + sum(_checked(*part) for part in parts)
+    if name in JSON and not isinstance(value, tuple):
+        return _check_json(path, name, value)
+    if isinstance(value, str):
+        return _check_text(path, name, value)
+    if isinstance(value, tuple | dict):
+        return _check_many(path, name, value)
+    return _NODE_BYTES
+
+
+def _check_text(path: str, name: str, value: str) -> int:
+    if name in PATHS and "\0" in value:
+        raise _Beyond(path, "a path holds no byte 0")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise _Beyond(
+            path, "not valid Unicode: half of a surrogate pair, or bytes of another encoding"
+        ) from None
+    most = PATHS.get(name) or TEXTS.get(name)
+    if most is not None and size > most:
+        raise _Beyond(path, f"at most {most:,} bytes, this has {size:,}")
+    return _NODE_BYTES + min(size, STORED_BYTES)
+
+
+def _check_many(path: str, name: str, value: tuple[Any, ...] | dict[str, Any]) -> int:
+    most = LISTS[name]
+    if len(value) > most:
+        raise _Beyond(path, f"at most {most:,} elements, this has {len(value):,}")
+    if isinstance(value, dict):
+        for key in value:
+            _check_text(f"{path}[{key[:40]!r}]", "name", key)
+        weight = sum(_checked(f"{path}[{key[:40]!r}]", name, inner) for key, inner in value.items())
+        weight += sum(map(len, value))
+    else:
+        weight = sum(_checked(f"{path}[{place}]", name, inner) for place, inner in enumerate(value))
+        size = sum(len(inner.encode()) for inner in value if isinstance(inner, str))
+        if size > TOGETHER.get(name, size):
+            raise _Beyond(path, f"at most {TOGETHER[name]:,} bytes in all, these are {size:,}")
+    return _NODE_BYTES + weight
+
+
+def _check_json(path: str, name: str, value: JsonValue) -> int:
+    if deeper_than(value, JSON_DEPTH):
+        raise _Beyond(path, f"nested deeper than {JSON_DEPTH} levels")
+    try:
+        size = len(orjson.dumps(value))
+    except TypeError:
+        raise _Beyond(path, "not JSON: a number is out of range, or a text is not valid Unicode") from None
+    if size > JSON[name]:
+        raise _Beyond(path, f"at most {JSON[name]:,} bytes as JSON, this has {size:,}")
+    # A schema stands in the log as it is, beside what the rest of the operation may weigh.
+    return _NODE_BYTES
+
+
+def deeper_than(value: JsonValue, limit: int) -> bool:
+    """Whether arrays and objects are nested in more than `limit` levels."""
+    level = [value]
+    for _ in range(limit):
+        level = [child for parent in level for child in _children(parent)]
+        if not level:
+            return False
+    return any(isinstance(deepest, dict | list) for deepest in level)
+
+
+def _children(value: JsonValue) -> list[JsonValue]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+# --- the table -----------------------------------------------------------------------
+
+
+def rows() -> dict[str, str]:
+    """The bound of each field that can hold more or less, in words, by the field's name and kind."""
+    found = {(name, kind) for model in OPS.values() for name, kind in fields_of(model)}
+    found.add(("id", "text"))
+    return {f"`{name}` ({kind})": _in_words(name, kind) for name, kind in sorted(found)}
+
+
+def _in_words(name: str, kind: Kind) -> str:
+    match kind:
+        case "text":
+            return f"{TEXTS[name]:,} bytes"
+        case "path":
+            return f"{PATHS[name]:,} bytes, none of them 0"
+        case "JSON":
+            return f"{JSON[name]:,} bytes as JSON, {JSON_DEPTH} levels"
+        case "array" | "object":
+            together = f", {TOGETHER[name]:,} bytes in all" if name in TOGETHER else ""
+            return f"{LISTS[name]:,} elements{together}"
+
+
+def fields_of(annotation: Any, name: str = "") -> Iterator[tuple[str, Kind]]:
+    """The fields of a model, at any depth, whose values can be of any size: their names and kinds."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        yield from fields_of(args[0], name)
+    elif origin in (Union, UnionType):
+        for arg in args:
+            yield from fields_of(arg, name)
+    elif origin in (tuple, dict):
+        yield name, "array" if origin is tuple else "object"
+        for arg in args if origin is tuple else args[1:]:
+            yield from fields_of(arg, name)
+    elif isinstance(annotation, NewType):
+        yield from fields_of(annotation.__supertype__, name)
+    elif annotation is str:
+        yield name, "path" if name in PATHS else "text"
+    elif annotation is Any:
+        yield name, "JSON"
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        for field, info in annotation.model_fields.items():
+            if not (field == "type" and info.annotation is str):
+                yield from fields_of(info.annotation, field)

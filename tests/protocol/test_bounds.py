@@ -1,0 +1,176 @@
+"""Every field of a submission has a bound, and what lies beyond is refused by its name."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.protocol import bounds, inputs, ops, policy
+from orchestrator.protocol.codec import parse_submission
+from orchestrator.protocol.submission import MalformedSubmission, Submission
+from orchestrator.protocol.wire import OpModel
+from tests.protocol.wire_examples import Json, examples, ids
+
+
+def said(text: str = "hi", **fields: Any) -> dict[str, Any]:
+    return {"type": "user_input", "items": [{"type": "text", "text": text}], **fields}
+
+
+def refused(op: dict[str, Any], id: str = "a") -> str:
+    with pytest.raises(MalformedSubmission) as raised:
+        parse_submission(orjson.dumps({"id": id, "op": op}))
+    return raised.value.message
+
+
+def test_every_field_of_every_operation_that_can_grow_has_a_bound() -> None:
+    rows = bounds.rows()
+    for model in ops.OPS.values():
+        for name, kind in bounds.fields_of(model):
+            assert f"`{name}` ({kind})" in rows
+    assert len(rows) > 30
+    assert set(get_args(ops.Op)) == set(ops.OPS.values())
+
+
+@pytest.mark.parametrize("annotation", [str, tuple[str, ...], dict[str, str], Any], ids=str)
+def test_a_new_field_without_a_bound_is_found(monkeypatch: pytest.MonkeyPatch, annotation: Any) -> None:
+    class Novelty(OpModel):
+        type: Literal["novelty"] = "novelty"
+        never_bounded: annotation
+
+    monkeypatch.setitem(ops.OPS, "novelty", Novelty)
+    with pytest.raises(KeyError, match="never_bounded"):
+        bounds.rows()
+
+
+BEYOND = [
+    (said(), "i" * 1_025, "id: at most 1,024 bytes, this has 1,025"),
+    ({"type": "override_turn_context", "model": "m" * 70_000}, "a", "op.model: at most 1,024 bytes"),
+    (
+        {"type": "configure_session", "model_provider": "p" * 70_000},
+        "a",
+        "op.model_provider: at most 1,024 bytes",
+    ),
+    ({"type": "override_turn_context", "cwd": "/" * 4_097}, "a", "op.cwd: at most 4,096 bytes"),
+    ({"type": "override_turn_context", "cwd": "/a\0b"}, "a", "op.cwd: a path holds no byte 0"),
+    (said("x" * ((4 << 20) + 1)), "a", "op.items[0].text: at most 4,194,304 bytes"),
+    (said("ü" * ((2 << 20) + 1)), "a", "op.items[0].text: at most 4,194,304 bytes"),
+    (
+        {"type": "user_input", "items": [{"type": "text", "text": "x"}] * 1_001},
+        "a",
+        "op.items: at most 1,000",
+    ),
+    (
+        {"type": "user_input", "items": [{"type": "image", "image_url": "u" * 200}] * 1_000},
+        "a",
+        "op: too many parts: beside its texts at most 131,072 bytes",
+    ),
+    (
+        said(final_output_json_schema={"a": "x" * 65_536}),
+        "a",
+        "op.final_output_json_schema: at most 65,536 bytes",
+    ),
+    (
+        said(final_output_json_schema=orjson.loads("[" * 65 + "]" * 65)),
+        "a",
+        "op.final_output_json_schema: nested deeper than 64 levels",
+    ),
+    (
+        {"type": "user_input", "items": [{"type": "local_image", "path": "/" + "p" * 4_096}]},
+        "a",
+        "op.items[0].path: at most 4,096 bytes",
+    ),
+]
+
+
+@pytest.mark.parametrize(("op", "id", "complaint"), BEYOND, ids=[complaint for _, _, complaint in BEYOND])
+def test_the_client_is_told_the_field_and_its_bound(op: dict[str, Any], id: str, complaint: str) -> None:
+    assert refused(op, id).startswith(complaint)
+
+
+def test_folders_to_write_are_bounded_by_number_and_in_all() -> None:
+    def roots(*found: str) -> dict[str, Any]:
+        mode = {"mode": "workspace-write", "writable_roots": list(found)}
+        return {"type": "override_turn_context", "sandbox_policy": mode}
+
+    many = refused(roots(*(f"/r{n}" for n in range(50_000))))
+    assert many.startswith("op.sandbox_policy.writable_roots: at most 128 elements, this has 50,000")
+    long = refused(roots(*(f"/{n:04}" + "r" * 4_000 for n in range(10))))
+    assert long.startswith("op.sandbox_policy.writable_roots: at most 32,768 bytes in all")
+    assert parse_submission(orjson.dumps({"id": "a", "op": roots(*(f"/r{n}" for n in range(128)))}))
+
+
+def test_the_error_of_an_overlong_id_does_not_repeat_it() -> None:
+    with pytest.raises(MalformedSubmission) as raised:
+        parse_submission(orjson.dumps({"id": "i" * 300_000, "op": {"type": "nonsense"}}))
+    assert len(raised.value.submission_id) < 100
+    with pytest.raises(MalformedSubmission) as raised:
+        parse_submission(orjson.dumps({"id": "i" * 300_000, "op": {"type": "interrupt"}}))
+    assert raised.value.submission_id == ""
+
+
+def test_text_that_is_no_unicode_is_refused_where_it_was_typed() -> None:
+    """A terminal hands on bytes of another encoding as halves of surrogate pairs."""
+    item = inputs.TextInput.model_construct(text="caf\udce9")
+    with pytest.raises(MalformedSubmission, match=r"items\[0\]\.text: not valid Unicode"):
+        bounds.check_bounds(Submission("a", ops.UserInput.model_construct(items=(item,))))
+
+
+@pytest.mark.parametrize("example", examples("ops"), ids=ids(examples("ops")))
+def test_every_example_is_within_the_bounds(example: Json) -> None:
+    parse_submission(orjson.dumps({"id": "a", "op": example}))
+
+
+LONG = st.integers(1, 3).map(lambda n: "x" * (n * (2 << 20)))
+SHORT = st.text(max_size=8)
+VALUES = st.one_of(
+    SHORT,
+    LONG,
+    st.lists(st.one_of(SHORT, LONG), max_size=3),
+    st.integers(1, 100_000).map(lambda n: ["x"] * n),
+    st.dictionaries(SHORT, st.one_of(SHORT, LONG, st.just({"answers": ["y" * 100]})), max_size=3),
+    st.integers(1, 90).map(lambda n: orjson.loads("[" * n + "]" * n)),
+    st.integers(),
+    st.none(),
+)
+FIELDS = sorted({name for model in ops.OPS.values() for name in model.model_fields} - {"type"})
+
+
+@given(
+    st.sampled_from(sorted(ops.OPS)),
+    st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=8),
+    st.one_of(SHORT, st.just("i" * 2_000)),
+)
+def test_whatever_is_sent_is_either_within_its_bounds_or_refused_in_one_short_line(
+    tag: str, fields: dict[str, Any], id: str
+) -> None:
+    try:
+        line = orjson.dumps({"id": id, "op": {"type": tag, **fields}})
+    except TypeError:  # an integer that JSON cannot hold here
+        return
+    try:
+        submission = parse_submission(line)
+    except MalformedSubmission as error:
+        complaint = error.message
+    else:
+        complaint = ""
+        assert len(submission.id) <= bounds.NAME_BYTES
+        for name in type(submission.op).model_fields:
+            within(name, getattr(submission.op, name))
+    assert len(complaint) <= 200
+    assert "\n" not in complaint
+
+
+def within(name: str, value: Any) -> None:
+    if isinstance(value, str):
+        assert len(value.encode()) <= (bounds.PATHS.get(name) or bounds.TEXTS.get(name, 64))
+    elif isinstance(value, tuple):
+        assert len(value) <= bounds.LISTS[name]
+
+
+def test_what_may_be_written_of_a_policy_fits_into_every_entry_that_repeats_it() -> None:
+    assert bounds.TOGETHER["writable_roots"] * 4 + bounds.BESIDE_BYTES * 3 + bounds.JSON_BYTES < 600 << 10
+    assert "writable_roots" in policy.WorkspaceWrite.model_fields
