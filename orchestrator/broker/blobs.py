@@ -11,7 +11,7 @@ import hashlib
 import zstandard
 
 from orchestrator.broker.connection import Call, Wire
-from orchestrator.broker.errors import Corrupt
+from orchestrator.broker.errors import CommitTooLarge, Corrupt
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.replies import code_of, unexpected
 from orchestrator.broker.scripts import load
@@ -36,7 +36,9 @@ class Blobs:
     async def put(self, tree: TreeId, content: bytes) -> str:
         """Stores content and answers its hash. Twice is as good as once."""
         if len(content) > MAX_BLOB_BYTES:
-            raise ValueError(f"a blob may have {MAX_BLOB_BYTES} bytes, this has {len(content)}")
+            raise CommitTooLarge(
+                f"one stored text may have {MAX_BLOB_BYTES:,} bytes, this has {len(content):,}"
+            )
         digest = digest_of(content)
         packed = zstandard.compress(content, _LEVEL)
         keys = [self._keys.blob(tree, digest), self._keys.blobs(tree)]

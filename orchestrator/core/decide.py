@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from orchestrator.core import commands as c
-from orchestrator.core.draft import Decision, Draft
+from orchestrator.core.draft import Decision, DoesNotFit, Draft
 from orchestrator.core.rules_calls import assessed, finished
 from orchestrator.core.rules_cancelling import tell_next
 from orchestrator.core.rules_ending import go_on
@@ -37,11 +37,14 @@ class IllegalCommand(Exception):
 
 
 def decide(state: State, command: c.Command, moment: c.Moment) -> Decision:
-    """What to commit now that `command` has happened; raises `IllegalCommand` if it cannot have."""
+    """What to commit now that `command` has happened; raises `IllegalCommand` if it cannot have.
+
+    Any other exception is a defect of a rule.
+    """
     draft = Draft(state, moment)
     try:
         _apply(draft, command)
-    except ValueError as error:
+    except DoesNotFit as error:
         raise IllegalCommand(type(command).__name__, state.status, str(error)) from error
     return draft.decision()
 

@@ -14,6 +14,14 @@ from orchestrator.core.frozen import record
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State, Task
 
+
+class DoesNotFit(Exception):
+    """A rule has found that its command cannot happen to the state that it met.
+
+    Nothing else that a rule raises is about the command: it is a defect.
+    """
+
+
 SLOTS = "slots"
 SPAWNED = "spawned"
 BUDGET_TIMER = "budget"
@@ -160,7 +168,7 @@ class Draft:
     def task(self) -> Task:
         """The task that holds the session; a rule that needs one raises without it."""
         if self.state.task is None:
-            raise ValueError("no task holds the session")
+            raise DoesNotFit("no task holds the session")
         return self.state.task
 
     @property

@@ -17,7 +17,7 @@ from orchestrator.core.approval import (
     patch_keys,
 )
 from orchestrator.core.commands import ApplyPatch, CallAssessed, CallFinished, Exec, Immediate
-from orchestrator.core.draft import Draft
+from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.history import call_output
 from orchestrator.core.rules_activity import activity, uses
 from orchestrator.core.rules_approval import done_phase, reject, run
@@ -31,7 +31,7 @@ def assessed(draft: Draft, command: CallAssessed) -> None:
     """It is the call's turn: it runs, is asked about, is refused, or is done already."""
     call = _call(draft, command.call_id, Phase.PROPOSED)
     if draft.task.stopping:
-        raise ValueError(f"call {command.call_id} may not start: the task is being stopped")
+        raise DoesNotFit(f"call {command.call_id} may not start: the task is being stopped")
     match command.assessment:
         case Immediate() as done:
             _done(draft, call, done.output, done.events)
@@ -48,7 +48,7 @@ def assessed(draft: Draft, command: CallAssessed) -> None:
 def _call(draft: Draft, call_id: str, phase: Phase) -> Call:
     call = draft.task.call(call_id)
     if call is None or call.phase is not phase:
-        raise ValueError(f"call {call_id} is {call.phase if call else 'unknown'}, not {phase}")
+        raise DoesNotFit(f"call {call_id} is {call.phase if call else 'unknown'}, not {phase}")
     return call
 
 

@@ -17,7 +17,15 @@ from typing import Any
 from orchestrator.core import entries as e
 from orchestrator.core.agent_views import card_of, child_summary
 from orchestrator.core.commands import Target
-from orchestrator.core.draft import REAP_BELOW_TIMER, REAP_MS, REAP_TIMER, Draft, Letter, TreeEvent
+from orchestrator.core.draft import (
+    REAP_BELOW_TIMER,
+    REAP_MS,
+    REAP_TIMER,
+    DoesNotFit,
+    Draft,
+    Letter,
+    TreeEvent,
+)
 from orchestrator.core.mail_delivery import take
 from orchestrator.core.rules_standing import came_to_rest, end_watchdogs, mark_of
 from orchestrator.core.rules_task import start_next
@@ -57,7 +65,7 @@ def tell_next(draft: Draft) -> None:
     """The next of the children that are to end, as many as a commit carries; then unread mail, the same."""
     tree = draft.state.tree
     if not tree.ends_in_pieces:
-        raise ValueError("no child is to be told of its end")
+        raise DoesNotFit("no child is to be told of its end")
     if not tree.to_end:
         take(draft, tree.inbox[:MOST_TOLD])
         return

@@ -23,7 +23,7 @@ import orjson
 from orchestrator.core import entries as e
 from orchestrator.core.agent_views import CANCELLED, child_summary, helper_calls, helper_end
 from orchestrator.core.context import TURN_ABORTED_MARKER
-from orchestrator.core.draft import Draft
+from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.history import Item, call_output, user_message
 from orchestrator.core.rules_budget import give_up_waiting
 from orchestrator.core.rules_cancelling import expect_ends, mark_and_tell
@@ -86,7 +86,7 @@ def all_stopped(draft: Draft, elapsed_s: Mapping[str, float]) -> None:
 def go_on(draft: Draft) -> None:
     """The next piece of a task that is ending."""
     if draft.state.task is None or not draft.task.ending:
-        raise ValueError("nothing is ending")
+        raise DoesNotFit("nothing is ending")
     _end(draft, draft.task.stopping, draft.task.ending)
 
 

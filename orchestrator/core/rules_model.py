@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.core import entries as e
 from orchestrator.core.commands import ItemCompleted, ResponseBroken, ResponseCompleted
 from orchestrator.core.compaction import COMPACTED_MESSAGE, COMPACTED_WARNING, compacted_history, stored_texts
-from orchestrator.core.draft import Draft
+from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.history import CALL_KINDS, call_output, message_text
 from orchestrator.core.mail_delivery import deliver
 from orchestrator.core.rules_activity import made, thinks
@@ -37,7 +37,7 @@ def begin_request(draft: Draft) -> None:
     """
     task = draft.task
     if task.request is not None or task.calls.any_open or task.stopping or task.wait:
-        raise ValueError("no model request is owed")
+        raise DoesNotFit("no model request is owed")
     draft.guard()
     if len(first_said(task, SAID_WITH_REQUEST)) < len(task.steered):
         joining = first_said(task)
@@ -91,7 +91,7 @@ def _call_proposed(draft: Draft, item: dict[str, Any]) -> None:
 def _request(draft: Draft, n: int) -> Any:
     request = draft.task.request
     if request is None or request.n != n:
-        raise ValueError(f"request {n} is not in flight")
+        raise DoesNotFit(f"request {n} is not in flight")
     return request
 
 

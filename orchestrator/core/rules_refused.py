@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
-from orchestrator.core.draft import SLOTS, SPAWNED, Draft
+from orchestrator.core.draft import SLOTS, SPAWNED, DoesNotFit, Draft
 from orchestrator.core.rules_approval import reject
 from orchestrator.core.rules_budget import pause, unpriced
 from orchestrator.core.rules_cancelling import pass_over
@@ -54,7 +54,7 @@ def commit_refused(draft: Draft, command: c.CommitRefused) -> None:
             # A word to an agent that is gone, or too busy to be told.
             draft.add(e.error(id, _why(command)))
         case _:
-            raise ValueError(f"{type(refused).__name__} was refused: {_why(command)}")
+            raise DoesNotFit(f"{type(refused).__name__} was refused: {_why(command)}")
 
 
 def _why(command: c.CommitRefused) -> str:
@@ -78,7 +78,7 @@ def _ended(draft: Draft, refused: Any, mark: str) -> None:
 def _call_refused(draft: Draft, call_id: str, text: str) -> None:
     call = draft.task.call(call_id)
     if call is None or call.phase is not Phase.PROPOSED:
-        raise ValueError(f"call {call_id} cannot be refused now")
+        raise DoesNotFit(f"call {call_id} cannot be refused now")
     reject(draft, call, text)
 
 

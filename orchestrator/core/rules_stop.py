@@ -6,7 +6,7 @@ from typing import Any
 
 from orchestrator.core import entries as e
 from orchestrator.core.commands import ResponseBroken, Stopped, TaskRefused, TookOver
-from orchestrator.core.draft import Draft
+from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.history import call_output
 from orchestrator.core.rules_approval import done_phase
 from orchestrator.core.rules_ending import all_stopped, fail, go_on
@@ -23,14 +23,14 @@ IN_DOUBT = (
 def stopped(draft: Draft, command: Stopped) -> None:
     """Everything that ran has ended: so does the task, or it begins to."""
     if not draft.task.stopping:
-        raise ValueError("nothing was being stopped")
+        raise DoesNotFit("nothing was being stopped")
     all_stopped(draft, command.elapsed_s)
 
 
 def refused(draft: Draft, command: TaskRefused) -> None:
     """The task fails before anything more of it is begun."""
     if draft.task.stopping or draft.task.request is not None:
-        raise ValueError("the task is being stopped, or a model request is in flight")
+        raise DoesNotFit("the task is being stopped, or a model request is in flight")
     fail(draft, command.message, output=f"not run: {command.message}")
 
 

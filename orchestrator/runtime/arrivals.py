@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
+from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import START, SqEntry
 from orchestrator.core import commands as c
 from orchestrator.core.draft import REAP_BELOW_TIMER, REAP_TIMER, Decision
@@ -17,7 +19,7 @@ from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol.ops import CancelAgent, ExecApproval, MessageAgent, PatchApproval
 from orchestrator.runtime.held import Held
-from orchestrator.runtime.intake import command_of, with_images
+from orchestrator.runtime.intake import Unreadable, command_of, with_images
 from orchestrator.runtime.reaping import taken_at_once
 from orchestrator.runtime.trees import TreeLookups
 from orchestrator.runtime.trial import Arrival
@@ -100,9 +102,24 @@ class Arrivals:
 
     async def _accept(self, entries: tuple[SqEntry, ...]) -> None:
         for entry in entries:
-            command = await self._with_lookups(command_of(entry), entry)
-            self.inbox.append((await with_images(command), entry.id))
+            self.inbox.append((await self._command(entry), entry.id))
             self._read_to = entry.id
+
+    async def _command(self, entry: SqEntry) -> c.Command | Decision | Unreadable:
+        try:
+            return await with_images(await self._with_lookups(command_of(entry), entry))
+        except BrokerError:
+            raise
+        except Exception as error:
+            # It is told of in its turn, behind what came before it.
+            return Unreadable(entry.submission, error)
+
+    def pass_over_first(self, instead: Callable[[str], Decision]) -> None:
+        """The oldest entry that came with the claim is not decided; `instead` says what is, by its id."""
+        first = self._held.claimed.first[:1]
+        for entry in first:
+            place = next(at for at, (_, sq_id) in enumerate(self.inbox) if sq_id == entry.id)
+            self.inbox[place] = (instead(entry.submission), entry.id)
 
     async def _with_lookups(self, command: c.Command | Decision, entry: SqEntry) -> c.Command | Decision:
         """What a person says may be meant for an agent below: who and what is there is looked up for it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,20 @@ from orchestrator.core import entries as e
 from orchestrator.core.draft import Decision
 from orchestrator.core.state import Call, State
 from orchestrator.protocol import ops
-from orchestrator.protocol.codec import parse_submission
+from orchestrator.protocol.codec import parse_submission, short_id
 from orchestrator.protocol.inputs import ImageInput, LocalImageInput, TextInput
 from orchestrator.protocol.submission import MalformedSubmission
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.workspace import Workspace
 from orchestrator.tools.images import data_url
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """An SQ entry that could not be made a command: deciding it raises `error`."""
+
+    submission: str
+    error: Exception
 
 
 def command_of(entry: SqEntry) -> c.Command | Decision:
@@ -33,7 +42,7 @@ def command_of(entry: SqEntry) -> c.Command | Decision:
     try:
         submission = parse_submission(entry.payload)
     except MalformedSubmission as error:
-        return Decision((e.event(entry.submission, "error", message=str(error)),))
+        return Decision((e.event(short_id(entry.submission), "error", message=str(error)),))
     return c.Submitted(submission.id, submission.op, entry.client, entry.sender, entry.seq)
 
 
@@ -92,7 +101,14 @@ def failed_call(call: Call, why: str) -> c.CallFinished:
 
 def _ended_early(call: Call, text: str, elapsed_s: float) -> c.CallFinished:
     if call.spec["kind"] != "exec":
-        return c.CallFinished(call.call_id, text)
+        end = {
+            "type": "patch_apply_end",
+            "call_id": call.call_id,
+            "stdout": "",
+            "stderr": text,
+            "success": False,
+        }
+        return c.CallFinished(call.call_id, text, (end,))
     whole, fraction = divmod(elapsed_s, 1)
     end = {
         "type": "exec_command_end",

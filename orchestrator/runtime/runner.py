@@ -13,21 +13,32 @@ from __future__ import annotations
 from contextlib import suppress
 from enum import StrEnum
 
-from orchestrator.broker.errors import BrokerError
-from orchestrator.broker.records import Claimed, Committed, Fenced, Refused, Release
+from orchestrator.broker.errors import BrokerError, CommitTooLarge
+from orchestrator.broker.records import Claimed, Committed, Fenced, NewEvent, Refused, Release
 from orchestrator.core import commands as c
+from orchestrator.core import entries as e
 from orchestrator.core.decide import IllegalCommand, decide
 from orchestrator.core.draft import Decision
 from orchestrator.core.frozen import replace
 from orchestrator.core.outstanding import AssessCall, CloseCalls, OweRequest, TellChildren, Work, outstanding
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import State
+from orchestrator.core.stored import encode_event
+from orchestrator.protocol.codec import short_id
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.budget import nearly_used, warnings
 from orchestrator.runtime.copies import Copies
+from orchestrator.runtime.defects import (
+    Undecided,
+    given_up,
+    instead_of,
+    passed_over,
+    submission_of,
+    tries,
+)
 from orchestrator.runtime.deltas import Delta
 from orchestrator.runtime.held import Held, RunnerConfig
-from orchestrator.runtime.intake import judged_running
+from orchestrator.runtime.intake import Unreadable, judged_running
 from orchestrator.runtime.journal import Step, Writer
 from orchestrator.runtime.loading import Cache, Loaded, load
 from orchestrator.runtime.log import log
@@ -36,7 +47,7 @@ from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.side_work import SideWork, call_of
 from orchestrator.runtime.summary import session_meta
 from orchestrator.runtime.trees import looks_up
-from orchestrator.runtime.trial import Trial
+from orchestrator.runtime.trial import Arrived, Trial
 
 __all__ = ["Ended", "Runner", "RunnerConfig"]
 
@@ -57,6 +68,16 @@ class Ended(StrEnum):
     PARKED = "parked"
     YIELDED = "yielded"
     LOST = "lost"
+    HANDED_ON = "handed on"
+    """A submission could not be decided here: the next worker is to try."""
+
+
+class _Broken(Exception):
+    """Deciding a command raised what no rule raises knowingly; the step is to be thrown away."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class Runner:
@@ -89,6 +110,8 @@ class Runner:
         self._lost = False
         self._fenced = False
         self._cut = False
+        self._instead: c.Command | Decision | None = None
+        """What was last decided in the place of a command that failed."""
 
     # ── what the worker tells its runner ──────────────────────────────────────────────────────
 
@@ -113,6 +136,14 @@ class Runner:
 
     async def run(self) -> Ended:
         """Runs the session until it can be given back or is lost."""
+        try:
+            return await self._run()
+        except Undecided as error:
+            log.exception("session %s: %s", self.claim.session, error)
+            await self._hand_on(error)
+            return Ended.HANDED_ON
+
+    async def _run(self) -> Ended:
         loaded = await self._load()
         if loaded is None:
             return Ended.LOST
@@ -153,6 +184,14 @@ class Runner:
         if judgements is not None:
             self._arrivals.push(c.TookOver(judgements))
         await self._arrivals.accept_first()
+        claims = self._claimed.claims_without_progress
+        if claims > tries(self._max_tries) and claims >= self._max_tries - 1:
+            # The next claim without progress would set the session aside, and nothing has raised.
+            self._arrivals.pass_over_first(lambda submission: passed_over(submission, claims - 1))
+
+    @property
+    def _max_tries(self) -> int:
+        return self._ports.broker.config.max_tries
 
     async def _step(self) -> Ended | None:
         """One turn of the loop; None means that the runner goes on."""
@@ -160,10 +199,15 @@ class Runner:
             await self._arrivals.read()
             step = Step(self._journal.position, self._writer, self._ports.broker.now_ms())
             self._trial.begin()
-            self._decide_arrivals(step)
-            await self._advance(step)
-            release = self._release(step)
-            done = await self._finish(step, release)
+            done = None
+            try:
+                self._decide_arrivals(step)
+                await self._advance(step)
+                done = await self._finish(step, self._release(step))
+            except _Broken as broken:
+                self._broke(broken.error)
+            except CommitTooLarge as error:
+                self._broke(error)
             if done is not None or not (self._arrivals or self._cut):
                 return done
         log.warning("session %s: its claim is over", self.claim.session)
@@ -182,19 +226,31 @@ class Runner:
     def _full(self, step: Step) -> bool:
         return step.weight >= MAX_STEP_ENTRIES or step.size >= MAX_STEP_BYTES or self._trial.full
 
-    def _decide(self, step: Step, command: c.Command | Decision | Delta) -> None:
+    def _decide(self, step: Step, command: Arrived) -> None:
         if isinstance(command, Delta):
             self._show(step, command)
             return
-        if isinstance(command, Decision):
-            step.take(command)
-            return
         try:
-            step.take(decide(step.position.state, command, self._moment(step)))
+            step.take(self._decision(step, command))
+        except Exception as error:
+            # A part of it may be in the step: nothing of that may be committed.
+            raise _Broken(error) from error
+        if not isinstance(command, (Decision, Unreadable)):
+            self._side_work.settle(command)
+
+    def _decision(self, step: Step, command: c.Command | Decision | Unreadable) -> Decision:
+        if isinstance(command, Decision):
+            return command
+        if isinstance(command, Unreadable):
+            raise command.error
+        try:
+            return decide(step.position.state, command, self._moment(step))
         except IllegalCommand as illegal:
+            if isinstance(command, c.Submitted):
+                return given_up(command.id, str(illegal))
             # What an effect still had to say of work that was stopped meanwhile.
             log.info("session %s: %s", self.claim.session, illegal)
-        self._side_work.settle(command)
+            return Decision()
 
     def _show(self, step: Step, delta: Delta) -> None:
         task = step.position.state.task
@@ -340,12 +396,54 @@ class Runner:
         self._undecide()
         self._arrivals.inbox.extendleft(reversed([(told, None), *self._trial.arrived]))
 
+    def _broke(self, error: Exception) -> None:
+        """The step cannot be committed: its parts are decided one by one, and what fails alone is replaced.
+
+        Raises `Undecided` where another worker is to try it first, `error` where nothing can take its place.
+        """
+        self._undecide()
+        arrived, made = self._trial.arrived, self._trial.made
+        if len(arrived) + len(made) != 1:
+            if not (arrived or made):
+                raise error
+            self._arrivals.inbox.extendleft(reversed(arrived))
+            self._trial.singly = len(arrived) + len(made)
+            return
+        command, sq_id = arrived[0] if arrived else (made[0], None)
+        if isinstance(command, (Delta, Decision)) or command is self._instead:
+            raise error
+        self._instead = instead_of(command, error, self._journal.state)
+        if self._instead is None:
+            raise error
+        if sq_id is not None and not isinstance(error, CommitTooLarge):
+            self._try_again_elsewhere(command, error)
+        log.error("session %s: %s was given up", self.claim.session, type(command).__name__, exc_info=error)
+        self._arrivals.inbox.appendleft((self._instead, sq_id))
+
+    def _try_again_elsewhere(self, command: c.Command | Unreadable, error: Exception) -> None:
+        """Raises `Undecided` unless as many claims as are to try it came no further."""
+        tried, most = max(1, self._claimed.claims_without_progress), tries(self._max_tries)
+        if tried < most:
+            raise Undecided(submission_of(command), error, tried, most) from error
+
+    async def _hand_on(self, error: Undecided) -> None:
+        """Tells people, and gives the session to who looks next: nothing of it runs here any more."""
+        told = e.event(short_id(error.submission), "warning", message=str(error))
+        position = self._journal.position
+        with suppress(BrokerError):
+            await self._ports.broker.emit(
+                self.claim, [NewEvent(encode_event(told), position.seq, position.head[:4].hex())]
+            )
+        with suppress(BrokerError):
+            await self._ports.broker.release(self.claim)
+
     def _undecide(self) -> None:
         """Nothing of the step was written."""
         self._cut = True
         self._arrivals.rewind()
         for command, _ in self._trial.arrived:
-            self._side_work.reopen(command)
+            if not isinstance(command, Unreadable):
+                self._side_work.reopen(command)
 
     async def _refused(self, answer: Refused) -> None:
         """The parts of the step are decided again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -98,6 +99,8 @@ class ScriptedTools:
         self.deltas: dict[str, list[str]] = {}
         self.verdicts: dict[str, str] = {}
         self.fails: dict[str, Exception] = {}
+        self.events: dict[str, Mapping[str, Any]] = {}
+        """What a call tells beside its end."""
         self._began: dict[str, asyncio.Event] = {}
 
     def began(self, call_id: str) -> asyncio.Event:
@@ -135,7 +138,9 @@ class ScriptedTools:
         if call.call_id in self.fails:
             raise self.fails[call.call_id]
         self.ended.append(call.call_id)
-        return _finished(call, self.outputs.get(call.call_id, f"output of {call.call_id}"))
+        done = _finished(call, self.outputs.get(call.call_id, f"output of {call.call_id}"))
+        told = self.events.get(call.call_id)
+        return replace(done, events=(told, *done.events)) if told else done
 
     async def judge(self, call: Call, claim: str) -> str:
         return self.verdicts.get(call.call_id, "in_doubt")
