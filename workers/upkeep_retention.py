@@ -40,13 +40,16 @@ def _quiet(head: SessionHead) -> bool:
     return head.holder is None and head.sq_tip == head.cursor and head.status != "running"
 
 
-async def delete_tree(storage: Storage, members: Sequence[SessionHead]) -> bool:
-    """Deletes a tree, the root last; False if somebody took one of its sessions in the meantime."""
+async def delete_tree(storage: Storage, members: Sequence[SessionHead], *, owed: bool = False) -> bool:
+    """Deletes a tree, the root last; False if somebody took one of its sessions in the meantime.
+
+    `owed`: what its sessions were given and have not read may go with them.
+    """
     tree = members[-1].tree
     await storage.archive.condemn(tree)
     for head in members:
         try:
-            await _delete_session(storage, head)
+            await _delete_session(storage, head, owed=owed)
         except SessionHeld:
             await storage.archive.spare(tree)
             log.info("tree %s: not deleted, session %s was taken again", tree, head.session)
@@ -56,14 +59,14 @@ async def delete_tree(storage: Storage, members: Sequence[SessionHead]) -> bool:
     return True
 
 
-async def _delete_session(storage: Storage, seen: SessionHead) -> None:
+async def _delete_session(storage: Storage, seen: SessionHead, *, owed: bool) -> None:
     head = await storage.broker.head(seen.session)
     if head is None:
         return
     if (head.epoch, head.sq_tip) != (seen.epoch, seen.sq_tip):
         raise SessionHeld(head.session, head.holder or "")
     try:
-        await storage.broker.delete_session(head.session)
+        await storage.broker.delete_session(head.session, owed=owed)
     except UnknownSession:
         log.info("session %s was deleted by somebody else", head.session)
 

@@ -37,6 +37,7 @@ from orchestrator.broker.tree_records import Registry, TreeEntry
 from orchestrator.core.ids import SessionId, TreeId
 
 _PLACES_KEPT = 100_000
+_HEADS = 500
 _SCANNED = 100_000
 """Ids of one shard that are read at once: some ten milliseconds of Redis."""
 
@@ -121,6 +122,13 @@ class Reader:
     async def sessions(self, limit: int = 1_000) -> tuple[SessionHead, ...]:
         """The sessions that changed last, newest first."""
         return await self.heads(await self.newest(limit))
+
+    async def heads_of_shard(self, shard: int) -> AsyncIterator[tuple[SessionHead, ...]]:
+        """The heads of all sessions of a shard, some at a time."""
+        found = await self._wire.command("ZRANGE", self.keys.sessions(shard), 0, -1)
+        for start in range(0, len(found), _HEADS):
+            page = [SessionId(member.decode()) for member in found[start : start + _HEADS]]
+            yield await self.heads(page)
 
     async def session_ids(self) -> AsyncIterator[list[SessionId]]:
         """The ids of all sessions, a shard at a time, newest first in each."""

@@ -99,6 +99,14 @@ async def _cancel(
     return ExitCode.DONE
 
 
+async def end_tree(found: Opened, root: Addressed) -> list[str]:
+    """Closes a root, and its tree before it; answers who has not ended in time."""
+    ending = await _ending(found, root)
+    patience = Patience(60.0, FORCE_AFTER_S)
+    await _hand_in(found, root, None, patience.most_s)
+    return await _wait(found, root, ending, patience)
+
+
 async def _ending(found: Opened, target: Addressed) -> list[int]:
     """The agents that are to end: those at work, from the target down."""
     return [

@@ -23,11 +23,14 @@ from orchestrator.cli.importing import import_
 from orchestrator.cli.invocation import Invocation, hoisted
 from orchestrator.cli.logs import logs
 from orchestrator.cli.model_stub import model_stub
+from orchestrator.cli.name import name
 from orchestrator.cli.processes import upkeep, worker
 from orchestrator.cli.proto import proto
+from orchestrator.cli.remove import rm
 from orchestrator.cli.replay import replay
 from orchestrator.cli.revoke import revoke
 from orchestrator.cli.run import run
+from orchestrator.cli.search import search
 from orchestrator.cli.sessions import sessions
 from orchestrator.cli.steering import interrupt, send
 from orchestrator.cli.tree import tree
@@ -85,7 +88,7 @@ def dendro(
 
 
 for command in (
-    demo, run, proto, sessions,
+    demo, run, proto, sessions, search, name, rm,
     tree, logs, attach, send, interrupt, cancel, approvals, budget,
     replay, verify, export, revoke, worker, upkeep, doctor, model_stub,
 ):  # fmt: skip

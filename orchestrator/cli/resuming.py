@@ -60,7 +60,9 @@ async def greeting(found: Opened, head: SessionHead) -> Greeting:
     cursor = await cursor_before(found, head, calls)
     folded = await fold_session(found, head, None)
     messages = await past_events(found, head)
-    event = session_configured("", folded.state.facts, folded.state.settings, initial_messages=messages)
+    event = session_configured(
+        "", folded.state.facts, folded.state.settings, folded.state.name, initial_messages=messages
+    )
     return Greeting(orjson.dumps({"id": "", "msg": event.payload}) + b"\n", cursor)
 
 

@@ -107,24 +107,23 @@ def row(head: SessionHead, serving: Serving, agent: Agent | None = None) -> dict
 async def sessions_listed(broker: Broker, wanted: Filter, limit: int, *, all: bool) -> Listing:
     """Single sessions, agents too, for programs."""
     listing = Listing(await broker.count_sessions())
-    async for page, rows in _pages(broker, listing.total if all else max(limit, LOOKED_THROUGH)):
-        for at, found in enumerate(rows, 1):
-            listing.rows += [found] if wanted.wants(found) else []
+    async for found, _ in found_rows(broker, listing.total if all else max(limit, LOOKED_THROUGH)):
+        listing.looked += 1
+        if wanted.wants(found):
+            listing.rows.append(found)
             if len(listing.rows) == limit and not all:
-                listing.looked += at
-                return listing
-        listing.looked += page
+                break
     return listing
 
 
-async def _pages(broker: Broker, most: int) -> AsyncIterator[tuple[int, list[dict[str, Any]]]]:
-    """The newest sessions, a page of ids at a time."""
+async def found_rows(broker: Broker, most: int) -> AsyncIterator[tuple[dict[str, Any], SessionHead]]:
+    """The newest sessions, read a page at a time."""
     ids = await broker.newest(most)
     for start in range(0, len(ids), PAGE):
-        page = ids[start : start + PAGE]
-        heads = await broker.heads(page)
+        heads = await broker.heads(ids[start : start + PAGE])
         agents = await _agents(broker, {head.tree for head in heads if head.agent_id})
-        yield len(page), await _rows(broker, heads, agents)
+        for found, head in zip(await _rows(broker, heads, agents), heads, strict=True):
+            yield found, head
 
 
 Agents = Mapping[TreeId, Mapping[int, Agent]]

@@ -50,9 +50,13 @@ def first_entries(birth: Birth) -> tuple[Entry, ...]:
     )
 
 
-def session_configured(id: str, facts: SessionFacts, settings: TurnSettings, **more: Any) -> Entry:
+def session_configured(
+    id: str, facts: SessionFacts, settings: TurnSettings, name: str = "", **more: Any
+) -> Entry:
     """The event that tells a client what it is connected to; `more` is `initial_messages` on resume."""
     fields: dict[str, Any] = {"session_id": facts.session_id, "model": settings.model}
+    if name:
+        fields["thread_name"] = name
     if settings.effort is not None:
         fields["reasoning_effort"] = settings.effort
     return e.event(

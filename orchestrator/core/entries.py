@@ -142,6 +142,11 @@ def retry_due() -> Entry:
     return fact("retry_due")
 
 
+def named(name: str) -> Entry:
+    """The session's name for people."""
+    return fact("named", name=name)
+
+
 def rate_limits(snapshot: Json) -> Entry:
     """The provider's rate limits, as its last answer told them."""
     return fact("rate_limits", snapshot=snapshot)

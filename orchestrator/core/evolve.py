@@ -17,6 +17,7 @@ from orchestrator.core.history import CALL_KINDS, INHERITED, Log, message_text
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import (
     ANSWERS_KEPT,
+    THREAD_NAME,
     Answer,
     Call,
     Calls,
@@ -122,6 +123,10 @@ def _configured(state: State, payload: Payload, seq: int) -> State:
 
 def _settings(state: State, payload: Payload, seq: int) -> State:
     return replace(state, settings=state.settings.changed(payload["changes"]), native=True)
+
+
+def _named(state: State, payload: Payload, seq: int) -> State:
+    return replace(state, meta={**state.meta, THREAD_NAME: payload["name"]})
 
 
 def _instructed(state: State, payload: Payload, seq: int) -> State:
@@ -354,6 +359,7 @@ _BY_KIND: Mapping[str, Step] = {
     "configured": _configured,
     "settings": _settings,
     "instructed": _instructed,
+    "named": _named,
     "queued": _queued,
     "steered": _steered,
     "task": _task_begun,

@@ -29,6 +29,9 @@ from orchestrator.protocol.inputs import TextInput
 MOST_STEERED = 100
 """Inputs that wait in the state for the task's next request."""
 
+MOST_NAME = 200
+"""Characters of a session's name."""
+
 
 def submitted(draft: Draft, command: Submitted) -> None:
     """One submission, in the order of the SQ."""
@@ -53,6 +56,8 @@ def submitted(draft: Draft, command: Submitted) -> None:
             change_settings(draft, _changes(op.model_dump(mode="json")))
         case ops.ConfigureSession():
             _configure(draft, command, op.model_dump(mode="json"))
+        case ops.SetThreadName():
+            _set_name(draft, command, op.name)
         case ops.GetPath():
             _get_path(draft, command)
         case ops.Shutdown():
@@ -118,7 +123,7 @@ def _configure(draft: Draft, command: Submitted, op: Mapping[str, Any]) -> None:
         draft.add(e.instructed(op["base_instructions"]))
     if op.get("user_instructions"):
         draft.add(e.item(instructions_item(op["user_instructions"])))
-    draft.add(session_configured(command.id, draft.state.facts, draft.state.settings))
+    draft.add(session_configured(command.id, draft.state.facts, draft.state.settings, draft.state.name))
     for name in ("personality", "collaboration_mode"):
         if op.get(name) is not None:
             message = f"this version does not serve {name} yet; the rest was configured"
@@ -132,6 +137,18 @@ def file_not_written(draft: Draft, command: FileNotWritten) -> None:
         "`dendro export` writes it elsewhere, and the file is written when it can be"
     )
     draft.add(e.event(command.by, "warning", message=message))
+
+
+def _set_name(draft: Draft, command: Submitted, name: str) -> None:
+    shown = " ".join(name.split())
+    if not shown:
+        error(draft, command.id, "not named: the name is empty")
+    elif len(shown) > MOST_NAME:
+        message = f"not named: a name has at most {MOST_NAME} characters, and this one has {len(shown):,}"
+        error(draft, command.id, message)
+    else:
+        named = {"thread_id": draft.state.facts.session_id, "thread_name": shown}
+        draft.add(e.named(shown), e.event(command.id, "thread_name_updated", **named))
 
 
 def _get_path(draft: Draft, command: Submitted) -> None:

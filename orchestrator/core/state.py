@@ -33,6 +33,9 @@ from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.core.tree import TreeView
 
+THREAD_NAME = "thread_name"
+"""Under which the name stands in `State.meta`: snapshots of sessions without one stay what they were."""
+
 
 class Phase(StrEnum):
     """Where a tool call stands."""
@@ -287,6 +290,7 @@ class State:
     """What is known of a session after a fold over its rollout."""
 
     meta: Mapping[str, Any] = field(default_factory=dict)
+    """The payload of `session_meta`, and since it was named the session's name."""
     facts: SessionFacts = field(default_factory=SessionFacts)
     settings: TurnSettings = UNCONFIGURED
     native: bool = False
@@ -317,6 +321,11 @@ class State:
     outcome: str = ""
     """How the last task ended."""
     tree: TreeView = field(default_factory=TreeView)
+
+    @property
+    def name(self) -> str:
+        """What people call the session; empty until somebody named it."""
+        return str(self.meta.get(THREAD_NAME, ""))
 
     @property
     def status(self) -> str:

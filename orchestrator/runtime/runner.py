@@ -371,7 +371,8 @@ class Runner:
         return None
 
     def _meta(self, step: Step, release: Release) -> bytes | None:
-        return session_meta(step.position, step.at_ms) if release != "keep" else None
+        renamed = step.position.state.name != step.base.state.name
+        return session_meta(step.position, step.at_ms) if release != "keep" or renamed else None
 
     def _committed(self, step: Step, answer: Committed) -> None:
         self._trial.committed()

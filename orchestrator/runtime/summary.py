@@ -16,11 +16,12 @@ TITLE_CHARS = 80
 
 
 def session_meta(position: Position, at_ms: int) -> bytes:
-    """JSON: title, cwd, model, tokens, share of the context left, and the state's digest at its `seq`."""
+    """JSON: name, title, cwd, model, tokens, share of the context left, the state's digest at its `seq`."""
     state = position.state
     settings, tokens = state.settings, state.tokens
     return orjson.dumps(
         {
+            "name": state.name or None,
             "title": title(state),
             "cwd": settings.cwd,
             "model": settings.model,

@@ -16,6 +16,7 @@ from tests.core.driver import Session, op, text
 from tests.core.lives import LIVES
 
 SERVED = {
+    "set_thread_name": {"name": "n"},
     "configure_session": {},
     "interrupt": {},
     "user_input": {"items": [text("hi")]},
@@ -50,7 +51,6 @@ NOT_YET: dict[str, dict[str, Any]] = {
     "list_custom_prompts": {},
     "list_skills": {},
     "list_models": {},
-    "set_thread_name": {"name": "n"},
     "undo": {},
     "thread_rollback": {"num_turns": 1},
     "review": {"review_request": {"prompt": "p", "user_facing_hint": "h"}},

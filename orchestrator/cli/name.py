@@ -1,0 +1,53 @@
+"""`dendro name`: a session's name for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.agents import ID_HELP
+from orchestrator.cli.invocation import Invocation
+
+if TYPE_CHECKING:
+    from orchestrator.gateways.client import Event
+
+
+def name(
+    ctx: typer.Context,
+    id: Annotated[str, typer.Argument(metavar="ID", help=ID_HELP)],
+    text: Annotated[str, typer.Argument(metavar="NAME", help="At most 200 characters, on one line.")],
+) -> None:
+    """Names a session; lists show the name instead of its first words.
+
+    The name is an entry of the session's log, with who gave it. Where no
+    worker serves the session, this command reads the name in by itself; it
+    begins nothing else.
+
+    \b
+    dendro name 7c1e95aa "Parser for the new format"
+    """
+    import asyncio
+
+    asyncio.run(_name(Invocation.of(ctx), id, text))
+
+
+async def _name(invocation: Invocation, id: str, text: str) -> None:
+    from orchestrator.cli.opening import opened
+    from orchestrator.cli.parked import tell_parked
+    from orchestrator.cli.short_ids import short_id
+    from orchestrator.cli.telling import NO_WORKER
+    from orchestrator.cli.text import one_line
+    from orchestrator.protocol.ops import SetThreadName
+
+    async with opened(invocation.settings()) as found:
+        head = await found.find(id)
+        told = await tell_parked(found, head, SetThreadName(name=text), _named)
+    if told.answer is None:
+        typer.echo(NO_WORKER)
+    else:
+        typer.echo(f"{short_id(head.session)} is named {one_line(told.answer.msg['thread_name'])}")
+
+
+def _named(event: Event, id: str) -> bool:
+    return event.type == "thread_name_updated" and event.id == id

@@ -1,0 +1,150 @@
+"""`dendro rm`: a tree of sessions is deleted: Redis, archive, and the files that were written of it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.faults import ExitCode, Fault
+from orchestrator.cli.invocation import Invocation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from orchestrator.broker.records import SessionHead
+    from orchestrator.cli.opening import Opened
+
+
+def rm(
+    ctx: typer.Context,
+    ids: Annotated[list[str], typer.Argument(metavar="ID…", help="Root sessions, or parts of their ids.")],
+    force: Annotated[
+        bool, typer.Option("--force", help="Also trees that are not closed; what runs is cancelled first.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask at the terminal.")] = False,
+) -> None:
+    """Deletes whole trees: logs, queues, large texts, archived parts, and rollout files of this machine.
+
+    Nothing brings them back but a file that was exported elsewhere. A tree whose
+    root is not closed could be resumed, so it needs --force.
+
+    \b
+    dendro rm 7c1e95aa
+    dendro rm 7c1e95aa 90b3d0f2 --force --yes
+    """
+    import uvloop
+
+    uvloop.run(_rm(Invocation.of(ctx), ids, force=force, ask=not yes and sys.stdin.isatty()))
+
+
+async def _rm(invocation: Invocation, ids: Sequence[str], *, force: bool, ask: bool) -> None:
+    from orchestrator.cli.opening import opened
+
+    async with opened(invocation.settings()) as found:
+        roots = [await _root(found, id) for id in dict.fromkeys(ids)]
+        for root in roots:
+            await _remove(found, root, force=force, ask=ask)
+
+
+async def _root(found: Opened, id: str) -> SessionHead:
+    from orchestrator.cli.short_ids import short_id
+
+    head = await found.find(id)
+    if head.agent_id:
+        raise Fault(
+            f"{head.session} is agent {head.agent_id} of a tree, and a tree is removed as a whole: "
+            f"dendro rm {short_id(head.tree)}",
+            ExitCode.USAGE,
+        )
+    return head
+
+
+async def _remove(found: Opened, root: SessionHead, *, force: bool, ask: bool) -> None:
+    members = await _members(found, root)
+    if not force:
+        _require_closed(root, members)
+    if ask and not typer.confirm(f"remove {_described(root, members)}?"):
+        typer.echo("nothing was removed")
+        return
+    if not all(map(_quiet, members)):
+        await _end(found, root)
+        members = await _members(found, root)
+    files = _files(found, members)
+    await _delete(found, members, force=force)
+    for file in files:
+        file.unlink(missing_ok=True)
+    written = f", {len(files)} rollout file{'' if len(files) == 1 else 's'}" if files else ""
+    typer.echo(f"removed {_described(root, members)}{written}")
+
+
+async def _members(found: Opened, root: SessionHead) -> list[SessionHead]:
+    """All sessions of the tree, the root last; who was pruned is in no registry, so the shard is read."""
+    shard = found.broker.keys.shard_of(root.session)
+    others = [
+        head
+        async for page in found.broker.heads_of_shard(shard)
+        for head in page
+        if head.tree == root.tree and head.session != root.session
+    ]
+    current = await found.broker.head(root.session)
+    return [*others, current or root]
+
+
+def _require_closed(root: SessionHead, members: Sequence[SessionHead]) -> None:
+    if root.status != "closed" or not all(map(_quiet, members)):
+        standing = root.status if root.status != "closed" else "closed, and agents of it are at work"
+        raise Fault(f"session {root.session} is {standing}: --force ends and removes it", ExitCode.USAGE)
+
+
+def _quiet(head: SessionHead) -> bool:
+    return head.holder is None and head.sq_tip == head.cursor and head.status != "running"
+
+
+def _described(root: SessionHead, members: Sequence[SessionHead]) -> str:
+    import orjson
+
+    from orchestrator.cli.short_ids import short_id
+    from orchestrator.cli.text import one_line
+
+    meta = orjson.loads(root.meta) if root.meta else {}
+    called = meta.get("name") or meta.get("title")
+    agents = f" and its {len(members) - 1} agents" if len(members) > 1 else ""
+    return short_id(root.session) + (f" ({one_line(called)})" if called else "") + agents
+
+
+async def _end(found: Opened, root: SessionHead) -> None:
+    """Closes the root, and its tree before it; raises `Fault` if something still runs."""
+    from orchestrator.cli.agents import Addressed
+    from orchestrator.cli.cancel import end_tree
+
+    left = await end_tree(found, Addressed(root))
+    if left:
+        raise Fault(f"not removed: still at work: {', '.join(left)}; `dendro cancel {root.session} --force`")
+
+
+def _files(found: Opened, members: Sequence[SessionHead]) -> list[Path]:
+    """Rollout files in this data folder; a path elsewhere is not ours to delete, whoever wrote it down."""
+    from pathlib import Path
+
+    import orjson
+
+    folder = (found.settings.home / "sessions").resolve()
+    files = []
+    for head in members:
+        named = (orjson.loads(head.meta) if head.meta else {}).get("rollout_path")
+        path = Path(named).resolve() if isinstance(named, str) and named else None
+        if path is not None and path.is_relative_to(folder) and head.session in path.name and path.is_file():
+            files.append(path)
+    return files
+
+
+async def _delete(found: Opened, members: Sequence[SessionHead], *, force: bool) -> None:
+    from orchestrator.runtime.restore import Storage
+    from workers.upkeep_retention import delete_tree
+
+    storage = Storage(found.broker, found.deployment.blobs, found.archive(), found.secret)
+    if not await delete_tree(storage, members, owed=force):
+        raise Fault(f"not removed: a session of {members[-1].session} was taken by a worker meanwhile; again")

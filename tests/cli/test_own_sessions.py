@@ -1,0 +1,97 @@
+"""Naming, finding and removing sessions, as a person does it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from redis import Redis
+
+from tests.cli.grove import worker
+from tests.cli.machine import TOUCH, Machine, says
+
+UNTRUSTED = ("-c", "approval_policy=untrusted", "-c", "sandbox_mode=danger-full-access")
+
+
+def keys_of(machine: Machine, session: str) -> list[bytes]:
+    with Redis.from_url(machine.environ["DENDRO_REDIS_URL"]) as server:
+        return [key for key in server.scan_iter(f"*{session}*") if b":seen" not in key]
+
+
+def test_person_names_finds_and_removes_a_session_that_no_worker_serves(machine: Machine) -> None:
+    with machine.model(says("The moon is made of basalt.")) as user:
+        assert user.run("run", "what is the moon made of?").returncode == 0
+    [found] = machine.sessions()
+    session, short = found["session_id"], found["session_id"][-8:]
+
+    named = machine.run("name", short, "Geology")
+    assert named.stdout == f"{short} is named Geology\n", named.stderr
+    [after] = machine.sessions()
+    assert (after["name"], after["title"], after["status"]) == (
+        "Geology",
+        "what is the moon made of?",
+        "idle",
+    )
+    replayed = machine.run("replay", session)
+    assert replayed.returncode == 0, replayed.stdout
+    assert machine.run("name", short, "x" * 201).stderr.startswith(
+        "dendro: not named: a name has at most 200"
+    )
+
+    assert machine.run("search", "GEOLOGY").stdout.startswith(f"{short}  Geology  what is the moon made of?")
+    assert "nothing found among 1 sessions" in machine.run("search", "basalt").stderr
+    read = machine.run("search", "Basalt", "--content").stdout
+    assert "    The moon is made of basalt.\n" in read
+    assert machine.run("sessions", "geology").stdout.count("Geology") == 1
+    assert "no session is meant" in machine.run("sessions", "biology").stdout
+
+    refused = machine.run("rm", short)
+    assert (refused.returncode, machine.session_ids()) == (2, [session])
+    assert f"session {session} is idle: --force ends and removes it" in refused.stderr
+    [file] = Path(found["rollout_path"]).parent.iterdir()
+    removed = machine.run("rm", short, "--force")
+    assert removed.stdout == f"removed {short} (Geology), 1 rollout file\n", removed.stderr
+    assert not file.exists()
+    assert machine.sessions() == []
+    assert keys_of(machine, session) == []
+
+
+def test_person_removes_a_session_that_waits_and_one_that_another_holds_is_ended_first(
+    machine: Machine,
+) -> None:
+    with machine.model(TOUCH, TOUCH, says("no more")) as user:
+        assert user.run("run", "one", *UNTRUSTED).returncode == 3
+        with worker(user):
+            assert user.run("run", "two", "--no-worker", *UNTRUSTED).returncode == 3
+            waiting = user.session_ids()
+            removed = user.run("rm", *waiting, "--force", "--yes")
+            assert removed.returncode == 0, removed.stderr
+    assert machine.run("approvals").stdout == "nothing waits for a person\n"
+    assert [key for session in waiting for key in keys_of(machine, session)] == []
+
+
+def test_person_at_a_terminal_is_asked_before_anything_is_removed(machine: Machine) -> None:
+    with machine.model(says("done")) as user:
+        assert user.run("run", "go").returncode == 0
+    [session] = machine.session_ids()
+    for answer, left in (("n\n", [session]), ("y\n", [])):
+        with machine.terminal("rm", session, "--force") as person:
+            person.wait_for(r"remove [0-9a-f]{8} \(go\)\? \[y/N\]")
+            person.type(answer)
+            assert person.exit_code() == 0
+        assert machine.session_ids() == left
+
+
+def test_path_that_redis_names_outside_of_the_data_folder_is_not_deleted(machine: Machine) -> None:
+    with machine.model(says("done")) as user:
+        assert user.run("run", "go").returncode == 0
+    [session] = machine.session_ids()
+    precious = machine.folder / f"rollout-{session}.jsonl"
+    precious.write_text("precious")
+    with Redis.from_url(machine.environ["DENDRO_REDIS_URL"]) as server:
+        [key] = [key for key in keys_of(machine, session) if b":session:" in key]
+        stored = server.hget(key, "meta")
+        assert isinstance(stored, bytes)
+        server.hset(key, "meta", json.dumps({**json.loads(stored), "rollout_path": str(precious)}))
+    assert machine.run("rm", session, "--force").returncode == 0
+    assert precious.read_text() == "precious"
