@@ -15,7 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings, records
+from orchestrator.settings import (
+    Settings,
+    SettingsError,
+    SettingsSources,
+    TrustList,
+    load_settings,
+    records,
+)
 from orchestrator.settings.document import configuration_page, field_texts
 from orchestrator.settings.layers import Found, Layers, Origin, Rank, parse_value
 from orchestrator.settings.records import ModelPrice, ProviderSettings
@@ -35,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def load(tmp_path: Path, folder: Path) -> Load:
-    """Loads settings as a process in `folder` would, whose user has an empty home."""
+    """Loads settings as a process in `folder` would, whose user trusts the folder's file."""
 
     def loading(
         file: str | None = None,
@@ -43,14 +50,15 @@ def load(tmp_path: Path, folder: Path) -> Load:
         overrides: Sequence[str] = (),
         **flags: object,
     ) -> Settings:
-        if file is not None:
-            (folder / "dendro.toml").write_text(file)
         sources = SettingsSources(
             cwd=folder,
             environ={"HOME": str(tmp_path / "user"), **(environ or {})},
             overrides=overrides,
             flags={name.replace("__", "."): value for name, value in flags.items()},
         )
+        if file is not None:
+            (folder / "dendro.toml").write_text(file)
+            TrustList(sources.home).add(folder / "dendro.toml", file.encode(), 0)
         return load_settings(sources)
 
     return loading
@@ -73,7 +81,7 @@ def test_user_without_any_file_gets_working_defaults(load: Load, tmp_path: Path)
 
 def test_session_in_a_git_repository_may_write_there_by_default(load: Load, folder: Path) -> None:
     assert load().session_defaults.sandbox.mode == "read-only"
-    (folder / ".git").mkdir()
+    subprocess.run(["git", "init", "-q", folder], check=True)
     (folder / "deep").mkdir()
     assert load().session_defaults.sandbox.mode == "workspace-write"
     assert load(cwd="deep").session_defaults.sandbox.mode == "workspace-write"
@@ -81,8 +89,39 @@ def test_session_in_a_git_repository_may_write_there_by_default(load: Load, fold
 
 
 def test_session_of_a_linked_worktree_may_write_there_too(load: Load, folder: Path) -> None:
-    (folder / ".git").write_text("gitdir: /elsewhere\n")
+    main = folder.parent / "main"
+    git = ["git", "-c", "user.name=n", "-c", "user.email=e", "-C", main]
+    subprocess.run(["git", "init", "-q", main], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+    subprocess.run([*git, "worktree", "add", "-q", folder], check=True, capture_output=True)
+    assert (folder / ".git").is_file()
     assert load().session_defaults.sandbox.mode == "workspace-write"
+
+
+@pytest.mark.parametrize("leftover", ["empty folder", "pointer to nowhere", "folder without a head"])
+def test_a_git_entry_that_is_no_repository_permits_nothing(load: Load, folder: Path, leftover: str) -> None:
+    git = folder.parent / ".git"
+    if leftover == "pointer to nowhere":
+        git.write_text("gitdir: /elsewhere\n")
+    else:
+        git.mkdir()
+    if leftover == "folder without a head":
+        (git / "refs").mkdir()
+    assert load().session_defaults.sandbox.mode == "read-only"
+
+
+def test_asking_git_runs_nothing_of_the_repository(load: Load, folder: Path) -> None:
+    ran = folder.parent / "ran"
+    subprocess.run(["git", "init", "-q", folder], check=True)
+    for key in ("core.fsmonitor", "core.pager", "core.sshCommand", "alias.rev-parse", "core.editor"):
+        subprocess.run(["git", "-C", folder, "config", key, f"!touch {ran}"], check=True)
+    hook = folder / ".git/hooks/post-index-change"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    hook.chmod(0o755)
+    elsewhere = {"GIT_DIR": "/nowhere", "PATH": os.environ["PATH"]}
+    assert load(environ=elsewhere).session_defaults.sandbox.mode == "workspace-write"
+    assert not ran.exists()
 
 
 def test_session_asks_for_the_machine_that_has_its_folder(load: Load) -> None:
@@ -134,13 +173,14 @@ def test_named_file_is_read_instead_of_the_found_ones(load: Load, tmp_path: Path
         load_settings(replace(sources, config_file=Path("missing.toml")))
 
 
-def test_file_of_the_home_folder_counts_where_the_project_has_none(load: Load, tmp_path: Path) -> None:
+def test_file_of_the_home_folder_counts_beneath_the_folders(load: Load, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    (home / "dendro.toml").write_text('model = "home"')
+    (home / "dendro.toml").write_text('model = "home"\napproval_policy = "untrusted"\n')
     environ = {"DENDRO_HOME": str(home)}
     assert load(environ=environ).session_defaults.model == "home"
-    assert load('model = "project"', environ).session_defaults.model == "project"
+    found = load('model = "project"', environ).session_defaults
+    assert (found.model, found.approval_policy) == ("project", "untrusted")
 
 
 def test_home_follows_the_base_directory_specification(load: Load, folder: Path) -> None:

@@ -7,6 +7,7 @@ written and removed to see that it can be, and a private server is started and s
 from __future__ import annotations
 
 import asyncio
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -17,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from orchestrator.cli.doctor_redis import look_at_redis
 from orchestrator.cli.finding import Finding, as_json, exit_code, render, without_credentials
-from orchestrator.settings import Settings
+from orchestrator.settings import FolderConfig, Settings
 
 __all__ = ["Finding", "as_json", "diagnose", "exit_code", "render"]
 
@@ -41,8 +42,17 @@ async def diagnose(settings: Settings) -> list[Finding]:
 
 def _judge_settings(settings: Settings) -> Iterator[Finding]:
     yield Finding("settings", "ok", str(settings.config_file or "no file, the defaults count"))
+    if (folder := settings.folder_config) is not None:
+        yield _judge_folder(folder)
     for warning in settings.warnings:
         yield Finding("settings", "warn", warning, "correct or remove it")
+
+
+def _judge_folder(folder: FolderConfig) -> Finding:
+    if not folder.ignored:
+        return Finding("settings", "ok", f"{folder.path}, {'trusted' if folder.trusted else 'this folder'}")
+    what = f"{folder.path} is not trusted and may not set {', '.join(folder.ignored)}"
+    return Finding("settings", "warn", what, f"read it, then: dendro trust {shlex.quote(str(folder.path))}")
 
 
 def judge_model(settings: Settings) -> Iterator[Finding]:

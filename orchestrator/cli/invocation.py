@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from orchestrator.settings import Settings
+    from orchestrator.settings import FolderConfig, Settings
 
+SHOWN_KEYS = 12
 GLOBAL_WITH_VALUE = ("-c", "--config", "--home")
 
 
@@ -30,7 +32,7 @@ class Invocation:
         return found if found is not None else cls()
 
     def settings(self, flags: Mapping[str, object] | None = None, *, quiet: bool = False) -> Settings:
-        """The settings in force; what deserves a second look is said on stderr.
+        """The settings in force; a folder's file and what deserves a second look are said on stderr.
 
         Raises `SettingsError`.
         """
@@ -38,8 +40,8 @@ class Invocation:
 
         given = {**(flags or {}), "home": self.home}
         settings = load_settings(SettingsSources.of_process(self.config_file, self.overrides, given))
-        for warning in () if quiet else settings.warnings:
-            typer.echo(f"dendro: warning: {warning}", err=True)
+        for line in () if quiet else _told(settings):
+            typer.echo(f"dendro: {line}", err=True)
         return settings
 
     def command(self, *words: str) -> list[str]:
@@ -53,6 +55,31 @@ class Invocation:
             yield from ("-c", override)
         if self.home is not None:
             yield f"--home={self.home}"
+
+
+def _told(settings: Settings) -> Iterator[str]:
+    """Lines about the configuration; what they name may come from a stranger's file."""
+    folder = settings.folder_config
+    if folder is None and not settings.warnings:
+        return
+    from orchestrator.cli.text import plain
+
+    if folder is not None:
+        yield plain(f"settings: {_in_force(folder, settings.config_file)}")
+    for warning in settings.warnings:
+        yield plain(f"warning: {warning}")
+
+
+def _in_force(folder: FolderConfig, own: Path | None) -> str:
+    files = f"{folder.path}" + (f", over {own}" if own else "")
+    if folder.trusted:
+        return f"{files} (trusted)"
+    if not folder.ignored:
+        return files
+    more = len(folder.ignored) - SHOWN_KEYS
+    keys = ", ".join(folder.ignored[:SHOWN_KEYS]) + (f" and {more} more" if more > 0 else "")
+    remedy = f"read it, then: dendro trust {shlex.quote(str(folder.path))}"
+    return f"{files}; you have not trusted it, so it may not set {keys}; {remedy}"
 
 
 def hoisted(arguments: Sequence[str]) -> list[str]:

@@ -34,6 +34,7 @@ from orchestrator.cli.search import search
 from orchestrator.cli.sessions import sessions
 from orchestrator.cli.steering import interrupt, send
 from orchestrator.cli.tree import tree
+from orchestrator.cli.trust import trust
 from orchestrator.cli.verify import verify
 
 app = typer.Typer(
@@ -90,7 +91,7 @@ def dendro(
 for command in (
     demo, run, proto, sessions, search, name, rm,
     tree, logs, attach, send, interrupt, cancel, approvals, budget,
-    replay, verify, export, revoke, worker, upkeep, doctor, model_stub,
+    replay, verify, export, revoke, trust, worker, upkeep, doctor, model_stub,
 ):  # fmt: skip
     app.command()(command)
 app.command("import")(import_)

@@ -108,6 +108,6 @@ def project_instructions(cwd: Path) -> str | None:
 
 
 def _from_root(cwd: Path) -> Iterator[Path]:
+    top = _git(cwd, "rev-parse", "--show-toplevel")
     chain = [cwd, *cwd.parents]
-    roots = [depth for depth, folder in enumerate(chain) if (folder / ".git").exists()]
-    return reversed(chain[: roots[0] + 1] if roots else [cwd])
+    return reversed(chain[: chain.index(Path(top)) + 1] if Path(top) in chain else [cwd])

@@ -88,8 +88,11 @@ def gaps(abi_version: int, can_mount: bool) -> tuple[str, ...]:
 
 def _mounts(confinement: Confinement) -> tuple[tuple[str, bool], ...]:
     """Everything read-only, the roots writable, what they must not touch read-only: the deeper decides."""
-    held = confinement.read_only_subpaths + confinement.missing
-    mounts = [(path, True) for path in (*confinement.writable_roots, Path("/dev/shm")) if path.is_dir()]
+    roots = [path for path in (*confinement.writable_roots, Path("/dev/shm")) if path.is_dir()]
+    # What is to be hidden can be read here, but not written: it decides who may do what.
+    hidden = [path for path in confinement.hidden if any(path.is_relative_to(root) for root in roots)]
+    held = (*confinement.read_only_subpaths, *confinement.missing, *hidden)
+    mounts = [(path, True) for path in roots]
     mounts += [(path, False) for path in held]
     mounts.sort(key=lambda mount: len(mount[0].parts))
     return (("/", False), *((str(path), writable) for path, writable in mounts))

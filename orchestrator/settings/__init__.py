@@ -3,18 +3,20 @@
 `load_settings` turns what a process was given (folder, environment, file, `-c`, flags) into one frozen
 `Settings`; everything else in the system gets values from it and never looks for itself.
 
-Who is heard, from the strongest: flags, `-c key=value`, environment, the chosen profile, the file,
-the default. The file is the one of `--config`, else `dendro.toml` in the current folder, else in the home
-folder (`DENDRO_HOME`). Every key `a.b` can also be given as the variable `DENDRO_A_B`. A key that nobody
+Who is heard, from the strongest: flags, `-c key=value`, environment, the chosen profile, the current
+folder's `dendro.toml`, the person's own file, the default. The person's file is the one in the home folder
+(`DENDRO_HOME`); one that `--config` names counts instead of both. A folder's file that no person has trusted
+loosens nothing. Every key `a.b` can also be given as the variable `DENDRO_A_B`. A key that nobody
 knows is a warning, not an error: a file of the peer's, or of a newer version, must load.
 
 - `records`: what can be set, with the text of the documentation under each field
 - `sources`: where values are found; the one place that reads `os.environ`
+- `folder`, `trust`: what a folder's file may set, and which ones a person trusts
 - `layers`: who is heard; `values`: types and limits; `load`: the whole
 - `document`: the page `docs/configuration.md`
 """
 
-from orchestrator.settings.layers import SettingsError
+from orchestrator.settings.layers import SettingsError, read_config
 from orchestrator.settings.load import load_settings
 from orchestrator.settings.records import (
     AgentSettings,
@@ -36,12 +38,14 @@ from orchestrator.settings.records import (
     WireSettings,
     WorkerSettings,
 )
-from orchestrator.settings.sources import SettingsSources
+from orchestrator.settings.sources import SettingsSources, keys_to_trust
+from orchestrator.settings.trust import FolderConfig, TrustedFile, TrustList, content_hash
 
 __all__ = [
     "AgentSettings",
     "ChainSettings",
     "EnvironmentPolicy",
+    "FolderConfig",
     "HostSettings",
     "LogSettings",
     "ModelPrice",
@@ -56,8 +60,13 @@ __all__ = [
     "SettingsError",
     "SettingsSources",
     "ToolSettings",
+    "TrustList",
+    "TrustedFile",
     "UpkeepSettings",
     "WireSettings",
     "WorkerSettings",
+    "content_hash",
+    "keys_to_trust",
     "load_settings",
+    "read_config",
 ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
@@ -23,11 +24,18 @@ INTRODUCTION = """\
 
 This page is generated: `python -m orchestrator.settings > docs/configuration.md`.
 
-Who is heard, from the strongest: flags, `-c key=value`, environment, the chosen profile, the file, the
-default.
+Who is heard, from the strongest: flags, `-c key=value`, environment, the chosen profile, the current folder's
+file, your own file, the default.
 
-- **The file** is TOML: the one of `--config FILE`, else `dendro.toml` in the current folder, else in the home
-  folder. One file is read, never two.
+- **Your own file** is TOML: `dendro.toml` in the home folder. **A folder's file** is the `dendro.toml` of
+  the folder in which you start `dendro`; it lies over yours, and stderr says that it counts. `--config FILE`
+  counts instead of both.
+- **Trust**: a folder's file may have come with a stranger's repository, or from an agent that worked there.
+  Until you have trusted it, it may set what is marked *a folder may set it*, and make stricter what is
+  marked so; all else in it is ignored, and one line on stderr names the keys. `dendro trust` (in the folder,
+  or `dendro trust FILE`) trusts the file as it is now: a change has to be trusted again. `dendro trust
+  --list` shows what is trusted, `dendro trust --revoke FILE` takes it back. Commands and patches of agents
+  cannot write a `dendro.toml` unasked.
 - **The home folder** holds the private Redis server, exported rollouts and the archive: `DENDRO_HOME`, else
   `$XDG_DATA_HOME/dendro`, else `~/.local/share/dendro`.
 - **`-c key=value`** takes a dotted key; the value is read as TOML, and as a string if it is none:
@@ -79,9 +87,23 @@ def _section(record: type, prefix: str) -> str:
         key = prefix + (spec.key or name)
         shown = spec.shown_default or _default(defaults[name], spec)
         env = "" if prefix else f" · `{variable(tuple(key.split('.')))}`"
-        lines += [f"### `{key}`", "", f"{_type(hints[name], spec)} · default: {shown}{env}", ""]
+        about = f"{_type(hints[name], spec)} · default: {shown}{env}{_folder(spec)}"
+        lines += [f"### `{key}`", "", about, ""]
         lines += [textwrap.fill(texts[name], WIDTH, break_long_words=False, break_on_hyphens=False), ""]
     return "\n".join(lines)
+
+
+def _folder(spec: Setting) -> str:
+    """What a folder's file may do while it is not trusted; most keys need trust, so that goes unsaid."""
+    match spec.folder:
+        case "free":
+            return " · a folder may set it"
+        case "down" | "up":
+            return f" · a folder may {'lower' if spec.folder == 'down' else 'raise'} it"
+        case tuple() as strict_first:
+            words = [f"`{json.dumps(each)}`" for each in strict_first]
+            return f" · a folder may make it stricter: {', '.join(words)}"
+    return ""
 
 
 def _default(field: Any, spec: Setting) -> str:

@@ -7,12 +7,15 @@ A key is a tuple of parts, never a dotted string: names of headers and models ha
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 
 KeyPath = tuple[str, ...]
+
+FILE_LIMIT_BYTES = 1024 * 1024
+"""A file may come with a stranger's repository; the longest sensible one has a few kilobytes."""
 
 
 class Rank(IntEnum):
@@ -20,10 +23,11 @@ class Rank(IntEnum):
 
     DEFAULT = 0
     FILE = 1
-    PROFILE = 2
-    ENVIRONMENT = 3
-    OVERRIDE = 4
-    FLAG = 5
+    FOLDER = 2
+    PROFILE = 3
+    ENVIRONMENT = 4
+    OVERRIDE = 5
+    FLAG = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +64,10 @@ class Layers:
         self._leaves: dict[KeyPath, Found] = {}
         self._read: set[KeyPath] = set()
 
-    def merge(self, table: Mapping[str, object], origin: Origin) -> None:
-        """Lays a table over what is there, leaf by leaf."""
+    def merge(self, table: Mapping[str, object], origin: Origin, without: Collection[KeyPath] = ()) -> None:
+        """Lays a table over what is there, leaf by leaf, but for the keys in `without`."""
         for path, value in leaves(table):
-            if path:
+            if path and path not in without:
                 self._put(path, Found(value, origin))
 
     def assign(self, path: KeyPath, found: Found) -> None:
@@ -76,6 +80,10 @@ class Layers:
     def take(self, path: KeyPath) -> Found | None:
         """The value of a leaf, which counts as read from now on."""
         self._read.add(path)
+        return self._leaves.get(path)
+
+    def peek(self, path: KeyPath) -> Found | None:
+        """The value of a leaf, which does not count as read by that."""
         return self._leaves.get(path)
 
     def below(self, path: KeyPath) -> dict[KeyPath, Found]:
@@ -110,17 +118,32 @@ def leaves(value: object, path: KeyPath = ()) -> Iterator[tuple[KeyPath, object]
         yield path, value
 
 
-def read_toml(file: Path) -> Mapping[str, object]:
-    """A configuration file, or an error that says where it stops being TOML."""
+def read_config(file: Path) -> bytes:
+    """The content of a configuration file, or an error that says why there is none."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        with file.open("rb") as stream:
+            content = stream.read(FILE_LIMIT_BYTES + 1)
+    except OSError as error:
+        raise SettingsError(
+            str(file), "", f"cannot be read: {error.strerror}", "name a readable file"
+        ) from error
+    if len(content) > FILE_LIMIT_BYTES:
+        found = f"larger than {FILE_LIMIT_BYTES // 1024} KiB"
+        raise SettingsError(str(file), "", found, "a configuration file is small; remove or shorten it")
+    return content
+
+
+def parse_toml(file: Path, content: bytes) -> Mapping[str, object]:
+    """What a configuration file says, or an error that says where it stops being TOML."""
+    try:
+        return tomllib.loads(content.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(
             str(file), "", f"not TOML: {error}", "write `key = value`, strings in quotes"
         ) from error
-    except OSError as error:
+    except RecursionError as error:
         raise SettingsError(
-            str(file), "", f"cannot be read: {error.strerror}", "name a readable file"
+            str(file), "", "nested too deep", "no setting needs more than four levels"
         ) from error
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from types import MappingProxyType
@@ -27,6 +28,7 @@ from orchestrator.settings.records import (
     ModelSettings,
     ProviderSettings,
     RedisSettings,
+    SandboxMode,
     SandboxPolicy,
     SandboxSettings,
     Secret,
@@ -37,13 +39,14 @@ from orchestrator.settings.records import (
     WireSettings,
     WorkerSettings,
 )
+from orchestrator.settings.repository import in_work_tree
 from orchestrator.settings.sources import (
     INSTRUCTIONS_FILES,
     SHARED_RETRY_KEYS,
     SettingsSources,
-    find_file,
     gather,
     known_paths,
+    own_file,
     settings_of,
     variable,
 )
@@ -79,14 +82,15 @@ def load_settings(sources: SettingsSources) -> Settings:
 
     Raises `SettingsError` for a value that cannot be used; unknown keys are in `Settings.warnings`.
     """
-    config_file = find_file(sources)
-    layers = gather(sources, config_file)
+    usual_mode = cache(lambda: _usual_mode(sources))
+    layers, folder = gather(sources, {("sandbox_mode",): usual_mode})
     reader = Reader(layers, sources.user_home)
     host = _host(sources)
-    defaults = _session_defaults(reader, sources, host)
+    defaults = _session_defaults(reader, sources, host, usual_mode)
     settings = Settings(
         home=sources.home,
-        config_file=config_file,
+        config_file=own_file(sources),
+        folder_config=folder,
         host=host,
         session_defaults=defaults,
         model=_model_settings(reader, defaults, host),
@@ -136,11 +140,17 @@ def _machine_id(files: Sequence[Path]) -> str:
     return os.uname().nodename
 
 
-def _session_defaults(reader: Reader, sources: SettingsSources, host: HostSettings) -> SessionDefaults:
+def _usual_mode(sources: SettingsSources) -> SandboxMode:
+    return "workspace-write" if in_work_tree(sources.session_cwd, sources.environ) else "read-only"
+
+
+def _session_defaults(
+    reader: Reader, sources: SettingsSources, host: HostSettings, usual_mode: Callable[[], SandboxMode]
+) -> SessionDefaults:
     cwd = sources.session_cwd
     sandbox = _record(reader, SandboxPolicy)
-    if not reader.is_set(("sandbox_mode",)) and _in_git_repository(cwd):
-        sandbox = replace(sandbox, mode="workspace-write")
+    if not reader.is_set(("sandbox_mode",)):
+        sandbox = replace(sandbox, mode=usual_mode(), chosen=False)
     defaults = _record(reader, SessionDefaults, cwd=cwd, sandbox=sandbox)
     texts = [text for path in INSTRUCTIONS_FILES if (text := reader.text_of_file(path)) is not None]
     return replace(
@@ -148,10 +158,6 @@ def _session_defaults(reader: Reader, sources: SettingsSources, host: HostSettin
         pool=defaults.pool or f"host:{host.machine_id}",
         base_instructions=defaults.base_instructions or next(iter(texts), None),
     )
-
-
-def _in_git_repository(folder: Path) -> bool:
-    return any((parent / ".git").exists() for parent in (folder, *folder.parents))
 
 
 def _model_settings(reader: Reader, defaults: SessionDefaults, host: HostSettings) -> ModelSettings:

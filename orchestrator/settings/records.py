@@ -16,11 +16,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NewType, TypeVar
 
+from orchestrator.settings.trust import FolderConfig
+
 Secret = NewType("Secret", str)
 """A value that is never shown: not in errors, not in `repr`, not by `doctor`."""
 
 ApprovalPolicy = Literal["untrusted", "on-failure", "on-request", "never"]
 SandboxMode = Literal["read-only", "workspace-write", "danger-full-access"]
+APPROVAL_POLICIES = ("untrusted", "on-request", "on-failure", "never")
+"""From the one that asks most to the one that never does."""
+SANDBOX_MODES = ("read-only", "workspace-write", "danger-full-access")
+"""From the one that permits least to the one that permits everything."""
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 Summary = Literal["auto", "concise", "detailed", "none"]
 Verbosity = Literal["low", "medium", "high"]
@@ -33,11 +39,23 @@ EMPTY: Mapping[str, str] = MappingProxyType({})
 T = TypeVar("T")
 
 
+FolderRule = Literal["free", "trusted", "down", "up"] | tuple[object, ...]
+"""What the `dendro.toml` of a folder may do with a setting while no person has trusted it.
+
+free      set it: nothing comes of it that the person has not permitted
+trusted   nothing: it loosens a bound, or names where data, keys or programs are
+down, up  lower it, or raise it: only in the direction that permits less
+a tuple   move it towards the first of these values, which permits least
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What the reader must know of one field beside its type."""
 
     key: str
+    folder: FolderRule | None = None
+    """None: as its record has it, see `TRUSTED_ONLY`; a folder may not set it."""
     at_least: float | None = None
     at_most: float | None = None
     milliseconds: bool = False
@@ -187,13 +205,13 @@ class UpkeepSettings:
 class ToolSettings:
     """Tools: what a command gets when nobody says more."""
 
-    timeout_s: float = setting(10.0, "tools.timeout_s", at_least=0.1)
+    timeout_s: float = setting(10.0, "tools.timeout_s", folder="free", at_least=0.1)
     """Seconds that a command gets when the model names no limit."""
 
-    max_deltas: int = setting(10_000, "tools.max_deltas", at_least=0)
+    max_deltas: int = setting(10_000, "tools.max_deltas", folder="down", at_least=0)
     """Output deltas that one call may send; its end carries the output anyway."""
 
-    local_shell: bool = setting(False, "tools.local_shell")
+    local_shell: bool = setting(False, "tools.local_shell", folder=(False, True))
     """Offer the Responses API's built-in `local_shell` in the place of `shell`, for models that were trained
     with it. Its calls may set environment variables, which approvals show; without it such a call is
     refused."""
@@ -203,20 +221,24 @@ class ToolSettings:
 class EnvironmentPolicy:
     """Which variables of the worker a command inherits; applied in the order of these fields."""
 
-    inherit: Literal["all", "core", "none"] = setting("all", "shell_environment_policy.inherit")
+    inherit: Literal["all", "core", "none"] = setting(
+        "all", "shell_environment_policy.inherit", folder=("none", "core", "all")
+    )
     """Where to begin: everything, only `PATH`, `HOME`, `LANG` and the like, or nothing."""
 
-    ignore_default_excludes: bool = setting(False, "shell_environment_policy.ignore_default_excludes")
+    ignore_default_excludes: bool = setting(
+        False, "shell_environment_policy.ignore_default_excludes", folder=(False, True)
+    )
     """Let variables through whose names look secret (`*KEY*`, `*TOKEN*`, `*SECRET*`). The peer does so by
     default; here a command has to be given its secrets by name."""
 
-    exclude: tuple[str, ...] = setting((), "shell_environment_policy.exclude")
+    exclude: tuple[str, ...] = setting((), "shell_environment_policy.exclude", folder="trusted")
     """Names to leave out: globs, upper or lower case."""
 
-    set: Mapping[str, str] = setting(EMPTY, "shell_environment_policy.set")
+    set: Mapping[str, str] = setting(EMPTY, "shell_environment_policy.set", folder="trusted")
     """Variables to add."""
 
-    include_only: tuple[str, ...] = setting((), "shell_environment_policy.include_only")
+    include_only: tuple[str, ...] = setting((), "shell_environment_policy.include_only", folder="trusted")
     """If given, only names that match one of these globs remain."""
 
 
@@ -224,10 +246,12 @@ class EnvironmentPolicy:
 class SandboxSettings:
     """Confinement: with what means this worker enforces a session's sandbox policy."""
 
-    mechanism: Literal["auto", "bubblewrap", "landlock"] = setting("auto", "sandbox.mechanism")
+    mechanism: Literal["auto", "bubblewrap", "landlock"] = setting(
+        "auto", "sandbox.mechanism", folder="trusted"
+    )
     """`auto` takes bubblewrap, else Landlock. Where neither works, confined commands are refused."""
 
-    max_processes: int = setting(1024, "sandbox.max_processes", at_least=8)
+    max_processes: int = setting(1024, "sandbox.max_processes", folder="down", at_least=8)
     """Processes that one command may have at once, where the kernel lets the worker set it."""
 
     environment: EnvironmentPolicy = field(default_factory=EnvironmentPolicy)
@@ -326,6 +350,7 @@ class ModelSettings:
     context_window: int | None = setting(
         None,
         "model_context_window",
+        folder="free",
         at_least=1,
         shown_default="272,000 for `gpt-5*`, 200,000 for `codex-mini-latest`",
     )
@@ -333,14 +358,14 @@ class ModelSettings:
     nothing is compacted automatically."""
 
     auto_compact_token_limit: int | None = setting(
-        None, "model_auto_compact_token_limit", at_least=1, shown_default="90 % of the window"
+        None, "model_auto_compact_token_limit", folder="free", at_least=1, shown_default="90 % of the window"
     )
     """Tokens of a turn after which the history is compacted."""
 
-    max_output_tokens: int = setting(16_000, "model_max_output_tokens", at_least=1)
+    max_output_tokens: int = setting(16_000, "model_max_output_tokens", folder="up", at_least=1)
     """Tokens reserved for an answer when a budget is checked before the request."""
 
-    show_raw_reasoning: bool = setting(False, "show_raw_agent_reasoning")
+    show_raw_reasoning: bool = setting(False, "show_raw_agent_reasoning", folder="free")
     """Tell clients the raw reasoning of models that give it away (`agent_reasoning_raw_content`)."""
 
     model: str = "gpt-5"
@@ -354,22 +379,32 @@ class SandboxPolicy:
     """What a session's commands may do."""
 
     mode: SandboxMode = setting(
-        "read-only", "sandbox_mode", shown_default="`workspace-write` in a git repository, else `read-only`"
+        "read-only",
+        "sandbox_mode",
+        folder=SANDBOX_MODES,
+        shown_default="`workspace-write` in a git repository, else `read-only`",
     )
     """`read-only`, `workspace-write` (the working folder, the roots below, `/tmp` and `$TMPDIR`; `.git`
     stays read-only), or `danger-full-access`."""
 
-    writable_roots: tuple[Path, ...] = setting((), "sandbox_workspace_write.writable_roots")
+    writable_roots: tuple[Path, ...] = setting((), "sandbox_workspace_write.writable_roots", folder="trusted")
     """Further folders that may be written. Relative ones count from the file's folder."""
 
-    network_access: bool = setting(False, "sandbox_workspace_write.network_access")
+    network_access: bool = setting(False, "sandbox_workspace_write.network_access", folder=(False, True))
     """Allow the network."""
 
-    exclude_tmpdir_env_var: bool = setting(False, "sandbox_workspace_write.exclude_tmpdir_env_var")
+    exclude_tmpdir_env_var: bool = setting(
+        False, "sandbox_workspace_write.exclude_tmpdir_env_var", folder=(True, False)
+    )
     """Keep `$TMPDIR` read-only."""
 
-    exclude_slash_tmp: bool = setting(False, "sandbox_workspace_write.exclude_slash_tmp")
+    exclude_slash_tmp: bool = setting(
+        False, "sandbox_workspace_write.exclude_slash_tmp", folder=(True, False)
+    )
     """Keep `/tmp` read-only."""
+
+    chosen: bool = True
+    """False if nobody has set a mode, and the folder decides."""
 
     def wire(self) -> dict[str, object]:
         """The policy as the protocol writes it."""
@@ -390,38 +425,46 @@ class SessionDefaults:
 
     cwd: Path
 
-    model: str = setting("gpt-5", "model")
+    model: str = setting("gpt-5", "model", folder="free")
     """Model of the first turn; `user_turn` and `override_turn_context` may change it."""
 
-    model_provider: str = setting("openai", "model_provider")
+    model_provider: str = setting("openai", "model_provider", folder="trusted")
     """Name of a provider; its URL and key are looked up by the worker that runs the turn."""
 
-    effort: Effort | None = setting(None, "model_reasoning_effort", shown_default="the model's own")
+    effort: Effort | None = setting(
+        None, "model_reasoning_effort", folder="free", shown_default="the model's own"
+    )
     """How much the model thinks."""
 
-    summary: Summary = setting("auto", "model_reasoning_summary")
+    summary: Summary = setting("auto", "model_reasoning_summary", folder="free")
     """How much of that thinking it tells."""
 
-    verbosity: Verbosity | None = setting(None, "model_verbosity", shown_default="the model's own")
+    verbosity: Verbosity | None = setting(
+        None, "model_verbosity", folder="free", shown_default="the model's own"
+    )
     """Length of answers; sent to `gpt-5` models only."""
 
-    approval_policy: ApprovalPolicy = setting("on-request", "approval_policy")
+    approval_policy: ApprovalPolicy = setting("on-request", "approval_policy", folder=APPROVAL_POLICIES)
     """Who is asked before a command: always unless known to be safe, after a denial by the sandbox, when
     the model asks for more, or never."""
 
-    approval_timeout_s: float | None = setting(None, "approval_timeout_s", at_least=1, shown_default="never")
+    approval_timeout_s: float | None = setting(
+        None, "approval_timeout_s", folder="down", at_least=1, shown_default="never"
+    )
     """Seconds after which an open approval is denied in the timer's name."""
 
-    on_user_input: Literal["replace", "steer"] = setting("replace", "on_user_input")
+    on_user_input: Literal["replace", "steer"] = setting("replace", "on_user_input", folder="free")
     """What input does to a running task: end it and start anew, or join it."""
 
-    pool: str = setting("", "pool", shown_default="`host:<machine id>`")
+    pool: str = setting("", "pool", folder="trusted", shown_default="`host:<machine id>`")
     """Which workers may run the session."""
 
-    base_instructions: str | None = setting(None, "base_instructions", shown_default="Dendro's own")
+    base_instructions: str | None = setting(
+        None, "base_instructions", folder="trusted", shown_default="Dendro's own"
+    )
     """Replaces the system prompt. `model_instructions_file` names a file that holds it."""
 
-    user_instructions: str | None = setting(None, "user_instructions", shown_default="none")
+    user_instructions: str | None = setting(None, "user_instructions", folder="free", shown_default="none")
     """Added to the first message of every session."""
 
     sandbox: SandboxPolicy = field(default_factory=SandboxPolicy)
@@ -431,46 +474,52 @@ class SessionDefaults:
 class AgentSettings:
     """Trees: what the agents of one may do and use, settled when its root is made."""
 
-    enabled: bool = setting(True, "agents.enabled")
+    enabled: bool = setting(True, "agents.enabled", folder=(False, True))
     """Offer the model the tools that make agents."""
 
-    slots: int = setting(8, "max_active_subagents", at_least=1, at_most=10_000)
+    slots: int = setting(8, "max_active_subagents", folder="down", at_least=1, at_most=10_000)
     """Agents of one tree that may be at work at once. A model that makes more is refused until one is
     done; 64 is plenty for one machine, a fleet may take more."""
 
-    spawned: int = setting(200, "agents.max_spawned", at_least=1)
+    spawned: int = setting(200, "agents.max_spawned", folder="down", at_least=1)
     """Agents that one tree may make in all, finished ones counted: what ends a tree that breeds."""
 
-    depth: int = setting(4, "agents.max_depth", at_least=1, at_most=32)
+    depth: int = setting(4, "agents.max_depth", folder="down", at_least=1, at_most=32)
     """Generations below the root."""
 
-    autosubmit: bool = setting(True, "subagent_root_inbox_autosubmit")
+    autosubmit: bool = setting(True, "subagent_root_inbox_autosubmit", folder=(False, True))
     """Let a child's result begin a turn of its idle parent. Otherwise it waits for the next input."""
 
-    await_floor_s: float = setting(300.0, "agents.await_floor_s", at_least=0, at_most=1800)
+    await_floor_s: float = setting(300.0, "agents.await_floor_s", folder="up", at_least=0, at_most=1800)
     """Shortest wait that `subagent_await` accepts. The protocol's is 300 s; lower it for tests only: a
     model that polls costs tokens."""
 
-    watchdog_floor_s: float = setting(30.0, "agents.watchdog_floor_s", at_least=1)
+    watchdog_floor_s: float = setting(30.0, "agents.watchdog_floor_s", folder="up", at_least=1)
     """Shortest interval of a watchdog. Each bark may begin a turn of whoever is watched, so a short one costs
     tokens all the time; lower it for tests only."""
 
-    watchdogs: int = setting(16, "agents.max_watchdogs", at_least=0)
+    watchdogs: int = setting(16, "agents.max_watchdogs", folder="down", at_least=0)
     """Watchdogs that one agent may keep."""
 
-    budget_tokens: int | None = setting(None, "agents.budget_tokens", at_least=1, shown_default="no limit")
+    budget_tokens: int | None = setting(
+        None, "agents.budget_tokens", folder="down", at_least=1, shown_default="no limit"
+    )
     """Tokens that one tree may use, the root's too. Reserved before each request and settled after it: the
     overshoot is what is in flight. At the end of a budget the tree pauses, and goes on when more is added."""
 
-    budget_cost: float | None = setting(None, "agents.budget_cost", at_least=0, shown_default="no limit")
+    budget_cost: float | None = setting(
+        None, "agents.budget_cost", folder="down", at_least=0, shown_default="no limit"
+    )
     """Dollars, by `model_prices`. A model without a price is refused then."""
 
     budget_requests: int | None = setting(
-        None, "agents.budget_requests", at_least=1, shown_default="no limit"
+        None, "agents.budget_requests", folder="down", at_least=1, shown_default="no limit"
     )
     """Model requests."""
 
-    budget_wall_s: float | None = setting(None, "agents.budget_wall_s", at_least=1, shown_default="no limit")
+    budget_wall_s: float | None = setting(
+        None, "agents.budget_wall_s", folder="down", at_least=1, shown_default="no limit"
+    )
     """Seconds since the tree was made."""
 
 
@@ -512,6 +561,8 @@ class Settings:
 
     home: Path
     config_file: Path | None
+    """The person's own file, named by `--config` or in the home folder."""
+
     host: HostSettings
     session_defaults: SessionDefaults
     model: ModelSettings
@@ -524,5 +575,8 @@ class Settings:
     sandbox: SandboxSettings
     wire: WireSettings
     agents: AgentSettings = field(default_factory=AgentSettings)
+    folder_config: FolderConfig | None = None
+    """The file of the current folder, and whether the person trusts it."""
+
     warnings: tuple[str, ...] = ()
     """Keys that nobody reads, and settings that deserve a second look: to be shown, never fatal."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
+from orchestrator.sandbox.policy import PROJECT_CONFIG
+from orchestrator.settings.folder import FolderRules, keys_below, written
 from orchestrator.settings.layers import (
     Found,
     KeyPath,
@@ -21,8 +23,9 @@ from orchestrator.settings.layers import (
     SettingsError,
     absolute,
     parse_override,
+    parse_toml,
     parse_value,
-    read_toml,
+    read_config,
 )
 from orchestrator.settings.records import (
     SETTING,
@@ -41,8 +44,10 @@ from orchestrator.settings.records import (
     WireSettings,
     WorkerSettings,
 )
+from orchestrator.settings.trust import FolderConfig, TrustList
 
-FILE_NAME = "dendro.toml"
+Usual = Mapping[KeyPath, Callable[[], object]]
+"""Defaults that depend on the machine, looked up only if they are needed."""
 MACHINE_ID_FILES = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 KEYED_RECORDS: tuple[type, ...] = (
     SessionDefaults,
@@ -59,6 +64,11 @@ KEYED_RECORDS: tuple[type, ...] = (
     SandboxSettings,
     WireSettings,
 )
+TRUSTED_ONLY: frozenset[type] = frozenset(
+    {RedisSettings, ChainSettings, WorkerSettings, LogSettings, UpkeepSettings, WireSettings}
+)
+"""Records of which a folder's file may set nothing while it is not trusted; every field of the others
+says so for itself. Tables with names of the user's own (providers, prices, profiles) are never free."""
 INSTRUCTIONS_FILES: tuple[KeyPath, ...] = (("model_instructions_file",), ("experimental_instructions_file",))
 BUILT_IN: Mapping[str, object] = {
     "model_providers": {
@@ -113,25 +123,56 @@ class SettingsSources:
         return absolute(str(self.flags.get("cwd") or "."), self.cwd, self.user_home)
 
 
-def find_file(sources: SettingsSources) -> Path | None:
-    """The configuration file in force, None if there is none."""
+def own_file(sources: SettingsSources) -> Path | None:
+    """The person's own configuration file: the one that was named, else that of the home folder."""
     if sources.config_file is not None:
         return sources.cwd / sources.config_file
-    candidates = (sources.cwd / FILE_NAME, sources.home / FILE_NAME)
-    return next((file for file in candidates if file.is_file()), None)
+    file = sources.home / PROJECT_CONFIG
+    return file if file.is_file() else None
 
 
-def gather(sources: SettingsSources, config_file: Path | None) -> Layers:
-    """Lays all sources over one another."""
+def folder_file(sources: SettingsSources) -> Path | None:
+    """The current folder's file, if it counts: not beside a named one, and not the home folder's own."""
+    file = sources.cwd / PROJECT_CONFIG
+    if sources.config_file is not None or not file.is_file():
+        return None
+    return None if file.parent.resolve() == sources.home.resolve() else file
+
+
+def gather(sources: SettingsSources, usual: Usual) -> tuple[Layers, FolderConfig | None]:
+    """Lays all sources over one another. `usual` gives defaults that depend on the machine."""
     layers = Layers()
     layers.merge(BUILT_IN, Origin(Rank.DEFAULT, "default", sources.cwd))
-    if config_file is not None:
-        layers.merge(read_toml(config_file), Origin(Rank.FILE, str(config_file), config_file.parent))
+    if (file := own_file(sources)) is not None:
+        layers.merge(parse_toml(file, read_config(file)), Origin(Rank.FILE, str(file), file.parent))
+    folder = _lay_folder(layers, sources, usual)
     stronger = [*_from_environment(sources), *_from_overrides(sources), *_from_flags(sources)]
     _merge_profile(layers, stronger)
     for path, found in stronger:
         layers.assign(path, found)
-    return layers
+    return layers, folder
+
+
+def _lay_folder(layers: Layers, sources: SettingsSources, usual: Usual) -> FolderConfig | None:
+    """Lays the folder's file over the person's: what was hashed is what is read."""
+    file = folder_file(sources)
+    if file is None:
+        return None
+    content = read_config(file)
+    table, trusted = parse_toml(file, content), TrustList(sources.home).trusts(file, content)
+    refused = [] if trusted else _folder_rules(usual).refused(table, layers)
+    layers.merge(table, Origin(Rank.FOLDER, str(file), file.parent), without=frozenset(refused))
+    return FolderConfig(file, trusted, tuple(map(written, refused)))
+
+
+def _folder_rules(usual: Usual) -> FolderRules:
+    return FolderRules([each for each in KEYED_RECORDS if each not in TRUSTED_ONLY], usual)
+
+
+def keys_to_trust(file: Path, content: bytes) -> Mapping[str, object]:
+    """The keys of a folder's file that count only once it is trusted, whatever the person has set."""
+    table = parse_toml(file, content)
+    return keys_below(table, _folder_rules({}).refused(table, Layers()))
 
 
 def known_paths() -> Iterator[KeyPath]:

@@ -85,7 +85,7 @@ def tool_config(settings: Settings, url: str) -> ToolConfig:
             rules.inherit, rules.ignore_default_excludes, rules.exclude, rules.set, rules.include_only
         ),
         hidden=hidden_paths(settings, url),
-        read_only=(settings.config_file,) if settings.config_file else (),
+        read_only=_config_files(settings),
         timeout_s=settings.tools.timeout_s,
         max_processes=settings.sandbox.max_processes,
         max_deltas=settings.tools.max_deltas,
@@ -93,8 +93,18 @@ def tool_config(settings: Settings, url: str) -> ToolConfig:
     )
 
 
+def _config_files(settings: Settings) -> tuple[Path, ...]:
+    folder = settings.folder_config
+    return tuple(file for file in (settings.config_file, folder.path if folder else None) if file is not None)
+
+
 def hidden_paths(settings: Settings, url: str) -> tuple[Path, ...]:
-    """Dendro's own: a command that reaches Redis's socket could approve itself."""
+    """Dendro's own: a command that reaches Redis's socket could approve itself.
+
+    The home folder is made if it is not there: what is missing cannot be hidden, and a command that makes
+    it could fill it with settings.
+    """
+    settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
     parts = urlsplit(url)
     return (settings.home, Path(unquote(parts.path))) if parts.scheme == "unix" else (settings.home,)
 

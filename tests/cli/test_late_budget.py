@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -42,14 +43,14 @@ def test_person_limits_the_cost_of_a_tree_that_was_made_without_prices(machine: 
     with machine.model(says("one"), says("two"), says("three")) as user:
         assert user.run("run", "first").returncode == 0
         [session] = user.session_ids()
-        (user.folder / "dendro.toml").write_text(PRICES)
+        (Path(user.environ["DENDRO_HOME"]) / "dendro.toml").write_text(PRICES)
         given = user.run("budget", session, "--add", "cost=0.01")
         assert given.returncode == 0, given.stderr
         assert "cost: 1 earlier request ran where no price was known: not counted" in given.stdout
         assert user.run("run", "--resume", session, "second").returncode == 0, "nothing is spent yet"
         account = json.loads(user.run("budget", session, "--json").stdout)["budget"]["cost"]
         assert account["spent"] > account["limit"] == 10_000
-        (user.folder / "dendro.toml").unlink()
+        (Path(user.environ["DENDRO_HOME"]) / "dendro.toml").unlink()
         unpriced = user.run("run", "--resume", session, "third")
         assert unpriced.returncode == 1
         assert 'model gpt-5 has no price: set model_prices."gpt-5"' in unpriced.stdout + unpriced.stderr

@@ -73,6 +73,7 @@ ATTACKS: Mapping[str, str] = {
     "edits a configuration through its link": "echo x >> temporary/dendro.toml; echo x >> temporary/real.toml",
     "makes what a link of that name leads to": "echo x > dangling/absent.toml; mkdir dangling/absent.toml/x",
     "edits the configuration in force": "echo x >> named.toml; rm -f named.toml; echo x > named.toml",
+    "writes where Dendro's own files are": "echo x > $HIDDEN/new; mv $HIDDEN moved && mkdir $HIDDEN && echo x > $HIDDEN/new",
     "connects over TCP": "$PYTHON -c 'import os,socket; "
     'socket.create_connection(("127.0.0.1", int(os.environ["TCP"])), 1)\' && echo HARM',
     "sends over UDP": "$PYTHON -c 'import os,socket; "
@@ -119,6 +120,7 @@ NEEDS_MOUNTS = frozenset(
         "edits a configuration through its link",
         "makes what a link of that name leads to",
         "edits the configuration in force",
+        "writes where Dendro's own files are",
     )
 )
 """What Landlock alone does not hold; its launcher names these gaps."""
@@ -158,6 +160,7 @@ class Scene:
             found.append("the repository was changed")
         if (self.workspace / ".git").exists():
             found.append("a repository was made")
+        found += [f"{name} came into the hidden folder" for name in _names(self.hidden) if name != "sock"]
         found += [f"{name} was changed" for name in CONFIGURATIONS if not self._intact(name)]
         if self.victim.poll() is not None:
             found.append("the victim was killed")
@@ -182,7 +185,7 @@ def _was_reached(listener: socket.socket) -> bool:
 @contextmanager
 def scene(folder: Path) -> Iterator[Scene]:
     """Sets up a workspace with a repository, files outside of it, listeners and a victim with a secret."""
-    workspace, outside, hidden = (folder / name for name in ("workspace", "outside", "hidden"))
+    workspace, outside, hidden = (folder / name for name in ("workspace", "outside", "workspace/hidden"))
     roots = (workspace / "temporary", workspace / "dangling")
     for path in (workspace, outside, hidden, workspace / "repo/.git", *roots):
         path.mkdir(parents=True)

@@ -68,8 +68,12 @@ def _read_image(name: str, folder: Path) -> FileImage:
 
 
 def display_root(cwd: Path) -> Path:
-    """The folder that diffs name files from: the git work tree around `cwd`, else `cwd`."""
+    """The folder that diffs name files from: the git work tree around `cwd`, else `cwd`.
+
+    An empty `.git` folder is no repository: sandboxes leave such ones behind.
+    """
     for folder in (cwd, *cwd.parents):
-        if (folder / ".git").exists():
+        git = folder / ".git"
+        if git.is_file() or os.path.lexists(git / "HEAD"):
             return folder
     return cwd

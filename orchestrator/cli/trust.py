@@ -1,0 +1,125 @@
+"""`dendro trust`: which folders' `dendro.toml` may loosen bounds, or name providers, keys and programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.faults import ExitCode, Fault
+from orchestrator.cli.invocation import Invocation
+
+if TYPE_CHECKING:
+    from orchestrator.settings import TrustedFile, TrustList
+
+SHOWN_VALUE_CHARS = 100
+
+
+def trust(
+    ctx: typer.Context,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="A folder's dendro.toml, instead of ./dendro.toml.")
+    ] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Show what is trusted.")] = False,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Trust FILE no more, whatever it holds.")] = False,
+) -> None:
+    """Lets a folder's dendro.toml set everything, as long as it stays as it is.
+
+    Untrusted, such a file may set harmless keys and make bounds stricter. It may
+    have come with a stranger's repository, or from an agent: read it first.
+
+    \b
+    dendro trust
+    dendro trust ~/work/dendro.toml
+    dendro trust --list
+    dendro trust --revoke ~/work/dendro.toml
+    """
+    from orchestrator.settings import SettingsSources, TrustList
+
+    if listed and (revoke or file is not None):
+        raise Fault("--list takes neither FILE nor --revoke", ExitCode.USAGE)
+    sources = SettingsSources.of_process(flags={"home": Invocation.of(ctx).home})
+    known = TrustList(sources.home)
+    if listed:
+        _show(known.entries())
+    elif revoke:
+        _revoke(known, _chosen(file))
+    else:
+        _trust(known, _chosen(file))
+
+
+def _chosen(file: Path | None) -> Path:
+    from orchestrator.sandbox.policy import PROJECT_CONFIG
+
+    chosen = file or Path(PROJECT_CONFIG)
+    if chosen.is_dir():
+        chosen /= PROJECT_CONFIG
+    if chosen.name != PROJECT_CONFIG:
+        raise Fault(
+            f"only a folder's {PROJECT_CONFIG} needs trust; a file of another name counts when you give it: "
+            f"dendro --config {chosen}",
+            ExitCode.USAGE,
+        )
+    return chosen
+
+
+def _trust(known: TrustList, file: Path) -> None:
+    import time
+
+    from orchestrator.settings import keys_to_trust, read_config
+
+    content = read_config(file)
+    keys = keys_to_trust(file, content)
+    added = known.add(file, content, int(time.time()))
+    typer.echo(f"{_place(added)} is trusted as it is now (sha256 {added.sha256[:12]})")
+    for line in _lines(keys):
+        typer.echo(f"  {line}")
+    if not keys:
+        typer.echo("  it sets nothing that needs trust")
+    typer.echo("changed, it must be trusted again; dendro trust --revoke takes it back")
+
+
+def _revoke(known: TrustList, file: Path) -> None:
+    count = known.revoke(file)
+    typer.echo(f"{file} is not trusted any more" if count else f"{file} was not trusted")
+
+
+def _show(entries: Sequence[TrustedFile]) -> None:
+    from datetime import datetime
+
+    for each in entries:
+        at = datetime.fromtimestamp(each.at_s).isoformat(" ", "minutes")
+        typer.echo(f"{each.sha256[:12]}  {at}  {_place(each)}  {_state(each)}".rstrip())
+    if not entries:
+        typer.echo("no folder's dendro.toml is trusted", err=True)
+
+
+def _state(trusted: TrustedFile) -> str:
+    from orchestrator.settings import SettingsError, content_hash, read_config
+
+    try:
+        same = content_hash(read_config(Path(trusted.path))) == trusted.sha256
+    except SettingsError:
+        return "(no such file now)"
+    return "" if same else "(the file is another one now)"
+
+
+def _place(trusted: TrustedFile) -> str:
+    from orchestrator.cli.text import plain
+
+    return plain(trusted.path)
+
+
+def _lines(keys: Mapping[str, object]) -> Iterator[str]:
+    """What a person has just permitted, in a line each; secrets stay unsaid."""
+    import json
+
+    from orchestrator.cli.text import plain
+
+    for key, value in keys.items():
+        shown = json.dumps(value, ensure_ascii=False, default=str)
+        if any(word in key for word in ("secret", "headers", "query_params")):
+            shown = "(hidden)"
+        yield plain(f"{key} = {shown[:SHOWN_VALUE_CHARS]}{'…' if len(shown) > SHOWN_VALUE_CHARS else ''}")

@@ -1,0 +1,129 @@
+"""The configuration files of folders that a person trusts, each by its place and its very content.
+
+A folder's `dendro.toml` may come from a stranger's repository, or from an agent that worked there. The
+list lies in the home folder, which no confined command can reach. Knows nothing of what a file says.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from orchestrator.settings.layers import SettingsError
+
+LIST_NAME = "trusted.json"
+_WRITABLE_BY_OTHERS = 0o022
+
+
+@dataclass(frozen=True, slots=True)
+class FolderConfig:
+    """The file of the current folder, as it counts."""
+
+    path: Path
+    trusted: bool
+    ignored: tuple[str, ...] = ()
+    """Keys that it may not set while it is not trusted, written as in TOML."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedFile:
+    """A content that a person has trusted in one place."""
+
+    path: str
+    sha256: str
+    at_s: int
+    """Unix time at which it was trusted."""
+
+
+def content_hash(content: bytes) -> str:
+    """The name under which a content is trusted."""
+    return hashlib.sha256(content).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class TrustList:
+    """The contents that one person has trusted, in a file that only this person can read and write."""
+
+    home: Path
+
+    @property
+    def file(self) -> Path:
+        return self.home / LIST_NAME
+
+    def trusts(self, config: Path, content: bytes) -> bool:
+        """Whether this content was trusted in this place; the same one elsewhere is another file."""
+        wanted = os.path.realpath(config), content_hash(content)
+        return any((each.path, each.sha256) == wanted for each in self.entries())
+
+    def entries(self) -> Sequence[TrustedFile]:
+        """All of them, the oldest first. Raises `SettingsError` if the list is not to be believed."""
+        try:
+            with self.file.open("rb") as stream:
+                self._check_owner(os.fstat(stream.fileno()))
+                found = json.loads(stream.read())
+            return [_entry(each) for each in found["trusted"]]
+        except FileNotFoundError:
+            return ()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            remedy = "remove it, and trust your files again: dendro trust FILE"
+            raise SettingsError(
+                str(self.file), "", f"the list of trusted files is unreadable ({error})", remedy
+            ) from error
+
+    def add(self, config: Path, content: bytes, now_s: int) -> TrustedFile:
+        """Trusts this content in this place, beside those that were trusted there before."""
+        added = TrustedFile(os.path.realpath(config), content_hash(content), now_s)
+        with self._alone():
+            kept = [each for each in self.entries() if (each.path, each.sha256) != (added.path, added.sha256)]
+            self._write([*kept, added])
+        return added
+
+    def revoke(self, config: Path) -> int:
+        """Trusts no content in this place any more; answers how many there were."""
+        place = os.path.realpath(config)
+        with self._alone():
+            found = self.entries()
+            kept = [each for each in found if each.path != place]
+            if len(kept) != len(found):
+                self._write(kept)
+        return len(found) - len(kept)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Two processes that change the list at once would lose one change."""
+        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder = os.open(self.home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
+
+    def _write(self, entries: Sequence[TrustedFile]) -> None:
+        draft = self.file.with_name(f"{LIST_NAME}.{os.getpid()}")
+        text = json.dumps({"trusted": [asdict(each) for each in entries]}, indent=1)
+        draft.unlink(missing_ok=True)
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text + "\n")
+            stream.flush()
+            os.fsync(descriptor)
+        draft.replace(self.file)
+
+    def _check_owner(self, found: os.stat_result) -> None:
+        if found.st_uid not in (os.geteuid(), 0) or found.st_mode & _WRITABLE_BY_OTHERS:
+            what = "the list of trusted files can be written by other users"
+            raise SettingsError(str(self.file), "", what, f"own it, and: chmod 600 {self.file}")
+
+
+def _entry(found: Mapping[str, object]) -> TrustedFile:
+    match found:
+        case {"path": str(path), "sha256": str(digest), "at_s": int(at_s)}:
+            return TrustedFile(path, digest, at_s)
+    raise ValueError("an entry without path, sha256 and at_s")

@@ -1,0 +1,205 @@
+"""What an untrusted folder's file may set: harmless keys, and bounds that it makes stricter."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import pytest
+
+from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
+from orchestrator.settings.records import APPROVAL_POLICIES, SANDBOX_MODES
+from orchestrator.settings.sources import KEYED_RECORDS, TRUSTED_ONLY, settings_of
+from orchestrator.settings.values import bare
+
+NEVER_FREE = {
+    "approval_policy", "sandbox_mode", "model_provider", "pool", "base_instructions", "effects",
+    "sandbox_workspace_write.writable_roots", "sandbox_workspace_write.network_access",
+    "shell_environment_policy.set", "shell_environment_policy.exclude", "sandbox.mechanism",
+}  # fmt: skip
+"""Keys with which a folder could take rights; whoever makes one of them free has to change this too."""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home"
+
+
+def loaded(home: Path, stranger: str, own: str = "", environ: dict[str, str] | None = None) -> Settings:
+    folder = home.parent / "folder"
+    folder.mkdir(exist_ok=True)
+    (folder / "dendro.toml").write_text(stranger)
+    (home / "dendro.toml").write_text(own)
+    given = {"HOME": str(home.parent), "DENDRO_HOME": str(home), **(environ or {})}
+    return load_settings(SettingsSources(folder, given))
+
+
+def ignored(found: Settings) -> tuple[str, ...]:
+    assert found.folder_config is not None
+    assert not found.folder_config.trusted
+    return found.folder_config.ignored
+
+
+def test_every_setting_says_what_an_untrusted_folder_may_do_with_it() -> None:
+    unsaid = [
+        f"{record.__name__}.{name}"
+        for record in KEYED_RECORDS
+        if record not in TRUSTED_ONLY
+        for name, spec in settings_of(record)
+        if spec.folder is None
+    ]
+    assert unsaid == [], "say folder=… of each: free, trusted, down, up, or its values from the strictest"
+
+
+def test_a_key_that_gives_rights_is_never_free() -> None:
+    specs = {spec.key: spec for record in KEYED_RECORDS for _, spec in settings_of(record)}
+    assert {key for key in NEVER_FREE if specs[key].folder == "free"} == set()
+    for record in TRUSTED_ONLY:
+        assert all(spec.folder is None for _, spec in settings_of(record))
+
+
+def test_the_stricter_values_of_a_setting_are_all_of_its_values() -> None:
+    for record in KEYED_RECORDS:
+        hints = get_type_hints(record)
+        for name, spec in settings_of(record):
+            if isinstance(spec.folder, tuple):
+                hint = bare(hints[name])
+                allowed = set(get_args(hint)) if get_origin(hint) is Literal else {False, True}
+                assert set(spec.folder) == allowed, spec.key
+
+
+def unlike_its_default(record: type, name: str) -> list[str]:
+    """Values in TOML that the field takes and that are not its default."""
+    default, hint = (
+        {each.name: each.default for each in fields(record)}[name],
+        bare(get_type_hints(record)[name]),
+    )
+    if get_origin(hint) is Literal:
+        return [f'"{each}"' for each in get_args(hint) if each != default]
+    if get_origin(hint) is tuple:
+        return ['["/somewhere"]']
+    if hint is bool:
+        return [str(not default).lower()]
+    if hint in (int, float):
+        return ["1", "31", "1000000"]
+    return ['"else"'] if hint in (str, Path) else ['{ A = "b" }']
+
+
+def flat(settings: Settings) -> dict[str, Any]:
+    """Every field of a key with its value, by key."""
+    records = [
+        settings.session_defaults, settings.session_defaults.sandbox, settings.agents, settings.model,
+        settings.sandbox.environment, settings.redis, settings.chain, settings.worker, settings.log,
+        settings.upkeep, settings.tools, settings.sandbox, settings.wire,
+    ]  # fmt: skip
+    return {spec.key: getattr(each, name) for each in records for name, spec in settings_of(type(each))}
+
+
+@pytest.mark.parametrize("record", KEYED_RECORDS)
+def test_no_key_of_an_untrusted_file_has_an_effect_that_its_rule_does_not_permit(
+    record: type, home: Path
+) -> None:
+    plain = flat(loaded(home, ""))
+    for name, spec in settings_of(record):
+        for value in unlike_its_default(record, name):
+            try:
+                found = loaded(home, f"{spec.key} = {value}\n")
+            except SettingsError:
+                # A value outside of a limit, of a key that may be set: refused as anywhere else.
+                assert spec.folder not in (None, "trusted")
+                continue
+            changed = {key for key, now in flat(found).items() if now != plain[key]}
+            match spec.folder:
+                case None | "trusted":
+                    [left_out] = ignored(found)
+                    assert (changed, left_out.startswith(spec.key)) == (set(), True)
+                case tuple() | "down" | "up":
+                    assert changed <= {spec.key}
+                    assert bool(changed) != bool(ignored(found))
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "counts"),
+    [(own, theirs, min(own, theirs)) for own in range(4) for theirs in range(4)],
+)
+def test_the_stricter_of_two_approval_policies_counts(home: Path, own: int, theirs: int, counts: int) -> None:
+    wanted = f'approval_policy = "{APPROVAL_POLICIES[theirs]}"\n'
+    found = loaded(home, wanted, f'approval_policy = "{APPROVAL_POLICIES[own]}"\n')
+    assert found.session_defaults.approval_policy == APPROVAL_POLICIES[counts]
+    assert bool(ignored(found)) == (theirs > own)
+
+
+def test_a_folder_may_make_the_sandbox_stricter_and_never_looser(home: Path) -> None:
+    for own in SANDBOX_MODES:
+        for theirs in SANDBOX_MODES:
+            found = loaded(home, f'sandbox_mode = "{theirs}"\n', f'sandbox_mode = "{own}"\n')
+            stricter = min(own, theirs, key=SANDBOX_MODES.index)
+            assert found.session_defaults.sandbox.mode == stricter
+    assert loaded(home, 'sandbox_mode = "workspace-write"\n').session_defaults.sandbox.mode == "read-only"
+
+
+def test_a_folder_may_lower_a_budget_and_never_raise_one(home: Path) -> None:
+    own = "[agents]\nbudget_tokens = 1000\n"
+    lower = loaded(home, "[agents]\nbudget_tokens = 10\nbudget_requests = 5\n", own)
+    assert (lower.agents.budget_tokens, lower.agents.budget_requests, ignored(lower)) == (10, 5, ())
+    higher = loaded(home, "[agents]\nbudget_tokens = 5000\n", own)
+    assert (higher.agents.budget_tokens, ignored(higher)) == (1000, ("agents.budget_tokens",))
+
+
+def test_the_presence_of_a_folders_file_takes_nothing_of_the_persons_away(home: Path) -> None:
+    own = 'approval_policy = "untrusted"\n[redis]\nurl = "redis://mine:1/0"\n[agents]\nbudget_tokens = 7\n'
+    found = loaded(home, "", own)
+    assert (found.redis.url, found.agents.budget_tokens) == ("redis://mine:1/0", 7)
+    assert found.session_defaults.approval_policy == "untrusted"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'profile = "loose"\n', '[profiles.loose]\nsandbox_mode = "danger-full-access"\n',
+        '[model_providers.openai]\nbase_url = "http://thief/v1"\n', "[model_prices.gpt-5]\ninput = 0\n",
+        '[mcp_servers.x]\ncommand = "evil"\n', 'notify = ["evil"]\n', 'model_instructions_file = "/x"\n',
+        "request_max_retries = 100\n", '[future.table]\nprogram = "evil"\n', 'sandbox = "x"\n',
+        '[model_providers.openai]\n', 'approval_policy = ["never"]\n', "[agents]\nbudget_tokens = true\n",
+    ],
+)  # fmt: skip
+def test_tables_profiles_and_unknown_keys_of_an_untrusted_file_do_not_count(home: Path, text: str) -> None:
+    own = '[profiles.loose]\nsandbox_mode = "workspace-write"\n'
+    plain, found = loaded(home, "", own), loaded(home, text, own)
+    assert len(ignored(found)) == 1
+    assert (found.session_defaults, found.model, found.sandbox) == (
+        plain.session_defaults,
+        plain.model,
+        plain.sandbox,
+    )
+
+
+def test_a_profile_of_the_persons_counts_before_the_folder(home: Path) -> None:
+    own = 'profile = "p"\n[profiles.p]\nmodel = "mine"\n'
+    assert loaded(home, 'model = "theirs"\n', own).session_defaults.model == "mine"
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"x" * (1024 * 1024 + 1), "larger than 1024 KiB"),
+        (b"a = " + b"[" * 5000, "nested too deep|not TOML"),
+        (b"\xff\xfe", "not TOML"),
+        (b"model = 3", "model = 3: a string"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_by_its_name(home: Path, content: bytes, why: str) -> None:
+    loaded(home, "")
+    (home.parent / "folder/dendro.toml").write_bytes(content)
+    with pytest.raises(SettingsError, match=f"folder/dendro.toml: .*({why})"):
+        load_settings(SettingsSources(home.parent / "folder", {"DENDRO_HOME": str(home)}))
+
+
+def test_a_trust_list_that_cannot_be_read_is_refused_with_the_remedy(home: Path) -> None:
+    for text in ("{", "[]", '{"trusted": [{}]}', '{"trusted": 3}'):
+        (home / "trusted.json").write_text(text)
+        (home / "trusted.json").chmod(0o600)
+        with pytest.raises(SettingsError, match="trust your files again"):
+            loaded(home, "")
