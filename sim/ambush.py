@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar
 
+from sim.commits import arguments, commit_id, without_entries
 from sim.machines import Site
 from sim.network import Sent, session_of
 
@@ -89,6 +90,46 @@ class LateCommit(Ambush):
 
     def frees(self, sent: Sent, reply: Any) -> float | None:
         return self.rng.uniform(0.0, 0.002) if sent.name == "claim" and sent.machine != self.victim else None
+
+
+class LateCopy(Ambush):
+    """A commit without entries was sent again and answered; the first copy arrives behind the next commit.
+
+    Where that one has entries, the copy is on top of another log: then the ambush waits for another copy.
+    """
+
+    again = True
+
+    def holds(self, sent: Sent) -> bool:
+        return sent.name == "commit" and without_entries(sent.args)
+
+    def caught(self) -> None:
+        assert self.held is not None
+        self.site.network.loses(self.held[1])
+
+    def frees(self, sent: Sent, reply: Any) -> float | None:
+        assert self.held is not None
+        behind = sent.name == "commit" and commit_id(sent.args) != commit_id(self.held[0].args)
+        return 0.0 if behind else None
+
+
+class LateStopped(Ambush):
+    """A revoked holder's word that it has stopped arrives when its worker has the session again."""
+
+    def holds(self, sent: Sent) -> bool:
+        if sent.name != "release" or sent.machine != self.victim:
+            return False
+        _, _, _, claim, *_ = arguments(sent.args)
+        return bool(self.site.watch.claim_of(session_of(sent.name, sent.args)) != claim)
+
+    def caught(self) -> None:
+        assert self.held is not None
+        self.site.network.loses(self.held[1])
+
+    def frees(self, sent: Sent, reply: Any) -> float | None:
+        if sent.name != "claim":
+            return None
+        return self.rng.uniform(0.0, 0.5) if sent.machine == self.victim else None
 
 
 class LateClaim(Ambush):

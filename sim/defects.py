@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import Unavailable
+from orchestrator.broker.reader import RedisClock
 from orchestrator.broker.records import Committed, NewEntry
 from orchestrator.core import decide as decide_module
 from orchestrator.core import rules_approval, rules_stop
@@ -33,7 +34,8 @@ def _cursor_apart(real: Any) -> Any:
         bare = replace(bare, approvals_open=(), approvals_close=(), commit_id=request.commit_id + "2")
         bare = replace(bare, mail=(), children=(), tree_events=(), summary={}, draws=(), taken=(0, 0))
         bare = replace(bare, settlements=(), reservation=None, budget_wait=None)
-        return await real(self, replace(bare, expect_seq=first.seq, expect_head=first.head))
+        behind = replace(bare, expect_seq=first.seq, expect_head=first.head)
+        return await real(self, replace(behind, expect_commit=first.last_commit))
 
     return commit
 
@@ -52,6 +54,8 @@ def _resent_blindly(real: Any) -> Any:
                 )
                 entries.append(NewEntry(entry.payload, entry.salt, chain))
             again = replace(request, commit_id=request.commit_id + "2", entries=tuple(entries))
+            last = await self._wire.command("HGET", self.keys.session(request.claim.session), "commit")
+            again = replace(again, expect_commit=(last or b"").decode())
             return await real(self, replace(again, expect_seq=head.seq, expect_head=head.head))
 
     return commit
@@ -162,6 +166,19 @@ def _wakes_first() -> None:
     swapped(Broker, "submit", make)()
 
 
+def _believes_any_word() -> None:
+    lua("release", " and num(s[3]) == num(epoch) + 1", "")()
+    lua(
+        "claim",
+        "\nif s[17] then redis.call('HDEL', KEYS[1], 'revoked') end\nredis.call('ZADD'",
+        "\nredis.call('ZADD'",
+    )()
+
+
+def _heard_once(real: Any) -> Any:
+    return lambda self, now_ms: now_ms if self._heard_ms else real(self, now_ms)
+
+
 DEFECTS = (
     Mutant(
         "no claim check",
@@ -182,6 +199,23 @@ DEFECTS = (
             "if s[4] ~= expect_head then return {'FENCED', num(s[3]), 'head'} end",
             "",
         ),
+    ),
+    Mutant(
+        "no check of the commit before",
+        "`commit` takes a step without entries for new, though it has been written",
+        lua("commit", "if (s[7] or '') ~= expect_commit then return {'FENCED', num(s[3]), 'commit'} end", ""),
+        "letters",
+    ),
+    Mutant(
+        "late word ends the next claim",
+        "`release` goes by the mark of a revoked claim alone, and the next claim leaves the mark",
+        _believes_any_word,
+        "letters",
+    ),
+    Mutant(
+        "Redis's clock is looked at once",
+        "a worker adds its own clock's time to the first answer of Redis, and never looks again",
+        swapped(RedisClock, "heard", _heard_once),
     ),
     Mutant(
         "cursor outside of the commit",

@@ -72,6 +72,14 @@ RULES = {
         "No submission is applied twice, whatever was sent again, and by whom.",
         Case("a submission was sent again, and Redis had it", ("reply submit DUP",)),
     ),
+    "written_once": Rule(
+        "No commit is written twice, whatever was sent again, and however late a copy of it comes.",
+        Case("a copy of a commit came behind another one", ("reply commit FENCED commit",)),
+    ),
+    "dated": Rule(
+        "No step is dated ahead of Redis's clock, by whatever clock its worker goes.",
+        Case("a step was decided more than five minutes after its simulation's beginning"),
+    ),
     "begun_in_log": Rule(
         (
             "When a call starts, the log says that it runs, under the claim that starts it; where Redis "

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from sim.ambush import Ambush, LateClaim, LateCommit, SlowCommit
+from sim.ambush import Ambush, LateClaim, LateCommit, LateCopy, LateStopped, SlowCommit
 from sim.double import Double
 from sim.loop import Lane
 from sim.machines import POOL, Machine, Operator, Process, Site
@@ -297,6 +297,18 @@ class Nemesis:
     async def _slow_commit(self) -> None:
         self.lie_in_wait(SlowCommit)
 
+    async def _late_copy(self) -> None:
+        self.lie_in_wait(LateCopy)
+
+    async def _late_stopped(self) -> None:
+        """Somebody takes a session from a worker, whose word that it has stopped is late."""
+        held = {runner.claim.session: machine for machine in self.living for runner in machine.runners}
+        if held:
+            session = self._rng.choice(sorted(held))
+            self._clear_ambush()
+            self._ambush = LateStopped(self.site, self._rng, held[session].name, self._cut_off)
+            await self._revokes(session)
+
     def lie_in_wait(self, kind: type[Ambush]) -> None:
         """See `sim/ambush.py`; one at a time."""
         self._clear_ambush()
@@ -322,12 +334,13 @@ class Nemesis:
 
     async def _revoke(self) -> None:
         """Somebody takes a session, whoever holds it (`dendro revoke`, `dendro cancel --force`)."""
-        sessions = sorted(self.site.watch.sessions)
-        if not sessions:
-            return
+        if sessions := sorted(self.site.watch.sessions):
+            await self._revokes(self._rng.choice(sessions))
+
+    async def _revokes(self, session: str) -> None:
         if self._operator is None:
             self._operator = Operator(self.site)
-        await self._operator.revokes(self._rng.choice(sessions))
+        await self._operator.revokes(session)
 
     async def _down(self) -> None:
         await self._restart(0.0)

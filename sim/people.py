@@ -223,6 +223,17 @@ class Person:
     async def shuts(self, session: str) -> None:
         await self.submits(session, ops.Shutdown())
 
+    async def writes(self, session: str, letters: int, agents: int) -> None:
+        """Writes to agents of the session's tree, several times in a row."""
+        for _ in range(letters):
+            await asyncio.sleep(self._rng.choice((0.0, 0.05, 1.0)) * self._rng.random())
+            op = ops.MessageAgent(
+                agent_id=self._rng.randrange(agents + 1),
+                text=f"letter {self.name}.{self._numbered}",
+                interrupt=self._rng.random() < 0.2,
+            )
+            await self.submits(session, op)
+
     async def cancels(self, session: str, agent_id: int) -> None:
         await self.submits(session, ops.CancelAgent(agent_id=agent_id))
 

@@ -28,6 +28,7 @@ from orchestrator.core.stored import decode_entry
 from orchestrator.runtime.runner import Runner
 from sim.accounts import Accounts
 from sim.admissions import Admissions
+from sim.commits import Commits
 from sim.deadlines import Deadlines
 from sim.double import EPOCH_S, Double
 from sim.inherited import Place, text_of, unlike
@@ -98,6 +99,7 @@ class Watch:
         self.deadlines = Deadlines(loop.time, double, keys, self.broken, self.reach)
         self.accounts = Accounts(loop.time, double, keys, self.broken, self.reach)
         self.admissions = Admissions(loop.time, self.broken)
+        self.steps = Commits(loop.time, self.broken, self.reach)
         self.moving = Moving(self, double, keys, objects)
         self.violation: Violation | None = None
         self.commits = 0
@@ -142,6 +144,8 @@ class Watch:
             self.broken("no_crash", f"{name} quarantined {session_of(name, args)}")
         if name == "claim" and code == b"NONE":
             self.rights.turned_away(session_of(name, args))
+        if name == "commit" and code in (b"OK", b"REFUSED"):
+            self.steps.judged(session_of(name, args), args, code)
         if code != b"OK":
             return
         session = session_of(name, args)
@@ -224,6 +228,7 @@ class Watch:
             self.broken(
                 "epochs", f"{session}: entry {stored.seq} is of epoch {stored.epoch}, the claim of {epoch}"
             )
+        self.steps.dated(session, stored.seq, stored.payload)
         entry = whole = decode_entry(stored.payload)
         if _REFERS in stored.payload:
             whole = Entry(entry.type, resolve(entry.payload, lambda _: "large"), entry.id)
@@ -391,6 +396,7 @@ class Watch:
         self.members.clear()
         self.accounts.went_back()
         self.admissions.went_back()
+        self.steps.went_back(to_s)
         for session in known:
             self.look(session)
         self._cut_back = set(self.sessions)

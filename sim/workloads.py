@@ -17,7 +17,7 @@ from orchestrator.broker.admission import Limits
 from orchestrator.core.settings import TreeRules
 from orchestrator.core.state import State
 from orchestrator.runtime.ports import ProviderPolicy
-from sim.ambush import LateWord, SlowCommit
+from sim.ambush import LateCopy, LateWord, SlowCommit
 from sim.machines import POOL, Site
 from sim.moving import NEVER, UpkeepRules
 from sim.nemesis import Nemesis
@@ -378,6 +378,23 @@ async def amnesia(stage: Stage) -> None:
     await _used(stage, person, await _born(stage, person, "never", **facts), rng.choice((2, 4)))
 
 
+async def letters(stage: Stage) -> None:
+    """A tree whose root is given one letter after another to pass on, and has little to say itself."""
+    rng, person, appetite = stage.rng, stage.person(), stage.site.mind.appetite
+    stage.nemesis.weights |= {"late_copy": 25, "late_stopped": 15}
+    appetite.opening = ("subagent_spawn",) * 2
+    appetite.calls, appetite.asks = 0.4, 0.0
+    rules = TreeRules(slots=4, spawned=4, depth=1, await_floor_s=1.0, await_cap_s=20.0)
+    session = await _born(stage, person, "never", agents=True, tree_rules=rules)
+    if rng.random() < 0.7:
+        stage.nemesis.lie_in_wait(LateCopy)
+    await asyncio.wait([person.does(person.says(session), "says")])
+    other = stage.person()
+    for _ in range(rng.choice((1, 2, 3))):
+        await asyncio.sleep(rng.choice((0.5, 3.0, 8.0)) * rng.random())
+        await asyncio.wait([other.does(other.writes(session, rng.choice((3, 6)), 2), "writes")])
+
+
 async def latecomers(stage: Stage) -> None:
     """A session whose followers come while it is at work, leave, and come back to where they were."""
     rng, person = stage.rng, stage.person()
@@ -452,7 +469,12 @@ PLAYS = (
     waits,
     limits,
 )
-LATER = (((archives, abandoned, files, latecomers), 0.15), ((outages,), 0.05), ((amnesia,), 0.05))
+LATER = (
+    ((archives, abandoned, files, latecomers), 0.15),
+    ((outages,), 0.05),
+    ((amnesia,), 0.05),
+    ((letters,), 0.05),
+)
 """Each line takes this share of the seeds over: all others keep their story."""
 FEW_EVENTS = {"eq_keep": 40, "eq_ttl_s": 90.0}
 WORKLOADS = {

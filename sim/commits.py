@@ -1,0 +1,72 @@
+"""Steps as Redis was given them: each once, and dated by Redis's own clock."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+from sim.double import EPOCH_S
+from sim.reach import Reach
+
+ID, BASE, FIELDS = 6, 9, 18
+"""Places among the arguments of `commit`: its id, the id before it, and the first list."""
+DRIFT_S = 0.1
+"""By so much two clocks may part while a machine is stopped, and hears nothing of Redis's time."""
+LONG_S = 300.0
+_STAMP = slice(len('{"timestamp":"'), len('{"timestamp":"2027-01-15T08:00:00.000Z'))
+
+
+def arguments(args: Sequence[Any]) -> Sequence[Any]:
+    """What a script was given behind its keys."""
+    return args[3 + int(args[2]) :]
+
+
+def commit_id(args: Sequence[Any]) -> str:
+    return str(arguments(args)[ID])
+
+
+def without_entries(args: Sequence[Any]) -> bool:
+    """Whether a commit leaves the log as it is."""
+    given = arguments(args)
+    return int(given[FIELDS + 1 + 2 * int(given[FIELDS])]) == 0
+
+
+class Commits:
+    """The rules of what is committed, and when it says that it was."""
+
+    def __init__(self, now_s: Callable[[], float], broken: Callable[[str, str], None], reach: Reach) -> None:
+        self._now_s = now_s
+        self._broken = broken
+        self._reach = reach
+        self._accepted: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
+        """The ids of each session's commits, in their order."""
+
+    def judged(self, session: str, args: Sequence[Any], code: bytes) -> None:
+        """A commit was written or refused: it was on top of the last one, or is the last."""
+        known, identity = self._accepted[session], commit_id(args)
+        last = known[-1][1] if known else ""
+        if identity == last:
+            return
+        if (base := str(arguments(args)[BASE])) != last:
+            told = f"commit {identity}, which follows {base!r}, was taken for one that follows {last!r}"
+            self._broken("written_once", f"{session}: {told}")
+        if code == b"OK":
+            known.append((self._now_s(), identity))
+
+    def went_back(self, to_s: float) -> None:
+        """What was accepted since is forgotten, and may come again."""
+        for session, known in self._accepted.items():
+            self._accepted[session] = [one for one in known if one[0] <= to_s]
+
+    def dated(self, session: str, seq: int, line: bytes) -> None:
+        """An entry was written; its line begins with the time at which its step was decided."""
+        at_s = datetime.fromisoformat(line[_STAMP].decode()).timestamp() - EPOCH_S
+        now_s = self._now_s()
+        if now_s > LONG_S:
+            self._reach.saw("dated")
+        if at_s > now_s + DRIFT_S:
+            self._broken(
+                "dated", f"{session}, entry {seq}: dated {at_s - now_s:.3f} s ahead of Redis's clock"
+            )
