@@ -103,6 +103,11 @@ class EmbeddedConfig:
         """Where the data, the locks and the record are."""
         return self.home / "redis"
 
+    @property
+    def fallback_folder(self) -> Path:
+        """Where the socket goes if no other folder has a short path."""
+        return self.temp_dir / f"dendro-{os.geteuid()}"
+
 
 @dataclass(frozen=True, slots=True)
 class _Record:
@@ -353,7 +358,7 @@ def _address(config: EmbeddedConfig) -> Path:
     """A socket path that the kernel can hold, in a folder that nobody else can enter."""
     digest = hashlib.blake2b(os.fsencode(config.folder.resolve()), digest_size=6).hexdigest()
     name = f"dendro-{digest}.sock"
-    own = config.temp_dir / f"dendro-{os.geteuid()}"
+    own = config.fallback_folder
     for folder in (config.runtime_dir, config.folder, own):
         if folder is None or len(os.fsencode(folder / name)) > SOCKET_PATH_BYTES:
             continue

@@ -19,10 +19,8 @@ KEPT_CAPABILITIES = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER")
 """What root keeps: to work on files of other owners. Mounts decide where it may write."""
 
 _PROC_CONTROLS = ("sys", "sysrq-trigger", "irq", "bus", "acpi", "fs", "scsi")
-_LOCAL_FAMILIES = seccomp.Families(
-    # The network namespace holds these in; AF_VSOCK, which leads to the hypervisor, knows no namespace.
-    allowed=(seccomp.AF_UNIX, seccomp.AF_INET, seccomp.AF_INET6, seccomp.AF_NETLINK)
-)
+_LOCAL_FAMILIES = (seccomp.AF_INET, seccomp.AF_INET6, seccomp.AF_NETLINK)
+"""The network namespace holds these in; AF_VSOCK, which leads to the hypervisor, knows no namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +33,22 @@ class Bubblewrap:
     name: str = "bubblewrap"
     gaps: tuple[str, ...] = ()
 
-    def launch(self, argv: tuple[str, ...], env: Mapping[str, str], confinement: Confinement) -> Launch:
+    def launch(
+        self, argv: tuple[str, ...], env: Mapping[str, str], cwd: Path, confinement: Confinement
+    ) -> Launch:
         """The command behind bwrap, with a filter for bwrap to install once its mounts stand.
 
         bwrap starts with an empty environment and sets the command's inside.
         """
-        families = seccomp.Families() if confinement.network else _LOCAL_FAMILIES
         return Launch(
-            argv=(self.path, "--args", str(OPTIONS_FD), *self._options(confinement), "--", *argv),
+            argv=(self.path, "--args", str(OPTIONS_FD), *self._options(cwd, confinement), "--", *argv),
             env={},
             options_on_fd=_set_environment(env),
             placeholders=tuple(map(str, confinement.missing)),
-            seccomp_on_fd=seccomp.program(self.machine, families),
+            seccomp_on_fd=seccomp.program(self.machine, _families(confinement)),
         )
 
-    def _options(self, confinement: Confinement) -> list[str]:
+    def _options(self, cwd: Path, confinement: Confinement) -> list[str]:
         options = ["--die-with-parent", "--unshare-pid", "--unshare-ipc", "--ro-bind", "/", "/"]
         if not confinement.network:
             options.append("--unshare-net")
@@ -58,7 +57,18 @@ class Bubblewrap:
             options += _root_options()
         for _, words in sorted(_mounts(confinement), key=lambda mount: len(mount[0].parts)):
             options += words
-        return [*options, "--seccomp", str(SECCOMP_FD), "--chdir", str(confinement.cwd)]
+        for path in filter(Path.is_dir, confinement.hidden):
+            # Last: what stands open inside of it has to find its place first.
+            options += ["--remount-ro", str(path)]
+        return [*options, "--seccomp", str(SECCOMP_FD), "--chdir", str(cwd)]
+
+
+def _families(confinement: Confinement) -> seccomp.Families:
+    """Mounts hide the sockets that are known; a server's socket can stand anywhere, and come later."""
+    unix = (seccomp.AF_UNIX,) if confinement.unix_sockets else ()
+    if not confinement.network:
+        return seccomp.Families(allowed=(*_LOCAL_FAMILIES, *unix))
+    return seccomp.Families(refused=(seccomp.AF_VSOCK, *(() if unix else (seccomp.AF_UNIX,))))
 
 
 def _set_environment(env: Mapping[str, str]) -> bytes:
@@ -82,7 +92,10 @@ def _root_options() -> list[str]:
 
 def _mounts(confinement: Confinement) -> list[tuple[Path, list[str]]]:
     """Every mount with its target: sorted by depth, the deeper one lies on top and decides."""
-    mounts = [(root, ["--bind", str(root), str(root)]) for root in confinement.writable_roots]
+    mounts: list[tuple[Path, list[str]]] = []
+    if any(path in confinement.cwd.parents for path in confinement.hidden):
+        mounts += [(confinement.cwd, ["--ro-bind-try", str(confinement.cwd), str(confinement.cwd)])]
+    mounts += [(root, ["--bind", str(root), str(root)]) for root in confinement.writable_roots]
     # "try": a guard that could not be made is in a root that this user, and so the command, cannot write.
     held = (*confinement.read_only_subpaths, *confinement.missing)
     mounts += [(path, ["--ro-bind-try", str(path), str(path)]) for path in held]
@@ -91,5 +104,5 @@ def _mounts(confinement: Confinement) -> list[tuple[Path, list[str]]]:
 
 def _hide(path: Path) -> list[str]:
     if path.is_dir():
-        return ["--tmpfs", str(path), "--remount-ro", str(path)]
+        return ["--tmpfs", str(path)]
     return ["--ro-bind", "/dev/null", str(path)]

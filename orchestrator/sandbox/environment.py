@@ -15,6 +15,15 @@ from typing import Literal
 from orchestrator.sandbox.policy import Confinement
 
 DEFAULT_EXCLUDES = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*", "*PASSWD*", "*CREDENTIAL*", "DENDRO_*")
+CONTROL = (
+    *("SSH_AUTH_SOCK", "SSH_AGENT_PID", "SSH_ASKPASS", "GPG_AGENT_INFO", "GIT_ASKPASS", "SUDO_ASKPASS"),
+    *("DBUS_*", "XDG_RUNTIME_DIR", "DISPLAY", "WAYLAND_*", "XAUTHORITY", "SWAYSOCK", "I3SOCK", "HYPRLAND_*"),
+    *("TMUX", "TMUX_*", "STY", "ZELLIJ*", "KITTY_LISTEN_ON", "WEZTERM_UNIX_SOCKET", "ALACRITTY_SOCKET"),
+    *("DOCKER_HOST", "DOCKER_CONTEXT", "CONTAINER_HOST", "CONTAINERD_*", "PODMAN_*", "LIBVIRT_*"),
+    *("VSCODE_*", "NVIM", "NVIM_LISTEN_ADDRESS", "EMACS_SOCKET_NAME", "EMACS_SERVER_FILE"),
+    *("NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "PULSE_*", "PIPEWIRE_*"),
+)
+"""What leads to programs that act for the person: agents that sign, desktops, multiplexers, containers."""
 CORE = frozenset(
     ("PATH", "SHELL", "TMPDIR", "TEMP", "TMP", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "USER")
 )
@@ -37,10 +46,14 @@ def command_environment(
 ) -> dict[str, str]:
     """Applies the rules in the peer's order (inherit, default excludes, exclude, set, include_only).
 
+    A confined command inherits nothing that leads out of the sandbox; what a person sets, it gets.
+
     `DENDRO_SANDBOX` and `CODEX_SANDBOX_NETWORK_DISABLED` are added last: they describe the
     sandbox, and test suites use them to skip what cannot work inside one.
     """
     chosen = _inherited(parent, rules)
+    if confinement.mode != "danger-full-access":
+        chosen = {k: v for k, v in chosen.items() if not _matches(k, CONTROL)}
     if not rules.ignore_default_excludes:
         chosen = {k: v for k, v in chosen.items() if not _looks_secret(k, v)}
     chosen = {k: v for k, v in chosen.items() if not _matches(k, rules.exclude)}

@@ -57,7 +57,9 @@ class Landlock:
     name: str = "landlock"
     gaps: tuple[str, ...] = field(default=())
 
-    def launch(self, argv: tuple[str, ...], env: Mapping[str, str], confinement: Confinement) -> Launch:
+    def launch(
+        self, argv: tuple[str, ...], env: Mapping[str, str], cwd: Path, confinement: Confinement
+    ) -> Launch:
         """The command as it is, to be started under a ruleset; the caller closes its descriptor."""
         return Launch(
             argv=argv,
@@ -99,14 +101,10 @@ def _mounts(confinement: Confinement) -> tuple[tuple[str, bool], ...]:
 
 
 def _families(confinement: Confinement) -> seccomp.Families:
-    """Landlock cannot hide a socket's path, so with sockets to hide no Unix socket is given out.
-
-    `socketpair` stays: it connects to nobody.
-    """
-    unix = () if confinement.hidden else (seccomp.AF_UNIX,)
+    """Landlock cannot hide a socket's path, so no Unix socket is given out."""
     if not confinement.network:
-        return seccomp.Families(allowed=unix)
-    return seccomp.Families(refused=() if unix else (seccomp.AF_UNIX,))
+        return seccomp.Families(allowed=())
+    return seccomp.Families(refused=(seccomp.AF_UNIX, seccomp.AF_VSOCK))
 
 
 def build_ruleset(abi_version: int, writable_roots: Iterable[Path]) -> int:

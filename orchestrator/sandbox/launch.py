@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from orchestrator.sandbox.policy import Confinement
@@ -52,8 +53,10 @@ class Launcher(Protocol):
     def gaps(self) -> tuple[str, ...]:
         """What the policy asks for and this mechanism cannot hold here."""
 
-    def launch(self, argv: tuple[str, ...], env: Mapping[str, str], confinement: Confinement) -> Launch:
-        """Turns a command and its environment into a launch that is confined as asked."""
+    def launch(
+        self, argv: tuple[str, ...], env: Mapping[str, str], cwd: Path, confinement: Confinement
+    ) -> Launch:
+        """Turns a command, its environment and its folder into a launch that is confined as asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ class Unconfined:
     name: str = "none"
     gaps: tuple[str, ...] = ()
 
-    def launch(self, argv: tuple[str, ...], env: Mapping[str, str], confinement: Confinement) -> Launch:
+    def launch(
+        self, argv: tuple[str, ...], env: Mapping[str, str], cwd: Path, confinement: Confinement
+    ) -> Launch:
         """Adds nothing."""
         return Launch(argv, env)

@@ -55,6 +55,8 @@ class Confinement:
     is what the next `dendro` in the folder reads."""
     hidden: tuple[Path, ...] = ()
     network: bool = False
+    unix_sockets: bool = False
+    """Whether it may make Unix sockets that others can be reached by; pairs are always given out."""
 
 
 def resolve(
@@ -64,22 +66,29 @@ def resolve(
     *,
     hidden: Iterable[Path] = (),
     read_only: Iterable[Path] = (),
+    unix_sockets: bool = False,
 ) -> Confinement:
     """Resolves a wire policy for a command that starts in `cwd`.
 
     `tmpdir` is the command's `$TMPDIR`. `hidden` names what belongs to Dendro itself, such
     as the folder of the Redis socket: a command that reaches it could approve itself.
     `read_only` names files that no command may write, such as the configuration in force.
+    `unix_sockets` counts only where every path to hide is a folder that can be hidden: a
+    server that starts again makes a new file, and what was put on the old one is gone.
     """
     mode = _mode(policy)
     real_cwd = cwd.resolve()
     if mode == "danger-full-access":
         return Confinement(mode=mode, cwd=real_cwd, network=True)
-    concealed = _outermost(_existing([*map(Path, _control_sockets()), *hidden]))
+    guarded, roots = ((), ()) if mode == "read-only" else _roots(policy, cwd, tmpdir)
+    own = tuple(hidden)
+    found = _existing([*map(Path, _control_sockets()), *own])
+    # A folder that a command works in cannot be hidden from it.
+    concealed = _outermost(tuple(path for path in found if path not in (real_cwd, *roots)))
+    if not all(path.is_dir() and _below(_real(path), concealed) for path in own):
+        unix_sockets = False
     if mode == "read-only":
-        return Confinement(mode=mode, cwd=real_cwd, hidden=concealed)
-    guarded = _existing([real_cwd, *_declared_roots(policy, real_cwd)])
-    roots = _existing([*guarded, *_temporary_roots(policy, tmpdir)])
+        return Confinement(mode=mode, cwd=real_cwd, hidden=concealed, unix_sockets=unix_sockets)
     held = [*_git_paths(roots), *_config_files(roots), *_reachable(read_only, roots, concealed)]
     return Confinement(
         mode=mode,
@@ -96,7 +105,30 @@ def resolve(
         ),
         hidden=concealed,
         network=_flag(policy, "network_access"),
+        unix_sockets=unix_sockets,
     )
+
+
+def _roots(
+    policy: Mapping[str, Any], cwd: Path, tmpdir: str | None
+) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """The folders whose repositories are guarded, and all that may be written."""
+    declared = [cwd.absolute(), *_declared_roots(policy, cwd.resolve())]
+    temporary = _temporary_roots(policy, tmpdir)
+    named = [Path(os.path.normpath(path)) for path in (*declared, *temporary)]
+    guarded = _existing(path for path in declared if _is_steady(path, named))
+    return guarded, _existing([*guarded, *(path for path in temporary if _is_steady(path, named))])
+
+
+def _is_steady(path: Path, roots: Sequence[Path]) -> bool:
+    """Whether no symlink on the way to a root lies inside of another root: a command may have made it.
+
+    Else a command puts a link to any folder in the place of a root, and the next one may write there.
+    """
+    place = Path(os.path.normpath(path))
+    others = [_real(root) for root in roots if root != place]
+    links = (step for step in (place, *place.parents) if step.is_symlink())
+    return not any(_below(_real(link.parent) / link.name, tuple(others)) for link in links)
 
 
 def _mode(policy: Mapping[str, Any]) -> Mode:
@@ -145,10 +177,11 @@ def _outermost(paths: tuple[Path, ...]) -> tuple[Path, ...]:
 def _reachable(files: Iterable[Path], roots: tuple[Path, ...], concealed: tuple[Path, ...]) -> list[Path]:
     """Those that a command could write: what lies in a hidden folder has no place to mount on."""
 
-    def below(path: Path, folders: tuple[Path, ...]) -> bool:
-        return any(path.is_relative_to(folder) for folder in folders)
+    return [file for file in map(_real, files) if _below(file, roots) and not _below(file, concealed)]
 
-    return [file for file in map(_real, files) if below(file, roots) and not below(file, concealed)]
+
+def _below(path: Path, folders: tuple[Path, ...]) -> bool:
+    return any(path.is_relative_to(folder) for folder in folders)
 
 
 def _lacks(root: Path, name: str) -> bool:

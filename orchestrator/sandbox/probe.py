@@ -115,7 +115,7 @@ def _try_bubblewrap(
     path: str, launcher: Bubblewrap, trial: Confinement, argv: tuple[str, ...]
 ) -> tuple[str | None, str]:
     try:
-        launch = launcher.launch(argv, {"PATH": os.defpath}, trial)
+        launch = launcher.launch(argv, {"PATH": os.defpath}, trial.cwd, trial)
     except seccomp.UnsupportedMachine as unknown:
         return None, f"bubblewrap: {unknown}"
     words = list(launch.argv)

@@ -10,7 +10,7 @@ import errno
 import struct
 from dataclasses import dataclass
 
-AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
+AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, AF_VSOCK = 1, 2, 10, 16, 40
 
 _SYSCALLS = {
     # name: (x86_64, aarch64)
@@ -40,13 +40,17 @@ _SYSCALLS = {
     "swapoff": (168, 225),
 }
 _SOCKET = (41, 198)
+_SOCKETPAIR = (53, 199)
+_PAIRED = (1, 5)
+"""SOCK_STREAM and SOCK_SEQPACKET: a datagram socket out of a pair can still send to any other socket."""
+_SOCKET_TYPE = 0xF
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _COLUMN = {"x86_64": 0, "aarch64": 1}
 _X32_BIT = 0x40000000
 
 # struct seccomp_data { int nr; __u32 arch; __u64 instruction_pointer; __u64 args[6]; }
-_NR, _ARCH, _ARG0 = 0, 4, 16
-_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_NR, _ARCH, _ARG0, _ARG1 = 0, 4, 16, 24
+_LOAD, _AND, _JUMP_EQUAL, _JUMP_AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
 _ALLOW = 0x7FFF0000
 _REFUSE = 0x00050000 | errno.EPERM
 
@@ -57,6 +61,10 @@ class Families:
 
     allowed: tuple[int, ...] | None = None
     refused: tuple[int, ...] = ()
+
+    def serves(self, family: int) -> bool:
+        """Whether a process gets sockets of the family."""
+        return family not in self.refused and (self.allowed is None or family in self.allowed)
 
 
 class UnsupportedMachine(RuntimeError):
@@ -79,8 +87,19 @@ def program(machine: str, families: Families) -> bytes:
     ]
     for numbers in _SYSCALLS.values():
         code += [_op(_JUMP_EQUAL, numbers[column], 0, 1), _op(_RETURN, _REFUSE)]
+    if not families.serves(AF_UNIX):
+        code += _pair_rules(_SOCKETPAIR[column])
     code += _socket_rules(_SOCKET[column], families)
     return b"".join(code)
+
+
+def _pair_rules(number: int) -> list[bytes]:
+    """Pairs stay, which connect to nobody: Python, Node and git talk to their own children by them."""
+    rules = [_op(_LOAD, _ARG1), _op(_AND, _SOCKET_TYPE)]
+    for kind in _PAIRED:
+        rules += [_op(_JUMP_EQUAL, kind, 0, 1), _op(_RETURN, _ALLOW)]
+    rules.append(_op(_RETURN, _REFUSE))
+    return [_op(_JUMP_EQUAL, number, 0, len(rules)), *rules]
 
 
 def _socket_rules(number: int, families: Families) -> list[bytes]:

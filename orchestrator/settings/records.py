@@ -254,6 +254,12 @@ class SandboxSettings:
     max_processes: int = setting(1024, "sandbox.max_processes", folder="down", at_least=8)
     """Processes that one command may have at once, where the kernel lets the worker set it."""
 
+    unix_sockets: bool = setting(False, "sandbox.unix_sockets")
+    """Let confined commands make Unix sockets, and so connect to those of other programs: a terminal
+    multiplexer or a container engine runs what it is told, outside of the sandbox. Without it `socketpair`
+    works, and Python's `multiprocessing` with the start method `forkserver` does not. Landlock never gives
+    them."""
+
     environment: EnvironmentPolicy = field(default_factory=EnvironmentPolicy)
 
 

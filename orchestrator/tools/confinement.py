@@ -24,7 +24,14 @@ def confinement_of(state: State, config: ToolConfig, *, sandboxed: bool) -> Conf
     if policy["mode"] == "workspace-write" and state.granted_roots:
         policy["writable_roots"] = [*(policy.get("writable_roots") or ()), *state.granted_roots]
     tmpdir = config.environ.get("TMPDIR")
-    return resolve(policy, cwd, tmpdir, hidden=config.hidden, read_only=config.read_only)
+    return resolve(
+        policy,
+        cwd,
+        tmpdir,
+        hidden=config.hidden,
+        read_only=config.read_only,
+        unix_sockets=config.unix_sockets,
+    )
 
 
 def writable_roots(state: State, config: ToolConfig) -> WritableRoots | None:

@@ -55,6 +55,8 @@ class ToolConfig:
     """Paths of Dendro itself that no confined command may reach."""
     read_only: tuple[Path, ...] = ()
     """Files that no confined command may write, wherever they lie: the configuration in force."""
+    unix_sockets: bool = False
+    """Whether confined commands get Unix sockets, where what is hidden can be kept from them."""
     timeout_s: float = 10.0
     max_processes: int = 512
     max_deltas: int = 10_000

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from orchestrator.broker.admission import Limits
 from orchestrator.broker.broker import Broker
@@ -28,7 +27,14 @@ from orchestrator.sandbox.probe import probe
 from orchestrator.settings import ProviderSettings, Settings
 from orchestrator.tools.exec.keeper import Keeper, KeeperConfig
 from orchestrator.tools.toolbox import Toolbox, ToolConfig
-from orchestrator.wiring.deploying import chain_key, deployment, open_broker, worker_name, worker_pools
+from orchestrator.wiring.deploying import (
+    chain_key,
+    deployment,
+    open_broker,
+    worker_name,
+    worker_pools,
+)
+from orchestrator.wiring.hiding import hidden_paths
 from orchestrator.wiring.sessions import VERSION
 
 
@@ -85,6 +91,7 @@ def tool_config(settings: Settings, url: str) -> ToolConfig:
             rules.inherit, rules.ignore_default_excludes, rules.exclude, rules.set, rules.include_only
         ),
         hidden=hidden_paths(settings, url),
+        unix_sockets=settings.sandbox.unix_sockets,
         read_only=_config_files(settings),
         timeout_s=settings.tools.timeout_s,
         max_processes=settings.sandbox.max_processes,
@@ -96,17 +103,6 @@ def tool_config(settings: Settings, url: str) -> ToolConfig:
 def _config_files(settings: Settings) -> tuple[Path, ...]:
     folder = settings.folder_config
     return tuple(file for file in (settings.config_file, folder.path if folder else None) if file is not None)
-
-
-def hidden_paths(settings: Settings, url: str) -> tuple[Path, ...]:
-    """Dendro's own: a command that reaches Redis's socket could approve itself.
-
-    The home folder is made if it is not there: what is missing cannot be hidden, and a command that makes
-    it could fill it with settings.
-    """
-    settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    parts = urlsplit(url)
-    return (settings.home, Path(unquote(parts.path))) if parts.scheme == "unix" else (settings.home,)
 
 
 def archive(settings: Settings) -> Archive:

@@ -82,6 +82,10 @@ ATTACKS: Mapping[str, str] = {
     'socket.socket(1, 1).connect("\\0" + os.environ["ABSTRACT"])\' && echo HARM',
     "reaches a hidden Unix socket": "$PYTHON -c 'import os,socket; "
     'socket.socket(1, 1).connect(os.environ["HIDDEN"] + "/sock")\' && echo HARM',
+    "reaches a Unix socket that nobody hid": "$PYTHON -c 'import os,socket; "
+    'socket.socket(1, 1).connect(os.environ["LOOSE"])\' && echo HARM',
+    "sends to a socket by one end of a pair": "for kind in 2 3; do $PYTHON -c 'import os,socket,sys; "
+    'socket.socketpair(1, int(sys.argv[1]))[0].sendto(b"x", os.environ["LETTERS"])\' $kind && echo HARM; done',
     "opens a socket to the hypervisor": "$PYTHON -c 'import socket; socket.socket(40, 1)' && echo HARM",
     "uses io_uring": "$PYTHON -c 'import ctypes; exit(ctypes.CDLL(None, use_errno=True).syscall(425, 1, 0) "
     "!= -1 or ctypes.get_errno() != 1)' || echo HARM",
@@ -141,6 +145,8 @@ class Scene:
             "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "OUTSIDE": str(self.outside),
             "HIDDEN": str(self.hidden),
+            "LOOSE": str(self.outside.parent / "loose"),
+            "LETTERS": str(self.outside.parent / "letters"),
             "VICTIM": str(self.victim.pid),
             "PYTHON": sys.executable,
             "TCP": str(self.listeners["tcp"].getsockname()[1]),
@@ -204,6 +210,8 @@ def scene(folder: Path) -> Iterator[Scene]:
                 stack, socket.AF_UNIX, socket.SOCK_STREAM, f"\0dendro-{os.getpid()}-{folder.name}"
             ),
             "hidden": _listen(stack, socket.AF_UNIX, socket.SOCK_STREAM, _short(hidden / "sock")),
+            "loose": _listen(stack, socket.AF_UNIX, socket.SOCK_STREAM, _short(folder / "loose")),
+            "letters": _listen(stack, socket.AF_UNIX, socket.SOCK_DGRAM, _short(folder / "letters")),
         }
         victim = subprocess.Popen(["sleep", "600"], stdin=subprocess.PIPE, env={"PATH": "/bin", "MY": SECRET})
         try:

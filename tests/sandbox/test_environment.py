@@ -47,6 +47,24 @@ def test_core_inherits_the_shell_s_variables_and_none_nothing() -> None:
     assert command_environment(PARENT, EnvironmentRules(inherit="none"), FREE) == {}
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SSH_AUTH_SOCK",
+        "DBUS_SESSION_BUS_ADDRESS",
+        "TMUX",
+        "DOCKER_HOST",
+        "XDG_RUNTIME_DIR",
+        "VSCODE_IPC_HOOK",
+    ],
+)
+def test_a_confined_command_inherits_no_way_to_programs_that_act_for_the_person(name: str) -> None:
+    assert name not in command_environment({name: "/x"}, EnvironmentRules(), CONFINED)
+    assert command_environment({name: "/x"}, EnvironmentRules(), FREE) == {name: "/x"}
+    named = EnvironmentRules(set={name: "/y"})
+    assert command_environment({name: "/x"}, named, CONFINED)[name] == "/y", "a person says so"
+
+
 def test_a_confined_command_is_told_of_its_sandbox() -> None:
     marks = command_environment({}, EnvironmentRules(), CONFINED)
     assert marks == {"DENDRO_SANDBOX": "workspace-write", "CODEX_SANDBOX_NETWORK_DISABLED": "1"}

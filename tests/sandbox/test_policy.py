@@ -82,9 +82,54 @@ def test_a_repository_named_as_a_root_is_writable(tmp_path: Path) -> None:
 
 
 def test_folders_to_hide_are_kept_when_they_exist(tmp_path: Path) -> None:
-    confinement = resolve(workspace(), tmp_path, None, hidden=(tmp_path / "no", tmp_path))
-    assert tmp_path in confinement.hidden
+    cwd, secret = tmp_path / "cwd", tmp_path / "secret"
+    cwd.mkdir()
+    secret.mkdir()
+    confinement = resolve(workspace(), cwd, None, hidden=(tmp_path / "no", secret, cwd))
+    assert secret in confinement.hidden
     assert tmp_path / "no" not in confinement.hidden
+    assert cwd not in confinement.hidden, "nothing could be run there"
+
+
+def test_unix_sockets_are_given_where_all_that_is_to_be_hidden_is(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    def given(*hidden: Path, mode: str = "workspace-write") -> bool:
+        policy = {"mode": mode, "exclude_slash_tmp": True}
+        return resolve(policy, tmp_path / "cwd", None, hidden=hidden, unix_sockets=True).unix_sockets
+
+    (tmp_path / "cwd").mkdir()
+    (tmp_path / "secret").mkdir()
+    assert given(tmp_path / "secret")
+    assert given(tmp_path / "secret", mode="read-only")
+    assert given(tmp_path / "secret", Path("/run"))
+    assert not given(tmp_path / "secret", tmp_path / "absent")
+    assert not given(tmp_path / "file")
+    assert not given(tmp_path / "cwd")
+    assert not resolve(workspace(), tmp_path / "cwd", None).unix_sockets
+
+
+def test_link_that_a_command_put_in_the_place_of_a_root_opens_nothing(tmp_path: Path) -> None:
+    cwd, target = tmp_path / "cwd", tmp_path / "target"
+    cwd.mkdir()
+    target.mkdir()
+    for name in ("build", "deep/x"):
+        (cwd / name).parent.mkdir(exist_ok=True)
+        (cwd / name).symlink_to(target)
+        policy = workspace(writable_roots=[name, str(cwd / name / "below")])
+        (target / "below").mkdir(exist_ok=True)
+        assert resolve(policy, cwd, None).writable_roots == (cwd,)
+    temporary = {"mode": "workspace-write", "exclude_slash_tmp": True}
+    assert resolve(temporary, cwd, str(cwd / "build")).writable_roots == (cwd,)
+
+
+def test_link_that_only_a_person_can_have_made_leads_to_a_root(tmp_path: Path) -> None:
+    cwd, target = tmp_path / "cwd", tmp_path / "target"
+    cwd.mkdir()
+    target.mkdir()
+    (tmp_path / "link").symlink_to(target)
+    policy = workspace(writable_roots=[str(tmp_path / "link")])
+    assert resolve(policy, cwd, None).writable_roots == (cwd, target)
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,12 @@ from orchestrator.sandbox.seccomp import AF_INET, AF_UNIX, Families, Unsupported
 
 ALLOW, REFUSE = 0x7FFF0000, 0x00050001
 X86_64, AARCH64, I386 = 0xC000003E, 0xC00000B7, 0x40000003
-PTRACE, SOCKET, WRITE = 101, 41, 1
+PTRACE, SOCKET, SOCKETPAIR, WRITE = 101, 41, 53, 1
+STREAM, DATAGRAM, RAW, SEQUENCED, CLOSED_ON_EXEC = 1, 2, 3, 5, 0o2000000
 
 
-def verdict(code: bytes, call: int, arch: int = X86_64, first_argument: int = 0) -> int:
-    data = struct.pack("iIQQ", call, arch, 0, first_argument)
+def verdict(code: bytes, call: int, arch: int = X86_64, first_argument: int = 0, second: int = 0) -> int:
+    data = struct.pack("iIQQQ", call, arch, 0, first_argument, second)
     accumulator = at = 0
     while True:
         kind, if_true, if_false, value = struct.unpack_from("HBBI", code, at * 8)
@@ -22,6 +23,8 @@ def verdict(code: bytes, call: int, arch: int = X86_64, first_argument: int = 0)
         match kind:
             case 0x20:
                 (accumulator,) = struct.unpack_from("I", data, value)
+            case 0x54:
+                accumulator &= value
             case 0x15:
                 at += if_true if accumulator == value else if_false
             case 0x35:
@@ -62,6 +65,16 @@ def test_the_filter_always_reaches_a_verdict(call: int, family: int, allowed: li
     assert verdict(code, call, first_argument=family) in (ALLOW, REFUSE)
     if call == SOCKET:
         assert (verdict(code, call, first_argument=family) == ALLOW) == (family in allowed)
+
+
+def test_pairs_that_reach_nobody_else_are_given_out_without_unix_sockets() -> None:
+    code = program("x86_64", Families(allowed=(AF_INET,)))
+    for kind in (STREAM, SEQUENCED, STREAM | CLOSED_ON_EXEC):
+        assert verdict(code, SOCKETPAIR, first_argument=AF_UNIX, second=kind) == ALLOW
+    for kind in (DATAGRAM, RAW, DATAGRAM | CLOSED_ON_EXEC):
+        assert verdict(code, SOCKETPAIR, first_argument=AF_UNIX, second=kind) == REFUSE
+    with_unix = program("x86_64", Families(allowed=(AF_UNIX,)))
+    assert verdict(with_unix, SOCKETPAIR, first_argument=AF_UNIX, second=DATAGRAM) == ALLOW
 
 
 def test_an_unknown_machine_is_named() -> None:

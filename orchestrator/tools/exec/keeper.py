@@ -240,7 +240,7 @@ class Keeper:
 
     def _launch(self, command: Command, ident: int, running: Running) -> None:
         launcher = choose(self._config.support, command.confinement, self._config.prefer)
-        launch = launcher.launch(command.argv, command.env, command.confinement)
+        launch = launcher.launch(command.argv, command.env, command.cwd, command.confinement)
         descriptors = [] if launch.ruleset is None else [launch.ruleset]
         self._hand_over(ident, running, self._spec(ident, command, launch), descriptors)
 

@@ -72,9 +72,11 @@ async def test_variable_that_holds_a_nul_byte_starts_nothing(
 
 
 def test_wrapper_is_never_given_an_option_in_a_value() -> None:
-    confinement = Confinement("read-only", Path("/"))
+    root, variables = Path("/"), {"A": "\0--bind\0/\0/"}
     with pytest.raises(ValueError, match="NUL"):
-        Bubblewrap("/usr/bin/bwrap", "x86_64", True).launch(("true",), {"A": "\0--bind\0/\0/"}, confinement)
+        Bubblewrap("/usr/bin/bwrap", "x86_64", True).launch(
+            ("true",), variables, root, Confinement("read-only", root)
+        )
 
 
 @CONFINED

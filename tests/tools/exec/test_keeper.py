@@ -95,6 +95,15 @@ async def test_missing_working_folder_is_named(keeper: Keeper, command: MakeComm
     assert finished.error == "the working directory cannot be entered: No such file or directory"
 
 
+async def test_command_starts_in_its_own_folder_below_the_sessions(
+    keeper: Keeper, command: MakeCommand, tmp_path: Path
+) -> None:
+    folder = tmp_path / "below"
+    folder.mkdir()
+    finished = await keeper.run(command("pwd", cwd=folder), ignore)
+    assert finished.stdout.decode() == f"{folder}\n"
+
+
 async def test_command_gets_only_the_environment_it_is_given(keeper: Keeper, command: MakeCommand) -> None:
     finished = await keeper.run(command("env", env={"PATH": os.defpath, "A": "ü 1"}), ignore)
     assert dict(line.split("=", 1) for line in finished.stdout.decode().splitlines()).items() >= {

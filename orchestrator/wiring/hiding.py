@@ -1,0 +1,49 @@
+"""Paths of this deployment that no confined command may see: the data folder, the folder of Redis's socket.
+
+A command that reaches Redis could approve itself and edit logs. Knows settings and a URL;
+how paths are hidden is the sandbox's matter.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from orchestrator.settings import Settings
+from orchestrator.wiring.deploying import embedded_config
+
+_SHARED = (
+    *("/", "/dev/shm", "/home", "/run", "/srv", "/tmp", "/usr", "/var", "/var/lib", "/var/run", "/var/tmp"),
+)
+"""Commands need what else is in them. There only the socket itself is hidden."""
+
+
+def hidden_paths(settings: Settings, url: str) -> tuple[Path, ...]:
+    """The folders, each as it is named.
+
+    The socket's folder, not its file: a server that starts again makes a new file. The private
+    server may choose another folder then. The home folder is made if it is not there: what is missing
+    cannot be hidden, and a command that makes it could fill it with settings.
+    """
+    settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    parts, runtime = urlsplit(url), settings.host.runtime_dir
+    paths = [settings.home]
+    if settings.redis.url is None:
+        fallback = embedded_config(settings).fallback_folder
+        # Made now: what does not exist cannot be hidden, and a command could make it.
+        with suppress(OSError):
+            fallback.mkdir(mode=0o700, exist_ok=True)
+        paths.append(fallback)
+    if runtime is not None and runtime.is_dir() and not _is_shared(settings, runtime):
+        paths.append(runtime)
+    if parts.scheme == "unix":
+        socket = Path(unquote(parts.path))
+        paths.append(socket if _is_shared(settings, socket.parent) else socket.parent)
+    return tuple(dict.fromkeys(paths))
+
+
+def _is_shared(settings: Settings, folder: Path) -> bool:
+    host = settings.host
+    shared = [*map(Path, _SHARED), host.user_home, *([host.temp_dir] if host.temp_dir else [])]
+    return folder.resolve() in {path.resolve() for path in shared}

@@ -1,0 +1,141 @@
+"""A running command does not reach Redis: not when the server comes back, not when it first comes."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from orchestrator.sandbox.kernel import CLOCK_BOOTTIME
+from orchestrator.sandbox.policy import Confinement, resolve
+from orchestrator.sandbox.probe import Preference, SandboxSupport, probe
+from orchestrator.settings import Settings, SettingsSources, load_settings
+from orchestrator.tools.exec.command import Command, Finished
+from orchestrator.tools.exec.keeper import Keeper, KeeperConfig
+from orchestrator.wiring.hiding import hidden_paths
+from tests.servers import RedisServer, debian_redis, required
+
+pytestmark = pytest.mark.sandbox
+
+MECHANISMS: tuple[Preference, ...] = ("bubblewrap", "landlock")
+CONNECT = """
+import socket, sys
+open("up", "w").write("up")
+open("go").read()
+redis = socket.socket(socket.AF_UNIX)
+redis.connect(sys.argv[1])
+redis.sendall(b"SET reached 1\\r\\n")
+print(redis.recv(100))
+"""
+
+
+@pytest.fixture(scope="session")
+def machine() -> SandboxSupport:
+    return probe()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    made = RedisServer(tmp_path / "data", required(debian_redis(), "redis-server"))
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    for name in ("up", "go"):
+        os.mkfifo(folder / name)
+    return folder
+
+
+def settings(folder: Path, *overrides: str) -> Settings:
+    return load_settings(SettingsSources(folder, {"HOME": str(folder / "home")}, overrides=overrides))
+
+
+def confinement(workspace: Path, url: str, mode: str = "workspace-write", **fields: object) -> Confinement:
+    hidden = hidden_paths(settings(workspace.parent, f"redis.url={url!r}"), url)
+    policy = {"mode": mode, **fields}
+    return resolve(policy, workspace, None, hidden=hidden, unix_sockets=True)
+
+
+async def tried(
+    machine: SandboxSupport, prefer: Preference, bounds: Confinement, server: RedisServer, change: object
+) -> Finished:
+    """Runs the command, changes the server while it runs, and lets it connect."""
+    if not (machine.bubblewrap if prefer == "bubblewrap" else machine.landlock_abi):
+        pytest.skip("; ".join(machine.why))
+    keeper = await Keeper.start(KeeperConfig(machine, prefer))
+    keeper.extend("claim", time.clock_gettime(CLOCK_BOOTTIME) + 60)
+    argv = (sys.executable, "-I", "-c", CONNECT, str(server.socket))
+    command = Command("claim", "call", argv, bounds.cwd, {"PATH": os.defpath}, bounds, 30.0)
+    try:
+        running = asyncio.ensure_future(keeper.run(command, lambda *_: None))
+        async with asyncio.timeout(30):
+            await asyncio.to_thread((bounds.cwd / "up").read_text)
+            assert callable(change)
+            await asyncio.to_thread(change)
+            await asyncio.to_thread((bounds.cwd / "go").write_text, "go")
+            return await running
+    finally:
+        await keeper.close()
+
+
+def is_untouched(server: RedisServer) -> bool:
+    with Redis.from_url(server.url) as client:
+        return client.get("reached") is None
+
+
+@pytest.mark.parametrize("prefer", MECHANISMS)
+async def test_command_does_not_reach_a_server_that_starts_again_while_it_runs(
+    prefer: Preference, machine: SandboxSupport, server: RedisServer, workspace: Path
+) -> None:
+    server.start()
+    finished = await tried(machine, prefer, confinement(workspace, server.url), server, server.restart)
+    assert finished.exit_code != 0
+    assert is_untouched(server)
+
+
+@pytest.mark.parametrize("prefer", MECHANISMS)
+async def test_command_does_not_reach_a_server_that_was_away_when_it_began(
+    prefer: Preference, machine: SandboxSupport, server: RedisServer, workspace: Path
+) -> None:
+    bounds = confinement(workspace, server.url)
+    finished = await tried(machine, prefer, bounds, server, server.start)
+    assert finished.exit_code != 0
+    assert is_untouched(server)
+
+
+@pytest.mark.parametrize("prefer", MECHANISMS)
+async def test_no_socket_in_a_folder_that_cannot_be_hidden_is_reached(
+    prefer: Preference, machine: SandboxSupport, server: RedisServer, workspace: Path
+) -> None:
+    bounds = dataclasses.replace(confinement(workspace, "unix:///tmp/redis.sock"), hidden=())
+    assert not bounds.unix_sockets, "although they are set"
+    finished = await tried(machine, prefer, bounds, server, server.start)
+    assert b"Operation not permitted" in finished.stderr
+    assert is_untouched(server)
+
+
+def test_private_servers_folders_are_hidden_wherever_it_goes(tmp_path: Path) -> None:
+    runtime = tmp_path / "runtime"
+    runtime.mkdir()
+    environ = {"HOME": str(tmp_path / "home"), "XDG_RUNTIME_DIR": str(runtime)}
+    found = hidden_paths(load_settings(SettingsSources(tmp_path, environ)), f"unix://{runtime}/dendro-1.sock")
+    assert found == (tmp_path / "home/.local/share/dendro", Path(f"/tmp/dendro-{os.geteuid()}"), runtime)
+    assert Path(f"/tmp/dendro-{os.geteuid()}").is_dir(), "a command must not be the first to make it"
+
+
+def test_folder_that_commands_need_is_not_hidden_with_the_socket_in_it(tmp_path: Path) -> None:
+    for url, path in (("unix:///run/redis.sock", "/run/redis.sock"), ("unix:///run/redis/s", "/run/redis")):
+        assert hidden_paths(settings(tmp_path, f"redis.url={url!r}"), url)[-1] == Path(path)
