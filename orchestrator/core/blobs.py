@@ -68,7 +68,9 @@ def _replaced(text: str, limit: int, blobs: dict[str, bytes]) -> Any:
 
 
 def is_reference(value: Any) -> bool:
-    return isinstance(value, Mapping) and len(value) == 2 and REFERENCE in value and "bytes" in value
+    if not isinstance(value, Mapping) or len(value) != 2:
+        return False
+    return isinstance(value.get(REFERENCE), str) and isinstance(value.get("bytes"), int)
 
 
 def references(value: Any) -> Iterator[str]:

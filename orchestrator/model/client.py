@@ -13,6 +13,7 @@ connections.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
@@ -33,7 +34,7 @@ from orchestrator.model.errors import (
     RateLimited,
     RetryableModelError,
 )
-from orchestrator.model.events import Completed, ModelEvent, RateLimits
+from orchestrator.model.events import Completed, ItemDone, ModelEvent, RateLimits
 from orchestrator.model.provider import Provider, ProviderSecrets
 from orchestrator.model.refusals import (
     MAX_ERROR_BODY,
@@ -152,13 +153,16 @@ class ResponsesClient:
         clock = asyncio.get_running_loop().time
         idle_s = self.provider.stream_idle_timeout_s
         deadline = clock() + idle_s
-        completed = False
+        completed, size, seen = False, 0, _Seen()
         try:
             while not completed:
                 chunk = await self._next_chunk(chunks, deadline)
+                size += len(chunk)
+                if size > self.provider.max_response_bytes:
+                    raise self._endless()
                 for sse in parser.feed(chunk):
                     event = decode(self.provider.name, sse)
-                    if event is not None:
+                    if event is not None and not seen.again(event):
                         completed = type(event) is Completed
                         yield event
                     if completed:
@@ -265,12 +269,40 @@ class ResponsesClient:
             headers["Authorization"] = f"Bearer {self._secrets.api_key}"
         return headers | dict(self.provider.http_headers) | dict(self._secrets.headers)
 
+    def _endless(self) -> FatalModelError:
+        # Not tried again: the same request would be paid for once more, and end the same way.
+        return FatalModelError(
+            FatalKind.RESPONSE_TOO_LARGE,
+            f"model provider {self.provider.name} sent a response of more than "
+            f"{self.provider.max_response_bytes:,} bytes; it was cut off there. Raise max_response_bytes of "
+            f"[model_providers.{self.provider.name}] if such a response is meant",
+            "other",
+        )
+
     def _cut(self, reason: str) -> RetryableModelError:
         return RetryableModelError(
             f"stream disconnected before completion: model provider {self.provider.name}: {reason}",
             None,
             {"response_stream_disconnected": {"http_status_code": None}},
         )
+
+
+class _Seen:
+    """The items of one response: a server that sends one again has not asked for its call again."""
+
+    def __init__(self) -> None:
+        self._items: set[tuple[int | None, str, bytes]] = set()
+
+    def again(self, event: ModelEvent) -> bool:
+        """Whether this very item was handed out before, under the same index and id."""
+        if not isinstance(event, ItemDone) or event.place == (None, ""):
+            return False
+        # A server may give one index to all its items: only the same content is the same item.
+        digest = hashlib.sha256(orjson.dumps(event.item, option=orjson.OPT_SORT_KEYS)).digest()
+        key = (*event.place, digest)
+        known = key in self._items
+        self._items.add(key)
+        return known
 
 
 async def _read_to_end(chunks: _Chunks) -> None:

@@ -25,11 +25,17 @@ from orchestrator.model.events import (
 )
 from orchestrator.model.items import kept_item
 from orchestrator.model.refusals import ProviderFault, fatal_by_code, wait_named_in
+from orchestrator.model.shapes import BrokenItem, check_item, name_of
 from orchestrator.model.sse import SseEvent
 
 MAX_HELD_WAIT_S = 5.0
 """Longest wait asked for by a provider that is sat out with the worker held."""
 
+MOST_TOKENS = 10**12
+"""More than any response has; a server that counts more, or less than none, is not believed."""
+EXCERPT_BYTES = 80
+_SENTINEL = b"[DONE]"
+"""How servers of older interfaces end a stream."""
 _BREAK = ReasoningSectionBreak()
 _CUT = "stream disconnected before completion"
 
@@ -37,45 +43,94 @@ _CUT = "stream disconnected before completion"
 def decode(provider: str, sse: SseEvent) -> ModelEvent | None:
     """The event's meaning; None if it has none for us. Raises what `response.failed` stands for."""
     named = sse.name != "message"
-    if named and sse.name not in _READERS and sse.name not in _FAULTS:
+    if (named and sse.name not in _READERS and sse.name not in _FAULTS) or sse.data == _SENTINEL:
         return None
+    kind = sse.name
     try:
         data = orjson.loads(sse.data)
-        kind = sse.name if named else data["type"]
+        kind = sse.name if named else _type_of(data)
         if fault := _FAULTS.get(kind):
             fault(provider, data)
         reader = _READERS.get(kind)
         return reader(data) if reader else None
-    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        if named:
-            # Passing over, say, an output_item.done would lose a call that the model made.
-            raise RetryableModelError(
-                f"{_CUT}: model provider {provider} sent a broken {sse.name}"
-            ) from error
-        return None
+    except BrokenItem as error:
+        raise _broken(provider, str(error)) from error
+    except orjson.JSONDecodeError as error:
+        # Passing over, say, an output_item.done would lose a call that the model made.
+        what = f"a broken {kind}" if named else f"a line that is no JSON: {_excerpt(sse.data)}"
+        raise _broken(provider, what) from error
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise _broken(provider, f"a broken {kind}") from error
+
+
+def _broken(provider: str, what: str) -> RetryableModelError:
+    return RetryableModelError(f"{_CUT}: model provider {provider} sent {what}")
+
+
+def _excerpt(data: bytes) -> str:
+    return repr(data[:EXCERPT_BYTES].decode("utf-8", "replace"))
+
+
+def _type_of(data: Any) -> str:
+    """The event's type; an object without one is an event that nobody uses."""
+    if not isinstance(data, dict):
+        raise BrokenItem("a line that is no object")
+    kind = data.get("type")
+    return kind if isinstance(kind, str) else ""
+
+
+def _item_done(data: Any) -> ItemDone:
+    item = data["item"]
+    check_item(item)
+    place = data.get("output_index")
+    return ItemDone(kept_item(item), (place if isinstance(place, int) else None, name_of(item.get("id"))))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a delta that is no text")
+    return value
 
 
 def _completed(data: Any) -> Completed:
     response = data["response"]
     end_turn = response.get("end_turn", data.get("end_turn"))
     return Completed(
-        response_id=response.get("id") or "",
+        response_id=name_of(response.get("id")),
         usage=_usage(response.get("usage")),
         end_turn=end_turn if isinstance(end_turn, bool) else None,
     )
 
 
 def _usage(usage: Any) -> dict[str, int] | None:
-    if usage is None:
+    """What was used; None where the server does not say, or says what cannot be.
+
+    Without it a request counts as what was reserved for it: never as less than nothing.
+    """
+    if not isinstance(usage, dict):
         return None
-    input_tokens, output_tokens = usage.get("input_tokens") or 0, usage.get("output_tokens") or 0
+    try:
+        input_tokens, output_tokens = _count(usage, "input_tokens"), _count(usage, "output_tokens")
+        cached = _count(usage.get("input_tokens_details") or {}, "cached_tokens")
+        reasoning = _count(usage.get("output_tokens_details") or {}, "reasoning_tokens")
+        total = _count(usage, "total_tokens") or input_tokens + output_tokens
+    except (ValueError, OverflowError, TypeError, AttributeError):
+        return None
     return {
         "input_tokens": input_tokens,
-        "cached_input_tokens": (usage.get("input_tokens_details") or {}).get("cached_tokens") or 0,
+        "cached_input_tokens": min(cached, input_tokens),
         "output_tokens": output_tokens,
-        "reasoning_output_tokens": (usage.get("output_tokens_details") or {}).get("reasoning_tokens") or 0,
-        "total_tokens": usage.get("total_tokens") or input_tokens + output_tokens,
+        "reasoning_output_tokens": reasoning,
+        "total_tokens": total,
     }
+
+
+def _count(counts: Any, name: str) -> int:
+    """A number of tokens, 0 where it is left out; raises for what no response can have used."""
+    value = counts.get(name) or 0
+    if isinstance(value, bool) or int(value) != value or not 0 <= value <= MOST_TOKENS:
+        raise ValueError(f"{name} is no number of tokens")
+    return int(value)
 
 
 def _raise_failed(provider: str, data: Any) -> NoReturn:
@@ -106,13 +161,13 @@ def raise_fault(provider: str, fault: ProviderFault) -> NoReturn:
 
 
 _READERS: dict[str, Callable[[Any], ModelEvent]] = {
-    "response.created": lambda data: Created(data["response"].get("id") or ""),
+    "response.created": lambda data: Created(name_of(data["response"].get("id"))),
     "response.output_item.added": lambda data: ItemAdded(data["item"]),
-    "response.output_item.done": lambda data: ItemDone(kept_item(data["item"])),
-    "response.output_text.delta": lambda data: TextDelta(data["delta"]),
-    "response.reasoning_summary_text.delta": lambda data: ReasoningSummaryDelta(data["delta"]),
+    "response.output_item.done": _item_done,
+    "response.output_text.delta": lambda data: TextDelta(_text(data["delta"])),
+    "response.reasoning_summary_text.delta": lambda data: ReasoningSummaryDelta(_text(data["delta"])),
     "response.reasoning_summary_part.added": lambda data: _BREAK,
-    "response.reasoning_text.delta": lambda data: ReasoningRawDelta(data["delta"]),
+    "response.reasoning_text.delta": lambda data: ReasoningRawDelta(_text(data["delta"])),
     "response.completed": _completed,
     "response.done": _completed,
 }

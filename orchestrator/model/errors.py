@@ -32,6 +32,7 @@ class FatalKind(StrEnum):
     USAGE_LIMIT_REACHED = "usage_limit_reached"
     USAGE_NOT_INCLUDED = "usage_not_included"
     INVALID_PROMPT = "invalid_prompt"
+    RESPONSE_TOO_LARGE = "response_too_large"
 
 
 class ModelError(Exception):

@@ -7,7 +7,7 @@ exactly one `Completed`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -63,6 +63,8 @@ class ItemDone:
     """A whole ResponseItem in the form that rollouts keep; a call may be started now."""
 
     item: dict[str, Any]
+    place: tuple[int | None, str] = field(default=(None, ""), compare=False)
+    """Which of the response's items it is: its index and its id there, as far as the server names them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,8 @@ class Provider:
     """PEM file of the authorities to trust instead of the built-in bundle."""
     max_connections: int = 1024
     """Sockets open to this provider at once; a streaming session holds one."""
+    max_response_bytes: int = 64 << 20
+    """The longest stream that one request may bring; a longer one fails the task."""
 
     def __post_init__(self) -> None:
         if not _is_http(self.base_url):

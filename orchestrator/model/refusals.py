@@ -18,6 +18,11 @@ from orchestrator.model.errors import CodexErrorInfo, FatalKind, FatalModelError
 
 MAX_ERROR_BODY = 64 * 1024
 
+_PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x78\x9c")
+"""gzip, zstd, zlib: sent although the request asks for none of them."""
+MAX_WAIT_S = 24 * 3600.0
+"""A provider that asks for more patience than this is asked again after a day."""
+
 _RETRIED_STATUSES = frozenset({408, 409, 425, 429})
 
 _FATAL_CODES: dict[str, tuple[FatalKind, CodexErrorInfo, str]] = {
@@ -78,11 +83,20 @@ class ProviderFault:
         try:
             parsed = orjson.loads(body)
         except orjson.JSONDecodeError:
-            return cls(None, body[:300].decode("utf-8", "replace").strip() or None)
+            return cls(None, _shown(body))
         return cls.of(parsed.get("error", parsed.get("detail")) if isinstance(parsed, dict) else None)
 
     def __str__(self) -> str:
         return self.message or self.code or "no reason given"
+
+
+def _shown(body: bytes) -> str | None:
+    """The beginning of a body that is text; of any other only how long it is."""
+    text = body[:300].decode("utf-8", "replace").strip()
+    if all(char.isprintable() or char.isspace() for char in text) and text.count("\ufffd") <= 1:
+        return text or None
+    packed = "compressed" if body.startswith(_PACKED) else "not text"
+    return f"a body of {len(body):,} bytes that is {packed}"
 
 
 def fatal_by_code(provider: str, fault: ProviderFault) -> FatalModelError | None:
@@ -112,6 +126,11 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
     A date is measured against the answer's own `Date`: the provider's clock, not ours.
     """
+    wait_s = _wait_s(headers)
+    return None if wait_s is None else min(wait_s, MAX_WAIT_S)
+
+
+def _wait_s(headers: Mapping[str, str]) -> float | None:
     if (ms := _number(headers.get("retry-after-ms"))) is not None:
         return ms / 1000
     value = headers.get("retry-after")
@@ -134,7 +153,7 @@ def wait_named_in(message: str | None) -> float | None:
     found = _TRY_AGAIN.search(message or "")
     if found is None:
         return None
-    return float(found[1]) / (1000 if found[2].lower() == "ms" else 1)
+    return min(MAX_WAIT_S, float(found[1]) / (1000 if found[2].lower() == "ms" else 1))
 
 
 def rate_limit_snapshot(headers: Mapping[str, str]) -> dict[str, Any] | None:

@@ -59,6 +59,8 @@ class Writing:
         if step.blobs:
             await self.insist(lambda: self._ports.texts.store(self._claim.tree, step.blobs))
         async with self._turn:
+            while self._deltas.many and not self._given_up:
+                await self._emit_pending()
             request = self._request(step, cursor, release, meta)
             answer: Committed | Fenced | Refused | None = await self.insist(
                 lambda: self._ports.broker.commit(request)

@@ -6,7 +6,7 @@ after 20 ms or 4 KB, whichever is first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,11 @@ from orchestrator.core.chain import GENESIS
 
 COALESCE_S = 0.020
 COALESCE_BYTES = 4096
+PIECE_CHARS = 4096
+"""Of one event: a server may send megabytes as one delta, and an event queue is bounded by its number of
+events. With this it is bounded by bytes, too."""
+TAKEN_BYTES = 256 << 10
+"""What rides in a commit, or goes by itself, at once; the rest goes before."""
 
 _JOINED = frozenset({"agent_message_delta", "agent_reasoning_delta", "agent_reasoning_raw_content_delta"})
 
@@ -52,19 +57,45 @@ class Deltas:
         text = message.get("delta")
         if self._pending and message["type"] in _JOINED:
             last_id, last = self._pending[-1]
-            if last_id == task_id and last["type"] == message["type"]:
+            joined = len(last.get("delta") or "") < PIECE_CHARS
+            if joined and last_id == task_id and last["type"] == message["type"]:
                 last["delta"] += text
                 self._bytes += len(text or "")
                 return
         self._pending.append((task_id, dict(message)))
-        self._bytes += len(text or message.get("chunk") or "") + 64
+        self._bytes += _size(self._pending[-1])
+
+    @property
+    def many(self) -> bool:
+        """Whether they are more than one commit should carry beside its entries."""
+        return self._bytes > TAKEN_BYTES
 
     def take(self, seq: int, head: bytes = GENESIS) -> list[NewEvent]:
-        """All pending deltas as events that belong to entry `seq`."""
-        events = [
-            NewEvent(orjson.dumps({"id": task_id, "msg": message}), seq, head[:4].hex())
-            for task_id, message in self._pending
-        ]
-        self._pending.clear()
-        self._bytes = 0
+        """The oldest pending deltas, as events that belong to entry `seq`: all unless they are `many`."""
+        events, size, taken = [], 0, 0
+        for task_id, message in self._pending:
+            if size > TAKEN_BYTES:
+                break
+            taken += 1
+            for piece in pieces(message):
+                event = NewEvent(orjson.dumps({"id": task_id, "msg": piece}), seq, head[:4].hex())
+                events.append(event)
+                size += len(event.payload)
+        del self._pending[:taken]
+        self._bytes = sum(map(_size, self._pending))
         return events
+
+
+def pieces(message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The message, as several if its text is longer than one event should have."""
+    text = message.get("delta") or ""
+    if len(text) <= PIECE_CHARS:
+        yield message
+        return
+    for start in range(0, len(text), PIECE_CHARS):
+        yield {**message, "delta": text[start : start + PIECE_CHARS]}
+
+
+def _size(pending: tuple[str, Mapping[str, Any]]) -> int:
+    message = pending[1]
+    return len(message.get("delta") or message.get("chunk") or "") + 64

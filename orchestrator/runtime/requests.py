@@ -24,6 +24,7 @@ from orchestrator.model.events import (
 )
 from orchestrator.model.request import Prompt
 from orchestrator.runtime.admission import Asking, admitted, estimated_tokens, settle
+from orchestrator.runtime.deltas import pieces
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import DeltaSink, Ports, ProviderPolicy
 from orchestrator.runtime.prompting import beside, build_prompt, conversation, fetch_texts, known_response
@@ -148,15 +149,20 @@ def _unseen(message: dict[str, Any]) -> None:
 def _show(event: ModelEvent, delta: DeltaSink) -> None:
     match event:
         case TextDelta(text):
-            delta({"type": "agent_message_delta", "delta": text})
+            _show_text("agent_message_delta", text, delta)
         case ReasoningSummaryDelta(text):
-            delta({"type": "agent_reasoning_delta", "delta": text})
+            _show_text("agent_reasoning_delta", text, delta)
         case ReasoningRawDelta(text):
-            delta({"type": RAW_DELTA, "delta": text})
+            _show_text(RAW_DELTA, text, delta)
         case ReasoningSectionBreak():
             delta({"type": "agent_reasoning_section_break"})
         case _:
             pass
+
+
+def _show_text(type: str, text: str, delta: DeltaSink) -> None:
+    for piece in pieces({"type": type, "delta": text}):
+        delta(dict(piece))
 
 
 def _broken(

@@ -303,6 +303,10 @@ class ProviderSettings:
     stream_idle_timeout_s: float = setting(300.0, "stream_idle_timeout_ms", milliseconds=True, at_least=0.001)
     """Milliseconds without a byte after which a stream counts as broken."""
 
+    max_response_bytes: int = setting(64 << 20, at_least=1 << 20)
+    """Longest stream that one request may bring, in bytes. A longer one is cut off and fails its task: it
+    is not tried again, because it would be paid for again."""
+
     connect_timeout_s: float = setting(15.0, at_least=0.1)
     """Seconds to wait for a connection."""
 

@@ -365,9 +365,9 @@ async def test_client_maps_every_broken_answer_to_its_own_errors(reply: bytes) -
             [event async for event in client.stream(prompt(), HttpBudget(0))]
 
 
-async def test_client_passes_over_events_that_nobody_uses_and_those_that_are_no_json() -> None:
+async def test_client_passes_over_events_that_nobody_uses() -> None:
     noise = b"data: [DONE]\n\nevent: response.in_progress\ndata: {nope\n\n"
-    noise += b'data: {"type":"new.thing"}\n\ndata: 3\n\n'
+    noise += b'data: {"type":"new.thing"}\n\ndata: {}\n\n'
     reply = STREAM_HEAD + chunk(noise + COMPLETED) + b"0\r\n\r\n"
     async with raw_server(reply) as server, ResponsesClient(Provider("raw", server.url)) as client:
         assert [event async for event in client.stream(prompt(), HttpBudget(0))] == [

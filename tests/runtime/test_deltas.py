@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.core.settings import Rules
 from orchestrator.model.events import ItemDone, ReasoningRawDelta, TextDelta
+from orchestrator.runtime.deltas import PIECE_CHARS
 from orchestrator.runtime.runner import Ended
 from tests.runtime.players import calls, ends, message
 from tests.runtime.stage import Stage
@@ -63,3 +64,16 @@ async def test_deltas_join_the_rollout_where_the_setting_asks_for_it(stage: Stag
     assert kinds.count("exec_command_output_delta") == 2
     assert kinds.index("exec_command_begin") < kinds.index("exec_command_output_delta")
     assert await stage.digest(session) == await stage.live_digest(session)
+
+
+async def test_megabytes_that_come_at_once_are_shown_in_small_events_and_their_step_is_committed(
+    stage: Stage,
+) -> None:
+    session = await stage.session()
+    text = "so it is " * 300_000
+    stage.models.will([TextDelta(text), TextDelta("."), message("all of it"), ends()])
+    await stage.say(session)
+    assert await stage.run(session) is Ended.PARKED
+    shown = [e for e in await stage.until(session, "task_complete") if e.type == "agent_message_delta"]
+    assert "".join(event.msg["delta"] for event in shown) == text + "."
+    assert max(len(event.msg["delta"]) for event in shown) <= PIECE_CHARS
