@@ -16,7 +16,7 @@ from orchestrator.settings.values import bare
 NEVER_FREE = {
     "approval_policy", "sandbox_mode", "model_provider", "pool", "base_instructions", "effects",
     "sandbox_workspace_write.writable_roots", "sandbox_workspace_write.network_access",
-    "shell_environment_policy.set", "shell_environment_policy.exclude", "sandbox.mechanism",
+    "shell_environment_policy.set", "shell_environment_policy.exclude", "sandbox.mechanism", "notify",
 }  # fmt: skip
 """Keys with which a folder could take rights; whoever makes one of them free has to change this too."""
 

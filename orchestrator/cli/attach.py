@@ -39,9 +39,10 @@ async def _attach(invocation: Invocation, whom: tuple[str, int | None], limit: i
     from orchestrator.cli.agents import addressed
     from orchestrator.cli.attachment import Attachment
     from orchestrator.cli.live import visible
+    from orchestrator.cli.notifications import notifications
     from orchestrator.cli.opening import opened
     from orchestrator.cli.past import page_before
-    from orchestrator.cli.views import LiveView
+    from orchestrator.cli.views import Calling, LiveView
 
     async with opened(invocation.settings()) as found:
         target = await addressed(found, *whom)
@@ -49,4 +50,6 @@ async def _attach(invocation: Invocation, whom: tuple[str, int | None], limit: i
         view.note(f"{target.name} of the tree {target.tree}; Ctrl-C leaves")
         for event in (await page_before(found, target.head, limit, visible)).events:
             view.event(event)
-        await Attachment(found, target, view).run()
+        calling = notifications(found.settings, target.session, view.note)
+        await Attachment(found, target, Calling(view, calling)).run()
+        await calling.end()

@@ -14,13 +14,12 @@ from typing import Any
 from orchestrator.broker.follow import EqCursor
 from orchestrator.cli.agents import Addressed
 from orchestrator.cli.asking import ANSWERS, QUESTION, answer_op
-from orchestrator.cli.conversation import new_submission_id
+from orchestrator.cli.conversation import View, new_submission_id
 from orchestrator.cli.deciding import open_requests_of
 from orchestrator.cli.leaving import Left, ctrl_c
 from orchestrator.cli.letters import with_letters
 from orchestrator.cli.opening import Opened
 from orchestrator.cli.stdio import read_stdin
-from orchestrator.cli.views import LiveView
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client, Event
 from orchestrator.gateways.requests import OpenRequests
@@ -39,7 +38,7 @@ class Attachment:
 
     found: Opened
     target: Addressed
-    view: LiveView
+    view: View
     _open: OpenRequests = field(init=False)
     _news: asyncio.Queue[Event | str | None] = field(default_factory=asyncio.Queue)
     _client: Client | None = None

@@ -113,9 +113,10 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
     from orchestrator.broker.follow import BEGINNING, EqCursor
     from orchestrator.cli.asking import at_a_terminal
     from orchestrator.cli.conversation import Conversation, Seat
+    from orchestrator.cli.notifications import notifications
     from orchestrator.cli.opening import opened
     from orchestrator.cli.resuming import new_session, open_requests, to_resume
-    from orchestrator.cli.views import JsonView, LiveView
+    from orchestrator.cli.views import Calling, JsonView, LiveView
 
     view = JsonView() if wish.json else LiveView()
     async with opened(settings) as found:
@@ -125,7 +126,9 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
         else:
             head = await to_resume(found, wish.resume)
             session, cursor = head.session, EqCursor.at(head)
-        talk = Conversation(Seat(client, session, view, at_a_terminal() and not wish.json), None)
+        calling = notifications(settings, session, view.note)
+        seat = Seat(client, session, Calling(view, calling), at_a_terminal() and not wish.json)
+        talk = Conversation(seat, None)
         with talk.hearing_ctrl_c():
             view.note(f"session {talk.seat.name}")
             if wish.prompt is None:
@@ -137,6 +140,7 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
                 await _speak(talk, wish)
             code = await talk.run(cursor, worker)
             at_rest = await _at_rest(client, session)
+            await calling.end()
     view.end(talk.seat.name, code, at_rest)
     return code
 

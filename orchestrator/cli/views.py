@@ -13,8 +13,27 @@ from rich.console import Console
 from orchestrator.cli.asking import show_request
 from orchestrator.cli.faults import ExitCode
 from orchestrator.cli.live import Live
+from orchestrator.cli.notifications import Notifications
 from orchestrator.cli.text import plain
 from orchestrator.gateways.client import Event
+
+
+class Calling:
+    """Another view, and the person's program and terminal, which are told when somebody is needed."""
+
+    def __init__(self, view: LiveView | JsonView, notifications: Notifications) -> None:
+        self._view = view
+        self._notifications = notifications
+
+    def event(self, event: Event) -> None:
+        self._view.event(event)
+        self._notifications.hear(event)
+
+    def ask(self, request: Mapping[str, Any]) -> None:
+        self._view.ask(request)
+
+    def note(self, text: str) -> None:
+        self._view.note(text)
 
 
 class LiveView:

@@ -128,6 +128,8 @@ def _type(hint: Any, spec: Setting) -> str:
     ]
     if spec.milliseconds:
         limits = ["> 0"]
+    if spec.choices:
+        return "true / false, or list of strings"
     return " ".join([_type_name(bare(hint)), *limits])
 
 

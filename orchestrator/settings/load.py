@@ -22,6 +22,7 @@ from orchestrator.settings.records import (
     AgentSettings,
     ChainSettings,
     EnvironmentPolicy,
+    FrontSettings,
     HostSettings,
     LogSettings,
     ModelPrice,
@@ -66,7 +67,6 @@ WITHOUT_EFFECT = frozenset(
         "mcp_servers",
         "model_supports_reasoning_summaries",
         "notice",
-        "notify",
         "preferred_auth_method",
         "projects",
         "tui",
@@ -103,6 +103,7 @@ def load_settings(sources: SettingsSources) -> Settings:
         sandbox=_record(reader, SandboxSettings, environment=_record(reader, EnvironmentPolicy)),
         wire=_record(reader, WireSettings),
         agents=_record(reader, AgentSettings),
+        front=_record(reader, FrontSettings),
     )
     _check_together(settings)
     return _complete(settings, (*reader.warnings, *_unknown_keys(layers), *_unknown_variables(host)))

@@ -31,6 +31,7 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 Summary = Literal["auto", "concise", "detailed", "none"]
 Verbosity = Literal["low", "medium", "high"]
 
+NOTIFICATIONS = ("agent-turn-complete", "approval-requested")
 KIB = 1024
 MIB = 1024 * KIB
 SETTING = "setting"
@@ -59,6 +60,8 @@ class Setting:
     at_least: float | None = None
     at_most: float | None = None
     milliseconds: bool = False
+    choices: tuple[str, ...] = ()
+    """Of a list: what may stand in it. `true` is all of them, `false` none."""
     pattern: str = ""
     shown_default: str = ""
 
@@ -566,6 +569,28 @@ class HostSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class FrontSettings:
+    """Calling the person: from `dendro run` and `dendro attach`, when they are needed."""
+
+    notify: tuple[str, ...] = setting((), "notify", folder="trusted")
+    """A program with its arguments that is started with one more: a JSON object with `type`
+    (`agent-turn-complete` or `approval-requested`), `thread-id`, `turn-id`, `cwd`, and `input-messages` and
+    `last-assistant-message`, or `call-id`, `command` or `paths`, and `reason`. It runs as the person's own
+    program, outside of any sandbox, for at most 5 seconds. Started by the process in front of the person,
+    never by a worker."""
+
+    notifications: tuple[str, ...] = setting((), "tui.notifications", choices=NOTIFICATIONS, folder="trusted")
+    """Of which news the terminal makes a sound or a desktop notification: a list of `agent-turn-complete` and
+    `approval-requested`, or `true` for both."""
+
+    notification_method: Literal["auto", "osc9", "bel"] = setting(
+        "auto", "tui.notification_method", folder="trusted"
+    )
+    """How: `osc9` is a desktop notification where the terminal knows the escape sequence, `bel` the
+    terminal's bell; `auto` takes `osc9` in terminals that are known to have it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything that can be set, resolved."""
 
@@ -585,6 +610,7 @@ class Settings:
     sandbox: SandboxSettings
     wire: WireSettings
     agents: AgentSettings = field(default_factory=AgentSettings)
+    front: FrontSettings = field(default_factory=FrontSettings)
     folder_config: FolderConfig | None = None
     """The file of the current folder, and whether the person trusts it."""
 

@@ -32,6 +32,7 @@ from orchestrator.settings.records import (
     AgentSettings,
     ChainSettings,
     EnvironmentPolicy,
+    FrontSettings,
     LogSettings,
     ModelSettings,
     RedisSettings,
@@ -63,6 +64,7 @@ KEYED_RECORDS: tuple[type, ...] = (
     ToolSettings,
     SandboxSettings,
     WireSettings,
+    FrontSettings,
 )
 TRUSTED_ONLY: frozenset[type] = frozenset(
     {RedisSettings, ChainSettings, WorkerSettings, LogSettings, UpkeepSettings, WireSettings}

@@ -53,6 +53,8 @@ class Reader:
             if table := self.layers.below(path):
                 raise _error(path, next(iter(table.values())), "a table", "a single value")
             return UNSET
+        if spec.choices and isinstance(found.value, bool):
+            return spec.choices if found.value else ()
         try:
             return _check_limits(self._convert(found, bare(hint)), spec)
         except _Unfit as unfit:
@@ -149,6 +151,8 @@ def _number(value: object, kind: type[int] | type[float]) -> int | float:
 def _check_limits(value: Any, spec: Setting) -> Any:
     if spec.pattern and not re.fullmatch(spec.pattern, value):
         raise _Unfit(f"must match {spec.pattern}")
+    if spec.choices and not set(value) <= set(spec.choices):
+        raise _Unfit(f"true, false, or a list of {', '.join(spec.choices)}")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return value
     value = value / 1000 if spec.milliseconds else value

@@ -1,0 +1,164 @@
+"""Calling a person: their program is started, and their terminal makes a sound.
+
+Told what a session's events are, and knows nothing of where they come from. A program that hangs is
+killed; one that cannot be started is named once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.cli.live import command_text
+from orchestrator.cli.text import one_line
+from orchestrator.gateways.client import Event
+from orchestrator.gateways.requests import ASKS
+from orchestrator.settings import FrontSettings, Settings
+
+TURN_COMPLETE, APPROVAL = "agent-turn-complete", "approval-requested"
+PROGRAM_S = 5.0
+"""So long may the person's program run."""
+MOST_AT_ONCE = 8
+"""Programs; what comes while so many run is not told by one."""
+TEXT_CHARS, SHORT_CHARS, PATHS = 4_000, 200, 20
+"""Of each text: an argument holds 128 KiB (Linux, execve), and a character may take twelve bytes of it."""
+MOST_MESSAGES, MESSAGE_CHARS = 4, 1_000
+SHOWN_CHARS = 120
+BEL = "\a"
+KNOW_OSC9 = frozenset({"iTerm.app", "WezTerm", "ghostty", "WarpTerminal", "rio"})
+"""`TERM_PROGRAM` of terminals that show OSC 9 as a notification."""
+
+
+@dataclass(slots=True)
+class Notifications:
+    """What one front process does when its session needs the person."""
+
+    settings: FrontSettings
+    thread_id: str
+    cwd: str
+    bell: Callable[[str], None] | None
+    """Writes to the terminal; None without one."""
+    complain: Callable[[str], None]
+    osc9: bool = False
+    _said: dict[str, list[str]] = field(default_factory=dict)
+    """What a turn was begun with, until it ends."""
+    _running: set[asyncio.Task[None]] = field(default_factory=set)
+    _complained: bool = False
+
+    def hear(self, event: Event) -> None:
+        """Takes an event of the session; one that is read from its past has no cursor and calls nobody."""
+        if event.cursor is None:
+            return
+        match event.type:
+            case "user_message":
+                said = self._said.setdefault(event.id, [])
+                said += [_cut(event.msg["message"], MESSAGE_CHARS)][: MOST_MESSAGES - len(said)]
+            case "task_complete":
+                last = event.msg.get("last_agent_message")
+                told = {
+                    "input-messages": self._said.pop(event.id, []),
+                    "last-assistant-message": None if last is None else _cut(last),
+                }
+                self._call(TURN_COMPLETE, event.id, told, last or "the turn is complete")
+            case "turn_aborted":
+                self._said.pop(event.id, None)
+            case kind if kind in ASKS:
+                told = asked(event.msg)
+                self._call(APPROVAL, event.id, told, f"approval requested: {_wanted(told)}")
+
+    def _call(self, type: str, turn: str, told: Mapping[str, Any], line: str) -> None:
+        if self.settings.notify and len(self._running) < MOST_AT_ONCE:
+            value = {"type": type, "thread-id": self.thread_id, "turn-id": turn, "cwd": self.cwd, **told}
+            # ASCII alone: a lone surrogate has no other form that a program could be given.
+            task = asyncio.create_task(self._run(json.dumps(value)))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        if self.bell is not None and type in self.settings.notifications:
+            self.bell(f"\x1b]9;{one_line(line)[:SHOWN_CHARS]}{BEL}" if self.osc9 else BEL)
+
+    async def _run(self, argument: str) -> None:
+        try:
+            program = await asyncio.create_subprocess_exec(
+                *self.settings.notify,
+                argument,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            if not self._complained:
+                self._complained = True
+                self.complain(f"notify: {self.settings.notify[0]} cannot be started: {error}")
+            return
+        try:
+            async with asyncio.timeout(PROGRAM_S):
+                await program.wait()
+        except TimeoutError:
+            if not self._complained:
+                self._complained = True
+                self.complain(f"notify: {self.settings.notify[0]} was killed after {PROGRAM_S:g} s")
+        finally:
+            if program.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(program.pid, signal.SIGKILL)
+                await program.wait()
+
+    async def end(self) -> None:
+        """Waits for the programs that still run, which is not long."""
+        while self._running:
+            await asyncio.wait(self._running)
+
+
+def asked(request: Mapping[str, Any]) -> dict[str, Any]:
+    """What an approval is about, for a program."""
+    told: dict[str, Any] = {"call-id": _cut(str(request["call_id"]), SHORT_CHARS)}
+    if request.get("agent_id"):
+        told["agent-id"] = request["agent_id"]
+    if request["type"] == "exec_approval_request":
+        told |= {
+            "command": _cut(command_text(list(request["command"]))),
+            "cwd": _cut(request["cwd"], MESSAGE_CHARS),
+        }
+    else:
+        told["paths"] = [_cut(path, SHORT_CHARS) for path in list(request["changes"])[:PATHS]]
+    if request.get("reason"):
+        told["reason"] = _cut(request["reason"])
+    return told
+
+
+def _wanted(told: Mapping[str, Any]) -> str:
+    return str(told["command"]) if "command" in told else ", ".join(told["paths"])
+
+
+def _cut(text: str, most: int = TEXT_CHARS) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def notifications(settings: Settings, thread_id: str, complain: Callable[[str], None]) -> Notifications:
+    """Those of this process, for a session."""
+    bell = _to_terminal if sys.stdout.isatty() else None
+    cwd = str(settings.session_defaults.cwd)
+    return Notifications(settings.front, thread_id, cwd, bell, complain, knows_osc9(settings))
+
+
+def _to_terminal(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def knows_osc9(settings: Settings) -> bool:
+    """Whether to write OSC 9. A multiplexer swallows it, and passes a bell on."""
+    method, environ = settings.front.notification_method, settings.host.environ
+    if method != "auto":
+        return method == "osc9"
+    if environ.get("TMUX") or environ.get("STY"):
+        return False
+    return environ.get("TERM_PROGRAM") in KNOW_OSC9 or environ.get("TERM") == "xterm-kitty"

@@ -1,0 +1,163 @@
+"""Calling a person: which events do, what their program is given, and that nothing hangs on it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.broker.follow import BEGINNING
+from orchestrator.cli import notifications as calling
+from orchestrator.cli.notifications import Notifications, knows_osc9
+from orchestrator.gateways.client import Event
+from orchestrator.settings import FrontSettings, SettingsError, SettingsSources, load_settings
+from tests.cli.machine import TOUCH, Machine, says
+
+ASK = {"call_id": "c1", "command": ["bash", "-lc", "rm -r x"], "cwd": "/w"}
+
+
+def happens(type: str, id: str = "t1", **fields: Any) -> Event:
+    return Event(id, {"type": type, **fields}, BEGINNING)
+
+
+class Person:
+    """Somebody with a program, a terminal, and a screen."""
+
+    def __init__(self, folder: Path, program: tuple[str, ...] | None = None, **settings: Any) -> None:
+        self.file = folder / "called"
+        appends = ("sh", "-c", f'printf "%s\\n" "$1" >> {self.file}', "notify")
+        front = FrontSettings(notify=appends if program is None else program, **settings)
+        self.rung: list[str] = []
+        self.complaints: list[str] = []
+        self.notifications = Notifications(
+            front, "thread", "/home/me", self.rung.append, self.complaints.append
+        )
+
+    async def called(self, *events: Event) -> list[dict[str, Any]]:
+        for event in events:
+            self.notifications.hear(event)
+        await self.notifications.end()
+        lines = self.file.read_text().splitlines() if self.file.exists() else []
+        return [json.loads(line) for line in lines]
+
+
+async def test_program_is_given_the_end_of_a_turn_as_the_peers_is(tmp_path: Path) -> None:
+    said = happens("user_message", message="fix it")
+    [told] = await Person(tmp_path).called(said, happens("task_complete", last_agent_message="fixed"))
+    assert told == {
+        "type": "agent-turn-complete", "thread-id": "thread", "turn-id": "t1", "cwd": "/home/me",
+        "input-messages": ["fix it"], "last-assistant-message": "fixed",
+    }  # fmt: skip
+
+
+async def test_program_is_given_what_an_agent_asks_for(tmp_path: Path) -> None:
+    event = happens("exec_approval_request", **{**ASK, "agent_id": 3, "reason": "cleanup"})
+    [told] = await Person(tmp_path).called(event)
+    assert told == {
+        "type": "approval-requested", "thread-id": "thread", "turn-id": "t1", "cwd": "/w", "call-id": "c1",
+        "agent-id": 3, "command": "rm -r x", "reason": "cleanup",
+    }  # fmt: skip
+
+
+async def test_nobody_is_called_for_the_past_or_for_a_turn_that_the_person_stopped(tmp_path: Path) -> None:
+    past = Event("t1", {"type": "task_complete", "last_agent_message": "old"})
+    assert await Person(tmp_path).called(past, happens("turn_aborted", reason="interrupted")) == []
+
+
+async def test_texts_of_any_size_fit_an_argument(tmp_path: Path) -> None:
+    wild = "\U0001f4a3\ud800" * 100_000
+    said = [happens("user_message", message=wild) for _ in range(9)]
+    changes = {f"{number}{wild}": {} for number in range(99)}
+    patch = happens("apply_patch_approval_request", call_id=wild, changes=changes, reason=wild)
+    command = happens("exec_approval_request", **{**ASK, "command": [wild], "cwd": wild, "reason": wild})
+    events = (*said, patch, command, happens("task_complete", last_agent_message=wild))
+    person = Person(tmp_path)
+    assert len(await person.called(*events)) == 3
+    assert person.complaints == []
+
+
+async def test_program_that_hangs_is_killed_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calling, "PROGRAM_S", 0.2)
+    person = Person(tmp_path, ("sh", "-c", "sleep 60 & sleep 60"))
+    await person.called(happens("task_complete", last_agent_message=None))
+    assert person.complaints == ["notify: sh was killed after 0.2 s"]
+
+
+async def test_program_that_is_not_there_is_named_once(tmp_path: Path) -> None:
+    person = Person(tmp_path, ("/nowhere/ring",))
+    await person.called(*[happens("task_complete", last_agent_message="x")] * 3)
+    assert len(person.complaints) == 1
+    assert "/nowhere/ring cannot be started" in person.complaints[0]
+
+
+async def test_terminal_rings_for_the_news_that_were_chosen(tmp_path: Path) -> None:
+    person = Person(tmp_path, (), notifications=("approval-requested",))
+    await person.called(
+        happens("exec_approval_request", **ASK), happens("task_complete", last_agent_message="")
+    )
+    assert person.rung == ["\a"]
+
+
+async def test_no_text_of_a_model_steers_the_terminal(tmp_path: Path) -> None:
+    person = Person(tmp_path, (), notifications=("agent-turn-complete",))
+    person.notifications.osc9 = True
+    await person.called(happens("task_complete", last_agent_message="a\a\x1b]0;owned\x07\nb" + "x" * 999))
+    [rung] = person.rung
+    assert rung.startswith("\x1b]9;a␇␛]0;owned␇␊bxxx")
+    assert rung.endswith("x\a")
+    assert rung.count("\x1b") == rung.count("\a") == 1
+    assert len(rung) < 140
+
+
+@pytest.mark.parametrize(
+    ("given", "news"),
+    [
+        ("true", ("agent-turn-complete", "approval-requested")),
+        ("false", ()),
+        ('["approval-requested"]', ("approval-requested",)),
+    ],
+)
+def test_notifications_are_chosen_as_the_peers_are(tmp_path: Path, given: str, news: tuple[str, ...]) -> None:
+    sources = SettingsSources(
+        cwd=tmp_path, environ={"HOME": str(tmp_path)}, overrides=(f"tui.notifications={given}",)
+    )
+    assert load_settings(sources).front.notifications == news
+
+
+def test_unknown_news_are_refused_with_those_that_there_are(tmp_path: Path) -> None:
+    sources = SettingsSources(
+        cwd=tmp_path, environ={"HOME": str(tmp_path)}, overrides=('tui.notifications=["lunch"]',)
+    )
+    with pytest.raises(SettingsError, match="agent-turn-complete, approval-requested"):
+        load_settings(sources)
+
+
+@pytest.mark.parametrize(
+    ("environ", "known"),
+    [({"TERM_PROGRAM": "WezTerm"}, True), ({"TERM_PROGRAM": "WezTerm", "TMUX": "1"}, False), ({}, False)],
+)
+def test_notification_is_a_bell_where_the_terminal_may_not_know_more(
+    tmp_path: Path, environ: dict[str, str], known: bool
+) -> None:
+    settings = load_settings(SettingsSources(cwd=tmp_path, environ={"HOME": str(tmp_path), **environ}))
+    assert knows_osc9(settings) is known
+
+
+def test_person_who_runs_a_task_is_called_by_their_program_and_their_terminal(machine: Machine) -> None:
+    called = machine.folder / "called"
+    program = json.dumps(["sh", "-c", f'printf "%s\\n" "$1" >> {called}', "n"])
+    untrusted = ("-c", "approval_policy=untrusted", "-c", "sandbox_mode=danger-full-access")
+    words = ("run", "go", *untrusted, "-c", f"notify={program}", "-c", "tui.notifications=true")
+    with machine.model(TOUCH, says("made")) as user, user.terminal(*words) as person:
+        person.wait_for("\a")
+        person.wait_for("uit the turn: ")
+        person.type("y\n")
+        person.wait_for("\a")
+        assert person.exit_code() == 0
+    told = [json.loads(line) for line in called.read_text().splitlines()]
+    assert [one["type"] for one in told] == ["approval-requested", "agent-turn-complete"]
+    assert (told[0]["command"], told[1]["last-assistant-message"]) == ("touch made.txt", "made")
