@@ -11,11 +11,11 @@ import orjson
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import Fired, SessionHead, WorkerState
-from orchestrator.core.chain import GENESIS, BrokenLink, first_broken
+from orchestrator.core.chain import BrokenLink
 from orchestrator.core.ids import SessionId
-from orchestrator.runtime.full_log import full_log, head_of
+from orchestrator.runtime.audit import audit_session
+from orchestrator.runtime.full_log import head_of
 from orchestrator.runtime.restore import Storage
-from orchestrator.runtime.segments import BrokenArchive, links_of
 
 log = logging.getLogger("dendro.upkeep")
 
@@ -27,30 +27,15 @@ WORKER_SILENT_MS = 30_000
 
 
 async def verify_session(storage: Storage, session: SessionId) -> BrokenLink | None:
-    """Walks a log from its first entry, archive included; answers the first entry that does not fit."""
+    """Walks a log from its first entry, archive included; answers the first thing that is wrong with it."""
     found = await _verify(storage, session)
     # Between two reads Redis may have been put back to an earlier moment: accuse only who is found twice.
     return await _verify(storage, session) if found is not None else None
 
 
 async def _verify(storage: Storage, session: SessionId) -> BrokenLink | None:
-    end = await head_of(storage.broker, session)
-    seq, chain = 0, GENESIS
-    try:
-        async for entry in full_log(storage.broker, storage.archive, session, 0, end.seq):
-            if entry.seq != seq + 1:
-                return BrokenLink(seq + 1, f"missing: the next entry present is {entry.seq}")
-            broken = first_broken(links_of((entry,)), chain, storage.secret)
-            if broken is not None:
-                return broken
-            seq, chain = entry.seq, entry.chain
-            if seq % 500 == 0:
-                await storage.sleep(0)
-    except BrokenArchive as error:
-        return BrokenLink(seq + 1, str(error))
-    if (seq, chain) != (end.seq, end.head):
-        return BrokenLink(seq + 1, f"the log ends here, the session's hash says {end.seq}")
-    return None
+    audit = await audit_session(storage, await head_of(storage.broker, session))
+    return audit.findings[0] if audit.findings else None
 
 
 class Round:

@@ -5,6 +5,7 @@
     ├── OutOfMemory          Redis is full and wrote nothing; free memory or raise maxmemory
     ├── Misconfigured        wrong credentials, version or shard count; retrying cannot help
     ├── Corrupt              a key is not what the catalogue says; nothing was written
+    │   └── DamagedEntry     an entry of a stream lacks a field, or has one that cannot be read
     ├── UnknownSession       no such session
     ├── SessionArchived      the session's log is in the archive; restore it, then send again
     ├── SessionHeld          a worker holds, or is to take, what was to be deleted
@@ -45,9 +46,21 @@ class Corrupt(BrokerError):
     """A key has a type or an entry that no script of this version writes; nothing was written."""
 
     def __init__(self, key: str, reason: str) -> None:
-        super().__init__(f"key {key}: {reason}; `dendro verify` shows the session's state")
+        super().__init__(f"key {key}: {reason}; `dendro verify ID` lists what of a session is damaged")
         self.key = key
         self.reason = reason
+
+
+class DamagedEntry(Corrupt):
+    """An entry of a stream that no script of this version writes; `number` is its place in the stream."""
+
+    def __init__(self, key: str, number: int, error: Exception) -> None:
+        lacks = isinstance(error, KeyError)
+        field = error.args[0].decode() if lacks else ""
+        reason = f"it lacks its field {field!r}" if lacks else f"a field of it cannot be read: {error}"
+        super().__init__(key, f"entry {number}: {reason}")
+        self.number = number
+        self.damage = reason
 
 
 class UnknownSession(BrokerError):

@@ -5,10 +5,11 @@ Reads are plain commands and may be repeated at will. Knows no claims and no pay
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import TypeVar
 
 from orchestrator.broker.connection import Argument, Call, Wire
-from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.errors import Corrupt, DamagedEntry, UnknownSession
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import (
     START,
@@ -24,6 +25,7 @@ from orchestrator.broker.records import (
 from orchestrator.broker.registry import registry_of
 from orchestrator.broker.replies import (
     HEAD_FIELDS,
+    number_of,
     pairs,
     session_head,
     sq_entry,
@@ -40,6 +42,10 @@ _PLACES_KEPT = 100_000
 _HEADS = 500
 _SCANNED = 100_000
 """Ids of one shard that are read at once: some ten milliseconds of Redis."""
+
+Fielded = tuple[bytes, dict[bytes, bytes]]
+"""An entry of a stream as Redis answers it."""
+Decoded = TypeVar("Decoded")
 
 
 class RedisClock:
@@ -94,7 +100,10 @@ class Reader:
     async def head(self, session: SessionId) -> SessionHead | None:
         """What is known of one session, or None if there is none."""
         values = await self._wire.command("HMGET", self.keys.session(session), *HEAD_FIELDS)
-        return session_head(session, values)
+        try:
+            return session_head(session, values)
+        except ValueError as error:
+            raise Corrupt(self.keys.session(session), f"a field of it cannot be read: {error}") from error
 
     async def count_sessions(self) -> int:
         """How many sessions there are."""
@@ -143,26 +152,26 @@ class Reader:
     async def read_sq(self, session: SessionId, after: str = START, count: int = 100) -> tuple[SqEntry, ...]:
         """Queue entries after a cursor, oldest first."""
         found = await self._page(self.keys.sq(session), after, count)
-        return tuple(sq_entry(entry_id, fields) for entry_id, fields in found)
+        return _decoded(self.keys.sq(session), found, sq_entry)
 
     async def read_rollout(
         self, session: SessionId, after_seq: int = 0, count: int = 1_000
     ) -> tuple[StoredEntry, ...]:
         """Log entries after `after_seq`; those sealed into the archive are not here."""
         found = await self._page(self.keys.rollout(session), f"{after_seq}-0", count)
-        return tuple(stored_entry(entry_id, fields) for entry_id, fields in found)
+        return _decoded(self.keys.rollout(session), found, stored_entry)
 
     async def read_eq(
         self, session: SessionId, after_n: int = 0, count: int = 1_000
     ) -> tuple[StoredEvent, ...]:
         """Events after number `after_n` that are still kept."""
         found = await self._page(self.keys.eq(session), f"{after_n}-0", count)
-        return tuple(stored_event(entry_id, fields) for entry_id, fields in found)
+        return _decoded(self.keys.eq(session), found, stored_event)
 
     async def read_tree(self, tree: TreeId, after: int = 0, count: int = 1_000) -> tuple[TreeEntry, ...]:
         """Tree log entries after a `tree_seq`."""
         found = await self._page(self.keys.tree(tree), f"{after}-0", count)
-        return tuple(tree_entry(entry_id, fields) for entry_id, fields in found)
+        return _decoded(self.keys.tree(tree), found, tree_entry)
 
     async def read_tree_back(
         self, tree: TreeId, before: int | None = None, count: int = 1_000
@@ -170,7 +179,7 @@ class Reader:
         """The last tree log entries, or the last before a `tree_seq`, newest first."""
         end = "+" if before is None else f"({before}-0"
         found = await self._wire.command("XREVRANGE", self.keys.tree(tree), end, "-", "COUNT", count)
-        return tuple(tree_entry(entry_id, fields) for entry_id, fields in found)
+        return _decoded(self.keys.tree(tree), found, tree_entry)
 
     async def _page(self, key: str, after: str, count: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
         found: list[tuple[bytes, dict[bytes, bytes]]] = await self._wire.command(
@@ -181,7 +190,7 @@ class Reader:
     async def wait_tree(self, tree: TreeId, after: int, timeout_s: float) -> tuple[TreeEntry, ...]:
         """Tree log entries after a `tree_seq`, waiting for the first of them if there is none yet."""
         found = await self._wait(self.keys.tree(tree), f"{after}-0", timeout_s)
-        return tuple(tree_entry(entry_id, fields) for entry_id, fields in found)
+        return _decoded(self.keys.tree(tree), found, tree_entry)
 
     async def registry(self, tree: TreeId) -> Registry:
         """The projection of a tree, all at one moment; raises `UnknownSession` if there is no such tree."""
@@ -194,7 +203,7 @@ class Reader:
     async def wait_eq(self, session: SessionId, after_n: int, timeout_s: float) -> tuple[StoredEvent, ...]:
         """Events after `after_n`, waiting for the first of them if there is none yet."""
         found = await self._wait(self.keys.eq(session), f"{after_n}-0", timeout_s)
-        return tuple(stored_event(entry_id, fields) for entry_id, fields in found)
+        return _decoded(self.keys.eq(session), found, stored_event)
 
     async def _wait(self, key: str, after: str, timeout_s: float) -> list[tuple[bytes, dict[bytes, bytes]]]:
         block_ms = max(1, int(timeout_s * 1000))
@@ -242,6 +251,20 @@ class Reader:
 
     async def aclose(self) -> None:
         await self._wire.aclose()
+
+
+def _decoded(
+    key: str, found: Iterable[Fielded], decode: Callable[[bytes, dict[bytes, bytes]], Decoded]
+) -> tuple[Decoded, ...]:
+    """The entries of a stream; raises `DamagedEntry` for the first that is none."""
+    decoded: list[Decoded] = []
+    entry_id = b"0-0"
+    try:
+        for entry_id, fields in found:
+            decoded.append(decode(entry_id, fields))
+    except (KeyError, ValueError) as error:
+        raise DamagedEntry(key, number_of(entry_id), error) from error
+    return tuple(decoded)
 
 
 def _scored(flat: Sequence[bytes]) -> list[tuple[bytes, float]]:

@@ -16,14 +16,23 @@ agents (`tree_seq`) is in no chain of this session's, and passed over. Pure: lin
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import orjson
 
-from orchestrator.core.blobs import INLINE_BYTES, externalise, is_reference
-from orchestrator.core.chain import BrokenLink, Link, first_broken, next_chain, payload_digest
+from orchestrator.core.blobs import INLINE_BYTES, REFERENCE, externalise, is_reference, references
+from orchestrator.core.chain import (
+    BrokenLink,
+    ChainWalk,
+    ExpectedHead,
+    Link,
+    mac,
+    next_chain,
+    payload_digest,
+    same_mac,
+)
 from orchestrator.core.entries import Entry
 from orchestrator.runtime.inherited_lines import Inherited, proves, texts_inside
 from orchestrator.runtime.log_line import LogLine
@@ -32,6 +41,8 @@ FORMAT = "dendro-rollout"
 VERSION = 1
 PLACE = frozenset({"seq", "epoch", "salt", "chain", "digest", "omitted", "inherited", "texts"})
 """Fields beside an entry that are not part of it."""
+
+_REFERS = f'"{REFERENCE}"'.encode()
 
 Kind = Literal["full", "exported", "foreign"]
 
@@ -74,6 +85,8 @@ class FileLine:
     omitted: tuple[Omitted, ...] = ()
     inherited: Inherited | None = None
     """For a line that stands for a part of a fact: its payload as the file has it, and its mark."""
+    texts_missing: int = 0
+    """Large texts that it only refers to: they were not stored any more when it was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,21 +102,32 @@ class Header:
     state_seq: int = 0
     state_sha256: str = ""
     """The live fold's digest, and the entry it was taken at; empty before the session's first rest."""
+    mac: str = field(default="", compare=False)
+    """Shows that the line is as it was written, with the chain's key if there is one; older files lack it."""
 
-    def encode(self) -> bytes:
-        return orjson.dumps(
-            {
-                "format": FORMAT,
-                "version": VERSION,
-                "session_id": self.session_id,
-                "pool": self.pool,
-                "seq": self.seq,
-                "head": self.head.hex(),
-                "key_id": self.key_id,
-                "state_seq": self.state_seq,
-                "state_sha256": self.state_sha256,
-            }
-        )
+    def encode(self, secret: bytes = b"") -> bytes:
+        """The line; `secret` keys the chain."""
+        said = self._said()
+        return orjson.dumps({**said, "mac": mac(secret, "export header", orjson.dumps(said))})
+
+    def fault(self, secret: bytes) -> BrokenLink | None:
+        """What is wrong if the line is not what was written with this key; of older files, nothing."""
+        if not self.mac or same_mac(self.mac, mac(secret, "export header", orjson.dumps(self._said()))):
+            return None
+        return BrokenLink(0, "the file's first line was changed, or written with another chain key")
+
+    def _said(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "session_id": self.session_id,
+            "pool": self.pool,
+            "seq": self.seq,
+            "head": self.head.hex(),
+            "key_id": self.key_id,
+            "state_seq": self.state_seq,
+            "state_sha256": self.state_sha256,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +210,7 @@ def _header(number: int, value: Mapping[str, Any]) -> Header:
             key_id=str(value["key_id"]),
             state_seq=int(value["state_seq"]),
             state_sha256=str(value["state_sha256"]),
+            mac=str(value.get("mac", "")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise BadLine(number, f"the format line is damaged ({error})") from None
@@ -197,7 +222,8 @@ def _lines(numbered: Iterable[tuple[int, bytes]], blobs: dict[str, bytes]) -> It
         if "tree_seq" in value:
             continue
         try:
-            yield _file_line(number, value, blobs)
+            found = _file_line(number, value, blobs)
+            yield replace(found, texts_missing=_missing(value)) if _REFERS in line else found
         except BadLine:
             raise
         except (KeyError, TypeError, ValueError) as error:
@@ -226,6 +252,10 @@ def _file_line(number: int, value: dict[str, Any], blobs: dict[str, bytes]) -> F
     return FileLine(number, timestamp, entry, place, omitted, inherited)
 
 
+def _missing(value: Mapping[str, Any]) -> int:
+    return sum(1 for _ in references(value.get("payload", {})))
+
+
 def _keep_texts(value: Mapping[str, Any], blobs: dict[str, bytes]) -> None:
     for digest, text in dict(value.get("texts", {})).items():
         content = text.encode("utf-8", "surrogatepass")
@@ -245,28 +275,18 @@ def _place(value: Mapping[str, Any], stored: bytes) -> Place:
 # ── the chain ─────────────────────────────────────────────────────────────────────────────────
 
 
-class ChainWalk:
-    """Follows a hash chain piece by piece from its beginning, and remembers where it stands."""
+class FileWalk(ChainWalk):
+    """The same over the lines of a file, which may leave out facts and have inherited lines between."""
 
-    def __init__(self, head: bytes, secret: bytes) -> None:
-        self.head = head
-        self.seq = 0
-        self._secret = secret
+    def __init__(self, secret: bytes, expected: ExpectedHead | None = None) -> None:
+        super().__init__(secret)
+        self.met_expected = False
+        """Whether the log contains the head that was expected."""
+        self._expected = expected
         self._inherited: list[Inherited] = []
 
-    def take(self, links: Sequence[Link]) -> BrokenLink | None:
-        """The first of the next links that does not follow; None moves on to behind them."""
-        if not links:
-            return None
-        if links[0].seq != self.seq + 1:
-            return BrokenLink(self.seq + 1, f"missing: the next entry present is {links[0].seq}")
-        broken = first_broken(links, self.head, self._secret)
-        if broken is None:
-            self.head, self.seq = links[-1].chain, links[-1].seq
-        return broken
-
     def take_line(self, line: FileLine) -> BrokenLink | None:
-        """The same for a line of a file and the facts that were left out before it."""
+        """What is wrong with a line, or with the facts that were left out before it; None moves on."""
         if line.inherited is not None:
             self._inherited.append(line.inherited)
             return None
@@ -278,12 +298,18 @@ class ChainWalk:
         head = self.head
         for fact in line.omitted:
             # Nothing is left of a fact but its digest; that it is the true one shows in the next line.
-            head = next_chain(head, fact.seq, fact.epoch, fact.digest, self._secret)
+            try:
+                head = next_chain(head, fact.seq, fact.epoch, fact.digest, self._secret)
+            except OverflowError:
+                return BrokenLink(fact.seq, "it has a number that no entry can have")
             links.append(Link(fact.seq, fact.epoch, fact.digest, head))
         if line.place is None:
             return BrokenLink(self.seq + 1, f"line {line.number} has no place in the chain")
         place = line.place
-        return self.take([*links, Link(place.seq, place.epoch, place.digest, place.chain)])
+        links.append(Link(place.seq, place.epoch, place.digest, place.chain))
+        if self._expected is not None:
+            self.met_expected = self.met_expected or any(map(self._expected.is_met, links))
+        return self.take(links)
 
     def unproved(self) -> BrokenLink | None:
         """What is wrong at the file's end: inherited lines that no line has followed which proves them."""

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
@@ -50,11 +51,29 @@ async def _export(invocation: Invocation, session: str, file: str, full: bool) -
         head = await found.find(session)
         with _output(file) as out:
             if full:
-                out.write(header_of(found, head).encode() + b"\n")
-            async for lines in exported(found, head, full):
+                out.write(header_of(found, head).encode(found.secret) + b"\n")
+            tally = Tally()
+            async for lines in exported(found, head, full, tally):
                 out.write(lines)
     if file != "-":
-        print(f"{head.session}: {head.seq} entries to {file}", file=sys.stderr)
+        print(f"{head.session}: {tally.told(head.seq)}: {file}", file=sys.stderr)
+
+
+@dataclass(slots=True)
+class Tally:
+    """How the entries of a log stand in a file."""
+
+    lines: int = 0
+    last: int = 0
+    """The entry of the last line."""
+
+    def told(self, seq: int) -> str:
+        """In the words in which `verify` tells of the file, and `import`."""
+        left_out, behind = self.last - self.lines, seq - self.last
+        parts = [f"{self.lines} stand in the file"]
+        parts += [f"{left_out} are left out of it but for their digests"] if left_out else []
+        parts += [f"{behind} follow behind its last line"] if behind else []
+        return f"{seq} entries, {'; '.join(parts)}"
 
 
 def header_of(found: Opened, head: SessionHead) -> Header:
@@ -74,7 +93,7 @@ def header_of(found: Opened, head: SessionHead) -> Header:
     )
 
 
-async def exported(found: Opened, head: SessionHead, full: bool) -> AsyncIterator[bytes]:
+async def exported(found: Opened, head: SessionHead, full: bool, tally: Tally) -> AsyncIterator[bytes]:
     """The file's lines as they are read; raises `Fault` if the log is not all there."""
     from orchestrator.cli.export_file import full_line
     from orchestrator.cli.export_tree import TreeLines
@@ -99,6 +118,7 @@ async def exported(found: Opened, head: SessionHead, full: bool) -> AsyncIterato
             if not full and carried[0].stored.seq > 1:
                 yield await told.before(milliseconds(line.value["timestamp"]))
             yield b"".join(lines)
+            tally.lines, tally.last = tally.lines + 1, last
             carried = []
     if not full:
         yield await told.before(None)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
 
-from orchestrator.broker.records import SessionHead, StoredEntry
-from orchestrator.cli.export_file import BadLine, ChainWalk, Header, Kind, RolloutText, read_rollout
+from orchestrator.broker.records import SessionHead
+from orchestrator.cli.export_file import BadLine, FileWalk, Header, Kind, RolloutText, read_rollout
 from orchestrator.cli.faults import Fault
 from orchestrator.cli.opening import Opened
-from orchestrator.core.chain import GENESIS, BrokenLink
+from orchestrator.core.chain import GENESIS, BrokenLink, ChainWalk
 from orchestrator.core.evolve import evolve
 from orchestrator.core.snapshot import digest
 from orchestrator.core.state import State
 from orchestrator.core.stored import decode_entry
+from orchestrator.runtime.full_log import pages
 from orchestrator.runtime.segments import links_of
-
-PAGE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +75,11 @@ class Folded:
             self.sha256_then = digest(self.state)
 
 
-async def pages(entries: AsyncIterator[StoredEntry]) -> AsyncIterator[list[StoredEntry]]:
-    """Entries by the page."""
-    page: list[StoredEntry] = []
-    async for entry in entries:
-        page.append(entry)
-        if len(page) == PAGE:
-            yield page
-            page = []
-    if page:
-        yield page
-
-
 async def fold_session(found: Opened, head: SessionHead, at: int | None) -> Folded:
     """Folds a session's log up to `at` or its end; stops before the first entry that does not follow."""
     through = head.seq if at is None else min(at, head.seq)
     result = Folded(None, live=LiveFold.of(head))
-    walk = ChainWalk(GENESIS, found.secret)
+    walk = ChainWalk(found.secret)
     async for page in pages(found.log(head.session, through)):
         result.broken = walk.take(tuple(links_of(page)))
         if result.broken is not None:
@@ -124,7 +110,7 @@ def fold_file(path: Path, at: int | None, secret: bytes) -> Folded:
 
 
 def _fold_lines(text: RolloutText, result: Folded, at: int | None, secret: bytes) -> None:
-    walk = ChainWalk(GENESIS, secret)
+    walk = FileWalk(secret)
     for line in text.lines:
         seq = result.seq + (line.inherited is None)
         seq = line.place.seq if line.place else seq
@@ -148,6 +134,8 @@ def _fold_lines(text: RolloutText, result: Folded, at: int | None, secret: bytes
     result.broken = walk.unproved() if at is None else None
     if text.header is not None and at is None and not result.broken and result.seq < text.header.seq:
         result.broken = BrokenLink(result.seq + 1, f"missing: the file should go on to {text.header.seq}")
+    if text.header is not None and not result.broken:
+        result.broken = text.header.fault(secret)
 
 
 def existing_file(text: str) -> Path | None:

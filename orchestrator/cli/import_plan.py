@@ -14,12 +14,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from orchestrator.cli.export_file import BadLine, ChainWalk, FileLine, RolloutText
+from orchestrator.cli.export_file import BadLine, FileLine, FileWalk, RolloutText
 from orchestrator.cli.faults import Fault
 from orchestrator.core import entries as e
 from orchestrator.core.birth import ORIGINATOR, session_configured
 from orchestrator.core.blobs import resolve
-from orchestrator.core.chain import GENESIS
 from orchestrator.core.entries import Entry, timestamp
 from orchestrator.core.evolve import evolve
 from orchestrator.core.settings import SessionFacts, TurnSettings
@@ -48,6 +47,10 @@ class Plan:
     entries: tuple[tuple[Entry, int], ...]
     state: State
     facts: SessionFacts
+    lines: int = 0
+    """The entries that stand in the file."""
+    left_out: int = 0
+    """Those of the log that the file has only the digests of."""
     notes: tuple[str, ...] = ()
 
 
@@ -60,7 +63,7 @@ def plan_import(text: RolloutText, newcomer: Newcomer, blobs: Mapping[str, bytes
 
 def _plan_full(text: RolloutText, newcomer: Newcomer, secret: bytes) -> Plan:
     assert text.header is not None
-    walk, notes = ChainWalk(GENESIS, secret), []
+    walk, notes = FileWalk(secret), []
     checked = not text.header.key_id or bool(secret)
     entries: list[tuple[Entry, int]] = []
     at_ms, last = newcomer.now_ms, 0
@@ -74,11 +77,13 @@ def _plan_full(text: RolloutText, newcomer: Newcomer, secret: bytes) -> Plan:
         entries.append((renamed(line.entry, newcomer.facts), at_ms))
     if last < text.header.seq:
         raise Fault(f"it ends at entry {last}, its first line says {text.header.seq}")
+    if checked and (changed := text.header.fault(secret)):
+        raise Fault(changed.reason)
     if not checked:
         notes.append(f"its chain was not checked: the key {text.header.key_id!r} is not configured here")
     state = _folded(entries, start_line=2)
     facts = replace(state.facts, **{name: getattr(newcomer.facts, name) for name in OWN_FACTS})
-    return Plan(tuple(entries), state, facts, tuple(notes))
+    return Plan(tuple(entries), state, facts, len(entries), notes=tuple(notes))
 
 
 OWN_FACTS = ("session_id", "tree_id", "agent_id", "pool", "rollout_path")
@@ -111,9 +116,10 @@ def _renamed(entry: Entry, facts: SessionFacts) -> Mapping[str, Any]:
 def _plan_foreign(text: RolloutText, newcomer: Newcomer, blobs: Mapping[str, bytes]) -> Plan:
     entries: list[tuple[Entry, int]] = []
     meta: Mapping[str, Any] = {}
-    at_ms = newcomer.now_ms
+    at_ms, lines, left_out = newcomer.now_ms, 0, 0
     for line in text.lines:
         at_ms = _at_ms(line, at_ms)
+        lines, left_out = lines + (line.inherited is None), left_out + len(line.omitted)
         entry = _foreign_entry(line, blobs)
         if entry.type != e.SESSION_META:
             entries.append((renamed(entry, newcomer.facts), at_ms))
@@ -126,7 +132,7 @@ def _plan_foreign(text: RolloutText, newcomer: Newcomer, blobs: Mapping[str, byt
     whole = [(first, newcomer.now_ms), *entries]
     state = _folded(whole, start_line=1)
     whole += [(entry, newcomer.now_ms) for entry in _settled(state, newcomer)]
-    return Plan(tuple(whole), _folded(whole, start_line=1), newcomer.facts)
+    return Plan(tuple(whole), _folded(whole, start_line=1), newcomer.facts, lines, left_out)
 
 
 def _foreign_entry(line: FileLine, blobs: Mapping[str, bytes]) -> Entry:

@@ -73,7 +73,9 @@ async def _import(settings: Settings, file: Path) -> tuple[SessionId, Plan]:
 def _said(plan: Plan) -> list[str]:
     """What a person should know of the new session."""
     state = plan.state
-    lines = [f"{len(plan.entries)} entries, status {state.status}, model {state.settings.model}"]
+    made = f"a session of {len(plan.entries)} entries, from {plan.lines} that stand in the file"
+    left_out = f" ({plan.left_out} are left out of it but for their digests)" if plan.left_out else ""
+    lines = [f"{made}{left_out}; status {state.status}, model {state.settings.model}"]
     lines += plan.notes
     if state.task is not None:
         lines.append("a task was under way: calls that had begun are in doubt, and nothing starts by itself")

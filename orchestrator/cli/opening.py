@@ -57,6 +57,10 @@ class Opened:
         """Where sealed stretches of logs are."""
         return Archive.at(self.settings.upkeep.archive_url, self.secret)
 
+    def storage(self) -> Storage:
+        """Redis and the archive, for those who walk whole logs."""
+        return Storage(self.broker, self.deployment.blobs, self.archive(), self.secret)
+
     def log(self, session: SessionId, through: int, after: int = 0) -> AsyncIterator[StoredEntry]:
         """The session's entries after `after` up to `through`, wherever they are kept."""
         return full_log(self.broker, self.archive(), session, after, through)
@@ -80,9 +84,8 @@ class Opened:
 
     async def restore(self, session: SessionId) -> bool:
         """Brings an archived session back; False if it was not archived. Raises `SessionArchived`."""
-        storage = Storage(self.broker, self.deployment.blobs, self.archive(), self.secret)
         try:
-            return await restore_session(storage, session)
+            return await restore_session(self.storage(), session)
         except (ArchiveUnavailable, BrokenArchive, BrokenLog) as error:
             raise SessionArchived(session, str(error)) from error
 

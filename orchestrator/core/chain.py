@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -57,6 +57,21 @@ class BrokenLink:
     reason: str
 
 
+NOT_FOLLOWING = "its hash does not follow from its content and the entry before it"
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedHead:
+    """A head that somebody noted down: the log went up to `seq`, and its chain had this value there."""
+
+    seq: int
+    chain: bytes
+    """The whole value, or at least its first 8 bytes."""
+
+    def is_met(self, link: Link) -> bool:
+        return link.seq == self.seq and link.chain.startswith(self.chain)
+
+
 def payload_digest(salt: bytes, payload: bytes) -> bytes:
     """H(salt | payload): what a redacted entry keeps."""
     return hashlib.blake2b(salt + payload, digest_size=DIGEST_BYTES).digest()
@@ -68,12 +83,12 @@ def next_chain(previous: bytes, seq: int, epoch: int, digest: bytes, secret: byt
     return hashlib.blake2b(message, digest_size=DIGEST_BYTES, key=secret).digest()
 
 
-def _following(head: bytes, link: Link, secret: bytes) -> bytes:
-    """The chain value that `link` should have; an edited number that no entry can have leads to none."""
+def _follows(head: bytes, link: Link, secret: bytes) -> bool:
+    """Whether `link` has the chain value that it should; a number that no entry can have leads to none."""
     try:
-        return next_chain(head, link.seq, link.epoch, link.digest, secret)
+        return link.chain == next_chain(head, link.seq, link.epoch, link.digest, secret)
     except OverflowError:
-        return b""
+        return False
 
 
 def first_broken(links: Iterable[Link], head: bytes, secret: bytes = b"") -> BrokenLink | None:
@@ -82,11 +97,31 @@ def first_broken(links: Iterable[Link], head: bytes, secret: bytes = b"") -> Bro
     for link in links:
         if expected is not None and link.seq != expected:
             return BrokenLink(expected, f"missing: the next entry present is {link.seq}")
-        head = _following(head, link, secret)
-        if head != link.chain:
-            return BrokenLink(link.seq, "its hash does not follow from its content and the entry before it")
+        if not _follows(head, link, secret):
+            return BrokenLink(link.seq, NOT_FOLLOWING)
+        head = link.chain
         expected = link.seq + 1
     return None
+
+
+class ChainWalk:
+    """Follows a hash chain piece by piece from its beginning, and remembers where it stands."""
+
+    def __init__(self, secret: bytes) -> None:
+        self.head = GENESIS
+        self.seq = 0
+        self._secret = secret
+
+    def take(self, links: Sequence[Link]) -> BrokenLink | None:
+        """The first of the next links that does not follow; None moves on to behind them."""
+        if not links:
+            return None
+        if links[0].seq != self.seq + 1:
+            return BrokenLink(self.seq + 1, f"missing: the next entry present is {links[0].seq}")
+        broken = first_broken(links, self.head, self._secret)
+        if broken is None:
+            self.head, self.seq = links[-1].chain, links[-1].seq
+        return broken
 
 
 Purpose = Literal["snapshot", "export header"]

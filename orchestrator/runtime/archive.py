@@ -24,6 +24,7 @@ from orchestrator.runtime.segments import (
     Segment,
     decode_segment,
     encode_entries,
+    last_of,
     pack,
     segment_of,
     unpack,
@@ -79,6 +80,11 @@ class Archive:
         if packed is None:
             raise BrokenArchive(f"archive object {segment.name} is missing; restore it from a backup")
         return decode_segment(segment, packed, self._secret)
+
+    async def sealed_through(self, tree: TreeId, session: SessionId) -> int:
+        """The last entry of the session that any segment holds, one that no manifest names too; 0 if none."""
+        names = await asyncio.to_thread(self._objects.names, f"{tree}/{session}")
+        return max((last_of(name) for name in names), default=0)
 
     async def read_entries(
         self, manifest: Manifest, after_seq: int = 0, through: int | None = None

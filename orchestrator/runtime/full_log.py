@@ -44,6 +44,18 @@ async def full_log(
         after = manifest.last
 
 
+async def pages(entries: AsyncIterator[StoredEntry]) -> AsyncIterator[list[StoredEntry]]:
+    """Entries by the page."""
+    page: list[StoredEntry] = []
+    async for entry in entries:
+        page.append(entry)
+        if len(page) == PAGE:
+            yield page
+            page = []
+    if page:
+        yield page
+
+
 async def head_of(reader: Reader, session: SessionId) -> SessionHead:
     """What is known of a session that must exist."""
     head = await reader.head(session)

@@ -211,7 +211,10 @@ async def fold_entries(
     slice_began = source.monotonic()
     async for stored in entries:
         digest = payload_digest(stored.salt, stored.payload)
-        head = next_chain(head, seq + 1, stored.epoch, digest, secret)
+        try:
+            head = next_chain(head, seq + 1, stored.epoch, digest, secret)
+        except OverflowError as error:
+            raise BrokenLog(f"entry {seq + 1} has a number that no entry can have") from error
         if stored.seq != seq + 1 or head != stored.chain:
             raise BrokenLog(f"entry {seq + 1} does not follow from the one before it")
         seq = stored.seq

@@ -12,6 +12,7 @@ cannot overwrite what a manifest names.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -25,6 +26,7 @@ from orchestrator.core.chain import GENESIS, Link, first_broken, payload_digest
 
 VERSION = 1
 _LEVEL = 9
+_NAME = re.compile(r"[0-9]+-([0-9]{1,18})-[0-9a-f]{8}\.jsonl\.zst")
 MAX_SEGMENT_BYTES = 256 << 20
 """What is unpacked of one segment at most: far above what is written, below what would hurt."""
 
@@ -106,6 +108,12 @@ def segment_of(folder: str, before: bytes, entries: Sequence[StoredEntry], plain
         sha256=hashlib.sha256(plain).hexdigest(),
         bytes=len(plain),
     )
+
+
+def last_of(name: str) -> int:
+    """The last entry that a segment holds, by its name below its session's folder; 0 for another object."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else 0
 
 
 def encode_entries(entries: Sequence[StoredEntry]) -> bytes:

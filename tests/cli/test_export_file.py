@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.broker.records import StoredEntry
-from orchestrator.cli.export_file import BadLine, ChainWalk, Header, RolloutText, full_line, read_rollout
+from orchestrator.cli.export_file import BadLine, FileWalk, Header, RolloutText, full_line, read_rollout
 from orchestrator.core import entries as e
 from orchestrator.core.blobs import externalise
 from orchestrator.core.chain import GENESIS, BrokenLink, next_chain, payload_digest
@@ -54,7 +54,7 @@ def full(log: Sequence[StoredEntry], texts: dict[str, str]) -> list[bytes]:
 
 
 def broken(text: RolloutText, secret: bytes = SECRET) -> BrokenLink | None:
-    walk = ChainWalk(GENESIS, secret)
+    walk = FileWalk(secret)
     return next(filter(None, (walk.take_line(line) for line in text.lines)), None)
 
 
@@ -214,7 +214,7 @@ def test_a_removed_item_of_what_a_fork_inherited_is_found() -> None:
 
 def test_a_file_that_ends_within_what_was_inherited_is_not_whole() -> None:
     log, texts, _ = grandchild()
-    walk = ChainWalk(GENESIS, SECRET)
+    walk = FileWalk(SECRET)
     for line in read_rollout(list(export_lines(map(LogLine, log), texts.get))[:3]).lines:
         assert walk.take_line(line) is None
     assert walk.unproved() is not None

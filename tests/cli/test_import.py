@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.broker.records import CommitRequest, Fenced
 from orchestrator.cli.export_file import BadLine, RolloutText, read_rollout
-from orchestrator.cli.exporting import exported, header_of
+from orchestrator.cli.exporting import Tally, exported, header_of
 from orchestrator.cli.faults import Fault
 from orchestrator.cli.folding import fold_session
 from orchestrator.cli.import_plan import Newcomer, Plan, plan_import
@@ -89,8 +89,8 @@ def busy(settings: Settings, phase: Phase) -> Plan:
 async def file_of(found: Opened, session: SessionId) -> list[bytes]:
     head = await found.broker.head(session)
     assert head is not None
-    lines = [header_of(found, head).encode()]
-    async for chunk in exported(found, head, full=True):
+    lines = [header_of(found, head).encode(found.secret)]
+    async for chunk in exported(found, head, True, Tally()):
         lines += chunk.splitlines()
     return lines
 

@@ -10,7 +10,9 @@ import pytest
 
 from orchestrator.broker.connection import Wire
 from orchestrator.broker.records import TimerSet, WorkerState
-from orchestrator.core.ids import SessionId
+from orchestrator.core import entries as e
+from orchestrator.core.blobs import externalise
+from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.runtime.restore import Storage
 from tests.workers.actors import NOON_MS, Author, head_of, is_told, some_entries
 from workers.upkeep_checks import Round, fire_timers, unattended, verify_session, verify_some
@@ -66,6 +68,20 @@ async def test_segment_that_is_gone_is_reported(
     found = await verify_session(storage, author.session)
     assert found is not None
     assert (found.seq, "missing" in found.reason) == (1, True)
+
+
+async def test_text_that_is_gone_is_reported(storage: Storage, wire: Wire) -> None:
+    author = await Author(storage).is_born()
+    blobs: dict[str, bytes] = {}
+    output = {"type": "function_call_output", "call_id": "c", "output": "much " * 2_000}
+    said = replace(e.item(output), payload=externalise(output, blobs))
+    [digest] = [await storage.blobs.put(TreeId(author.session), content) for content in blobs.values()]
+    await author.writes([said])
+    assert await verify_session(storage, author.session) is None
+    await wire.command("DEL", storage.broker.keys.blob(TreeId(author.session), digest))
+    found = await verify_session(storage, author.session)
+    assert found is not None
+    assert (found.seq, digest[:16] in found.reason) == (1, True)
 
 
 def test_round_comes_to_every_session_before_it_comes_to_one_again() -> None:

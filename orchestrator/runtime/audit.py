@@ -1,0 +1,249 @@
+"""What can be shown of a session's log as it is stored: that nothing of it was altered, exchanged or lost.
+
+    its chain       every entry follows from the one before, from the first to the one that the hash names
+    its session     the first entries name the session that the log is stored as
+    its texts       every large text that an entry refers to is there, and is what its hash says
+    its agents      every session that it says it made is there
+    its witnesses   what others noted of it (the tree's log, forks, a person) is what its chain says
+
+The last is all that shows a log cut short with its hash put back to match: the chain itself then ends
+where it says. So the notes count that lie beyond the log's end. Reads only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.broker.errors import Corrupt, DamagedEntry
+from orchestrator.broker.reader import Reader
+from orchestrator.broker.records import SessionHead, StoredEntry
+from orchestrator.broker.tree_records import TreeEntry
+from orchestrator.core.blobs import REFERENCE
+from orchestrator.core.chain import NAMING_ENTRIES, BrokenLink, ChainWalk, names_session
+from orchestrator.core.ids import SessionId, TreeId, created_ms
+from orchestrator.core.stored import decode_entry
+from orchestrator.runtime.full_log import full_log, pages
+from orchestrator.runtime.inherited_lines import FORKED, missing_texts
+from orchestrator.runtime.log_line import LogLine
+from orchestrator.runtime.restore import Storage
+from orchestrator.runtime.segments import BrokenArchive, links_of
+
+_REFERS = f'"{REFERENCE}"'.encode()
+_CHILD = b'"kind":"child"'
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """A note, kept elsewhere, of an entry of a session's log: its number and the chain's value there."""
+
+    session: SessionId
+    seq: int
+    chain: bytes
+    """The whole value, or at least its first 8 bytes."""
+    by: str
+    """Who keeps the note, for people."""
+
+
+@dataclass(slots=True)
+class LogAudit:
+    """What was found of one session."""
+
+    session: SessionId
+    seq: int = 0
+    head: bytes = b""
+    findings: list[BrokenLink] = field(default_factory=list)
+    named: bool = False
+    """Whether its first entries name any session."""
+    texts: int = 0
+    """Large texts that were looked at."""
+    witnesses: int = 0
+    """Notes that agree."""
+    forked_from: Witness | None = None
+    """What a fork's log notes of its parent's."""
+
+
+async def audit_session(storage: Storage, head: SessionHead, witnesses: Iterable[Witness] = ()) -> LogAudit:
+    """Walks the log of a session from its first entry to the one that `head` names, archive included.
+
+    Raises `ArchiveUnavailable` if the archive could not be asked.
+    """
+    return await _Audit(storage, head, [note for note in witnesses if note.session == head.session]).run()
+
+
+async def tree_witnesses(reader: Reader, tree: TreeId) -> list[Witness]:
+    """What the tree's log notes of the tree's sessions: the last entry of each commit that wrote to it."""
+    found: dict[tuple[SessionId, int, bytes], Witness] = {}
+    after = 0
+    while page := await reader.read_tree(tree, after):
+        for entry in page:
+            found[entry.session, entry.seq, entry.head] = _note(entry)
+        after = page[-1].tree_seq
+    return list(found.values())
+
+
+def _note(entry: TreeEntry) -> Witness:
+    return Witness(entry.session, entry.seq, entry.head, f"entry {entry.tree_seq} of the tree's log")
+
+
+class _Audit:
+    """One walk."""
+
+    def __init__(self, storage: Storage, head: SessionHead, witnesses: Sequence[Witness]) -> None:
+        self._storage = storage
+        self._end = head
+        self._notes: dict[int, list[Witness]] = {}
+        for note in witnesses:
+            self._notes.setdefault(note.seq, []).append(note)
+        self._walk = ChainWalk(storage.secret)
+        self._seen: set[str] = set()
+        self._children: list[tuple[int, SessionId]] = []
+        self._found = LogAudit(head.session)
+
+    async def run(self) -> LogAudit:
+        found = self._found
+        if await self._walked():
+            self._ends_where_it_says()
+        found.seq, found.head = self._walk.seq, self._walk.head
+        for seq, child in self._children:
+            # An imported session's log names the agents of the one that it was exported from: they are older.
+            own = created_ms(child) >= created_ms(self._end.session)
+            if own and await self._storage.broker.head(child) is None:
+                self._find(seq, f"it made session {child}, which is gone")
+        await self._look_beyond()
+        return found
+
+    def _find(self, seq: int, reason: str) -> None:
+        self._found.findings.append(BrokenLink(seq, reason))
+
+    # ── the entries ───────────────────────────────────────────────────────────────────────────
+
+    async def _walked(self) -> bool:
+        """False if the walk ended before the log: behind a break nothing can be said of the chain."""
+        storage, end = self._storage, self._end
+        try:
+            async for page in pages(full_log(storage.broker, storage.archive, end.session, 0, end.seq)):
+                broken = self._walk.take(tuple(links_of(page)))
+                if broken is not None:
+                    self._found.findings.append(broken)
+                    return False
+                await self._read(page)
+                await storage.sleep(0)
+        except DamagedEntry as error:
+            self._find(error.number, error.damage)
+            return False
+        except (BrokenArchive, Corrupt) as error:
+            self._find(self._walk.seq + 1, str(error))
+            return False
+        return True
+
+    async def _read(self, page: Sequence[StoredEntry]) -> None:
+        """Entries that follow from the ones before: what they say of others, and others of them."""
+        for entry in page:
+            try:
+                if entry.seq <= NAMING_ENTRIES:
+                    self._named_by(entry)
+                if _REFERS in entry.payload or FORKED in entry.payload or _CHILD in entry.payload:
+                    await self._refers(LogLine(entry))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                # Of a chain without a key, anybody can have written it.
+                self._find(entry.seq, f"it is not an entry: {type(error).__name__} {error}")
+            if entry.seq in self._notes:
+                self._compare(entry)
+
+    def _named_by(self, entry: StoredEntry) -> None:
+        named = names_session(decode_entry(entry.payload))
+        self._found.named = self._found.named or bool(named)
+        if named and named != self._end.session:
+            self._find(entry.seq, f"it names session {named}, whose log stands in the place of this one's")
+
+    async def _refers(self, line: LogLine) -> None:
+        payload, seq = line.value["payload"], line.stored.seq
+        match line.is_fact and payload.get("kind"):
+            case "child":
+                self._children.append((seq, SessionId(payload["child"]["session"])))
+            case "forked":
+                parent = payload["parent"]
+                chain = bytes.fromhex(parent["chain"])
+                by = f"entry {seq} of its fork {self._end.session}"
+                self._found.forked_from = Witness(SessionId(parent["session"]), parent["seq"], chain, by)
+            case _:
+                pass
+        await self._check_texts(line)
+
+    def _compare(self, entry: StoredEntry) -> None:
+        for note in self._notes[entry.seq]:
+            if entry.chain.startswith(note.chain):
+                self._found.witnesses += 1
+            else:
+                self._find(entry.seq, f"{note.by} names another hash for it ({note.chain.hex()[:16]}…)")
+
+    # ── the texts ─────────────────────────────────────────────────────────────────────────────
+
+    async def _check_texts(self, line: LogLine) -> None:
+        """Every text once; inside a fork's conversation may be others, which show when it is there."""
+        texts: dict[str, str] = {}
+        asked: set[str] = set()
+        is_fork = FORKED in line.stored.payload
+        while missing := missing_texts([line], texts.get) - asked:
+            asked |= missing
+            for digest in sorted(missing):
+                if not is_fork and digest in self._seen:
+                    continue
+                content = await self._text(line.stored.seq, digest)
+                if is_fork and content is not None:
+                    texts[digest] = content.decode("utf-8", "surrogatepass")
+
+    async def _text(self, seq: int, digest: str) -> bytes | None:
+        first, content = digest not in self._seen, None
+        self._seen.add(digest)
+        self._found.texts += first
+        try:
+            content = await self._storage.blobs.get(self._end.tree, digest)
+            if content is None:
+                content = await self._storage.archive.read_blob(self._end.tree, digest)
+            damage = "is neither in Redis nor in the archive" if content is None else ""
+        except (BrokenArchive, Corrupt) as error:
+            damage = f"is damaged: {error.reason if isinstance(error, Corrupt) else error}"
+        if damage and first:
+            self._find(seq, f"the large text {digest[:16]}… that it refers to {damage}")
+        return content
+
+    # ── the end ───────────────────────────────────────────────────────────────────────────────
+
+    def _ends_where_it_says(self) -> None:
+        walk, end = self._walk, self._end
+        if walk.seq != end.seq:
+            self._find(walk.seq + 1, f"missing: the session's log goes on to {end.seq}")
+        elif walk.head != end.head:
+            self._find(end.seq, "the session's hash names another chain head")
+
+    async def _look_beyond(self) -> None:
+        """Notes of entries that the log does not have: it was cut short, or Redis has lost its end."""
+        beyond = [(seq, notes[0].by) for seq, notes in self._notes.items() if seq > self._end.seq]
+        sealed = await self._storage.archive.sealed_through(self._end.tree, self._end.session)
+        if sealed > self._end.seq:
+            beyond.append((sealed, "a segment in the archive"))
+        if not beyond:
+            return
+        # A living session may have gone on since it was asked for; those who noted it then knew more.
+        now = await self._storage.broker.head(self._end.session)
+        end = max(self._end.seq, now.seq if now is not None else 0)
+        for seq, by in sorted(beyond):
+            if seq > end:
+                reason = "which the log does not have: its end was cut off, or Redis lost it"
+                self._find(end + 1, f"{by} names entry {seq}, {reason}")
+                return
+
+
+async def audit_tree(storage: Storage, heads: Sequence[SessionHead]) -> AsyncIterator[LogAudit]:
+    """Audits the sessions of one tree, children first: their logs are witnesses of their parents'."""
+    witnesses = await tree_witnesses(storage.broker, heads[0].tree) if heads else []
+    for head in sorted(heads, key=lambda head: -head.agent_id):
+        audit = await audit_session(storage, head, witnesses)
+        if audit.forked_from is not None:
+            witnesses.append(audit.forked_from)
+        yield audit
+
+
+__all__ = ["LogAudit", "Witness", "audit_session", "audit_tree", "tree_witnesses"]

@@ -1,0 +1,370 @@
+"""What somebody who can write to Redis, or to a file, cannot do unseen: `dendro verify` names it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import fakeredis
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from redis import Redis
+
+from orchestrator.broker.blobs import Blobs
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.connection import Wire
+from orchestrator.broker.keys import Keys
+from orchestrator.broker.records import BrokerConfig, SessionHead, StoredEntry
+from orchestrator.cli.export_file import read_rollout
+from orchestrator.cli.faults import Fault
+from orchestrator.cli.verify import _expected, _reports
+from orchestrator.cli.verify_file import audit_file
+from orchestrator.core.ids import SessionId
+from orchestrator.runtime.archive import Archive
+from orchestrator.runtime.audit import audit_session
+from orchestrator.runtime.restore import Storage
+from orchestrator.settings import Settings, SettingsSources, load_settings
+from tests.cli.machine import Machine
+from tests.old_sessions.kept import Kept
+from tests.servers import RedisServer
+
+KEYS = Keys("dendro:", 16)
+
+
+@dataclass
+class Deployment:
+    """An old deployment in a real Redis, an archive that may be damaged, and a person who verifies."""
+
+    kept: Kept
+    redis: Redis
+    settings: Settings
+
+    async def findings(self, source: str, *, tree: bool = False, head: str | None = None) -> list[str]:
+        """What is wrong, in the order of the sessions."""
+        reports = await _reports(self.settings, source, tree, False, _expected(head))
+        return [f"{broken.seq} {broken.reason}" for report in reports for broken in report.findings]
+
+    def head(self, session: str) -> str:
+        """What verify printed of it on an earlier day."""
+        seq, head = self.redis.hmget(KEYS.session(session), "seq", "head")
+        return f"{int(seq)}:{head.hex()}"
+
+    def cut(self, session: str, last: int) -> None:
+        """Takes the log's end away, and puts the session's hash back to match: the chain fits."""
+        key = KEYS.rollout(session)
+        for at, _ in self.redis.xrange(key, f"({last}-0"):
+            self.redis.xdel(key, at)
+        [(_, fields)] = self.redis.xrange(key, f"{last}-0", f"{last}-0")
+        self.redis.hset(KEYS.session(session), mapping={"seq": last, "head": fields[b"h"]})
+
+    def agents(self) -> dict[str, str]:
+        """Every agent of the tree, by its number."""
+        found = self.redis.hgetall(KEYS.agents(self.kept.made("tree")))
+        return {name[2:].decode(): value.decode() for name, value in found.items() if name[:2] == b"s:"}
+
+    def forks(self) -> list[str]:
+        return [s for s in self.agents().values() if b'"kind":"forked"' in self.text(s)]
+
+    def text(self, session: str) -> bytes:
+        return b"".join(fields[b"p"] for _, fields in self.redis.xrange(KEYS.rollout(session)))
+
+
+@pytest.fixture(params=["plain", "keyed"])
+def deployment(request: pytest.FixtureRequest, redis_server: RedisServer, tmp_path: Path) -> Deployment:
+    kept = Kept.of(request.param)
+    redis = redis_server.client()
+    redis.flushall()
+    kept.put_into(redis)
+    shutil.copytree(kept.archive, tmp_path / "archive")
+    environ = {
+        "HOME": str(tmp_path),
+        "DENDRO_HOME": str(tmp_path),
+        "DENDRO_REDIS_URL": redis_server.url,
+        **kept.environ,
+    }
+    return Deployment(kept, redis, load_settings(SettingsSources(cwd=tmp_path, environ=environ)))
+
+
+real = pytest.mark.realredis
+
+
+@real
+async def test_untouched_tree_agrees_with_all_that_noted_it(deployment: Deployment) -> None:
+    reports = await _reports(deployment.settings, deployment.kept.made("tree"), True, False, None)
+    assert [report.findings for report in reports] == [[]] * len(deployment.agents())
+    assert all("it is this session's log" in report.shown for report in reports)
+    root = reports[0]
+    assert any("notes of others agree" in text for text in root.shown)
+    every = await _reports(deployment.settings, "", False, True, None)
+    assert sorted(report.what for report in every) == sorted(f"session {s}" for s in deployment.kept.sessions)
+    assert not any(report.findings for report in every)
+
+
+@real
+async def test_exchanged_logs_are_named(deployment: Deployment) -> None:
+    one, other = list(deployment.agents().values())[-2:]
+    redis = deployment.redis
+    for key in (KEYS.session, KEYS.rollout, KEYS.snapshot):
+        redis.rename(key(one), "aside")
+        redis.rename(key(other), key(one))
+        redis.rename("aside", key(other))
+    for session, named in ((one, other), (other, one)):
+        found = await deployment.findings(session)
+        assert any(f"it names session {named}" in text for text in found), found
+
+
+@real
+async def test_cut_end_is_shown_by_the_tree_log(deployment: Deployment) -> None:
+    """The chain of what is left fits, and so does the session's hash."""
+    agent = deployment.agents()["1"]
+    assert await deployment.findings(agent) == []
+    seq = int(deployment.head(agent).partition(":")[0])
+    deployment.cut(agent, seq - 3)
+    found = await deployment.findings(agent)
+    assert any("of the tree's log names entry" in text and "cut off" in text for text in found), found
+
+
+@real
+async def test_cut_end_is_shown_by_a_fork(deployment: Deployment) -> None:
+    """Whoever takes the tree's log away, too, meets the fork's own chain, which notes its parent's."""
+    root = deployment.kept.made("tree")
+    deployment.redis.delete(KEYS.tree(root))
+    [fork] = deployment.forks()
+    deployment.cut(root, 12)
+    assert await deployment.findings(root) == [], "one log alone shows nothing of it"
+    found = await deployment.findings(root, tree=True)
+    assert any(f"of its fork {fork} names entry" in text for text in found), found
+
+
+@real
+async def test_cut_end_is_shown_by_the_archive(deployment: Deployment) -> None:
+    """Segments stay where they are when Redis is made to forget them."""
+    talk = deployment.kept.made("talk")
+    manifest = json.loads(deployment.redis.hget(KEYS.session(talk), "manifest"))
+    assert manifest["segments"]
+    asking = deployment.kept.made("asking")
+    folder = Path(deployment.settings.upkeep.archive_url.removeprefix("file://")) / asking / asking
+    folder.mkdir(parents=True)
+    (folder / "1-900-00112233.jsonl.zst").write_bytes(b"")
+    found = await deployment.findings(asking)
+    assert any("a segment in the archive names entry 900" in text for text in found), found
+
+
+@real
+async def test_cut_end_of_a_lone_session_is_shown_by_a_head_that_was_noted(deployment: Deployment) -> None:
+    asking = deployment.kept.made("asking")
+    noted = deployment.head(asking)
+    assert await deployment.findings(asking, head=noted) == []
+    assert await deployment.findings(asking, head=noted[:-48]) == [], "a shorter note shows nearly as much"
+    deployment.cut(asking, int(noted.partition(":")[0]) - 2)
+    assert await deployment.findings(asking) == [], "nobody else has noted it"
+    found = await deployment.findings(asking, head=noted)
+    assert any("--expect-head names entry" in text for text in found), found
+
+
+@real
+async def test_large_text_that_was_changed_or_is_gone_is_named_with_its_entry(deployment: Deployment) -> None:
+    talk = deployment.kept.made("talk")
+    key = next(deployment.redis.scan_iter(f"*:blob:{talk}:*"))
+    whole = deployment.redis.get(key)
+    assert await deployment.findings(talk) == []
+    deployment.redis.set(key, whole[:-2] + b"\0\0")
+    [changed] = await deployment.findings(talk)
+    assert "is damaged" in changed
+    deployment.redis.delete(key)
+    [gone] = await deployment.findings(talk)
+    assert "is neither in Redis nor in the archive" in gone
+    assert int(gone.split()[0]) > 0
+
+
+@real
+async def test_agent_that_was_deleted_is_missed_by_its_parent(deployment: Deployment) -> None:
+    agent = deployment.agents()["1"]
+    deployment.redis.delete(KEYS.session(agent), KEYS.rollout(agent))
+    found = await deployment.findings(deployment.kept.made("tree"))
+    assert any(f"it made session {agent}, which is gone" in text for text in found), found
+
+
+@real
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"s": "", "e": "1", "h": ""}, "it lacks its field 'p'"),
+        ({"p": "", "s": "", "e": "one", "h": ""}, "a field of it cannot be read"),
+        ({"p": "", "s": "", "e": str(10**30), "h": ""}, "does not follow"),
+    ],
+)
+async def test_entry_that_is_none_is_a_finding(
+    deployment: Deployment, fields: dict[str, str], words: str
+) -> None:
+    asking = deployment.kept.made("asking")
+    seq = int(deployment.head(asking).partition(":")[0]) + 1
+    deployment.redis.xadd(KEYS.rollout(asking), fields, id=f"{seq}-0")
+    deployment.redis.hset(KEYS.session(asking), "seq", seq)
+    found = await deployment.findings(asking)
+    assert any(text.startswith(f"{seq} ") and words in text for text in found), found
+
+
+@real
+def test_person_reads_what_holds_what_does_not_and_what_cannot_be_shown(
+    machine: Machine, redis_server: RedisServer
+) -> None:
+    kept = Kept.of("plain")
+    with redis_server.client() as redis:
+        kept.put_into(redis)
+        asking = kept.made("asking")
+        shown = machine.run("verify", asking)
+        assert shown.returncode == 0, shown.stderr
+        seq, head = kept.sessions[asking]["seq"], kept.sessions[asking]["head"]
+        assert shown.stdout.splitlines()[0] == (
+            f"session {asking}: {seq} entries follow from each other; it is this session's log"
+        )
+        assert shown.stdout.splitlines()[1] == f"head       {seq}:{head}"
+        assert "not keyed" in shown.stdout
+        assert "not shown" in shown.stdout
+        keyed = machine.under(DENDRO_CHAIN_SECRET="a key", DENDRO_CHAIN_KEY_ID="k").run("verify", asking)
+        assert keyed.returncode == 1
+        assert "the log may be keyed otherwise, and here the key 'k' is configured" in keyed.stdout
+        redis.xadd(KEYS.rollout(asking), {"s": "", "e": "1", "h": ""}, id=f"{seq + 1}-0")
+        redis.hset(KEYS.session(asking), "seq", seq + 1)
+        broken = machine.run("verify", asking)
+        assert (broken.returncode, broken.stderr) == (1, "")
+        assert f"  at entry {seq + 1}: it lacks its field 'p'" in broken.stdout
+    for words in (["verify"], ["verify", asking, "--all"], ["verify", asking, "--expect-head", "9"]):
+        assert machine.run(*words).returncode == 2
+
+
+# ── any single edit ───────────────────────────────────────────────────────────────────────────
+
+
+class Tampered:
+    """A broker that answers one entry of one log otherwise."""
+
+    def __init__(self, broker: Broker, entry: StoredEntry) -> None:
+        self._broker = broker
+        self._entry = entry
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._broker, name)
+
+    async def read_rollout(self, *where: Any) -> Sequence[StoredEntry]:
+        found = await self._broker.read_rollout(*where)
+        return [self._entry if entry.seq == self._entry.seq else entry for entry in found]
+
+
+@pytest.fixture
+async def kept_storage() -> AsyncIterator[Storage]:
+    """The old keyed deployment in the double."""
+    kept, server = Kept.of("keyed"), fakeredis.FakeServer()
+    kept.put_into(fakeredis.FakeRedis(server=server))
+    client = fakeredis.FakeAsyncRedis(server=server)
+    wire = Wire(client, client)
+    broker = Broker(wire, BrokerConfig(), time.monotonic)
+    await broker.open()
+    archive = Archive.at(kept.archive.as_uri(), kept.secret)
+    yield Storage(broker, Blobs(wire, broker.keys), archive, kept.secret)
+    await broker.aclose()
+
+
+async def _head(storage: Storage, session: str) -> SessionHead:
+    found = await storage.broker.head(SessionId(session))
+    assert found is not None
+    return found
+
+
+EDITS: dict[str, Callable[[StoredEntry, bytes], StoredEntry]] = {
+    "payload": lambda entry, byte: replace(entry, payload=_edited(entry.payload, byte)),
+    "salt": lambda entry, byte: replace(entry, salt=_edited(entry.salt, byte)),
+    "chain": lambda entry, byte: replace(entry, chain=_edited(entry.chain, byte)),
+    "epoch": lambda entry, byte: replace(entry, epoch=entry.epoch + 1 + byte[0]),
+}
+
+
+def _edited(value: bytes, byte: bytes) -> bytes:
+    """One byte is another."""
+    at = byte[0] % len(value)
+    return value[:at] + bytes([value[at] ^ (byte[1] or 1)]) + value[at + 1 :]
+
+
+async def test_any_edit_of_any_entry_of_a_keyed_log_is_found(kept_storage: Storage) -> None:
+    head = await _head(kept_storage, Kept.of("keyed").made("asking"))
+    entries = await kept_storage.broker.read_rollout(head.session)
+    assert (await audit_session(kept_storage, head)).findings == []
+    for entry in entries:
+        for name, change in EDITS.items():
+            tampered = Tampered(kept_storage.broker, change(entry, bytes([entry.seq % 256, 7])))
+            altered = replace(kept_storage, broker=cast(Broker, tampered))
+            found = (await audit_session(altered, head)).findings
+            assert [broken.seq for broken in found[:1]] == [entry.seq], f"{name} of {entry.seq}"
+    for other in (
+        replace(head, seq=head.seq - 1),
+        replace(head, head=bytes(32)),
+        replace(head, seq=head.seq + 1),
+    ):
+        assert (await audit_session(kept_storage, other)).findings
+
+
+@pytest.fixture(params=["plain", "keyed"])
+def export(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Settings, Path]:
+    """A full export that this version wrote anew from an old one's header and lines."""
+    kept = Kept.of(request.param)
+    environ = {"HOME": str(tmp_path), **kept.environ}
+    chosen = load_settings(SettingsSources(cwd=tmp_path, environ=environ))
+    file = kept.file(f"{kept.made('talk')}.full.jsonl", tmp_path)
+    first, *rest = file.read_bytes().splitlines(keepends=True)
+    header = read_rollout([first]).header
+    assert header is not None
+    assert header.mac == ""
+    file.write_bytes(b"".join([header.encode(kept.secret) + b"\n", *rest]))
+    return chosen, file
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_edit_of_the_first_line_of_a_full_export_is_found(
+    export: tuple[Settings, Path], data: st.DataObject
+) -> None:
+    chosen, file = export
+    first, _, rest = file.read_bytes().partition(b"\n")
+    value = json.loads(first)
+    name = data.draw(st.sampled_from(sorted(value)))
+    kind = st.integers(0, 999) if isinstance(value[name], int) else st.text("0123456789abcdef", min_size=1)
+    other = {**value, name: data.draw(kind.filter(lambda drawn: drawn != value[name]))}
+    forged = file.with_name("forged.jsonl")
+    forged.write_bytes(json.dumps(other).encode() + b"\n" + rest)
+    try:
+        report = audit_file(chosen, forged, None)
+    except Fault:
+        return
+    assert report.findings, name
+
+
+def test_file_shows_a_head_that_was_noted_and_one_that_it_lacks(export: tuple[Settings, Path]) -> None:
+    chosen, file = export
+    report = audit_file(chosen, file, None)
+    assert report.findings == []
+    assert audit_file(chosen, file, _expected(f"{report.seq}:{report.head.hex()}")).findings == []
+    [missed] = audit_file(chosen, file, _expected(f"{report.seq}:{bytes(32).hex()}")).findings
+    assert "expected" in missed.reason
+
+
+def test_first_line_of_an_older_export_is_held_against_the_entries(tmp_path: Path) -> None:
+    kept = Kept.of("keyed")
+    chosen = load_settings(SettingsSources(cwd=tmp_path, environ={"HOME": str(tmp_path), **kept.environ}))
+    file = kept.file(f"{kept.made('talk')}.full.jsonl", tmp_path)
+    assert "bears no code" in " ".join(audit_file(chosen, file, None).shown)
+    first, _, rest = file.read_bytes().partition(b"\n")
+    for name, other in (
+        ("session_id", kept.made("asking")),
+        ("pool", "host:x"),
+        ("head", "00" * 32),
+        ("seq", 3),
+    ):
+        file.write_bytes(json.dumps({**json.loads(first), name: other}).encode() + b"\n" + rest)
+        assert audit_file(chosen, file, None).findings, name
