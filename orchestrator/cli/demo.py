@@ -92,7 +92,9 @@ async def _demo(stage: _Stage, repository: Path | None) -> int:
 
 
 async def _play(stage: _Stage, settings: Settings, opened: Deployment, workers: list[WorkerProcess]) -> Story:
-    birth = new_birth(settings, look_at(stage.workspace), time.time_ns() // 1_000_000, os.urandom)
+    birth = new_birth(
+        settings, look_at(stage.workspace, settings.home), time.time_ns() // 1_000_000, os.urandom
+    )
     with _view(stage.console) as view:
         return await Play(opened, workers, view).run(birth)
 

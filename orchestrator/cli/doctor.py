@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from orchestrator.cli.doctor_redis import look_at_redis
 from orchestrator.cli.finding import Finding, as_json, exit_code, render, without_credentials
+from orchestrator.sandbox.reading import find_program
 from orchestrator.settings import FolderConfig, Settings
 
 __all__ = ["Finding", "as_json", "diagnose", "exit_code", "render"]
@@ -117,7 +118,7 @@ def _look_at_sandbox(settings: Settings) -> list[Finding]:
 
 def _look_at_git(settings: Settings) -> list[Finding]:
     remedy = "install git (Debian: apt install git): diffs of a turn and the demo need it"
-    program = shutil.which("git", path=settings.host.search_path)
+    program = find_program("git", settings.host.search_path)
     if program is None:
         return [Finding("git", "warn", "not found on PATH", remedy)]
     try:

@@ -33,7 +33,7 @@ LOOK_BACK = 500
 
 async def new_session(settings: Settings, client: Client) -> SessionId:
     """A session with these settings, in their working folder."""
-    workspace = await asyncio.to_thread(look_at, settings.session_defaults.cwd)
+    workspace = await asyncio.to_thread(look_at, settings.session_defaults.cwd, settings.home)
     birth = new_birth(settings, workspace, time.time_ns() // 1_000_000, os.urandom)
     return await client.create(birth)
 

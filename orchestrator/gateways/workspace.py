@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.core.settings import WorkspaceMark
+from orchestrator.sandbox.reading import find_program, read_regular
 
 INSTRUCTIONS_FILE = "AGENTS.md"
 INSTRUCTIONS_LIMIT = 32 * 1024
 """Bytes of instructions that are read in all; the rest is left out."""
 GIT_PATIENCE_S = 5.0
+MARK_BYTES = 256
 MARK_IN_GIT = "dendro-workspace"
 MARK_FOLDER, MARK_FILE = ".dendro", "workspace"
 
@@ -33,9 +36,12 @@ class Workspace:
     instructions: str | None = None
 
 
-def look_at(cwd: Path) -> Workspace:
-    """Reads what there is; blocking, a few milliseconds. A folder that is no repository has none of it."""
-    return Workspace(git_info(cwd), project_instructions(cwd))
+def look_at(cwd: Path, home: Path) -> Workspace:
+    """Reads what there is; blocking, a few milliseconds. A folder that is no repository has none of it.
+
+    `home` is Dendro's own folder: instructions that a link there leads to are left out.
+    """
+    return Workspace(git_info(cwd), project_instructions(cwd, (home,)))
 
 
 def mark(cwd: Path, new_id: str) -> WorkspaceMark | None:
@@ -47,11 +53,13 @@ def mark(cwd: Path, new_id: str) -> WorkspaceMark | None:
     git_folder = _git(cwd, "rev-parse", "--absolute-git-dir")
     file = Path(git_folder, MARK_IN_GIT) if git_folder else cwd.absolute() / MARK_FOLDER / MARK_FILE
     try:
+        if file.parent.is_symlink():
+            return None
         if not git_folder:
             _self_ignoring(file.parent)
         if not file.exists():
             _put(file, new_id)
-        found = file.read_text(encoding="utf-8").strip()
+        found = read_regular(file, MARK_BYTES).decode("utf-8").strip()
     except (OSError, UnicodeDecodeError):
         return None
     return WorkspaceMark(str(cwd.absolute()), str(file), found) if found else None
@@ -85,25 +93,39 @@ def git_info(cwd: Path) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
+_OBEY_NOTHING = (
+    "--no-optional-locks",
+    *("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.pager=cat"),
+    *("-c", "safe.bareRepository=explicit", "-c", "protocol.allow=never"),
+)
+"""An agent may have written the repository's configuration, or a repository into a folder that has none."""
+
+
 def _git(cwd: Path, *words: str) -> str:
+    if (git := find_program("git")) is None:
+        return ""
     try:
         done = subprocess.run(
-            ["git", "-C", str(cwd), *words], capture_output=True, text=True, timeout=GIT_PATIENCE_S
+            [git, *_OBEY_NOTHING, "-C", str(cwd), *words],
+            capture_output=True,
+            text=True,
+            timeout=GIT_PATIENCE_S,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def project_instructions(cwd: Path) -> str | None:
+def project_instructions(cwd: Path, hidden: Iterable[Path] = ()) -> str | None:
     """The `AGENTS.md` files from the repository's root down to the folder, outermost first."""
     texts, left = [], INSTRUCTIONS_LIMIT
     for folder in _from_root(cwd.resolve()):
         file = folder / INSTRUCTIONS_FILE
         if left > 0 and file.is_file():
-            text = file.read_bytes()[:left].decode("utf-8", "replace").strip()
-            left -= len(text.encode())
-            texts.append(text)
+            with suppress(OSError):
+                text = read_regular(file, left, hidden).decode("utf-8", "replace").strip()
+                left -= len(text.encode())
+                texts.append(text)
     return "\n\n".join(filter(None, texts)) or None
 
 

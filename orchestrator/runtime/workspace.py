@@ -15,6 +15,7 @@ from pathlib import Path
 
 from orchestrator.core.settings import SessionFacts, WorkspaceMark
 from orchestrator.core.state import State
+from orchestrator.sandbox.reading import read_regular
 
 PATIENCE_S = 10.0
 """A share whose server is gone blocks every look at it."""
@@ -105,8 +106,7 @@ def _is_folder(path: str) -> bool:
 def _mark_in(file: str) -> str:
     """What a person would find there."""
     try:
-        with Path(file).open("rb") as opened:
-            said = opened.read(MARK_BYTES).decode("utf-8", "replace").strip()
+        said = read_regular(Path(file), MARK_BYTES).decode("utf-8", "replace").strip()
     except OSError as error:
         return f"it cannot be read ({error.strerror})"
     return f"it says {said or 'nothing'}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from orchestrator.sandbox.landlock import Landlock
 from orchestrator.sandbox.launch import Launcher, Unconfined
 from orchestrator.sandbox.limits import find_pids_cgroup
 from orchestrator.sandbox.policy import Confinement
+from orchestrator.sandbox.reading import find_program
 
 Preference = Literal["auto", "bubblewrap", "landlock"]
 _TRIAL_S = 10.0
@@ -101,7 +101,7 @@ def choose(support: SandboxSupport, confinement: Confinement, prefer: Preference
 
 
 def _probe_bubblewrap() -> tuple[str | None, str]:
-    path = shutil.which("bwrap")
+    path = find_program("bwrap")
     if path is None:
         return None, "bubblewrap: no bwrap on PATH"
     with tempfile.TemporaryDirectory(prefix="dendro-probe-") as folder:

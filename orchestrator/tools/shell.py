@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from orchestrator.core.approval import full_access
 from orchestrator.core.commands import CallFinished, Exec, Immediate
 from orchestrator.core.state import Call, State, Task
 from orchestrator.sandbox.environment import command_environment
@@ -18,7 +20,7 @@ from orchestrator.sandbox.limits import Limits
 from orchestrator.sandbox.policy import Confinement
 from orchestrator.sandbox.probe import NoConfinement, choose
 from orchestrator.tools.commands.parsed import parsed_cmd
-from orchestrator.tools.commands.safety import is_dangerous, is_known_safe
+from orchestrator.tools.commands.safety import is_dangerous, is_known_safe, obeys_its_folder
 from orchestrator.tools.commands.variables import are_known_safe
 from orchestrator.tools.confinement import confinement_of
 from orchestrator.tools.exec.command import Command, Finished, Stream
@@ -84,11 +86,18 @@ def _key(request: ShellRequest, cwd: str) -> str:
 
 
 def _is_safe(request: ShellRequest, cwd: str, task: Task, config: ToolConfig) -> bool:
-    return (
-        is_known_safe(request.command)
-        and are_known_safe(request.env)
-        and _trusted(cwd, task, request.command)
-    )
+    if not is_known_safe(request.command) or not are_known_safe(request.env):
+        return False
+    if full_access(task.settings):
+        # Nothing holds it: what the words say has to be all that runs.
+        return not obeys_its_folder(request.command) and _finds_programs_of_the_system(config)
+    return _trusted(cwd, task, request.command)
+
+
+def _finds_programs_of_the_system(config: ToolConfig) -> bool:
+    """Whether `ls` is never a file of the command's folder: a relative part of PATH would make it one."""
+    path = config.environment.set.get("PATH", config.environ.get("PATH", os.defpath))
+    return all(folder.startswith("/") for folder in path.split(":"))
 
 
 def _joined(outer: str | None, inner: str | None) -> str | None:

@@ -113,7 +113,7 @@ class Toolbox:
             case "update_plan":
                 return _plan(parsed(PlanArguments, item["arguments"]))
             case "view_image":
-                return await _image(parsed(ImageArguments, item["arguments"]), call, site.state)
+                return await _image(parsed(ImageArguments, item["arguments"]), call, site.state, self._config)
             case name if name in AGENT_NAMES and site.agents is not None and site.state.facts.agents:
                 return await assess_agent_call(Asking(call, site.state, site.agents, site.seq, site.head))
             case _:
@@ -181,11 +181,11 @@ def _plan(arguments: PlanArguments) -> Immediate:
     return Immediate("Plan updated", (event,))
 
 
-async def _image(arguments: ImageArguments, call: Call, state: State) -> Immediate:
+async def _image(arguments: ImageArguments, call: Call, state: State, config: ToolConfig) -> Immediate:
     assert state.task is not None
     path = Path(state.task.settings.cwd, arguments.path)
     try:
-        url = await asyncio.to_thread(data_url, path)
+        url = await asyncio.to_thread(data_url, path, config.hidden)
     except (OSError, ValueError) as error:
         return Immediate(f"the image {path} could not be read: {error}")
     event = {"type": "view_image_tool_call", "call_id": call.call_id, "path": str(path)}

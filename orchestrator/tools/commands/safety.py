@@ -37,6 +37,9 @@ _SAFE_WITH_ANY_ARGUMENTS: Final = frozenset({
 # fmt: on
 
 
+_OBEYING: Final = frozenset({"cargo", "git"})
+
+
 def is_known_safe(argv: Sequence[str]) -> bool:
     """Whether the command is known to have no effect but its output.
 
@@ -52,6 +55,19 @@ def is_known_safe(argv: Sequence[str]) -> bool:
     if "cd" in programs and "git" in programs:
         return False
     return all(_is_safe_command(command) for command in plain.commands)
+
+
+def obeys_its_folder(argv: Sequence[str]) -> bool:
+    """Whether a safe command runs programs that files of its folder name: git's settings, a build script.
+
+    `core.fsmonitor`, filters, `diff.*.textconv`, `gpg.program` of whatever repository it is started in, which
+    the agent may have written. In a sandbox they are held as any command is; without one they are not.
+    """
+    script = unwrap(argv)
+    if script is None:
+        return _program(argv[0]) in _OBEYING if argv else False
+    plain = read_plain(script)
+    return plain is None or any(_program(command[0].text) in _OBEYING for command in plain.commands)
 
 
 def is_dangerous(argv: Sequence[str]) -> bool:

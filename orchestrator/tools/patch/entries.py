@@ -11,6 +11,9 @@ import errno
 import os
 import stat
 
+MOST_BYTES = 64 << 20
+"""A file without end (a terabyte of zeros takes no room on a disk) must not fill the worker's memory."""
+
 
 def read_entry(name: str | bytes, folder: int) -> tuple[bytes, int]:
     """Content and mode of a file; a symlink's content is its target.
@@ -27,7 +30,10 @@ def read_entry(name: str | bytes, folder: int) -> tuple[bytes, int]:
     with os.fdopen(file, "rb") as stream:
         info = os.fstat(stream.fileno())
         _require_regular(info, name)
-        return stream.read(), info.st_mode
+        content = stream.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise OSError(errno.EFBIG, f"File too large for a patch (over {MOST_BYTES >> 20} MiB)", name)
+        return content, info.st_mode
 
 
 def _require_regular(info: os.stat_result, name: str | bytes) -> None:

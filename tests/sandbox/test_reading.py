@@ -1,0 +1,175 @@
+"""What a command left under a name that the product reads or starts itself, outside of any sandbox."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any, cast
+
+import orjson
+import pytest
+
+from orchestrator.core.commands import Immediate
+from orchestrator.core.settings import SessionFacts, TurnSettings, WorkspaceMark
+from orchestrator.core.state import Call, State, Task
+from orchestrator.gateways.workspace import look_at, mark
+from orchestrator.runtime.workspace import look
+from orchestrator.sandbox.probe import SandboxSupport
+from orchestrator.sandbox.reading import find_program, read_regular
+from orchestrator.tools.patch.files import DiskFiles
+from orchestrator.tools.toolbox import Site, Toolbox, ToolConfig
+
+SECRET = "swordfish-4711"
+TERABYTE = 1 << 40
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Dendro's own folder, with a secret in it."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    (folder / "password").write_text(SECRET)
+    return folder
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    return folder
+
+
+def plant(path: Path, kind: str, home: Path) -> None:
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "endless file":
+            with path.open("wb") as file:
+                file.truncate(TERABYTE)
+        case "link to a hidden file":
+            path.symlink_to(home / "password")
+        case "link through a hidden folder":
+            (path.parent / "way").symlink_to(home)
+            path.symlink_to(path.parent / "way/password")
+
+
+PLANTED = ["pipe", "device", "endless file", "link to a hidden file", "link through a hidden folder"]
+
+
+async def viewed(workspace: Path, home: Path, name: str) -> Immediate:
+    config = ToolConfig(SandboxSupport(None, 0, ()), {}, hidden=(home,))
+    given = TurnSettings(str(workspace), "never", {"mode": "read-only"}, "gpt-5")
+    item = {"type": "function_call", "name": "view_image", "call_id": "c1"}
+    call = Call("c1", "view_image", {**item, "arguments": orjson.dumps({"path": name}).decode()})
+    site = Site("c", State(task=Task("u1", "user", given)), lambda _: None)
+    found = await Toolbox(config, cast(Any, None)).assess(call, site)
+    assert isinstance(found, Immediate)
+    return found
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+async def test_model_is_not_shown_what_it_put_in_the_place_of_an_image(
+    kind: str, workspace: Path, home: Path
+) -> None:
+    plant(workspace / "a.png", kind, home)
+    found = await viewed(workspace, home, "a.png")
+    assert "could not be read" in found.output
+    assert SECRET not in found.output
+
+
+async def test_model_sees_an_image_also_by_a_link(workspace: Path, home: Path) -> None:
+    (workspace / "b.png").write_bytes(b"image")
+    (workspace / "a.png").symlink_to("b.png")
+    found = await viewed(workspace, home, "a.png")
+    assert found.output == [{"type": "input_image", "image_url": "data:image/png;base64,aW1hZ2U="}]
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_instructions_that_a_command_planted_hold_nobody_up_and_tell_no_secret(
+    kind: str, workspace: Path, home: Path
+) -> None:
+    plant(workspace / "AGENTS.md", kind, home)
+    told = look_at(workspace, home).instructions or ""
+    assert SECRET not in told
+    assert len(told) <= 32 * 1024
+
+
+def test_instructions_are_read_by_a_link_of_the_person(workspace: Path, home: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.md").write_text("Be kind.")
+    (workspace / "AGENTS.md").symlink_to(tmp_path / "mine.md")
+    assert look_at(workspace, home).instructions == "Be kind."
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "endless file"])
+async def test_mark_that_a_command_planted_holds_nobody_up(kind: str, workspace: Path, home: Path) -> None:
+    (workspace / ".dendro").mkdir()
+    file = workspace / ".dendro/workspace"
+    plant(file, kind, home)
+    found = mark(workspace, "0123")
+    assert found is None or found.id != "0123"
+    fault = await look(
+        SessionFacts(workspace=WorkspaceMark(str(workspace), str(file), "0123")), str(workspace)
+    )
+    assert fault is not None
+
+
+def test_no_mark_is_written_where_a_link_leads(workspace: Path, home: Path) -> None:
+    (workspace / ".dendro").symlink_to(home)
+    assert mark(workspace, "0123") is None
+    assert [path.name for path in home.iterdir()] == ["password"]
+
+
+def test_file_without_an_end_is_no_file_for_a_patch(workspace: Path, home: Path) -> None:
+    plant(workspace / "a", "endless file", home)
+    with pytest.raises(OSError, match="too large for a patch"):
+        DiskFiles().read(workspace / "a")
+
+
+def test_reader_takes_no_more_than_it_asked_for(workspace: Path) -> None:
+    (workspace / "a").write_text("abc")
+    assert read_regular(workspace / "a", 2) == b"ab"
+
+
+def test_program_that_an_agent_can_write_is_not_started_by_the_product(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evil, good = workspace / ".venv/bin", tmp_path / "good"
+    for folder in (evil, good):
+        folder.mkdir(parents=True)
+        program = folder / "git"
+        program.write_text(f"#!/bin/sh\n: > {folder}/ran\n")
+        program.chmod(0o755)
+    monkeypatch.chdir(workspace)
+    (tmp_path / "link").symlink_to(workspace)
+    parts = [".", ".venv/bin", "", str(evil), str(tmp_path / "link/.venv/bin"), str(good)]
+    monkeypatch.setenv("PATH", ":".join(parts))
+    assert find_program("git") == str(good / "git")
+    look_at(workspace, tmp_path / "home")
+    assert not (evil / "ran").exists()
+    assert (good / "ran").exists()
+    monkeypatch.setenv("PATH", f".:{evil}")
+    assert find_program("git") is None
+
+
+def test_product_starts_nothing_that_a_repository_names(workspace: Path, tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(workspace)], check=True)
+    ran = tmp_path / "ran"
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    program.chmod(0o755)
+    for name in ("core.fsmonitor", "core.pager", "core.sshCommand", "gpg.program", "diff.external"):
+        subprocess.run(["git", "-C", str(workspace), "config", name, str(program)], check=True)
+    hook = workspace / ".git/hooks/post-index-change"
+    hook.write_text(program.read_text())
+    hook.chmod(0o755)
+    assert look_at(workspace, tmp_path / "home").git["branch"]
+    mark(workspace, "0123")
+    assert not ran.exists()
+
+
+def test_repository_without_a_git_folder_is_none_for_the_product(workspace: Path, tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", "--bare", str(workspace)], check=True)
+    assert look_at(workspace, tmp_path / "home").git == {}
