@@ -13,7 +13,9 @@ One story, by module:
     people      clients;  workloads: what they are up to;  nemesis: what goes wrong
     invariants  the rules;  watch: those of every step;  audit: those of the end
     rights      what watch asks: who may run what;  accounts: a tree's counters;  deadlines: timers;
-                inherited: forks;  admissions: providers;  queued: what lies in a queue;
+                cancels: ended agents;  inputs: what people said;  shown: what others are told;
+                requests: those of models;  inherited: forks;  admissions: providers;
+                queued: what lies in a queue;
                 moving: what leaves Redis and comes back;  exported: rollouts' files
     reach       what was come by, and what not
     world       one seed from its plan to its verdict;  campaign: many of them;  trace: one, line by line

@@ -86,10 +86,15 @@ class Accounts:
         """What was last reserved for each request; those that Redis lost are reserved anew."""
         self._spent: dict[str, Amount] = {}
         self._reserved: dict[str, Mapping[str, Amount]] = {}
+        self._limits: dict[str, dict[str, int]] = {}
+        """Each tree's limits, as those who raised them are to find them."""
+        self._raised: set[str] = set()
+        """Changes of limits that have counted."""
 
     def went_back(self) -> None:
         """All logs are read anew."""
-        self._spent, self._reserved = {}, {}
+        self._spent, self._reserved, self._limits = {}, {}, {}
+        self._raised.clear()
 
     def request_ended(self, session: str, tree: str, fact: Mapping[str, Any]) -> None:
         """A log says that a request ended: what it used is spent from here on."""
@@ -104,6 +109,18 @@ class Accounts:
             return self._amounts.get(request, NOTHING)
         usage = Usage.of(fact["usage"])
         return usage.total_tokens, PRICE.cost(usage), 1
+
+    def raised(self, tree: str, args: Sequence[Any]) -> None:
+        """A change of limits counts: once, whatever is sent again."""
+        change, _, _, count, *rows = [str(word) for word in args[3 + int(args[2]) :]]
+        if change in self._raised:
+            self._broken("raised", f"{tree}: the change {change} of its limits counted twice")
+        self._raised.add(change)
+        self._reach.saw("raised")
+        limits = self._limits.get(tree, {})
+        for kind, amount in zip(rows[0 : 2 * int(count) : 2], rows[1 : 2 * int(count) : 2], strict=True):
+            if kind in limits:
+                limits[kind] = max(0, limits[kind] + int(amount))
 
     # ── after every write ─────────────────────────────────────────────────────────────────────
 
@@ -122,12 +139,20 @@ class Accounts:
         fields = self._double.hash(self._keys.agents(tree))
         if not fields:
             return
+        self._limited(tree, fields)
         self._slots(tree, fields, members)
         self._spawned(tree, fields, members)
         money = Money.of(fields)
         self._adds_up(tree, money, members)
         self._within(tree, fields, money)
         self._waiting(tree, fields, money, members)
+
+    def _limited(self, tree: str, fields: Mapping[bytes, bytes]) -> None:
+        found = {name[6:].decode(): int(value) for name, value in fields.items() if name[:6] == b"limit:"}
+        known = self._limits.setdefault(tree, found)
+        if other := {kind: most for kind, most in known.items() if found.get(kind) != most}:
+            self._broken("raised", f"{tree}: its limits are {found}, and were to be {other}")
+        self._limits[tree] = found
 
     def _slots(self, tree: str, fields: Mapping[bytes, bytes], members: Mapping[str, Seen]) -> None:
         held = sum(seen.state.tree.slot for seen in members.values())

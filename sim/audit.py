@@ -10,12 +10,13 @@ from orchestrator.core.chain import GENESIS
 from orchestrator.core.entries import DENDRO, EVENT_MSG, Entry
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS
 from orchestrator.gateways.client import GAP_TEXTS, Event
+from sim.inputs import check_inputs
 from sim.watch import Seen, Watch
 
 if TYPE_CHECKING:
     from sim.world import World
 
-SHOWN = frozenset({"user_input", "get_path"})
+SHOWN = frozenset({"user_input", "user_turn", "compact", "get_path", "configure_session"})
 """Ops that leave their id in the log whatever becomes of them."""
 TOLD_OF_THE_TREE = frozenset({"agent_path", "budget"})
 """What marks a request of an agent and a warning of a budget, which may look like the session's own."""
@@ -29,6 +30,7 @@ def audit(world: World) -> None:
         _submissions(world, session, seen)
         _calls(world, session, seen)
         _said(world, session, seen)
+        check_inputs(watch, session, seen)
     _admitted(world)
     _trees(world)
     _patches(world)
@@ -51,6 +53,8 @@ def applied(seen: Seen) -> Counter[str]:
             found[f"{entry.payload['kind']}:{entry.payload['id']}"] += 1
         elif entry.type == EVENT_MSG and entry.payload["type"] == "conversation_path":
             found[f"path:{entry.id}"] += 1
+        elif entry.type == EVENT_MSG and entry.payload["type"] == "session_configured":
+            found[f"configured:{entry.id}"] += 1
         elif entry.type == EVENT_MSG and entry.payload["type"] == "user_message":
             # What was said is in a text of its own each time: sent again under another id it shows here.
             found[f"text:{entry.payload['message']}"] += 1

@@ -80,6 +80,13 @@ RULES = {
         "No step is dated ahead of Redis's clock, by whatever clock its worker goes.",
         Case("a step was decided more than five minutes after its simulation's beginning"),
     ),
+    "in_order": Rule(
+        (
+            "Inputs begin in the order in which they were submitted, within their lane; before a session "
+            "rests each begins a task, joins one, or is answered with an error."
+        ),
+        Case("an input began that had waited behind another"),
+    ),
     "begun_in_log": Rule(
         (
             "When a call starts, the log says that it runs, under the claim that starts it; where Redis "
@@ -129,7 +136,10 @@ RULES = {
         Case("a call was told to be in doubt"),
     ),
     "live_state": Rule(
-        "The state that a worker works with is the fold of the log up to the same entry.",
+        (
+            "The state that a worker works with, behind every commit, and every snapshot is the fold of "
+            "the log up to the same entry."
+        ),
         Case("a worker's state was compared behind a commit"),
     ),
     "deltas": Rule(
@@ -230,8 +240,53 @@ RULES = {
         Case("a request had to wait for its provider's limit", ("reply admit WAIT",)),
     ),
     "cancelled": Rule(
-        "When an agent is reported canceled, no command of it runs any more.",
+        "When an agent is reported canceled, no command of it, or of an agent below it, runs any more.",
         Case("an agent was cancelled while commands ran at it or below"),
+    ),
+    "marked": Rule(
+        (
+            "Where an agent is marked as cancelled nothing begins, nor below it: no task, no request, no "
+            "call, no agent."
+        ),
+        Case("a step was refused because its agent was marked", ("reply commit REFUSED marked",)),
+    ),
+    "evidence": Rule(
+        (
+            "The end of an agent is called proved only if whoever ran its commands saw them end, and "
+            "those of all below it; it is presumed only if nobody did, and their host had been silent for"
+            " as long as a claim is trusted, or said that it had stopped."
+        ),
+        Case("an agent's end was presumed"),
+    ),
+    "told": Rule(
+        (
+            "Every entry of the tree log is on the root's event queue by the commit that wrote it, and "
+            "what becomes of an agent on its parent's: once each, in order."
+        ),
+        Case("somebody beside the root was told"),
+    ),
+    "asked": Rule(
+        (
+            "After every commit the fleet's queue of approvals holds what the session's log waits for, "
+            "and nothing else."
+        ),
+        Case("a commit left an approval open"),
+    ),
+    "raised": Rule(
+        "A change of a tree's limits counts once, whatever was sent again.",
+        Case("a limit was raised again under the same change", ("reply raise_limits DUP",)),
+    ),
+    "renewed": Rule(
+        "Only the claim that stands is renewed, for a whole lease from then on.",
+        Case("a claim was renewed behind a commit"),
+    ),
+    "requests": Rule(
+        (
+            "Whoever is trusted sends a model request once, and only when the log says that it has begun;"
+            " a holder whose trust has ended ends its requests within three seconds of noticing, and "
+            "sends none behind that."
+        ),
+        Case("a worker woke up behind its deadline, and sent a request or read on"),
     ),
     "exported": Rule(
         (
@@ -288,6 +343,7 @@ RULES = {
 SENTENCES = {name: rule.sentence for name, rule in RULES.items()}
 
 CASES = {
+    "snapshot_compared": Case("a snapshot was compared with the log"),
     "stopping_taken_over": Case("a session was claimed from a holder that was stopping its task"),
     "cancel_taken_over": Case("an agent was claimed from a holder that was ending it"),
     "answered_by_turn": Case("somebody answered a request for approval by its turn"),

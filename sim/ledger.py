@@ -105,9 +105,13 @@ class SimKeeper:
         self.deadlines[claim] = max(deadline, self.deadlines.get(claim, deadline))
         self._loop.on(self.lane, self._look, claim, deadline, after=max(0.0, deadline - self._loop.time()))
 
+    def trusted_until_s(self, claim: str) -> float:
+        """The claim's deadline, as the keeper was told it last."""
+        return self.deadlines.get(claim, 0.0)
+
     def permits(self, claim: str) -> bool:
         """Whether the claim's deadline is still ahead: who wakes up behind it starts nothing."""
-        permitted = self._loop.time() < self.deadlines.get(claim, 0.0)
+        permitted = self._loop.time() < self.trusted_until_s(claim)
         if not permitted:
             self._ledger.saw("begun_in_log")
         return permitted

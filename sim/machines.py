@@ -33,6 +33,7 @@ from sim.loop import Lane, SimLoop
 from sim.network import Line, Network
 from sim.objects import SimObjects
 from sim.players import Mind, SimModels, SimTools
+from sim.requests import Sent
 from sim.trace import Trace
 from sim.watch import Watch
 
@@ -146,6 +147,8 @@ class Process(ABC):
         self.main = Lane(name)
         self.alive = True
         self.draining = False
+        self.awake_s = site.loop.time()
+        """When it began, or was let go after it had stood still."""
 
     async def sleep(self, seconds: float) -> None:
         """Sleeps by the machine's clock."""
@@ -179,7 +182,11 @@ class Process(ABC):
     def _hold(self, lanes: tuple[Lane, ...], seconds: float) -> None:
         for lane in lanes:
             self.site.loop.hold(lane)
-            self.site.loop.on(self.site.network.lane, self.site.loop.let_go, lane, after=seconds)
+            self.site.loop.on(self.site.network.lane, self._wakes, lane, after=seconds)
+
+    def _wakes(self, lane: Lane) -> None:
+        self.awake_s = self.site.loop.time()
+        self.site.loop.let_go(lane)
 
 
 class Machine(Process):
@@ -196,7 +203,7 @@ class Machine(Process):
         ports = Ports(
             broker=broker,
             texts=Texts(Blobs(wire, broker.keys)),
-            models=SimModels(site.mind, name),
+            models=SimModels(site.mind, name, site.watch.requests, self._sender),
             tools=tools,
             keeper=self.keeper,
             policies=site.mind.policies,
@@ -227,6 +234,23 @@ class Machine(Process):
     @property
     def runners(self) -> list[Runner]:
         return list(self.worker._runners.values())
+
+    def _sender(self) -> Sent:
+        """For whom the running task asks a model: it is one of a runner's effects, and named after it."""
+        task = asyncio.current_task()
+        assert task is not None
+        session, _, n = task.get_name().split(":")
+        claim = next(
+            runner.claim.claim_id
+            for runner in self.runners
+            if any(task is running for running, _ in runner._side_work._effects._running.values())
+        )
+        return Sent(
+            session, int(n), claim, self.name, lambda: self.keeper.trusted_until_s(claim), self._awake
+        )
+
+    def _awake(self) -> float:
+        return self.awake_s
 
     def kill(self) -> None:
         """SIGKILL: nothing of it runs again, and its keeper's pipe closes."""

@@ -96,6 +96,8 @@ class Network:
         self.wrote: Wrote = lambda name, args, reply: None
         self.arrived: Callable[[Sent, Any], None] = lambda sent, reply: None
         """Called behind each effect, with its reply: a place to die at."""
+        self.heard: Callable[[Sent], None] = lambda sent: None
+        """Called when the sender of a commit is about to go on with its answer."""
         self.detour: Callable[[Sent, asyncio.Future[Any]], bool] = lambda sent, future: False
         """Whether somebody takes a command off the network, to `deliver` it at a moment of his own."""
         self.commands = 0
@@ -124,7 +126,10 @@ class Network:
             loop.on(self.lane, self._arrive, sent, loop.create_future(), after=after)
         elif fate != "lost_before" and not self.detour(sent, future):
             loop.on(self.lane, self._arrive, sent, future, after=self._delay())
-        return await future
+        reply = await future
+        if sent.name == "commit":
+            self.heard(sent)
+        return reply
 
     def deliver(self, sent: Sent, future: asyncio.Future[Any], after_s: float) -> None:
         """A command that was taken off the network arrives; nobody may be waiting for it any more."""

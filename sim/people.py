@@ -214,6 +214,8 @@ class Person:
         while True:
             try:
                 await self._broker.raise_limits(TreeId(session), change)
+                if self._rng.random() < 0.3:
+                    await self._broker.raise_limits(TreeId(session), change)
                 return
             except Unavailable:
                 await asyncio.sleep(0.3)

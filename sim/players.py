@@ -30,6 +30,7 @@ from orchestrator.tools.subagents.port import Tree
 from orchestrator.tools.subagents.specs import NAMES
 from sim.ledger import Ledger, Run, SimKeeper
 from sim.loop import SimLoop
+from sim.requests import Requests, Sent
 from sim.trace import Trace
 
 VERBS = {
@@ -199,9 +200,12 @@ def _outputs_since_input(items: Sequence[Item]) -> int:
 class SimModels:
     """One worker's connection to the model."""
 
-    def __init__(self, mind: Mind, machine: str) -> None:
+    def __init__(self, mind: Mind, machine: str, requests: Requests, whose: Callable[[], Sent]) -> None:
         self._mind = mind
         self._machine = machine
+        self._requests = requests
+        self._whose = whose
+        """On behalf of whom the task that asks it sends a request."""
 
     def retries(self, provider: str) -> tuple[int, int]:
         return 2, 4
@@ -209,6 +213,8 @@ class SimModels:
     async def stream(self, provider: str, prompt: Prompt, budget: HttpBudget) -> AsyncIterator[ModelEvent]:
         mind = self._mind
         self._look_at(prompt)
+        sent = self._whose()
+        self._requests.sending(sent)
         mind.asked += 1
         mind.trace.note(self._machine, "asks", f"items={len(prompt.input)}")
         await asyncio.sleep(mind.rng.uniform(0.01, 0.5))
@@ -218,6 +224,7 @@ class SimModels:
         for event in events[:cut]:
             if mind.rng.random() < 0.5:
                 await asyncio.sleep(mind.rng.uniform(0.0, 8.0 if fault == "slow" else 0.3))
+            self._requests.streams(sent)
             yield event
         if fault == "cut":
             mind.trace.note(self._machine, "cut")

@@ -27,12 +27,15 @@ class Waiting:
     """A letter that waits for a model, and so shows in the inbox depths."""
     slot: bool
     """A letter that brings one of the tree's slots."""
+    op: str
+    """The submission's; empty if it is none."""
 
 
 def waiting(entry_id: bytes, fields: Mapping[bytes, bytes]) -> Waiting:
     """An entry as it stands in the stream."""
     entry = sq_entry(entry_id, dict(fields))
     letter = orjson.loads(entry.payload) if entry.kind == "mail" else {}
+    said = orjson.loads(entry.payload) if entry.kind == "submission" else {}
     return Waiting(
         n=number_of(entry_id),
         kind=entry.kind,
@@ -42,4 +45,5 @@ def waiting(entry_id: bytes, fields: Mapping[bytes, bytes]) -> Waiting:
         lane=int(entry.interrupt),
         counted=letter.get("kind") in COUNTED,
         slot=bool(letter.get("slot")),
+        op=said["op"]["type"] if said else "",
     )

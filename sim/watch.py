@@ -22,16 +22,18 @@ from orchestrator.core.entries import COMPACTED, DENDRO, EVENT_MSG, RESPONSE_ITE
 from orchestrator.core.evolve import evolve
 from orchestrator.core.history import OUTPUT_KINDS
 from orchestrator.core.registry import RegistryView, projected
-from orchestrator.core.snapshot import encode
+from orchestrator.core.snapshot import decode_snapshot, encode
 from orchestrator.core.state import Phase, State
 from orchestrator.core.stored import decode_entry
 from orchestrator.runtime.runner import Runner
 from sim.accounts import Accounts
 from sim.admissions import Admissions
+from sim.cancels import Cancels
 from sim.commits import Commits
 from sim.deadlines import Deadlines
 from sim.double import EPOCH_S, Double
 from sim.inherited import Place, text_of, unlike
+from sim.inputs import Given
 from sim.invariants import Broken, Violation
 from sim.ledger import Ledger
 from sim.loop import SimLoop
@@ -40,7 +42,9 @@ from sim.network import session_of, sessions_of
 from sim.objects import SimObjects
 from sim.queued import Waiting, waiting
 from sim.reach import Reach
+from sim.requests import Requests
 from sim.rights import Rights
+from sim.shown import Shown, expected_of
 from tests.core.auditor import Audit
 
 _REFERS = f'"{REFERENCE}"'.encode()
@@ -59,6 +63,10 @@ class Seen:
     tip: int = 0
     queue: list[Waiting] = field(default_factory=list)
     """What lies behind the cursor."""
+    eq: int = 0
+    """The last event of its queue."""
+    given: list[Given] = field(default_factory=list)
+    """Every submission that was ever in the queue, in its order."""
     lease_ms: float | None = None
     claim: str = ""
     state: State = field(default_factory=State)
@@ -96,11 +104,16 @@ class Watch:
         """The sessions of each tree."""
         self.reach = Reach()
         self.rights = Rights(self, ledger)
+        self.cancels = Cancels(self, ledger)
+        self.requests = Requests(self)
+        self.shown = Shown(double, keys, self.broken, self.reach)
         self.deadlines = Deadlines(loop.time, double, keys, self.broken, self.reach)
         self.accounts = Accounts(loop.time, double, keys, self.broken, self.reach)
         self.admissions = Admissions(loop.time, self.broken)
         self.steps = Commits(loop.time, self.broken, self.reach)
         self.moving = Moving(self, double, keys, objects)
+        self._renewed_at: dict[str, int] = {}
+        """Where each session's log ended when its claim was renewed last."""
         self.violation: Violation | None = None
         self.commits = 0
         self.written_s = 0.0
@@ -160,21 +173,70 @@ class Watch:
             self.taken[str(args[3 + int(args[2]) + 4])].append(self._loop.time())
         if name == "claim":
             self.rights.claimed(session, args)
+        if name in ("claim", "renew", "release"):
+            self._heard(name, args)
         if name == "revoke":
             self.rights.revoked(args, reply)
         known = self.sessions.get(session)
         seq = known.seq if known is not None else 0
-        for other in sessions_of(args):
+        touched = sessions_of(args)
+        eqs = {other: self.sessions[other].eq for other in touched if other in self.sessions}
+        for other in touched:
             self.look(other)
         if name == "commit" and self.sessions[session].seq != seq:
             self.moving.grew(session)
         if name in MOVES:
             self.moving.moved(name, session)
-        if name in ("commit", "create"):
-            self._tree(session)
+        if name == "commit":
+            self.shown.asked(session, self.sessions[session])
+        if name == "snapshot":
+            self._snapshot(session, args)
+        if name == "raise_limits":
+            self.accounts.raised(session, args)
+        if name in ("commit", "create", "raise_limits"):
+            self._tree(session, eqs)
         if name in ("commit", "create", "raise_limits", "fire"):
             tree = self.sessions[session].tree
             self.accounts.look(tree, self.members[tree])
+
+    def _heard(self, name: str, args: Sequence[Any]) -> None:
+        words = args[3 + int(args[2]) :]
+        match name:
+            case "claim":
+                self.cancels.heard(str(words[3]))
+            case "renew":
+                self.cancels.heard(str(words[2]))
+                self._renewed(session_of(name, args), words)
+            case _:
+                self.cancels.stopped(str(words[3]))
+
+    def _renewed(self, session: str, words: Sequence[Any]) -> None:
+        """A claim was renewed: it is the one that stands, and its lease is as long as any."""
+        data = self._double.hash(self.keys.session(session))
+        stands = [data.get(name, b"").decode() for name in (b"owner", b"claim", b"epoch")]
+        if stands != (given := [str(word) for word in words[1:4]]):
+            self.broken("renewed", f"{session} is held by {stands}, and {given} was renewed")
+        place = self.keys.leases(self.keys.shard_of(session), data[b"pool"].decode())
+        left_ms = (self._double.scored(place, session) or 0.0) - self._double.now_s() * 1000
+        if abs(left_ms - int(words[4])) > 1.0:
+            self.broken("renewed", f"{session} was renewed for {left_ms:.0f} ms instead of {words[4]}")
+        if self.sessions[session].seq > self._renewed_at.get(session, 0):
+            self.reach.saw("renewed")
+        self._renewed_at[session] = self.sessions[session].seq
+
+    def _snapshot(self, session: str, args: Sequence[Any]) -> None:
+        """What a resume would begin with is the fold of the log up to there."""
+        seen = self.sessions[session]
+        found = decode_snapshot(self._double.look("GET", self.keys.snapshot(session)))
+        if found is None or found[1] != seen.seq:
+            return
+        if found[2] != seen.head or not _same(found[0], seen.state):
+            self.broken("live_state", f"{session}: the snapshot at {seen.seq} is not the log's state")
+        self.reach.saw("snapshot_compared")
+
+    def marks(self, tree: str) -> Mapping[bytes, bytes]:
+        """The fields of a tree's registry, marks among them."""
+        return self._double.hash(self.keys.agents(tree))
 
     def claim_of(self, session: str) -> str:
         """The claim that stands now; empty if nobody may write."""
@@ -190,6 +252,7 @@ class Watch:
             self.members[made.tree][session] = made
         seen = self.sessions[session]
         self._read_log(session, seen, data)
+        seen.eq = int(data.get(b"eq", b"0"))
         self._place(session, seen, data)
         self._read_queue(session, seen, data)
         self.deadlines.look(session, seen)
@@ -237,6 +300,8 @@ class Watch:
         except AssertionError as error:
             self.broken("log", f"session {session}, entry {stored.seq}: {error}")
         self.deadlines.entry(session, seen.state, entry)
+        if entry.type == DENDRO:
+            self.cancels.entry(session, seen, entry, stored.epoch)
         seen.state = evolve(seen.state, entry, stored.seq)
         seen.seq, seen.head = stored.seq, head
         seen.at[stored.seq] = Place(head, seen.state.history)
@@ -316,6 +381,8 @@ class Watch:
             for entry_id, fields in self._double.stream_after(self.keys.sq(session), after):
                 entry = waiting(entry_id, fields)
                 seen.queue.append(entry)
+                if entry.op:
+                    seen.given.append(Given(entry.n, entry.id, entry.op))
                 self.deadlines.queued(entry)
             seen.tip = tip
         if seen.queue and seen.queue[0].n <= seen.cursor:
@@ -325,19 +392,26 @@ class Watch:
 
     # ── the tree ──────────────────────────────────────────────────────────────────────────────
 
-    def _tree(self, session: str) -> None:
+    def _tree(self, session: str, eqs: Mapping[str, int]) -> None:
         """The registry is what the tree log tells, after every entry of it."""
         tree = self.sessions[session].tree
+        # Behind a moment to which Redis went back, all of it is read anew.
+        anew = tree not in self.trees
         view, at = self.trees.get(tree, (RegistryView(), 0))
         entries = self._double.stream_after(self.keys.tree(tree), at)
         if not entries:
             return
         self.reach.saw("registry")
+        shown = []
         for entry_id, fields in entries:
             entry = tree_entry(entry_id, fields)
             view, at = view.after(tree_fact(entry)), entry.tree_seq
-            self._ended(view, orjson.loads(entry.payload)["msg"])
+            message = orjson.loads(entry.payload)["msg"]
+            self._ended(view, message)
+            shown.append((at, self.shown.watchers(tree, view, message)))
         self.trees[tree] = (view, at)
+        if not anew:
+            self.shown.told(tree, expected_of(shown), self.sessions, eqs)
         flat = {name.decode(): value for name, value in self._double.hash(self.keys.agents(tree)).items()}
         known = projected(flat)
         if known.agents != view.agents:
@@ -361,28 +435,29 @@ class Watch:
         return int(held), self.trees[tree][0].slots
 
     def _ended(self, view: RegistryView, message: Mapping[str, Any]) -> None:
-        if message.get("event") != "status" or message.get("status") != "canceled":
-            return
-        agent = view.agents.get(message["agent_id"])
-        left = self.rights.running(agent.session) if agent else []
-        if left:
-            self.broken(
-                "cancelled", f"agent {message['agent_id']} is canceled, {[r.call_id for r in left]} run"
-            )
+        if message.get("event") == "updated":
+            self.cancels.marked(view, message)
+        elif message.get("event") == "status" and message.get("status") == "canceled":
+            self.cancels.canceled(view, message)
 
     # ── what workers think ────────────────────────────────────────────────────────────────────
 
     def worker_ends(self, runners: Sequence[Runner]) -> None:
         """A worker is about to die, or the simulation to end: what does it think?"""
         for runner in runners:
-            position = getattr(runner._journal, "position", None)
-            seen = self.sessions.get(str(runner.claim.session))
-            if position is None or seen is None or (position.seq, position.head) != (seen.seq, seen.head):
-                continue
-            if encode(position.state) != encode(seen.state):
-                self.broken(
-                    "live_state", f"{runner.claim.session} at {seen.seq}: the worker's state is not the log's"
-                )
+            self.compare(runner)
+
+    def compare(self, runner: Runner) -> None:
+        """What a runner knows of its session, if that is as much as the log says by now."""
+        position = getattr(runner._journal, "position", None)
+        seen = self.sessions.get(str(runner.claim.session))
+        if position is None or seen is None or (position.seq, position.head) != (seen.seq, seen.head):
+            return
+        self.reach.saw("live_state")
+        if not _same(position.state, seen.state):
+            self.broken(
+                "live_state", f"{runner.claim.session} at {seen.seq}: the worker's state is not the log's"
+            )
 
     # ── Redis goes back ───────────────────────────────────────────────────────────────────────
 
@@ -392,13 +467,20 @@ class Watch:
         if any(at_s <= to_s for times in self.taken.values() for at_s in times):
             self.reach.saw("acknowledged")
         known = dict.fromkeys((*self.sessions, *self.moving.went_back(to_s)))
+        before = self.sessions
         self.sessions, self.trees = {}, {}
+        self.cancels.went_back()
         self.members.clear()
         self.accounts.went_back()
+        self._renewed_at.clear()
         self.admissions.went_back()
         self.steps.went_back(to_s)
         for session in known:
             self.look(session)
+        for session, seen in self.sessions.items():
+            # What was consumed before that moment is on the branch that is left.
+            old = before[session].given if session in before else ()
+            seen.given = [*(given for given in old if given.n <= seen.cursor), *seen.given]
         self._cut_back = set(self.sessions)
         self.rights.went_back()
 
@@ -465,6 +547,11 @@ def _first_words(args: Sequence[Any]) -> Sequence[Any]:
     """What a commit says of itself, before its entries."""
     first = 3 + int(args[2])
     return args[first : first + 16]
+
+
+def _same(one: State, other: State) -> bool:
+    # The canonical form decides; mostly it need not be asked.
+    return one == other or encode(one) == encode(other)
 
 
 __all__ = ["EVENT_MSG", "Seen", "Watch"]

@@ -24,7 +24,7 @@ from sim.loop import Lane, SimLoop, current_lane
 from sim.lulls import Lulls
 from sim.machines import Machine, Site
 from sim.nemesis import Nemesis, Plan
-from sim.network import Network
+from sim.network import Network, Sent, session_of
 from sim.objects import SimObjects
 from sim.people import Diary, Person
 from sim.players import Mind
@@ -81,6 +81,7 @@ class World:
         self.exported = Exported(watch, files)
         self.site = Site(self.loop, network, ledger, mind, watch, self.trace, config, objects, files)
         network.wrote = watch.wrote
+        network.heard = self._heard
         ledger.saw = watch.reach.saw
         files.saw = watch.reach.saw
         self.double = double
@@ -96,6 +97,17 @@ class World:
         self._plan = plan
         self._master = master
         self._finished = False
+
+    def _heard(self, sent: Sent) -> None:
+        """As soon as a holder has taken in what became of its commit, what it knows is compared."""
+        self.loop.call_soon(self._compare, sent.machine, session_of(sent.name, sent.args))
+
+    def _compare(self, machine: str, session: str) -> None:
+        for one in self.nemesis.living:
+            if one.name == machine:
+                for runner in one.runners:
+                    if runner.claim.session == session:
+                        self.site.watch.compare(runner)
 
     def _set_weather(self, rng: Random) -> None:
         weather, moods = self.site.network.weather, self.site.mind.moods

@@ -1,0 +1,109 @@
+"""Cancelled agents: nothing begins in them, nothing of them runs on, and what is said of the proof is so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.entries import Entry
+from orchestrator.core.registry import Agent, RegistryView
+from orchestrator.core.state import Phase
+from sim.ledger import Ledger
+
+if TYPE_CHECKING:
+    from sim.watch import Seen, Watch
+
+BEGINNINGS = frozenset({"task", "request_begun", "child"})
+TRUST_S = 4.0
+"""A holder that has not been answered for so long has stopped its own work."""
+
+
+class Cancels:
+    """The rules `marked`, `cancelled` and `evidence`."""
+
+    def __init__(self, watch: Watch, ledger: Ledger) -> None:
+        self._watch = watch
+        self._ledger = ledger
+        self._unseen: dict[str, float] = {}
+        """Agents whose holder was lost while commands ran, in their present task: how long it was silent."""
+        self._heard_s: dict[str, float] = {}
+        """When each claim was given or renewed last."""
+
+    def went_back(self) -> None:
+        """All logs are read anew; who was silent for how long is what it was."""
+        self._unseen.clear()
+
+    def heard(self, claim: str) -> None:
+        """Redis told a holder that its claim stands."""
+        self._heard_s[claim] = self._watch.now_s
+
+    def stopped(self, claim: str) -> None:
+        """A holder said that nothing of its runs any more."""
+        self._heard_s[claim] = -1e9
+
+    # ── what an entry says ────────────────────────────────────────────────────────────────────
+
+    def entry(self, session: str, seen: Seen, entry: Entry, epoch: int) -> None:
+        """Called before the entry is folded: `seen` is what its writer met."""
+        fact = entry.payload
+        if fact["kind"] in BEGINNINGS or (fact["kind"] == "call" and fact["phase"] == Phase.RUNNING):
+            self._begins(session, seen, fact)
+        task = seen.state.task
+        if fact["kind"] == "task":
+            self._unseen.pop(session, None)
+        elif task is not None and any(call.epoch != epoch for call in task.running):
+            claims = {run.claim for run in self._ledger.runs if run.session == session}
+            heard_s = [self._heard_s.get(claim, -1e9) for claim in claims - {seen.claim}]
+            self._unseen.setdefault(session, self._watch.now_s - max(heard_s, default=-1e9))
+
+    def _begins(self, session: str, seen: Seen, fact: Mapping[str, Any]) -> None:
+        facts = seen.state.facts
+        if not facts.agent_id:
+            return
+        marks = self._watch.marks(seen.tree)
+        above = [b"cancel:%d" % id for id in (*facts.ancestors, facts.agent_id) if id]
+        if standing := [mark for mark in (*above, b"x:%d" % facts.agent_id) if mark in marks]:
+            self._watch.broken("marked", f"{session}: {fact['kind']} begins under the marks of {standing}")
+
+    # ── what the tree is told ─────────────────────────────────────────────────────────────────
+
+    def marked(self, view: RegistryView, message: Mapping[str, Any]) -> None:
+        """An agent was cancelled, and will be told."""
+        agent = view.agents.get(message.get("agent_id", -1))
+        if agent is not None and any(self._watch.rights.running(one.session) for one in _line(view, agent)):
+            self._watch.reach.saw("cancelled")
+
+    def canceled(self, view: RegistryView, message: Mapping[str, Any]) -> None:
+        """An agent is reported canceled: it has ended, and so has everything below it."""
+        agent = view.agents.get(message["agent_id"])
+        if agent is None:
+            return
+        for one in _line(view, agent):
+            if left := self._watch.rights.running(one.session):
+                told = f"agent {agent.agent_id} is canceled, {one.agent_id} runs {[r.call_id for r in left]}"
+                self._watch.broken("cancelled", told)
+        self._evidence(view, agent, message.get("cancel"))
+
+    def _evidence(self, view: RegistryView, agent: Agent, told: str | None) -> None:
+        silent_s = self._unseen.get(agent.session)
+        below = [one for one in _line(view, agent)[1:] if self._presumed(one)]
+        if told == "presumed":
+            self._watch.reach.saw("evidence")
+        if told == "proved" and silent_s is not None:
+            self._watch.broken(
+                "evidence", f"the end of agent {agent.agent_id} is proved, and nobody saw its commands end"
+            )
+        if told == "presumed" and silent_s is None and not below:
+            self._watch.broken("evidence", f"the end of agent {agent.agent_id} is presumed, and it was seen")
+        if silent_s is not None and silent_s < TRUST_S and not self._watch.went_back_s > 0:
+            told_of = f"agent {agent.agent_id}'s host was silent for {silent_s:.1f} s only"
+            self._watch.broken("evidence", f"the end is presumed, and {told_of}")
+
+    def _presumed(self, agent: Agent) -> bool:
+        seen = self._watch.sessions.get(agent.session)
+        return seen is not None and seen.state.tree.evidence == "presumed"
+
+
+def _line(view: RegistryView, agent: Agent) -> list[Agent]:
+    """The agent and all below it."""
+    return [agent, *(other for other in view.agents.values() if other.below(agent.agent_id))]

@@ -1,0 +1,67 @@
+"""What people said to a session, held against what its log made of it: all of it, once, and in order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from orchestrator.core.entries import DENDRO, EVENT_MSG
+
+if TYPE_CHECKING:
+    from sim.watch import Seen, Watch
+
+TURNS = frozenset({"user_input", "user_turn", "compact"})
+"""Ops that begin a task, join one, or are answered with an error."""
+
+
+class Given(NamedTuple):
+    """A submission's place in its session's queue."""
+
+    n: int
+    id: str
+    op: str
+
+
+class Taken(NamedTuple):
+    """The ids that a log has taken, in its order."""
+
+    begun: list[str]
+    steered: list[str]
+    queued: set[str]
+    refused: set[str]
+
+
+def check_inputs(watch: Watch, session: str, seen: Seen) -> None:
+    """The rule `in_order`, for a session that is at rest."""
+    taken = _taken(seen)
+    places = {given.id: given.n for given in seen.given if given.n <= seen.cursor}
+    for lane in (taken.begun, taken.steered):
+        known = [id for id in lane if id in places]
+        if known != sorted(known, key=places.__getitem__):
+            watch.broken("in_order", f"{session}: {known} is not the order in which they were submitted")
+    if any(id in taken.queued for id in taken.begun):
+        watch.reach.saw("in_order")
+    waits = {waiting.id for waiting in seen.state.queue}
+    if waits and not (seen.state.closed or seen.state.tree.canceling):
+        watch.broken("in_order", f"{session} is at rest, and {sorted(waits)} wait")
+    met = {*taken.begun, *taken.steered, *taken.refused, *waits}
+    turns = [given.id for given in seen.given if given.id in places and given.op in TURNS]
+    if lost := [id for id in turns if id not in met]:
+        watch.broken("in_order", f"{session}: {lost} were taken from the queue, and nothing came of them")
+
+
+def _taken(seen: Seen) -> Taken:
+    taken = Taken([], [], set(), set())
+    for entry in seen.entries:
+        if entry.type == EVENT_MSG and entry.payload["type"] == "error":
+            taken.refused.add(entry.id)
+        elif entry.type == DENDRO:
+            match entry.payload["kind"]:
+                case "task":
+                    taken.begun.append(entry.payload["id"])
+                case "steered":
+                    taken.steered.append(entry.payload["id"])
+                case "queued":
+                    taken.queued.add(entry.payload["id"])
+                case _:
+                    pass
+    return taken

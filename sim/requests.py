@@ -1,0 +1,74 @@
+"""Model requests as the provider has them: by which claim each was sent, how often, for how long it went on.
+
+The product promises less for them than for commands: no keeper stops them, and one that is on its way when
+its worker loses the session goes on until the worker notices. What it promises is in the rule `requests`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sim.watch import Watch
+
+LATE_S = 3.0
+"""A worker looks every half a second whether it is still trusted; to end a stream takes it less than that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A request, and until when whoever sent it may believe in its claim."""
+
+    session: str
+    n: int
+    claim: str
+    machine: str
+    trusted_until_s: Callable[[], float]
+    awake_s: Callable[[], float]
+    """When its machine was last let go, after it had stood still."""
+
+
+class Requests:
+    """The ledger of what was sent to providers."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._sent: Counter[tuple[str, str, int]] = Counter()
+
+    def sending(self, sent: Sent) -> None:
+        """Called when a request leaves."""
+        watch = self._watch
+        now_s, recent = watch.now_s, watch.now_s < watch.went_back_s + LATE_S + 4.0
+        trusted = now_s <= sent.trusted_until_s()
+        seen = watch.sessions.get(sent.session)
+        request = seen.state.task.request if seen is not None and seen.state.task is not None else None
+        if not trusted:
+            # Its worker has just woken up. It may have sent before it looked at the time, and no later.
+            watch.reach.saw("requests")
+            self._not_long_behind(sent)
+            return
+        if recent:
+            return
+        if seen is None or request is None or request.n != sent.n or seen.claim not in ("", sent.claim):
+            watch.broken("requests", f"{sent.session}: a request is sent, and its log does not say so")
+            return
+        key = sent.session, sent.claim, sent.n
+        self._sent[key] += 1
+        if self._sent[key] > 1:
+            watch.broken("requests", f"{sent.session}: request {sent.n} is sent {self._sent[key]} times")
+
+    def streams(self, sent: Sent) -> None:
+        """Called when a part of a response is read."""
+        if self._watch.now_s > sent.trusted_until_s():
+            self._not_long_behind(sent)
+
+    def _not_long_behind(self, sent: Sent) -> None:
+        behind_s = self._watch.now_s - max(sent.trusted_until_s(), sent.awake_s())
+        if behind_s > LATE_S:
+            self._watch.broken(
+                "requests",
+                f"{sent.session}: {sent.machine} goes on with a request {behind_s:.1f} s behind its trust",
+            )
