@@ -61,7 +61,7 @@ def encode_snapshot(state: State, seq: int, head: bytes, secret: bytes = b"") ->
 def decode_snapshot(data: bytes, secret: bytes = b"") -> tuple[State, int, bytes] | None:
     """(state, seq, head); None if another core version wrote it, so that the log has to be folded.
 
-    Raises `Unauthenticated` if there is a key and the snapshot is not what was written with it, another
+    Raises `Unauthenticated` if the snapshot is not what was written with the key, or without one; another
     `ValueError` for what is no snapshot.
     """
     first, _, body = data.partition(b"\n")
@@ -69,6 +69,9 @@ def decode_snapshot(data: bytes, secret: bytes = b"") -> tuple[State, int, bytes
     if not isinstance(place, dict):
         raise ValueError("its first line is not an object")
     found = place.pop("mac", "")
+    if found and not secret:
+        # Work that this process would add could not be verified with the key, nor the log before it without.
+        raise Unauthenticated("it was written with a chain key, and none is configured here")
     if secret and not found:
         raise Unauthenticated(
             "it bears no code of the chain's key: an older version wrote it, or somebody else"

@@ -12,8 +12,9 @@ where it says. So the notes count that lie beyond the log's end. Reads only.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from orchestrator.broker.errors import Corrupt, DamagedEntry
 from orchestrator.broker.reader import Reader
@@ -21,6 +22,7 @@ from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.tree_records import TreeEntry
 from orchestrator.core.blobs import REFERENCE
 from orchestrator.core.chain import NAMING_ENTRIES, BrokenLink, ChainWalk, names_session
+from orchestrator.core.entries import DENDRO
 from orchestrator.core.ids import SessionId, TreeId, created_ms
 from orchestrator.core.stored import decode_entry
 from orchestrator.runtime.full_log import full_log, pages
@@ -152,10 +154,22 @@ class _Audit:
                 self._compare(entry)
 
     def _named_by(self, entry: StoredEntry) -> None:
-        named = names_session(decode_entry(entry.payload))
+        told = decode_entry(entry.payload)
+        named = names_session(told)
         self._found.named = self._found.named or bool(named)
         if named and named != self._end.session:
             self._find(entry.seq, f"it names session {named}, whose log stands in the place of this one's")
+
+        if told.type == DENDRO and told.payload.get("kind") == "configured":
+            self._compare_place(entry.seq, told.payload["session"])
+
+    def _compare_place(self, seq: int, facts: Mapping[str, Any]) -> None:
+        """The hash says to which tree and pool the session belongs, and is in no chain."""
+        end = self._end
+        by_hash = {"tree_id": end.tree, "agent_id": end.agent_id, "pool": end.pool}
+        for name, value in by_hash.items():
+            if facts.get(name, value) != value:
+                self._find(seq, f"it says {name} {facts[name]!r}, the session's hash says {value!r}")
 
     async def _refers(self, line: LogLine) -> None:
         payload, seq = line.value["payload"], line.stored.seq

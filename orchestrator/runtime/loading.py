@@ -9,7 +9,7 @@ must bear a code of the same key, and without one the log is folded from its beg
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from orchestrator.broker.records import Claimed, SessionHead, StoredEntry
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 from orchestrator.core.evolve import evolve
 from orchestrator.core.ids import SessionId
+from orchestrator.core.settings import SessionFacts
 from orchestrator.core.snapshot import decode_snapshot
 from orchestrator.core.state import State
 from orchestrator.core.stored import decode_entry
@@ -103,7 +104,23 @@ async def load(ports: Ports, claimed: Claimed, cache: Cache, secret: bytes = b""
     end = LogEnd(claimed.claim.session, claimed.seq, claimed.head, claimed.snapshot_seq)
     tail: deque[StoredEntry] = deque(maxlen=_TAIL_KEPT)
     fold = await _fold(ports, end, secret, left.position if left is not None else None, tail)
+    _require_own_place(claimed, fold.position.state.facts)
     return Loaded(fold.position, tuple(tail), fold.behind >= end.snapshot_seq)
+
+
+def _require_own_place(claimed: Claimed, facts: SessionFacts) -> None:
+    """What the session's hash says of its place is in no chain: an edit there would move it."""
+    claim = claimed.claim
+    by_hash, by_log = (claim.tree, claimed.agent_id, claim.pool), (facts.tree_id, facts.agent_id, facts.pool)
+    if facts.session_id and by_hash != by_log:
+        raise BrokenLog(
+            f"the hash of session {claim.session} says tree, agent and pool {_listed(by_hash)}, "
+            f"its log says {_listed(by_log)}: somebody changed the hash"
+        )
+
+
+def _listed(values: Iterable[object]) -> str:
+    return ", ".join(map(str, values))
 
 
 def end_of(head: SessionHead) -> LogEnd:

@@ -184,6 +184,17 @@ async def test_large_text_that_was_changed_or_is_gone_is_named_with_its_entry(de
 
 
 @real
+@pytest.mark.parametrize(("field", "value"), [("pool", "elsewhere"), ("agent_id", "7")])
+async def test_session_that_was_moved_in_its_hash_is_named(
+    deployment: Deployment, field: str, value: str
+) -> None:
+    asking = deployment.kept.made("asking")
+    deployment.redis.hset(KEYS.session(asking), field, value)
+    found = await deployment.findings(asking)
+    assert any(f"it says {field}" in text for text in found), found
+
+
+@real
 async def test_agent_that_was_deleted_is_missed_by_its_parent(deployment: Deployment) -> None:
     agent = deployment.agents()["1"]
     deployment.redis.delete(KEYS.session(agent), KEYS.rollout(agent))

@@ -108,3 +108,14 @@ async def test_worker_does_not_run_a_log_that_is_another_session_s(stage: Stage)
     await stage.say(one)
     with pytest.raises(BrokenLog, match=f"session {one} is the log of session {other}"):
         await stage.run(one)
+
+
+@pytest.mark.parametrize(("field", "value"), [("agent_id", "3"), ("pool", "elsewhere")])
+async def test_worker_does_not_run_a_session_that_was_moved_by_an_edit(
+    stage: Stage, field: str, value: str
+) -> None:
+    session = await stage.session()
+    await stage.broker.command("HSET", stage.broker.keys.session(session), field, value)
+    await stage.say(session)
+    with pytest.raises(BrokenLog, match="somebody changed the hash"):
+        await stage.run(session)
