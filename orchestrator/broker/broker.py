@@ -164,7 +164,7 @@ class Broker(Trees, Storage, Admission):
         keys, offset = [self.keys.due(shard, pool), self.keys.leases(shard, pool)], 0
         while True:
             now, expired, due = await self._wire.run(Call(load("peek"), keys, [offset, _CANDIDATES]))
-            self._clock.heard(now)
+            self._heard(shard, now)
             for member in (*expired, *due):
                 session = SessionId(member.decode())
                 found = await self._try_claim(session, who, damaged)
@@ -213,6 +213,7 @@ class Broker(Trees, Storage, Admission):
                 claim_id,
                 config.core_version,
                 int(config.lease_s * 1000),
+                self._witnesses[shard].certain_ms(),
                 whom,
                 config.page,
                 config.max_tries,
@@ -225,7 +226,7 @@ class Broker(Trees, Storage, Admission):
         pool, worker, claim_id = who
         match code_of(reply, session):
             case "OK":
-                self._clock.heard(reply[10])
+                self._heard(self.keys.shard_of(session), reply[10])
                 tree = TreeId(reply[2].decode())
                 self._keep(Place(session, tree, pool))
                 return claimed(reply, Claim(session, tree, worker, claim_id, reply[1], pool))

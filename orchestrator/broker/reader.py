@@ -36,6 +36,7 @@ from orchestrator.broker.replies import (
 from orchestrator.broker.scripts import load
 from orchestrator.broker.serving import Serving, serving
 from orchestrator.broker.tree_records import Registry, TreeEntry
+from orchestrator.broker.witness import Witness
 from orchestrator.core.ids import SessionId, TreeId
 
 _PLACES_KEPT = 100_000
@@ -77,10 +78,17 @@ class Reader:
         self._wire = wire
         self._clock = RedisClock(monotonic)
         self._places: dict[SessionId, Place] = {}
+        self._witnesses = [Witness(monotonic, config.watch_s) for _ in range(config.shards)]
+        """One for each shard: those of a cluster may be on different servers."""
 
     def now_ms(self) -> int:
         """Redis's time as far as it is known here."""
         return self._clock.now_ms()
+
+    def _heard(self, shard: int, now_ms: int) -> int:
+        """Takes the time that an answer of the shard's server carried."""
+        self._witnesses[shard].heard(now_ms)
+        return self._clock.heard(now_ms)
 
     async def place(self, session: SessionId) -> Place:
         """Tree and pool of a session; asked once, kept afterwards."""

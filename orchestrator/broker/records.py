@@ -38,6 +38,9 @@ class BrokerConfig:
     core_version: int = CORE_VERSION
     """What this process's `evolve` can fold; a session that needs more is left to newer workers."""
     lease_s: float = 6.0
+    watch_s: float = 0.0
+    """How long a process watches Redis's clock before it takes what somebody's lease has run out on: for a
+    lease, where clocks may be set. 0: whatever Redis says is believed."""
     max_tries: int = 5
     """The claim without progress that quarantines a session."""
     quarantine_event: bytes = b"{}"

@@ -101,7 +101,7 @@ class Trees(Timers):
             reply = await self._wire.run(self._revoke_call(known, tree, silent))
             match code_of(reply, tree):
                 case "OK":
-                    self._clock.heard(reply[1])
+                    self._heard(self.keys.shard_of(tree), reply[1])
                     standings.update(_standings(known, reply[2]))
                     break
                 case "MOVED":
@@ -135,7 +135,8 @@ class Trees(Timers):
             keys += self.keys.pool(shard, pool)
         keys += [self.keys.session(place.session) for place in places]
         listed = rows((place.session, pools.index(place.pool) + 1) for place in places)
-        return Call(load("revoke"), keys, [tree, silent, *rows((pool,) for pool in pools), *listed])
+        certain = self._witnesses[shard].certain_ms()
+        return Call(load("revoke"), keys, [tree, silent, certain, *rows((pool,) for pool in pools), *listed])
 
 
 def _standings(places: Sequence[Place], flat: Sequence[Any]) -> Mapping[SessionId, Standing]:

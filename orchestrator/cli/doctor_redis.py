@@ -18,6 +18,8 @@ from orchestrator.wiring import redis_url
 
 CLOCK_TOLERANCE_S = 1.0
 DEFAULT_STREAM_NODE_BYTES = 4096
+MAX_LAG_S = 2
+"""With it a primary that is cut off stops writing within three seconds; see docs/claims.md."""
 LOSES = {"always": "nothing acknowledged is lost", "everysec": "a crash of its host may lose a second"}
 
 
@@ -64,6 +66,8 @@ def judge_server(facts: ServerFacts, settings: Settings) -> Iterator[Finding]:
     else:
         yield _judge_log(facts.settings)
         yield from _judge_memory(facts.settings)
+        if facts.replicas:
+            yield from _judge_failover(facts.settings)
 
 
 def _judge_kind(facts: ServerFacts, settings: Settings) -> Finding:
@@ -104,6 +108,19 @@ def _judge_memory(found: Mapping[str, str]) -> Iterator[Finding]:
             f"timeout {found['timeout']}: idle connections are cut, waiting workers reconnect for nothing"
         )
         yield Finding("redis connections", "warn", detail, "CONFIG SET timeout 0")
+
+
+def _judge_failover(found: Mapping[str, str]) -> Iterator[Finding]:
+    if int(found.get("min-replicas-to-write", 0)) < 1:
+        detail = "a primary that is cut off from its replicas goes on serving while one of them is promoted"
+        remedy = f"CONFIG SET min-replicas-to-write 1, min-replicas-max-lag {MAX_LAG_S} (see ops/redis.conf)"
+        yield Finding("redis failover", "warn", detail, remedy)
+    elif int(found.get("min-replicas-max-lag", 0)) > MAX_LAG_S:
+        detail = (
+            f"min-replicas-max-lag {found['min-replicas-max-lag']}: a primary that is cut off serves so long"
+        )
+        remedy = f"CONFIG SET min-replicas-max-lag {MAX_LAG_S}, and the same in redis.conf"
+        yield Finding("redis failover", "warn", detail, remedy)
 
 
 async def _look_at_upkeep(settings: Settings) -> list[Finding]:

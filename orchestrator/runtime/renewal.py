@@ -9,8 +9,8 @@ States of a claim, by whose clock, and who is authoritative:
     fenced     revoked, or another claim has a higher epoch; no write of this one is accepted, ever.
                The holder stops its work and says so: after a `revoke` the next one waits for it.
 
-Trust ends before the lease can: 4 s + the drift of two clocks over 4 s < 6 s. When it
-ends the holder stops its own work, so nothing of it can run beside the next holder. Each
+Trust ends before the lease can: 4 s, the drift of two clocks and the time that killing takes are less
+than 6 s. When it ends the holder stops its own work, so nothing of it can run beside the next holder. Each
 failure, and what saves us:
 
     the process dies        the keeper's pipe closes: commands die at once; lease runs out in 6 s
@@ -18,6 +18,9 @@ failure, and what saves us:
     the loop is stuck       this thread sees no tick for 2 s and stops renewing
     Redis is away           renewals fail, trust ends, work stops; commits go on being sent again
                             only while somebody may still believe them (`Writing.give_up`)
+    the primary is cut off  it goes on renewing while a replica of it is promoted: under `effects = wait` a
+                            renewal counts once replicas have it, else `min-replicas-to-write` ends it
+    Redis's clock is set    a lease seems over too early: who would take it believes its own clock, too
     Redis went back         claim id, seq and head no longer match: fenced at the next write; and a log
                             that ends before what the holder knows of it is fenced at the next renewal
 
@@ -31,7 +34,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -64,6 +67,10 @@ class Verdict:
 
 Report = Callable[[Sequence[Verdict]], None]
 """Called in the main loop."""
+
+
+Confirm = Callable[[Broker, Claim, int], Awaitable[bool]]
+"""Whether enough replicas have a renewal of a claim, and its log up to an entry."""
 
 
 Reached = Callable[[], int]
@@ -103,11 +110,16 @@ class Leases:
     """
 
     def __init__(
-        self, times: LeaseTimes, extend: Callable[[str, float], None], clock: Callable[[], float]
+        self,
+        times: LeaseTimes,
+        extend: Callable[[str, float], None],
+        clock: Callable[[], float],
+        confirm: Confirm | None = None,
     ) -> None:
         self._times = times
         self._extend = extend
         self._clock = clock
+        self._confirm = confirm
         self._lock = threading.Lock()
         self._claims: dict[str, tuple[Claim, Reached]] = {}
         self._sent_at: dict[str, float] = {}
@@ -159,11 +171,32 @@ class Leases:
             log.warning("%d claims were not renewed: %s", len(claims), error)
             self._answered = False
             return []
-        return [self._heard(claim, answer, sent_at) for claim, answer in zip(claims, answers, strict=True)]
+        counts = await self._confirmed(broker, held, answers)
+        return [
+            self._heard(claim, answer, sent_at if counted else None)
+            for claim, answer, counted in zip(claims, answers, counts, strict=True)
+        ]
 
-    def _heard(self, claim: Claim, answer: Renewed | Fenced, sent_at: float) -> Verdict:
+    async def _confirmed(
+        self, broker: Broker, held: Sequence[tuple[Claim, Reached]], answers: Sequence[Renewed | Fenced]
+    ) -> list[bool]:
+        """Which renewals count: under `effects = wait` those that replicas have.
+
+        A primary that is cut off from its replicas could go on renewing what a promoted one gives away.
+        """
+        if self._confirm is None:
+            return [True] * len(held)
+        counts = await asyncio.gather(*(self._confirm(broker, claim, reached()) for claim, reached in held))
+        if lost := sum(isinstance(a, Renewed) and not c for a, c in zip(answers, counts, strict=True)):
+            log.warning("%d renewals were not confirmed by replicas: they count for nothing", lost)
+            self._answered = False
+        return counts
+
+    def _heard(self, claim: Claim, answer: Renewed | Fenced, sent_at: float | None) -> Verdict:
         if not isinstance(answer, Renewed):
             return Verdict(claim, None)
+        if sent_at is None:
+            return Verdict(claim, answer.sq_tip)
         with self._lock:
             known = claim.claim_id in self._claims
             if known:
@@ -182,8 +215,9 @@ class Renewal(Leases):
         times: LeaseTimes,
         extend: Callable[[str, float], None],
         report: Report,
+        confirm: Confirm | None = None,
     ) -> None:
-        super().__init__(times, extend, boottime)
+        super().__init__(times, extend, boottime, confirm)
         self._connect = connect
         self._report = report
         self._stop = threading.Event()

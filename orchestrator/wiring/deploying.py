@@ -76,6 +76,7 @@ def broker_config(settings: Settings) -> BrokerConfig:
         prefix=settings.redis.prefix,
         shards=settings.redis.shards,
         lease_s=settings.worker.lease_s,
+        watch_s=settings.worker.lease_s,
         quarantine_event=orjson.dumps(error),
     )
 

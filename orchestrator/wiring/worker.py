@@ -18,7 +18,7 @@ from orchestrator.runtime.calls import ToolCalls
 from orchestrator.runtime.patience import PatientTexts
 from orchestrator.runtime.ports import Ports, ProviderPolicy
 from orchestrator.runtime.providers import KnownProvider, ModelClients
-from orchestrator.runtime.renewal import LeaseTimes, Renewal, Report
+from orchestrator.runtime.renewal import Confirm, LeaseTimes, Renewal, Report
 from orchestrator.runtime.runner import RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
 from orchestrator.runtime.workspace import RecentLooks
@@ -184,9 +184,19 @@ def _confirmation(settings: Settings, broker: Broker) -> Callable[[Claim, int], 
     return lambda claim, seq: broker.confirmed(claim, seq, redis.wait_replicas, redis.wait_timeout_s)
 
 
+def _renewal_confirmation(settings: Settings) -> Confirm | None:
+    """Under `effects = wait`: whether enough replicas have a renewal, before the next one is due."""
+    redis = settings.redis
+    if redis.effects != "wait":
+        return None
+    patience_s = min(redis.wait_timeout_s, settings.worker.renew_s / 2)
+    return lambda broker, claim, seq: broker.confirmed(claim, seq, redis.wait_replicas, patience_s)
+
+
 def _renewal(settings: Settings, url: str, keeper: Keeper, report: Report) -> Renewal:
     worker = settings.worker
     times = LeaseTimes(worker.renew_s, worker.trust_s, worker.stall_s)
     # A server that vanished without a word must not use up the trust: who else could be asked is asked soon.
     patience_s = worker.trust_s / 4
-    return Renewal(lambda: open_broker(settings, url, patience_s), times, keeper.extend, report)
+    confirm = _renewal_confirmation(settings)
+    return Renewal(lambda: open_broker(settings, url, patience_s), times, keeper.extend, report, confirm)

@@ -123,7 +123,25 @@ def test_server_that_hides_its_settings_is_a_warning(load: Load) -> None:
 def test_waiting_for_replicas_that_are_not_there_is_refused(load: Load) -> None:
     settings = load("effects=wait", "redis.wait_replicas=2")
     assert _by_name(_judged(settings, replicas=1), "redis replicas").level == "missing"
-    assert {finding.level for finding in _judged(settings, replicas=2)} == {"ok"}
+    guarded = {**GOOD, "min-replicas-to-write": "1", "min-replicas-max-lag": "2"}
+    assert {finding.level for finding in _judged(settings, replicas=2, settings=guarded)} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"min-replicas-to-write": "0"},
+        {"min-replicas-to-write": "1", "min-replicas-max-lag": "10"},
+    ],
+)
+def test_primary_that_serves_on_when_it_is_cut_off_is_a_warning(load: Load, found: dict[str, str]) -> None:
+    settings = {**GOOD, **found}
+    finding = _by_name(_judged(load(), settings=settings, replicas=1), "redis failover")
+    assert finding.level == "warn"
+    assert "min-replicas-max-lag 2" in finding.remedy
+    assert {one.level for one in _judged(load(), settings=settings)} == {"ok"}, (
+        "it has nobody to be cut off from"
+    )
 
 
 def test_cluster_must_be_declared(load: Load) -> None:

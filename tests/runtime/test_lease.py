@@ -62,6 +62,30 @@ async def test_a_renewed_claim_is_trusted_from_the_moment_the_renewal_was_sent(s
     assert it.leases.distrusted() == [it.claim]
 
 
+async def test_a_renewal_that_no_replica_has_extends_nothing(stage: Stage) -> None:
+    """A primary that is cut off from its replicas answers OK all the same."""
+    it, asked, confirmed = await held(stage), [], False
+
+    async def confirm(_: Broker, claim: Claim, reached: int) -> bool:
+        asked.append((claim, reached))
+        return confirmed
+
+    extended: list[float] = []
+    leases = Leases(LeaseTimes(), lambda _, deadline: extended.append(deadline), it.clock.time, confirm)
+    leases.hold(it.claim, it.clock.time(), lambda: 0)
+    it.clock.advance(2.0)
+    leases.tick()
+    (verdict,) = await leases.renew(it.broker)
+    assert verdict.tip is not None, "the claim is not over"
+    assert asked == [(it.claim, 0)]
+    assert extended == [1_004.0]
+    assert leases.pause_s < 0.5, "what is left of the trust is short"
+    confirmed = True
+    await leases.renew(it.broker)
+    assert extended == [1_004.0, 1_006.0]
+    assert leases.pause_s == 2.0
+
+
 async def test_a_stuck_loop_is_not_renewed_for(stage: Stage) -> None:
     it = await held(stage)
     it.leases.tick()

@@ -1,9 +1,10 @@
 -- uses: base
--- claim(session, pool, worker, claim, core, lease_ms, whom, page, max_tries, quarantine event, eq_keep, eq_ttl_ms)
+-- claim(session, pool, worker, claim, core, lease_ms, certain_ms, whom, page, max_tries, quarantine event, eq_keep, eq_ttl_ms)
 --   -> OK epoch tree agent_id seq head cursor tip snapshot_seq tries now eq {sq page} next|'' commit|''
 --      | NONE [next|''] | OLD min_core | QUARANTINED | UNKNOWN | MOVED tree pool | ARCHIVED | CORRUPT key why
 --
--- Gives the session to the worker if it is due, if its lease has run out, or (whom = parked: upkeep)
+-- Gives the session to the worker if it is due, if its lease had run out by certain_ms, up to which the worker's
+-- own clock bears this server's out (which may have been set while the lease ran), or (whom = parked: upkeep)
 -- if it is parked and not archived. whom = next: only if nobody of the shard comes before it, by the order of `peek`;
 -- the answer names who does. Whoever is claimed, the one that comes after it is named, too. Sent again
 -- with the same claim id it answers as the first time. The claim that would be the max_tries-th without
@@ -14,7 +15,8 @@
 --       4 due zset   5 leases zset   6 clock string   of the pool
 
 local session, pool, worker, claim = take(), take(), take(), take()
-local core, lease_ms, whom, page = take_number(), take_number(), take(), take_number()
+local core, lease_ms, certain_ms = take_number(), take_number(), take_number()
+local whom, page = take(), take_number()
 local max_tries, event = take_number(), take()
 local eq_keep, eq_ttl_ms = text(take_number()), text(take_number())
 all_taken()
@@ -34,9 +36,10 @@ if s[2] ~= pool then return {'MOVED', s[1], s[2]} end
 if s[13] == '1' then return {'NONE'} end
 if num(s[12]) > core then return {'OLD', num(s[12])} end
 local now = now_ms()
+local certain = math.min(now, certain_ms)
 
 local function next_claimable()
-  return redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', text(now), 'LIMIT', 0, 1)[1]
+  return redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', text(certain), 'LIMIT', 0, 1)[1]
     or redis.call('ZRANGE', KEYS[4], 0, 0)[1] or ''
 end
 
@@ -54,7 +57,7 @@ end
 local order = redis.call('ZSCORE', KEYS[4], session)
 local expiry = redis.call('ZSCORE', KEYS[5], session)
 local idle = not order and not expiry
-if expiry and tonumber(expiry) > now then return {'NONE'} end
+if expiry and tonumber(expiry) > certain then return {'NONE'} end
 if idle and (whom ~= 'parked' or s[14] == '1') then return {'NONE'} end
 if s[14] == '1' then
   -- What is archived owes nothing, and cannot be held to find that out: it must not be offered for ever.

@@ -1,16 +1,16 @@
 -- uses: base wake
--- revoke(tree, silent_ms|'', pools(1), sessions(2)) -> OK now {state epoch worker, …} | MOVED tree pool session
+-- revoke(tree, silent_ms|'', certain_ms, pools(1), sessions(2)) -> OK now {state epoch worker, …} | MOVED tree pool session
 --                                                       | CORRUPT key why
 --
 -- Takes claims from whoever holds them: the epoch grows, and nobody may write. A lease that has run out
--- goes with the claim, and the session is due. One that has not stays, under its owner's name: what the
+-- by certain_ms (see `claim`) goes with the claim, and the session is due. One that has not stays, under its owner's name: what the
 -- holder started may run until then, and the next holder must not run beside it; `release` cuts it short.
 -- With silent_ms only claims whose lease ran out that long ago, and nothing else is touched; without,
 -- also nobody's, and the quarantined are readmitted. All of one tree, at one moment.
 --
 -- KEYS  1 agents hash   2… four keys (due, leases, ready, clock) for each pool, then the session hashes
 
-local tree, silent = take(), take()
+local tree, silent, certain_ms = take(), take(), take_number()
 local silent_ms = silent ~= '' and (tonumber(silent) or error('MISCALL silent_ms is not a number'))
 local pools, next_key = {}, 2
 for i, row in ipairs(take_list(1)) do
@@ -31,6 +31,7 @@ for _, pool in ipairs(pools) do
   if bad then return bad end
 end
 local now = now_ms()
+local certain = math.min(now, certain_ms)
 for _, row in ipairs(sessions) do
   bad = misfit(row.key, 'hash')
   if bad then return bad end
@@ -38,10 +39,10 @@ for _, row in ipairs(sessions) do
   if s[1] and (s[1] ~= tree or s[2] ~= row.pool.name) then return {'MOVED', s[1], s[2], row[1]} end
   local expiry = tonumber(redis.call('ZSCORE', row.pool.leases, row[1]) or '')
   row.epoch, row.worker, row.state = num(s[3]), s[5] or '', 'free'
-  if expiry then row.state = (not silent_ms or expiry + silent_ms <= now) and 'revoked' or 'held' end
+  if expiry then row.state = (not silent_ms or expiry + silent_ms <= certain) and 'revoked' or 'held' end
   if not s[1] then row.state = 'gone' end
   row.takes = row.state == 'revoked' or row.state == 'free' and not silent_ms
-  row.claim = expiry and expiry > now and (s[6] or '')
+  row.claim = expiry and expiry > certain and (s[6] or '')
   if row.takes and row.claim == '' then row.takes = false end  -- revoked before: nothing is left to take
   row.owed = expiry or s[4] == '1'
 end

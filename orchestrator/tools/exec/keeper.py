@@ -53,6 +53,7 @@ _UNCONFINED: dict[str, Any] = {
 _START_S = 10.0
 _CLOSE_S = 15.0
 _FORGET_S = 1.0
+_QUESTIONS = 5
 
 
 class KeeperLost(RuntimeError):
@@ -69,6 +70,9 @@ class KeeperConfig:
     """After the main process has ended: how long no output means that none will come."""
     grace_s: float = 2.0
     """The longest wait for a background process that goes on writing."""
+    silence_s: float = 8.0
+    """A process that answers nothing for so long is killed, and with it all that it keeps: it would let
+    commands live on behind their deadlines. Longer than it may take to kill."""
 
 
 class Keeper:
@@ -96,6 +100,9 @@ class Keeper:
         self._told: set[str] = set()
         """The claims whose deadlines the process has to know: they have run something."""
         self._forget_at = 0.0
+        self._asking = False
+        self._unanswered = 0
+        """Questions in a row, each asked when there had been time for an answer to the one before."""
 
     @classmethod
     async def start(cls, config: KeeperConfig) -> Self:
@@ -118,6 +125,7 @@ class Keeper:
             # Nobody has told this one of any claim.
             self._told.clear()
             self._process, self._socket, self._alive = process, ours, True
+            self._unanswered = 0
         self._loop.add_reader(ours, self._read)
 
     async def _hello(self, process: subprocess.Popen[bytes], ours: socket.socket) -> None:
@@ -206,6 +214,9 @@ class Keeper:
             await self._revived()
         ident, running = next(self._idents), Running(output, self._loop)
         self._running[ident] = (claim, running)
+        if not self._asking:
+            self._asking = True
+            self._loop.call_later(self._config.silence_s / _QUESTIONS, self._ask)
         try:
             launch(ident, running)
             await self._see_through(ident, running)
@@ -213,6 +224,23 @@ class Keeper:
             running.close()
             del self._running[ident]
         return running
+
+    def _ask(self) -> None:
+        """Asks the process whether it is still there, again and again while anything runs under it.
+
+        Counted in questions and not by a clock: a worker that was stopped itself has heard no answer either.
+        """
+        self._asking = self._alive and bool(self._running)
+        if not self._asking:
+            return
+        if self._unanswered >= _QUESTIONS:
+            log.error("keeper %d does not answer: it is killed, and what it keeps", self.pid)
+            self._process.kill()
+            self._asking = False
+            return
+        self._unanswered += 1
+        self._send("ask")
+        self._loop.call_later(self._config.silence_s / _QUESTIONS, self._ask)
 
     async def kill(self, claim: str) -> None:
         """Kills all commands of the claim; returns when they are proved dead."""
@@ -323,6 +351,8 @@ class Keeper:
             self._lose()
             return
         match marshal.loads(data):
+            case ("here",):
+                self._unanswered = 0
             case ("swept", ident, survivors):
                 if entry := self._running.get(ident):
                     remove_cgroup(self._cgroup(ident))

@@ -14,8 +14,10 @@ From the worker:
     extend, claim, deadline
     kill, id
     kill_claim, claim
+    ask                       is anybody there?
 To the worker:
     ready
+    here                      the answer to `ask`
     swept, id, survivors      a minder ended without proof; what it left behind was killed
     refused, id, errno        the claim has no right to run (0), or the fork failed
 
@@ -102,6 +104,8 @@ class _Keeper:
         elif kind == "extend":
             claim, deadline = arguments
             self._deadlines[claim] = deadline
+        elif kind == "ask":
+            self._tell(("here",))
         elif kind == "kill":
             self._kill(lambda minded: minded.ident == arguments[0])
         elif kind == "kill_claim":

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -289,6 +290,27 @@ async def test_minders_kill_what_they_mind_when_the_keeper_is_killed(
     assert (finished.exit_code, finished.killed, finished.error) == (137, True, None)
     assert marked(MARK) == []
     assert not keeper.alive
+
+
+@pytest.mark.parametrize("mechanism", ["none"], indirect=True)
+async def test_a_keeper_that_answers_nothing_is_killed_with_what_it_keeps_and_replaced(
+    machine: SandboxSupport, command: MakeCommand, fifo: Path, mechanism: str
+) -> None:
+    keeper = await Keeper.start(KeeperConfig(machine, silence_s=1.0))
+    keeper.extend("claim", now() + 60)
+    try:
+        running = asyncio.create_task(
+            keeper.run(command("sh", "-c", f"{LEAVE_BEHIND} sleep {MARK}", MARK), ignore)
+        )
+        await until_up(fifo)
+        stopped = keeper.pid
+        os.kill(stopped, signal.SIGSTOP)
+        assert (await running).killed
+        assert marked(MARK) == []
+        assert (await keeper.run(command("true"), ignore)).exit_code == 0
+        assert keeper.pid != stopped
+    finally:
+        await keeper.close()
 
 
 @pytest.mark.parametrize("mechanism", ["none"], indirect=True)
