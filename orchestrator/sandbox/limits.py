@@ -1,8 +1,10 @@
-"""How many processes a command may have: a pids cgroup where one can be made, else RLIMIT_NPROC.
+"""How many processes and how much memory a command may have: by cgroups where there are any, else rlimits.
 
-The cgroup counts exactly the command's processes. RLIMIT_NPROC counts every task of the
-user, so the limit is what the user runs already plus the allowance; the kernel does not
-apply it to root at all.
+The cgroups count exactly the command's processes and what they use together. RLIMIT_NPROC counts
+every task of the user, so the limit is what the user runs already plus the allowance; the kernel
+does not apply it to root at all. RLIMIT_DATA is each process's own: memory that it can write and
+shares with nobody. Not RLIMIT_AS, which counts what is reserved and never used: Go, Java and Node
+reserve more than any machine has.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ class Limits:
 
     processes: int | None = 1024
     """Processes and threads at once; None sets no limit. A parallel build stays below it."""
+    memory_bytes: int | None = None
+    """Of all its processes together where cgroups count it, else of each; None sets no limit."""
 
 
 @dataclass(slots=True)
@@ -59,56 +63,104 @@ def tasks_of(uid: int) -> int:
     return total
 
 
+def half_of_memory() -> int:
+    """Bytes: what one command may use of this machine unless somebody says otherwise."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
 def find_pids_cgroup() -> tuple[Path | None, str]:
     """A cgroup in which one per command can be made, tried for real; else None and the reason."""
-    for folder in _own_cgroups():
+    return _find("pids", (("pids.max", "16"),))
+
+
+def find_memory_cgroup() -> tuple[Path | None, str]:
+    """The same for memory."""
+    return _find("memory", memory_settings(1 << 30))
+
+
+def memory_settings(limit_bytes: int) -> tuple[tuple[str, str], ...]:
+    """The files of a memory cgroup, of version 2 and of version 1; a cgroup has those of one of them.
+
+    In version 2 the command dies as a whole: a shell that goes on without its compiler reports nonsense.
+    """
+    limit = str(limit_bytes)
+    version_2 = (("memory.max", limit), ("memory.swap.max", "0"), ("memory.oom.group", "1"))
+    return (*version_2, ("memory.limit_in_bytes", limit), ("memory.memsw.limit_in_bytes", limit))
+
+
+def _find(controller: str, settings: tuple[tuple[str, str], ...]) -> tuple[Path | None, str]:
+    why = "the controller is not mounted or not delegated to this process"
+    for folder in _own_cgroups(controller):
         try:
-            _try_out(folder)
+            _try_out(folder, settings)
         except OSError as refused:
-            return None, f"no pids cgroup: {refused}"
-        return folder, ""
-    return None, "no pids cgroup: the controller is not mounted or not delegated to this process"
+            why = str(refused)
+        else:
+            return folder, ""
+    return None, f"no {controller} cgroup: {why}"
 
 
-def _own_cgroups() -> list[Path]:
-    """The cgroups of this process that count processes: version 1's pids hierarchy, or version 2's."""
-    mounts = _cgroup_mounts()
+def _own_cgroups(controller: str) -> list[Path]:
+    """The cgroups of this process that a controller serves: version 1's hierarchy, or version 2's."""
+    mounts = _cgroup_mounts(controller)
     found = []
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
-        mount = mounts.get("pids" if "pids" in controllers.split(",") else controllers)
-        if mount is None or controllers not in ("", "pids"):
+        named = controller in controllers.split(",")
+        mount = mounts.get(controller if named else controllers)
+        if mount is None or not (named or controllers == ""):
             continue
         folder = mount / path.lstrip("/")
-        if controllers == "pids" or _delegates_pids(folder):
-            found.append(folder)
+        found += [folder] if named else _delegated(folder, controller)
     return found
 
 
-def _cgroup_mounts() -> dict[str, Path]:
+_UNITS = (".service", ".scope", ".slice")
+
+
+def _delegated(folder: Path, controller: str) -> list[Path]:
+    """Version 2: the process's cgroup, or the one above if the process was put into a part of its own unit.
+
+    A cgroup with processes in it hands no memory to cgroups below: systemd's `DelegateSubgroup=` is for that.
+    """
+    if _delegates(folder, controller):
+        return [folder]
+    if folder.name.endswith(_UNITS):
+        return []
+    with suppress(OSError):
+        (folder.parent / "cgroup.subtree_control").write_text(f"+{controller}")
+    return [folder.parent] if _delegates(folder.parent, controller) else []
+
+
+def _cgroup_mounts(controller: str) -> dict[str, Path]:
     """Mount points by controller; version 2 stands under the empty name."""
     mounts: dict[str, Path] = {}
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, point, kind, options, *_ = line.split(" ")
         if kind == "cgroup2":
             mounts[""] = Path(point)
-        elif kind == "cgroup" and "pids" in options.split(","):
-            mounts["pids"] = Path(point)
+        elif kind == "cgroup" and controller in options.split(","):
+            mounts[controller] = Path(point)
     return mounts
 
 
-def _delegates_pids(folder: Path) -> bool:
+def _delegates(folder: Path, controller: str) -> bool:
+    """Whether cgroups made in the folder have the controller."""
     with suppress(OSError):
-        return "pids" in (folder / "cgroup.subtree_control").read_text().split()
+        return controller in (folder / "cgroup.subtree_control").read_text().split()
     return False
 
 
-def _try_out(parent: Path) -> None:
+def _try_out(parent: Path, settings: tuple[tuple[str, str], ...]) -> None:
     """Makes a cgroup, limits it and moves a process into it: writing `cgroup.procs` may be refused alone."""
     trial = parent / f"dendro-probe-{os.getpid()}"
     trial.mkdir()
     try:
-        (trial / "pids.max").write_text("16")
+        files = [(trial / name, value) for name, value in settings if (trial / name).exists()]
+        if not files:
+            raise FileNotFoundError(f"{parent} has no {settings[0][0]}")
+        for file, value in files:
+            file.write_text(value)
         with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd="/") as process:
             (trial / "cgroup.procs").write_text(str(process.pid))
     finally:

@@ -19,7 +19,7 @@ from orchestrator.sandbox import landlock, seccomp
 from orchestrator.sandbox.bubblewrap import Bubblewrap
 from orchestrator.sandbox.landlock import Landlock
 from orchestrator.sandbox.launch import Launcher, Unconfined
-from orchestrator.sandbox.limits import find_pids_cgroup
+from orchestrator.sandbox.limits import find_memory_cgroup, find_pids_cgroup
 from orchestrator.sandbox.policy import Confinement
 from orchestrator.sandbox.reading import find_program
 
@@ -62,6 +62,7 @@ class SandboxSupport:
     """Why a mechanism is missing, one sentence each, for `doctor` and for refusals."""
     can_mount: bool = False
     pids_cgroup: str | None = None
+    memory_cgroup: str | None = None
 
 
 class NoConfinement(RuntimeError):
@@ -73,12 +74,14 @@ def probe() -> SandboxSupport:
     bwrap, bwrap_why = _probe_bubblewrap()
     abi, landlock_why = _probe_landlock()
     cgroup, cgroup_why = find_pids_cgroup()
+    memory, memory_why = find_memory_cgroup()
     return SandboxSupport(
         bubblewrap=bwrap,
         landlock_abi=abi,
-        why=tuple(reason for reason in (bwrap_why, landlock_why, cgroup_why) if reason),
+        why=tuple(reason for reason in (bwrap_why, landlock_why, cgroup_why, memory_why) if reason),
         can_mount=abi > 0 and _can_mount(),
         pids_cgroup=str(cgroup) if cgroup else None,
+        memory_cgroup=str(memory) if memory else None,
     )
 
 

@@ -257,6 +257,16 @@ class SandboxSettings:
     max_processes: int = setting(1024, "sandbox.max_processes", folder="down", at_least=8)
     """Processes that one command may have at once, where the kernel lets the worker set it."""
 
+    max_memory_bytes: int | None = setting(
+        None,
+        "sandbox.max_memory_bytes",
+        at_least=64 * MIB,
+        shown_default="half of the machine's memory",
+    )
+    """Memory that one command may use, all its processes together, where the worker can make cgroups
+    (`dendro doctor` says so); a command that wants more is killed and told why. Elsewhere each process has
+    this much of its own (RLIMIT_DATA), and what wants more is refused it."""
+
     unix_sockets: bool = setting(False, "sandbox.unix_sockets")
     """Let confined commands make Unix sockets, and so connect to those of other programs: a terminal
     multiplexer or a container engine runs what it is told, outside of the sandbox. Without it `socketpair`

@@ -151,7 +151,7 @@ def _command(call: Call, site: Site, config: ToolConfig, confinement: Confinemen
         env={**environment, **spec["env"]},
         confinement=confinement,
         timeout_s=config.timeout_s if timeout_ms is None else timeout_ms / 1000,
-        limits=Limits(config.max_processes),
+        limits=Limits(config.max_processes, config.max_memory_bytes),
     )
 
 

@@ -59,6 +59,7 @@ class ToolConfig:
     """Whether confined commands get Unix sockets, where what is hidden can be kept from them."""
     timeout_s: float = 10.0
     max_processes: int = 512
+    max_memory_bytes: int | None = None
     max_deltas: int = 10_000
     local_shell: bool = False
     """Whether `local_shell` is offered in the place of `shell`: only then a call's variables are taken."""

@@ -23,6 +23,7 @@ from orchestrator.runtime.runner import RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
 from orchestrator.runtime.workspace import RecentLooks
 from orchestrator.sandbox.environment import EnvironmentRules
+from orchestrator.sandbox.limits import half_of_memory
 from orchestrator.sandbox.probe import probe
 from orchestrator.settings import ProviderSettings, Settings
 from orchestrator.tools.exec.keeper import Keeper, KeeperConfig
@@ -96,6 +97,7 @@ def tool_config(settings: Settings, url: str) -> ToolConfig:
         read_only=_config_files(settings),
         timeout_s=settings.tools.timeout_s,
         max_processes=settings.sandbox.max_processes,
+        max_memory_bytes=settings.sandbox.max_memory_bytes or half_of_memory(),
         max_deltas=settings.tools.max_deltas,
         local_shell=settings.tools.local_shell,
     )

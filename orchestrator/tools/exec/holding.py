@@ -1,4 +1,4 @@
-"""What a minder holds for its command in the file system: a pids cgroup, and guards on missing `.git` paths.
+"""What a minder holds for its command in the file system: cgroups, and guards on missing `.git` paths.
 
 Both are gone when the command is, also when several commands and workers share a workspace.
 Loaded into the keeper: only light imports.
@@ -13,22 +13,32 @@ import fcntl
 import os
 from contextlib import suppress
 
+TYPE_CHECKING = False  # typing's import costs the keeper more than its own code
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
-def make_cgroup(path: str | None, processes: int) -> str | None:
-    """A cgroup that holds so many processes; the command moves itself into it."""
-    if path is None:
-        return None
+
+def make_cgroup(path: str, settings: Iterable[tuple[str, str]]) -> None:
+    """A cgroup with its limits, as far as it has their files; the command moves itself into it."""
     os.mkdir(path)
-    with open(f"{path}/pids.max", "w") as file:
-        file.write(str(processes))
-    return path
+    for name, value in settings:
+        with suppress(FileNotFoundError), open(f"{path}/{name}", "r+") as file:
+            file.write(value)
 
 
-def remove_cgroup(path: str | None) -> None:
+def remove_cgroup(path: str) -> None:
     """Removes it, unless a survivor of another user is still in it."""
-    if path is not None:
-        with suppress(OSError):
-            os.rmdir(path)
+    with suppress(OSError):
+        os.rmdir(path)
+
+
+def ran_out_of_memory(path: str) -> bool:
+    """Whether the kernel has killed a process of the cgroup for its memory."""
+    for name in ("memory.events", "memory.oom_control"):
+        with suppress(OSError), open(f"{path}/{name}") as file:
+            counted = dict(line.split() for line in file)
+            return counted.get("oom_kill", "0") != "0"
+    return False
 
 
 def hold_placeholder(path: str) -> tuple[str, int]:

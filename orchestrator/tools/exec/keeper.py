@@ -19,13 +19,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator.sandbox.launch import Launch
-from orchestrator.sandbox.limits import ProcessAllowance
+from orchestrator.sandbox.limits import Limits, ProcessAllowance, memory_settings
 from orchestrator.sandbox.probe import Preference, SandboxSupport, choose
 from orchestrator.tools.exec.command import Command, Finished, OutputSink, Written
 from orchestrator.tools.exec.holding import remove_cgroup
@@ -46,10 +46,16 @@ _UNCONFINED: dict[str, Any] = {
     "timeout_s": None,
     "placeholders": [],
     "confine": {"mounts": []},
-    "cgroup": None,
-    "cgroup_processes": None,
+    "cgroups": [],
 }
 """What a minder holds and confines for a patch: nothing."""
+_OUT_OF_MEMORY = (
+    b"memoryerror",
+    b"cannot allocate memory",
+    b"out of memory",
+    b"bad_alloc",
+    b"memory exhausted",
+)
 _START_S = 10.0
 _CLOSE_S = 15.0
 _FORGET_S = 1.0
@@ -200,7 +206,15 @@ class Keeper:
             )
         began = self._loop.time()
         running = await self._run(command.claim, output, partial(self._launch, command))
-        return _finished(running, self._loop.time() - began)
+        finished = _finished(running, self._loop.time() - began)
+        return replace(finished, memory_limit=self._passed(command.limits, running, finished))
+
+    def _passed(self, limits: Limits, running: Running, finished: Finished) -> int | None:
+        """The memory limit that it has passed: by the kernel's word, or, under an rlimit, by its own."""
+        if self._config.support.memory_cgroup is not None:
+            return limits.memory_bytes if running.ran_out_of_memory else None
+        said = finished.stderr.lower() if finished.exit_code else b""
+        return limits.memory_bytes if any(words in said for words in _OUT_OF_MEMORY) else None
 
     async def write(self, claim: str, job: Job) -> Written:
         """Carries out a patch's job under the claim, as `run` does a command.
@@ -302,13 +316,21 @@ class Keeper:
         if running.exit is not None:
             await running.drain(self._config.quiet_s, self._config.quiet_s)
 
-    def _cgroup(self, ident: int) -> str | None:
-        parent = self._config.support.pids_cgroup
-        return None if parent is None else f"{parent}/dendro-{self.pid}-{ident}"
+    def _cgroups(self, ident: int, limits: Limits) -> list[tuple[str, list[tuple[str, str]]]]:
+        """The cgroups that hold the command, each with its settings; in version 2 they are one."""
+        support, made = self._config.support, dict[str, list[tuple[str, str]]]()
+        if limits.processes is not None and support.pids_cgroup is not None:
+            made.setdefault(support.pids_cgroup, []).append(("pids.max", str(limits.processes)))
+        if limits.memory_bytes is not None and support.memory_cgroup is not None:
+            made.setdefault(support.memory_cgroup, []).extend(memory_settings(limits.memory_bytes))
+        return [(f"{parent}/dendro-{self.pid}-{ident}", settings) for parent, settings in made.items()]
+
+    def _sweep_cgroups(self, ident: int) -> None:
+        for parent in {self._config.support.pids_cgroup, self._config.support.memory_cgroup} - {None}:
+            remove_cgroup(f"{parent}/dendro-{self.pid}-{ident}")
 
     def _spec(self, ident: int, command: Command, launch: Launch) -> dict[str, Any]:
-        limits, cgroup = command.limits, self._cgroup(ident)
-        limited = limits.processes is not None and cgroup is not None
+        limits, support = command.limits, self._config.support
         return {
             "program": command.argv[0],
             "argv": list(launch.argv),
@@ -324,9 +346,9 @@ class Keeper:
                 "keep_capabilities": launch.keep_capabilities,
                 "seccomp": launch.seccomp,
             },
-            "cgroup": cgroup if limited else None,
-            "cgroup_processes": limits.processes,
-            "rlimit_processes": None if limited else self._allowance.rlimit(limits),
+            "cgroups": self._cgroups(ident, limits),
+            "rlimit_processes": None if support.pids_cgroup else self._allowance.rlimit(limits),
+            "rlimit_data": None if support.memory_cgroup else limits.memory_bytes,
         }
 
     def _send(self, *message: str | float, descriptors: list[int] | None = None) -> None:
@@ -355,7 +377,7 @@ class Keeper:
                 self._unanswered = 0
             case ("swept", ident, survivors):
                 if entry := self._running.get(ident):
-                    remove_cgroup(self._cgroup(ident))
+                    self._sweep_cgroups(ident)
                     entry[1].lose_minder(survivors)
             case ("refused", ident, number):
                 if entry := self._running.get(ident):

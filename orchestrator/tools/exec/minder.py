@@ -10,6 +10,7 @@ the worker's end of the channel closes. Each of these alone is enough.
 To the worker it says, one line each on the channel:
     failed <what> <errno>     the command could not be started
     exited <code> <why>       the main process is over (itself, timeout, killed); output may still come
+    memory                    the kernel killed of it what took more memory than it may
     gone <survivors>          no descendant is left (or so many cannot be killed)
 
 Loaded into the keeper, which forks per command: only light imports, plain dicts for records.
@@ -26,7 +27,13 @@ import time
 
 from orchestrator.sandbox import kernel
 from orchestrator.tools.exec.descendants import descendants_of, kill_all
-from orchestrator.tools.exec.holding import hold_placeholder, make_cgroup, release_placeholder, remove_cgroup
+from orchestrator.tools.exec.holding import (
+    hold_placeholder,
+    make_cgroup,
+    ran_out_of_memory,
+    release_placeholder,
+    remove_cgroup,
+)
 from orchestrator.tools.exec.starting import IGNORED_SIGNALS, KILL_SIGNAL, start, start_writer
 
 TYPE_CHECKING = False  # typing's import costs the keeper more than its own code
@@ -77,9 +84,11 @@ def mind(keeper_pid: int, given: Descriptors) -> int:
     held = [hold_placeholder(path) for path in spec["placeholders"]]
     unheld = [path for path, descriptor in held if descriptor < 0]
     spec["confine"]["mounts"] = [mount for mount in spec["confine"]["mounts"] if mount[0] not in unheld]
-    cgroup = make_cgroup(spec["cgroup"], spec["cgroup_processes"])
+    cgroups = [path for path, _ in spec["cgroups"]]
+    for path, settings in spec["cgroups"]:
+        make_cgroup(path, settings)
     try:
-        main, failure = _start(spec, given, cgroup)
+        main, failure = _start(spec, given, cgroups)
         for descriptor in (given.stdout, given.stderr, given.ruleset):
             if descriptor is not None:
                 os.close(descriptor)
@@ -87,8 +96,11 @@ def mind(keeper_pid: int, given: Descriptors) -> int:
         if failure:
             watch.say(failure)
         survivors = watch.run()
+        if any(map(ran_out_of_memory, cgroups)):
+            watch.say("memory")
     finally:
-        remove_cgroup(cgroup)
+        for path in cgroups:
+            remove_cgroup(path)
         for path, descriptor in held:
             release_placeholder(path, descriptor)
     watch.say(f"gone {survivors}")
@@ -96,10 +108,10 @@ def mind(keeper_pid: int, given: Descriptors) -> int:
     return 1 if survivors else 0
 
 
-def _start(spec: dict[str, Any], given: Descriptors, cgroup: str | None) -> tuple[int, str]:
+def _start(spec: dict[str, Any], given: Descriptors, cgroups: list[str]) -> tuple[int, str]:
     if "job" in spec:
         return start_writer(spec["job"], given.stdout)
-    return start(spec, given.stdout, given.stderr, given.ruleset, cgroup)
+    return start(spec, given.stdout, given.stderr, given.ruleset, cgroups)
 
 
 class _Watch:

@@ -20,12 +20,15 @@ def for_model(aggregated: bytes) -> str:
 
 
 def formatted_output(finished: Finished) -> str:
-    """The text for people and for the model: a timeout is said first, then the shortened output."""
+    """The text for people and for the model: what ended it is said first, then the shortened output."""
     if finished.error is not None:
         return _shorten(f"{finished.error}\n{finished.aggregated.decode('utf-8', 'replace')}".rstrip("\n"))
     text = finished.aggregated.decode("utf-8", "replace")
     if finished.timed_out:
         text = f"command timed out after {int(finished.duration_s * 1000)} milliseconds\n{text}"
+    if finished.memory_limit is not None:
+        limit = f"{finished.memory_limit >> 20} MiB"
+        text = f"command passed its memory limit of {limit} (sandbox.max_memory_bytes)\n{text}"
     return _shorten(text)
 
 

@@ -43,6 +43,7 @@ class Running:
         self.failure: tuple[str, int] | None = None
         """What could not be done to start it, and the errno."""
         self.survivors = 0
+        self.ran_out_of_memory = False
         self._keeper_lost = False
         self.ended = asyncio.Event()
         """The main process is over, or never was; set at the latest with `gone`."""
@@ -170,6 +171,8 @@ class Running:
             case ["failed", what, number]:
                 self.failure = (what, int(number))
                 self.ended.set()
+            case ["memory"]:
+                self.ran_out_of_memory = True
             case ["gone", survivors]:
                 self.lose_minder(int(survivors))
 

@@ -38,7 +38,7 @@ _OPTIONS_FD = 4
 
 
 def start(
-    spec: dict[str, Any], stdout: int, stderr: int, ruleset: int | None, cgroup: str | None
+    spec: dict[str, Any], stdout: int, stderr: int, ruleset: int | None, cgroups: list[str]
 ) -> tuple[int, str]:
     """Forks the command; its pid, or -1 and the line that says why it did not start."""
     program = _locate(spec["program"], spec["path"], spec["cwd"])
@@ -50,7 +50,7 @@ def start(
     except OSError as refused:
         return -1, f"failed fork {refused.errno}"
     if pid == 0:
-        _become_command(spec, program, cgroup, (stdout, stderr, ruleset, news_out))
+        _become_command(spec, program, cgroups, (stdout, stderr, ruleset, news_out))
     os.close(news_out)
     failure = os.read(news_in, 256).decode()
     os.close(news_in)
@@ -85,7 +85,7 @@ def _become_writer(minder_pid: int, job: writing.Job, stdout: int) -> None:
 
 
 def _become_command(
-    spec: dict[str, Any], program: str, cgroup: str | None, descriptors: tuple[int, int, int | None, int]
+    spec: dict[str, Any], program: str, cgroups: list[str], descriptors: tuple[int, int, int | None, int]
 ) -> None:
     """In the fork: turns into the command, or says why not and ends; it never runs half confined."""
     stdout, stderr, ruleset, news = (None if fd is None else _high(fd) for fd in descriptors)
@@ -94,7 +94,7 @@ def _become_command(
     assert news is not None
     stage = "preparation"
     try:
-        _prepare(spec, stdout, stderr, cgroup)
+        _prepare(spec, stdout, stderr, cgroups)
         stage = "confinement"
         confine.confine_self(**spec["confine"], ruleset=ruleset)
         # Only now: a folder entered before would lie on the mount from before, which is read-only.
@@ -140,13 +140,15 @@ def _locate_launcher(argv: list[str], program: str, spec: dict[str, Any]) -> str
     return program if argv[0] == spec["program"] else argv[0]
 
 
-def _prepare(spec: dict[str, Any], stdout: int, stderr: int, cgroup: str | None) -> None:
+def _prepare(spec: dict[str, Any], stdout: int, stderr: int, cgroups: list[str]) -> None:
     """A session of its own, the limits, the three descriptors, the signals as a shell expects them."""
     os.setsid()
-    if cgroup is not None:
+    for cgroup in cgroups:
         _write(f"{cgroup}/cgroup.procs", "0")
     if spec["rlimit_processes"] is not None:
         resource.setrlimit(resource.RLIMIT_NPROC, (spec["rlimit_processes"],) * 2)
+    if spec["rlimit_data"] is not None:
+        _lower(resource.RLIMIT_DATA, spec["rlimit_data"])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     filter_fd = _filter_pipe(spec["seccomp_on_fd"])
     options_fd = _memory_file(spec["options_on_fd"])
@@ -158,6 +160,12 @@ def _prepare(spec: dict[str, Any], stdout: int, stderr: int, cgroup: str | None)
     if options_fd is not None:
         os.dup2(options_fd, _OPTIONS_FD)
     _take_signals()
+
+
+def _lower(limit: int, value: int) -> None:
+    ceiling = resource.getrlimit(limit)[1]
+    wanted = value if ceiling == resource.RLIM_INFINITY else min(value, ceiling)
+    resource.setrlimit(limit, (wanted, wanted))
 
 
 def _take_signals() -> None:
