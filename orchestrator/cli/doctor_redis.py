@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import aclosing
+from urllib.parse import urlsplit
 
 from orchestrator.broker.connection import WireConfig, connect
 from orchestrator.broker.embedded import EmbeddedError
@@ -37,7 +38,8 @@ async def look_at_redis(settings: Settings) -> list[Finding]:
     except BrokerError as error:
         advice = "start it, or correct redis.url (DENDRO_REDIS_URL); without one a private server is used"
         return [Finding("redis", "missing", f"{_place(settings)}: {error}", advice)]
-    return [*judge_server(facts, settings), *rights, *await _look_at_upkeep(settings)]
+    found = [*judge_server(facts, settings), *judge_access(settings)]
+    return [*found, *rights, *await _look_at_upkeep(settings)]
 
 
 async def _look_at_rights(settings: Settings, url: str) -> list[Finding]:
@@ -79,6 +81,22 @@ def _judge_kind(facts: ServerFacts, settings: Settings) -> Finding:
     if settings.redis.cluster and not facts.clustered:
         return Finding("redis", "missing", f"{what}: not a cluster", "set redis.cluster = false")
     return Finding("redis", "ok", what)
+
+
+def judge_access(settings: Settings) -> Iterator[Finding]:
+    """Whether a server that was reached lets in whoever finds its port."""
+    parts = urlsplit(settings.redis.url or "")
+    if parts.scheme in ("", "unix") or parts.password or "ssl_certfile=" in parts.query:
+        return
+    detail = (
+        f"{_place(settings)} asks for no password: whoever reaches its port can do anything to every session"
+    )
+    if settings.session_defaults.sandbox.network_access:
+        detail += ", and so can commands of agents, which have the network (network_access = true)"
+    remedy = (
+        "set requirepass in redis.conf, or a user (docs/operations.md), and redis://:PASSWORD@… as the URL"
+    )
+    yield Finding("redis access", "warn", detail, remedy)
 
 
 def _judge_log(found: Mapping[str, str]) -> Finding:

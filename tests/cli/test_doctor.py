@@ -19,7 +19,7 @@ from orchestrator.broker.server_binary import ServerVersion
 from orchestrator.broker.server_facts import ServerFacts
 from orchestrator.cli import doctor
 from orchestrator.cli.doctor import Finding, as_json, diagnose, exit_code, judge_clock, judge_model, render
-from orchestrator.cli.doctor_redis import judge_server
+from orchestrator.cli.doctor_redis import judge_access, judge_server
 from orchestrator.sandbox import probe
 from orchestrator.settings import Settings, SettingsSources, load_settings
 
@@ -59,6 +59,27 @@ def _by_name(findings: list[Finding], name: str) -> Finding:
 
 def _judged(asked: Settings, **changes: object) -> list[Finding]:
     return list(judge_server(replace(FACTS, **changes), asked))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:6379/0", "redis://me@h/0", "redis+sentinel://a,b/name/0"])
+def test_server_without_a_password_is_a_risk(load: Load, url: str) -> None:
+    (found,) = judge_access(load(f"redis.url={url!r}"))
+    assert (found.level, "asks for no password" in found.detail) == ("warn", True)
+    assert "network_access" not in found.detail
+
+
+def test_server_without_a_password_belongs_to_agents_that_have_the_network(load: Load) -> None:
+    given = ("redis.url='redis://h/0'", "sandbox_mode='workspace-write'")
+    (found,) = judge_access(load(*given, "sandbox_workspace_write.network_access=true"))
+    assert "so can commands of agents" in found.detail
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["unix:///run/redis/s", "redis://:secret@h/0", "rediss://me:secret@h/0", "rediss://h/0?ssl_certfile=/c"],
+)
+def test_server_that_asks_who_comes_is_no_finding(load: Load, url: str) -> None:
+    assert list(judge_access(load(f"redis.url={url!r}"))) == []
 
 
 # --- the model

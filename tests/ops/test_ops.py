@@ -6,15 +6,18 @@ import configparser
 import os
 import re
 import shutil
+import socket
 import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from honcho.environ import parse_procfile
+from redis import AuthenticationError, Redis
 from typer.testing import CliRunner
 
 from orchestrator.broker.server_binary import ServerBinary, installed_servers
@@ -23,6 +26,7 @@ from orchestrator.cli.doctor_redis import judge_server
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.settings.sources import known_paths, variable
 from orchestrator.wiring import wire_config
+from tests.servers import debian_redis, required
 
 REPOSITORY = Path(__file__).parent.parent.parent
 UNITS = sorted((REPOSITORY / "ops/systemd").glob("*.service"))
@@ -158,10 +162,51 @@ def test_commands_of_the_procfile_exist() -> None:
 def test_processes_of_the_procfile_find_one_another() -> None:
     commands = _commands()
     (port,) = re.findall(r"--port (\d+)", commands["redis"])
-    assert f"127.0.0.1:{port}" in commands["worker"]
-    assert f"127.0.0.1:{port}" in commands["upkeep"]
+    for name in ("worker", "upkeep"):
+        assert f"DENDRO_REDIS_URL=redis://:$(ops/redis-password)@127.0.0.1:{port}/0 " in commands[name]
     (stub,) = re.findall(r"--port (\d+)", commands["stub"])
     assert f"OPENAI_BASE_URL=http://127.0.0.1:{stub}/v1" in commands["worker"]
+
+
+def _redis_password(home: Path) -> subprocess.Popen[str]:
+    script, environ = REPOSITORY / "ops/redis-password", {"HOME": str(home), "PATH": os.environ["PATH"]}
+    return subprocess.Popen([script], env=environ, stdout=subprocess.PIPE, text=True)
+
+
+def test_password_of_the_procfile_is_made_once_for_this_user_alone(tmp_path: Path) -> None:
+    passwords = {process.communicate()[0] for process in [_redis_password(tmp_path) for _ in range(4)]}
+    (password,) = passwords
+    assert re.fullmatch("[0-9a-f]{48}", password)
+    folder = tmp_path / ".local/share/dendro/procfile"
+    assert [path.name for path in folder.iterdir()] == ["password"]
+    assert (folder / "password").stat().st_mode & 0o777 == 0o600
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_server_of_the_procfile_lets_nobody_in_without_the_password(tmp_path: Path) -> None:
+    required(debian_redis(), "redis-server")
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    command = _commands()["redis"].replace("--port 6380", f"--port {port}")
+    environ = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    server = subprocess.Popen(
+        ["sh", "-c", command], cwd=REPOSITORY, env=environ, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert server.stdout is not None
+        assert any("Ready to accept connections" in line for line in server.stdout)
+        password = _redis_password(tmp_path).communicate()[0]
+        with Redis(port=port, password=password) as client:
+            assert client.ping()
+            assert client.config_get("appendonly") == {"appendonly": "yes"}, "by ops/redis.conf"
+        with Redis(port=port) as stranger, pytest.raises(AuthenticationError):
+            stranger.ping()
+        cmdline = Path(f"/proc/{server.pid}/cmdline").read_text()
+        assert "redis-server" in cmdline
+        assert password not in cmdline, "every user can read it there"
+    finally:
+        server.terminate()
+        server.communicate(timeout=20)
 
 
 # --- .ci/run
