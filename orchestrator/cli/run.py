@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.cli.conversation import Conversation
     from orchestrator.core.ids import SessionId
     from orchestrator.gateways.client import Client
+    from orchestrator.protocol.ops import OverrideTurnContext
     from orchestrator.settings import Settings
 
 OPENAI = "https://api.openai.com/v1"
@@ -71,12 +72,15 @@ def run(
 ) -> None:
     """Runs one task and shows it as it happens: commands, text, patches, tokens.
 
+    Without a prompt, at a terminal, it is a conversation: a line begins a task, or
+    is what the agent at work reads next; /help shows more. Ctrl-D leaves.
     Asks at the terminal before a command that needs approval. Ctrl-C
     interrupts the turn, a second one leaves. Without a terminal a needed
     approval leaves the session parked, with exit code 3.
 
     \b
     dendro run "fix the failing test" -m gpt-5
+    dendro run
     dendro run --resume 0199a2b4 "now write the changelog"
     git diff | dendro run - --json > events.ndjson
     """
@@ -91,7 +95,10 @@ def run(
     wish = Wish(text, resume, tuple(image or ()), json, model, folder)
     _check(wish, settings, own_worker=not no_worker)
     with companion(invocation, wanted=not no_worker) as worker:
-        code = uvloop.run(_run(settings, wish, worker))
+        talking = (
+            _converse(settings, wish, worker) if _is_conversation(wish) else _run(settings, wish, worker)
+        )
+        code = uvloop.run(talking)
         if worker is not None and code == ExitCode.INTERRUPTED:
             worker.dismiss()
     raise typer.Exit(code)
@@ -100,13 +107,26 @@ def run(
 def _check(wish: Wish, settings: Settings, own_worker: bool) -> None:
     if wish.prompt is not None and not wish.prompt.strip():
         raise Fault("the prompt is empty", ExitCode.USAGE)
-    if wish.prompt is None and wish.resume is None:
+    if wish.prompt is None and wish.resume is None and not _is_conversation(wish):
         raise Fault("give a prompt, or --resume ID; `dendro run --help` has examples", ExitCode.USAGE)
     provider = settings.model.providers[settings.model.provider]
     keyless = provider.env_key is not None and provider.api_key is None
     if own_worker and keyless and provider.base_url == OPENAI:
         remedy = provider.env_key_instructions or f"export {provider.env_key}=…"
         raise Fault(f"{provider.env_key} is not set: {remedy}, or run `dendro demo`", ExitCode.USAGE)
+
+
+def _is_conversation(wish: Wish) -> bool:
+    """Whether somebody is there to say what is to be done."""
+    from orchestrator.cli.asking import at_a_terminal
+
+    return wish.prompt is None and not wish.json and at_a_terminal()
+
+
+async def _converse(settings: Settings, wish: Wish, worker: Companion | None) -> ExitCode:
+    from orchestrator.cli.chat import Opening, converse
+
+    return await converse(settings, Opening(wish.resume, wish.images, _override(wish)), worker)
 
 
 async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> ExitCode:
@@ -153,15 +173,22 @@ async def _at_rest(client: Client, session: SessionId) -> Mapping[str, Any]:
     return orjson.loads(head.meta) if head is not None and head.meta else {}
 
 
+def _override(wish: Wish) -> OverrideTurnContext | None:
+    """A session that goes on keeps its settings, but for what the command line names."""
+    from orchestrator.protocol.ops import OverrideTurnContext
+
+    if wish.resume is None or not (wish.model or wish.cwd):
+        return None
+    return OverrideTurnContext(model=wish.model, cwd=str(wish.cwd) if wish.cwd else None)
+
+
 async def _speak(talk: Conversation, wish: Wish) -> None:
     """Hands in what the command line says; the conversation follows the task that it becomes."""
     from orchestrator.protocol import ops
     from orchestrator.protocol.inputs import InputItem, LocalImageInput, TextInput
 
-    if wish.resume is not None and (wish.model or wish.cwd):
-        # A session that goes on keeps its settings, but for what the command line names.
-        folder = str(wish.cwd) if wish.cwd else None
-        await talk.submit(ops.OverrideTurnContext(model=wish.model, cwd=folder))
+    if (override := _override(wish)) is not None:
+        await talk.submit(override)
     items: list[InputItem] = [TextInput(text=wish.prompt or "")]
     items += [LocalImageInput(path=str(image.resolve())) for image in wish.images]
     talk.task_id = await talk.submit(ops.UserInput(items=tuple(items)))

@@ -257,7 +257,7 @@ def test_help_imports_nothing_that_it_does_not_need() -> None:
         "import sys; sys.argv = ['dendro', '--help']\n"
         "from orchestrator.cli.main import app\n"
         "try: app()\nexcept SystemExit: pass\n"
-        "heavy = ('asyncio', 'redis', 'pydantic', 'httpx', 'orchestrator.wiring')\n"
+        "heavy = ('asyncio', 'redis', 'pydantic', 'httpx', 'prompt_toolkit', 'orchestrator.wiring')\n"
         "print([n for n in heavy if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)

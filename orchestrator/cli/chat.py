@@ -1,0 +1,307 @@
+"""A conversation at the terminal: one task after another, with one session.
+
+It is what `dendro run` without a prompt is. Each line begins a task, or is what the running one is
+told next; approvals are asked in the line's own place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+from rich.console import Console
+
+from orchestrator.broker.follow import BEGINNING, EqCursor
+from orchestrator.broker.records import SessionHead
+from orchestrator.cli.asking import ANSWERS, QUESTION, answer_op
+from orchestrator.cli.companion import Companion
+from orchestrator.cli.conversation import Conversation, CtrlC, Seat, Typed, View, new_submission_id
+from orchestrator.cli.editor import PROMPT, Editor, Interrupted, above_the_line
+from orchestrator.cli.faults import ExitCode, Fault
+from orchestrator.cli.live import command_text, visible
+from orchestrator.cli.notifications import notifications
+from orchestrator.cli.opening import Opened, opened
+from orchestrator.cli.past import page_before
+from orchestrator.cli.resuming import new_session, open_requests, to_resume
+from orchestrator.cli.views import Calling, LiveView
+from orchestrator.core.tree import ROOT
+from orchestrator.gateways.client import Event
+from orchestrator.gateways.requests import REST
+from orchestrator.protocol import ops
+from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.inputs import LocalImageInput, TextInput
+from orchestrator.protocol.submission import Submission
+from orchestrator.settings import Settings
+
+IDLE = "/help shows words; Ctrl-D leaves"
+PAST = 20
+"""Events that a conversation which goes on shows first."""
+WORDS: Mapping[str, str] = {
+    "/help": "shows these words",
+    "/stop": "stops what the agent does",
+    "/name TEXT": "names the session",
+    "/quit": "leaves, as Ctrl-D does; a worker of the session's pool goes on with what runs",
+    "!TEXT": "stops what the agent does, and says TEXT",
+    "//TEXT": "says /TEXT",
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Chat(Conversation):
+    """A conversation that does not end with its task."""
+
+    editor: Editor
+    _mine: set[str] = field(default_factory=set)
+    """Inputs that were typed here."""
+    _busy: set[str] = field(default_factory=set)
+    """Tasks that were begun and have not ended."""
+    _since: float = field(default_factory=time.monotonic)
+    """When the task was begun, as far as was seen here."""
+    _leaving: bool = False
+    """Ctrl-C was pressed, and nothing else since."""
+
+    async def begin(self, busy: bool) -> None:
+        """From here on lines are read; `busy`: a task runs already."""
+        if busy:
+            self._busy.add("")
+        self.editor.bar = self._bar
+        self._reader = self._start(self._read())
+
+    # ── lines ─────────────────────────────────────────────────────────────────────────────────
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                line = await self.editor.read()
+            except Interrupted:
+                self._queue.put_nowait(CtrlC())
+                continue
+            self._queue.put_nowait(Typed(line))
+            if line is None:
+                return
+
+    async def _typed(self, text: str | None) -> ExitCode | None:
+        if text is None or text.strip() == "/quit":
+            self.seat.view.note(self._farewell())
+            return ExitCode.DONE
+        self._leaving = False
+        line = text.strip()
+        if line:
+            self.seat.view.note(f"{PROMPT}{line}")
+        if self.open_requests and (decision := ANSWERS.get(line.lower())) is not None:
+            await self.submit(answer_op(self.open_requests.take_first(), decision))
+            return await self._asked_next()
+        if self.open_requests and not line.startswith(("/", "!")):
+            self.seat.view.note("answer the question first: y, a, n or q; or /stop, !TEXT")
+        elif line:
+            await self.say(line)
+        return None
+
+    async def say(self, line: str) -> None:
+        """What a line means that answers no question."""
+        word, _, rest = line.partition(" ")
+        if word == "/stop":
+            await self.submit(ops.Interrupt())
+        elif word == "/name":
+            await self.submit(ops.SetThreadName(name=rest))
+        elif is_word(line):
+            show_words(self.seat.view, word)
+        elif text := line.removeprefix("!").strip():
+            await self._tell(text.removeprefix("/"), interrupt=line.startswith("!"))
+
+    async def _tell(self, text: str, *, interrupt: bool) -> None:
+        """A message to an agent at work waits until its turn is over, or stops it first."""
+        if self._busy:
+            self._mine.add(await self.submit(ops.MessageAgent(agent_id=ROOT, text=text, interrupt=interrupt)))
+        else:
+            await self.start(text, ())
+
+    async def start(self, text: str, images: Sequence[LocalImageInput]) -> None:
+        """Begins a task."""
+        id = new_submission_id()
+        self._mine.add(id)
+        await self.seat.client.submit(
+            self.seat.session,
+            Submission(SubmissionId(id), ops.UserInput(items=(TextInput(text=text), *images))),
+        )
+
+    def _farewell(self) -> str:
+        return "left unanswered" if self.open_requests else "left"
+
+    async def _interrupt(self) -> ExitCode | None:
+        if self._leaving:
+            self.seat.view.note(self._farewell())
+            return ExitCode.INTERRUPTED
+        self._leaving = True
+        if self._busy:
+            self.seat.view.note("interrupting the turn; Ctrl-C again leaves")
+            await self.submit(ops.Interrupt())
+        else:
+            self.seat.view.note("Ctrl-C again leaves, and so does Ctrl-D")
+        return None
+
+    # ── events ────────────────────────────────────────────────────────────────────────────────
+
+    async def _event(self, event: Event) -> ExitCode | None:
+        match event.type:
+            case "task_started":
+                self._busy.add(event.id)
+                self._leaving, self._since = False, time.monotonic()
+            case "task_complete" | "turn_aborted":
+                self._busy.clear()
+            case "user_message" if event.id not in self._mine:
+                self.seat.view.note(f"» {event.msg['message']}")
+            case "thread_name_updated":
+                self.seat.view.note(f"the session is named {event.msg['thread_name']}")
+        code = await Conversation._event(self, event)  # a class with slots is not the one that super() means
+        if event.type in REST:
+            self.seat.view.note(f"— {time.monotonic() - self._since:.1f} s")
+        if not self.open_requests:
+            self.editor.ask("")
+        self.editor.draw()
+        return code
+
+    def _over(self, event: Event) -> ExitCode | None:
+        """The end of a task is not the end of the conversation."""
+        return None
+
+    # ── questions ─────────────────────────────────────────────────────────────────────────────
+
+    def _put_question(self) -> None:
+        self.editor.ask(QUESTION)
+
+    async def _asked_next(self) -> ExitCode | None:
+        following = self.open_requests.first
+        if following is None:
+            self.editor.ask("")
+            return None
+        return await self._asked(following)
+
+    def _bar(self) -> str:
+        if (request := self.open_requests.first) is not None:
+            others = len(self.open_requests) - 1
+            return f"{_wish(request)}" + (f"   (and {others} more)" if others else "")
+        return "the agent works; Ctrl-C interrupts it" if self._busy else IDLE
+
+
+def is_word(line: str) -> bool:
+    """Whether a line is for this program, and not for the agent."""
+    return line.startswith("/") and not line.startswith("//")
+
+
+def show_words(view: View, word: str) -> None:
+    """Says what may be typed."""
+    if word != "/help":
+        view.note(f"{word} means nothing here:")
+    for name, meaning in WORDS.items():
+        view.note(f"  {name:<12} {meaning}")
+
+
+def _wish(request: Mapping[str, Any]) -> str:
+    who = f"agent {request['agent_id']}" if request.get("agent_id") else "the agent"
+    if request["type"] == "exec_approval_request":
+        return f"{who} wants to run: {command_text(request['command'])}"
+    return f"{who} wants to change: {', '.join(request['changes'])}"
+
+
+# ── from the first line to the last ───────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What the command line says of a conversation."""
+
+    resume: str | None
+    images: tuple[Path, ...]
+    override: ops.OverrideTurnContext | None
+    """Other settings for a session that goes on."""
+
+
+async def converse(settings: Settings, opening: Opening, worker: Companion | None) -> ExitCode:
+    """A conversation until the person leaves."""
+    with above_the_line() as console:
+        view = LiveView(console, streaming=True)
+        editor = Editor(settings.home / "history", tuple(WORDS), settings.host.environ.get("TERM"))
+        editor.bar = lambda: IDLE
+        async with opened(settings) as found:
+            client = found.client()
+            if opening.resume is None:
+                first = await _first_line(editor, view)
+                if first is None:
+                    return ExitCode.DONE
+                session, cursor, head = await new_session(settings, client), BEGINNING, None
+            else:
+                head, first = await _to_resume(found, opening.resume), None
+                session, cursor = head.session, EqCursor.at(head)
+                await _show_past(found, head, console)
+            calling = notifications(settings, session, view.note)
+            chat = Chat(Seat(client, session, Calling(view, calling), interactive=True), None, editor=editor)
+            view.note(f"session {chat.seat.name}")
+            code = await _hold(chat, found, opening, (first, head, cursor), worker)
+            at_rest = await client.head(session)
+            await calling.end()
+    view.end(chat.seat.name, code, orjson.loads(at_rest.meta) if at_rest is not None and at_rest.meta else {})
+    return code
+
+
+async def _hold(
+    chat: Chat,
+    found: Opened,
+    opening: Opening,
+    where: tuple[str | None, SessionHead | None, EqCursor],
+    worker: Companion | None,
+) -> ExitCode:
+    first, head, cursor = where
+    if head is not None:
+        for request in await open_requests(found, head):
+            chat.open_requests.add(request)
+        if opening.override is not None:
+            await chat.submit(opening.override)
+    if first is not None:
+        images = [LocalImageInput(path=str(image.resolve())) for image in opening.images]
+        await chat.start(first, images)
+    at_rest = head is not None and head.status in ("idle", "closed") and head.sq_tip == head.cursor
+    await chat.begin(busy=not at_rest)
+    with chat.hearing_ctrl_c():
+        return await chat.run(cursor, worker)
+
+
+async def _first_line(editor: Editor, view: View) -> str | None:
+    """What the person begins with; None if they leave. A session is made only then."""
+    leaving = False
+    while True:
+        try:
+            line = await editor.read()
+        except Interrupted:
+            if leaving:
+                return None
+            leaving = True
+            view.note("Ctrl-C again leaves, and so does Ctrl-D")
+            continue
+        leaving, line = False, "/quit" if line is None else line.strip()
+        if line == "/quit":
+            return None
+        if is_word(line):
+            show_words(view, line.split()[0])
+        elif text := line.removeprefix("!").removeprefix("/").strip():
+            view.note(f"{PROMPT}{line}")
+            return text
+
+
+async def _to_resume(found: Opened, id: str) -> SessionHead:
+    head = await to_resume(found, id)
+    if head.agent_id != ROOT:
+        raise Fault(
+            f"session {head.session} is agent {head.agent_id} of a tree: dendro attach {id}", ExitCode.USAGE
+        )
+    return head
+
+
+async def _show_past(found: Opened, head: SessionHead, console: Console) -> None:
+    view = LiveView(console, streaming=False, whole=True)
+    for event in (await page_before(found, head, PAST, visible)).events:
+        view.event(event)

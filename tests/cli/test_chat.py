@@ -1,0 +1,127 @@
+"""`dendro run` without a prompt: a conversation at a real terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.machine import SLEEP, TOUCH, Machine, says
+
+UNTRUSTED = ("-c", "approval_policy=untrusted", "-c", "sandbox_mode=danger-full-access")
+FREE = ("-c", "approval_policy=never", "-c", "sandbox_mode=danger-full-access")
+IDLE = "/help shows words"
+"""Before the first line."""
+DONE = r"— \d+\.\d s"
+
+
+def test_person_talks_with_an_agent_and_goes_on_with_the_session_later(machine: Machine) -> None:
+    with machine.model(says("the first"), says("the second"), says("the third")) as user:
+        with user.terminal("run") as person:
+            person.wait_for(IDLE)
+            assert user.sessions() == [], "a session is made with the first line"
+            person.type("hello there\r")
+            person.wait_for("the first")
+            person.wait_for(DONE)
+            person.type("and then?\r")
+            person.wait_for("the second")
+            person.wait_for(DONE)
+            person.type("\x04")
+            person.wait_for("tokens")
+            assert person.exit_code() == 0
+        [found] = user.sessions()
+        assert (found["title"], found["status"]) == ("hello there", "idle")
+        with user.terminal("run", "--resume", found["session_id"][-8:]) as person:
+            person.wait_for("» and then")
+            person.wait_for("the second")
+            person.type("once more\r")
+            person.wait_for("the third")
+            person.wait_for(DONE)
+            person.type("/quit\r")
+            assert person.exit_code() == 0
+    assert len(machine.sessions()) == 1
+
+
+def test_lines_are_kept_for_the_next_conversation_in_a_file_of_the_person_alone(machine: Machine) -> None:
+    with machine.model(says("one")) as user:
+        with user.terminal("run") as person:
+            person.wait_for(IDLE)
+            person.type("remember me\r")
+            person.wait_for("one")
+            person.wait_for(DONE)
+            person.type("\x04")
+            assert person.exit_code() == 0
+        file = Path(user.environ["DENDRO_HOME"]) / "history"
+        assert file.stat().st_mode & 0o777 == 0o600
+        with user.terminal("run") as person:
+            person.wait_for(IDLE)
+            person.type("zz")
+            person.wait_for("zz")
+            person.type("\x15\x1b[A")
+            person.wait_for("remember me")
+            person.type("\r")
+            person.wait_for("one")
+            person.wait_for(DONE)
+            person.type("\x04")
+            assert person.exit_code() == 0
+    assert [found["title"] for found in machine.sessions()] == ["remember me"] * 2
+
+
+def test_approval_is_asked_in_the_lines_place_and_a_message_is_no_answer(machine: Machine) -> None:
+    with machine.model(TOUCH, says("then not")) as user, user.terminal("run", *UNTRUSTED) as person:
+        person.wait_for(IDLE)
+        person.type("go\r")
+        person.wait_for("touch made.txt")
+        person.wait_for("uit the turn:")
+        person.wait_for("the agent wants to run: touch made.txt")
+        person.type("what is it for?\r")
+        person.wait_for("answer the question first")
+        person.type("n\r")
+        person.wait_for("then not")
+        person.wait_for(DONE)
+        person.type("\x04")
+        assert person.exit_code() == 0
+    assert not (machine.folder / "made.txt").exists()
+    history = (Path(machine.environ["DENDRO_HOME"]) / "history").read_text()
+    assert "+go" in history
+    assert "+n\n" not in history, "an answer is no line to be typed again"
+
+
+def test_ctrl_c_interrupts_the_turn_and_the_second_one_leaves(machine: Machine) -> None:
+    with machine.model(SLEEP, says("again")) as user, user.terminal("run", *FREE) as person:
+        person.wait_for(IDLE)
+        person.type("go\r")
+        person.wait_for("sleep 60")
+        person.press_ctrl_c()
+        person.wait_for("interrupting the turn; Ctrl-C again leaves")
+        person.wait_for("the turn was interrupted")
+        person.wait_for(DONE)
+        person.type("more\r")
+        person.wait_for("again")
+        person.wait_for(DONE)
+        person.press_ctrl_c()
+        person.wait_for("Ctrl-C again leaves, and so does Ctrl-D")
+        person.press_ctrl_c()
+        person.wait_for("dendro run --resume")
+        assert person.exit_code() == 130
+
+
+def test_words_with_a_slash_are_for_the_program(machine: Machine) -> None:
+    with machine.model(says("named")) as user, user.terminal("run") as person:
+        person.wait_for(IDLE)
+        person.type("/halt\r")
+        person.wait_for("/halt means nothing here")
+        person.wait_for("//TEXT +says /TEXT")
+        person.type("//halt\r")
+        person.wait_for("named")
+        person.wait_for(DONE)
+        person.type("/name My work\r")
+        person.wait_for("the session is named My work")
+        person.type("\x04")
+        assert person.exit_code() == 0
+    [found] = machine.sessions()
+    assert (found["name"], found["title"]) == ("My work", "/halt")
+
+
+def test_without_a_terminal_a_prompt_is_still_needed(machine: Machine) -> None:
+    done = machine.run("run")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "give a prompt, or --resume ID" in done.stderr
