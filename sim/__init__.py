@@ -10,7 +10,8 @@ One story, by module:
     machines    worker processes that are killed, stopped, stuck and drained;  upkeep: those that keep tidy
     objects     the archive's folder;  files: that of rollouts
     players     the model and the tools;  ledger: what commands really did
-    people      clients;  workloads: what they are up to;  nemesis: what goes wrong
+    people      clients;  workloads: what they are up to
+    nemesis     what goes wrong;  illnesses: servers and keepers that go on serving
     invariants  the rules;  watch: those of every step;  audit: those of the end
     rights      what watch asks: who may run what;  accounts: a tree's counters;  deadlines: timers;
                 cancels: ended agents;  inputs: what people said;  shown: what others are told;

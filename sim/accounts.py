@@ -16,7 +16,7 @@ from orchestrator.broker.keys import Keys
 from orchestrator.core.draft import BUDGET_TIMER
 from orchestrator.core.tokens import Usage
 from orchestrator.runtime.budget import Accounting, Price
-from sim.double import EPOCH_S, Double
+from sim.double import Double
 from sim.reach import Reach
 
 if TYPE_CHECKING:
@@ -71,14 +71,12 @@ class Accounts:
 
     def __init__(
         self,
-        now_s: Callable[[], float],
         double: Double,
         keys: Keys,
         broken: Callable[[str, str], None],
         reach: Reach,
     ) -> None:
         self._reach = reach
-        self._now_s = now_s
         self._double = double
         self._keys = keys
         self._broken = broken
@@ -205,7 +203,7 @@ class Accounts:
 
     def _wall_is_over(self, fields: Mapping[bytes, bytes]) -> bool:
         limit_ms = _limit(fields, b"limit:wall")
-        now_ms = int((EPOCH_S + self._now_s()) * 1000)
+        now_ms = int(self._double.now_s() * 1000)
         return limit_ms is not None and now_ms - int(fields[b"wall_from"]) > limit_ms + 1
 
     def _waiting(
@@ -228,7 +226,8 @@ class Accounts:
         timers = self._keys.timers(self._keys.shard_of(session))
         due_ms = self._double.scored(timers, f"{session}:{BUDGET_TIMER}")
         fired = any(entry.kind == "timer" and entry.id == BUDGET_TIMER for entry in seen.queue)
-        return fired or (due_ms is not None and due_ms <= (EPOCH_S + self._now_s()) * 1000 + 1)
+        now_ms = (self._double.now_s() + self._double.put_back_s) * 1000
+        return fired or (due_ms is not None and due_ms <= now_ms + 1)
 
 
 def _counts(fields: Mapping[bytes, bytes], names: Sequence[bytes]) -> Amount:

@@ -58,7 +58,7 @@ class Cancels:
 
     def _begins(self, session: str, seen: Seen, fact: Mapping[str, Any]) -> None:
         facts = seen.state.facts
-        if not facts.agent_id:
+        if not facts.agent_id or self._watch.reads_anew:
             return
         marks = self._watch.marks(seen.tree)
         above = [b"cancel:%d" % id for id in (*facts.ancestors, facts.agent_id) if id]

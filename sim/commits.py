@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from sim.double import EPOCH_S
+from sim.double import EPOCH_S, Double
 from sim.reach import Reach
 
 ID, BASE, FIELDS = 6, 9, 18
@@ -36,8 +36,11 @@ def without_entries(args: Sequence[Any]) -> bool:
 class Commits:
     """The rules of what is committed, and when it says that it was."""
 
-    def __init__(self, now_s: Callable[[], float], broken: Callable[[str, str], None], reach: Reach) -> None:
+    def __init__(
+        self, now_s: Callable[[], float], double: Double, broken: Callable[[str, str], None], reach: Reach
+    ) -> None:
         self._now_s = now_s
+        self._double = double
         self._broken = broken
         self._reach = reach
         self._accepted: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
@@ -63,10 +66,10 @@ class Commits:
     def dated(self, session: str, seq: int, line: bytes) -> None:
         """An entry was written; its line begins with the time at which its step was decided."""
         at_s = datetime.fromisoformat(line[_STAMP].decode()).timestamp() - EPOCH_S
-        now_s = self._now_s()
+        now_s = self._double.clock_s
         if now_s > LONG_S:
             self._reach.saw("dated")
-        if at_s > now_s + DRIFT_S:
+        if at_s > now_s + DRIFT_S + self._double.put_back_s:
             self._broken(
                 "dated", f"{session}, entry {seq}: dated {at_s - now_s:.3f} s ahead of Redis's clock"
             )

@@ -62,14 +62,12 @@ class Deadlines:
 
     def __init__(
         self,
-        now_s: Callable[[], float],
         double: Double,
         keys: Keys,
         broken: Callable[[str, str], None],
         reach: Reach,
     ) -> None:
         self._reach = reach
-        self._now_s = now_s
         self._double = double
         self._keys = keys
         self._broken = broken
@@ -80,7 +78,7 @@ class Deadlines:
 
     @property
     def now_ms(self) -> float:
-        return (EPOCH_S + self._now_s()) * 1000
+        return self._double.now_s() * 1000
 
     def look(self, session: str, seen: Seen) -> None:
         """What the state waits for is set, and what is set is waited for."""
@@ -150,14 +148,14 @@ class Deadlines:
 
     def _not_early(self, session: str, generation: int, what: str) -> None:
         early_ms = self._armed.get((session, generation), 0.0) - self.now_ms
-        if early_ms > 1.0:
+        if early_ms > 1.0 + 1000 * self._double.put_back_s:
             self._broken("early", f"{session}: {what} {early_ms:.0f} ms before its time")
 
     def overdue(self, state: State, peace_s: float) -> float:
         """For how many seconds an await should have ended by now, counted from the end of all faults."""
         for one in wanted(state):
             if one.id.startswith("wait:") and one.at_ms is not None:
-                return self._now_s() - max(one.at_ms / 1000 - EPOCH_S, peace_s)
+                return self._double.clock_s - max(one.at_ms / 1000 - EPOCH_S, peace_s)
         return 0.0
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from hashlib import sha1
 from typing import Any
 
 from redis._parsers.helpers import _RedisCallbacks, _RedisCallbacksRESP2
@@ -35,13 +36,53 @@ class Double:
         self.journal: list[tuple[float, Command]] = []
         """What wrote, and when."""
         self._replayed: float | None = None
+        self.unknown = 0
+        """Scripts that were asked for and not known."""
+        self._steps: list[tuple[float, float]] = []
+        """When its clock was set, and by how much it is wrong since."""
         self._store = Store()
         self._known: dict[bytes, bytes] = {}
         """Scripts by their SHA-1."""
+        self._ever: dict[bytes, bytes] = {}
+        """Those too that it has forgotten."""
 
     def now_s(self) -> float:
         """Redis's clock: the simulated time, wherever it stands."""
-        return EPOCH_S + (self.simulated() if self._replayed is None else self._replayed)
+        at_s = self.simulated() if self._replayed is None else self._replayed
+        return EPOCH_S + at_s + self._wrong_s(at_s)
+
+    @property
+    def clock_s(self) -> float:
+        """What its clock shows, counted from a simulation's beginning."""
+        return self.now_s() - EPOCH_S
+
+    def ahead_s(self) -> float:
+        """A clock that was never put back: what grows with time grows by no more than by this one."""
+        return self.simulated() + self._sum(1)
+
+    @property
+    def put_back_s(self) -> float:
+        """By how much its clock was ever put back: what was true by it may be so much ahead now."""
+        return self._sum(-1)
+
+    def _sum(self, sign: int) -> float:
+        before, total = 0.0, 0.0
+        for _, wrong in self._steps:
+            total += max(0.0, sign * (wrong - before))
+            before = wrong
+        return total
+
+    def _wrong_s(self, at_s: float) -> float:
+        return next((wrong for since, wrong in reversed(self._steps) if since <= at_s), 0.0)
+
+    def step(self, seconds: float) -> None:
+        """Somebody sets the clock."""
+        now_s = self.simulated()
+        self._steps.append((now_s, self._wrong_s(now_s) + seconds))
+
+    def forget_scripts(self) -> None:
+        """As after a restart: whoever wants one run has to send it whole."""
+        self._known.clear()
 
     def _now_us(self) -> int:
         return round(self.now_s() * 1_000_000)
@@ -50,11 +91,13 @@ class Double:
         """An empty server at another simulation's beginning."""
         self.simulated, self.journal = simulated, []
         self._known.clear()
+        self._steps.clear()
+        self.unknown = 0
         self._store.clear()
 
     def know(self, source: bytes, sha: str) -> None:
         """Has a script loaded, as it is after its first use."""
-        self._known[sha.encode()] = source
+        self._known[sha.encode()] = self._ever[sha.encode()] = source
 
     @property
     def writes(self) -> int:
@@ -93,9 +136,13 @@ class Double:
         if name == b"EVALSHA":
             source = self._known.get(command[1])
             if source is None:
-                raise NoScriptError("No matching script. Please use EVAL.")
+                if self._replayed is None:
+                    self.unknown += 1
+                    raise NoScriptError("No matching script. Please use EVAL.")
+                source = self._ever[command[1]]
         elif name == b"EVAL":
             source = command[1]
+            self.know(source, sha1(source, usedforsecurity=False).hexdigest())
         else:
             return self._store.say(self._now_us(), command)
         first_arg, now_us = 3 + int(command[2]), self._now_us()

@@ -348,6 +348,11 @@ CASES = {
     "cancel_taken_over": Case("an agent was claimed from a holder that was ending it"),
     "answered_by_turn": Case("somebody answered a request for approval by its turn"),
     "answered_by_agent": Case("somebody answered a request of an agent by the agent's number"),
+    "keeper_missed": Case(
+        "a session was claimed while a keeper stood still that should have killed its command"
+    ),
+    "refused": Case("a command was refused: Redis was out of memory, read only, or loading"),
+    "unknown_scripts": Case("a script was asked for that Redis had forgotten"),
     "approval_expired": Case("a request for approval was ended by its timer"),
 }
 """What belongs to no single rule, and what a campaign is to come by as well."""

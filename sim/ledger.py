@@ -24,6 +24,7 @@ class Run:
     claim: str
     machine: str
     began_s: float
+    keeper: SimKeeper
     ended: Callable[[str], None]
     """Told `finished` or `killed`, once."""
     files: int = 0
@@ -48,6 +49,8 @@ class Ledger:
         self.by_call: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
         self.written: Counter[tuple[str, str]] = Counter()
         """Patches that were written, by call."""
+        self.frozen: dict[SimKeeper, float] = {}
+        """Keepers that stand still, and since when."""
         self._asked: Counter[str] = Counter()
         self.saw: Callable[[str], None] = lambda case: None
         """Told of cases that rules are interested in."""
@@ -74,6 +77,23 @@ class Ledger:
         at, self._asked[session] = self._asked[session], len(self.runs)
         return [run for run in self.runs[at:] if run.session == session]
 
+    def freeze(self, keeper: SimKeeper) -> None:
+        if keeper not in self.frozen:
+            self.frozen[keeper] = self._loop.time()
+            self._loop.hold(keeper.lane)
+
+    def thaw(self, *keepers: SimKeeper) -> None:
+        """These go on, or all: they kill what they should have killed."""
+        for keeper in keepers or list(self.frozen):
+            if self.frozen.pop(keeper, None) is not None:
+                keeper.thawed_s = self._loop.time()
+                self._loop.let_go(keeper.lane)
+
+    def kept(self, run: Run) -> bool:
+        """Whether somebody looks after it: its keeper does not stand still, and did not until just now."""
+        stood = run.keeper.lane.held or run.keeper.thawed_s == self._loop.time()
+        return not stood
+
     def switch(self, run: Run) -> None:
         """A patch's next file becomes visible; with the last one it is written."""
         if run.state != "running":
@@ -97,13 +117,22 @@ class SimKeeper:
         self._machine = machine
         self._simulated = simulated
         self.lane = Lane(f"{machine}/keeper")
+        self.slow_s = 0.0
+        """How late it kills."""
+        self.thawed_s = -1.0
+        """When it went on after it had stood still."""
         self.deadlines: dict[str, float] = {}
         """By claim, in simulated time."""
 
     def extend(self, claim: str, deadline_boottime: float) -> None:
         deadline = self._simulated(deadline_boottime)
         self.deadlines[claim] = max(deadline, self.deadlines.get(claim, deadline))
-        self._loop.on(self.lane, self._look, claim, deadline, after=max(0.0, deadline - self._loop.time()))
+        after = max(0.0, deadline - self._loop.time()) + self.slow_s
+        self._loop.on(self.lane, self._look, claim, deadline, after=after)
+
+    def hurries(self) -> None:
+        """It is as fast as ever."""
+        self.slow_s = 0.0
 
     def trusted_until_s(self, claim: str) -> float:
         """The claim's deadline, as the keeper was told it last."""
@@ -120,6 +149,10 @@ class SimKeeper:
         self.kill_now(claim)
 
     def kill_now(self, claim: str = "") -> None:
+        if self.lane.held:
+            # It is told, and does it when it can.
+            self._loop.on(self.lane, self.kill_now, claim)
+            return
         for run in self._ledger.running():
             if run.machine == self._machine and claim in ("", run.claim):
                 self._ledger.saw("right_to_run")

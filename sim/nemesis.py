@@ -14,6 +14,7 @@ from typing import Any
 
 from sim.ambush import Ambush, LateClaim, LateCommit, LateCopy, LateStopped, SlowCommit
 from sim.double import Double
+from sim.illnesses import Illnesses
 from sim.loop import Lane
 from sim.machines import POOL, Machine, Operator, Process, Site
 from sim.moving import UpkeepRules
@@ -34,7 +35,8 @@ class Plan:
 class Doom:
     """Something that hits a machine when so many more of its commands have taken effect."""
 
-    victim: Process
+    victim: Process | None
+    """None: whoever sends the command that counts."""
     strikes: Callable[[Process], None]
     left: int
     counts: Callable[[Sent], bool]
@@ -60,6 +62,13 @@ KINDS = (
     ("slow_commit", 4),
     ("wedge", 2),
     ("revoke", 2),
+    ("late_answers", 4),
+    ("refuses", 2),
+    ("forgets_scripts", 1),
+    ("clock_step", 2),
+    ("slow_keeper", 2),
+    ("frozen_keeper", 2),
+    ("end_at", 6),
 )
 
 
@@ -73,12 +82,20 @@ def _starts_a_call(sent: Sent) -> bool:
     return sent.name == "commit" and any(b'"phase":"running"' in arg for arg in decided)
 
 
+def _ends(sent: Sent) -> bool:
+    """A task is being stopped by it, or an agent ended."""
+    decided = (arg for arg in sent.args if isinstance(arg, bytes))
+    return sent.name == "commit" and any(
+        b'"kind":"stopping"' in arg or b'"canceling":' in arg for arg in decided
+    )
+
+
 def _reserves(sent: Sent) -> bool:
     """It was given numbers, and nothing is made of them yet."""
     return sent.name == "reserve"
 
 
-class Nemesis:
+class Nemesis(Illnesses):
     """Carries out a plan against the machines of a simulation."""
 
     def __init__(self, site: Site, double: Double, rng: Random, plan: Plan) -> None:
@@ -199,6 +216,7 @@ class Nemesis:
         self.site.files.full.clear()
         self.site.objects.away = False
         self._doomed = None
+        self.recover()
         self._clear_ambush()
         self.site.watch.peace_s = self.site.loop.time()
         while not self.deserted and self._manned() < self._plan.workers:
@@ -242,6 +260,13 @@ class Nemesis:
             counts, lefts = self._rng.choice(((_acts, (1, 1, 2, 3, 5, 8, 13)), (_starts_a_call, (1, 1, 2))))
             self._doomed = Doom(victim, self._stop, self._rng.choice(lefts), counts)
 
+    async def _end_at(self) -> None:
+        """Whoever stops a task or ends an agent next is lost in the middle of that."""
+        self._doomed = Doom(None, self._rng.choice((self._end, self._stop)), 1, _ends)
+
+    def _draw_machine(self) -> Machine | None:
+        return self._rng.choice(self.living) if self.living else None
+
     def _stop(self, victim: Process) -> None:
         victim.pause(self._rng.uniform(5.0, 12.0))
 
@@ -252,8 +277,14 @@ class Nemesis:
         if self._leaving and sent.name == "commit" and self.site.watch.ending():
             self.site.loop.on(self.lane, self._abandon, after=self._rng.choice((0.0, 0.003, 0.03)))
         doom = self._doomed
-        if doom is None or doom.victim.name != sent.machine or not doom.counts(sent):
+        if doom is None or (doom.victim is not None and doom.victim.name != sent.machine):
             return
+        if not doom.counts(sent):
+            return
+        if doom.victim is None:
+            doom.victim = next((one for one in self.living if one.name == sent.machine), None)
+            if doom.victim is None:
+                return
         doom.left -= 1
         if not doom.left:
             self._doomed = None
@@ -263,7 +294,7 @@ class Nemesis:
             )
 
     def _strike(self, doom: Doom) -> None:
-        if doom.victim.alive:
+        if doom.victim is not None and doom.victim.alive:
             doom.strikes(doom.victim)
 
     async def _pause(self) -> None:
@@ -373,6 +404,9 @@ class Nemesis:
 
     def _comes_up(self) -> None:
         self.site.network.up = True
+        if self._rng.random() < 0.5:
+            # A restart forgets scripts; a broken connection does not.
+            self._double.forget_scripts()
 
     async def _rewind_at(self) -> None:
         """Redis forgets what it has just been told, and a little more."""

@@ -30,6 +30,11 @@ QUIET = frozenset(
 )
 """Not worth a line of the trace each time."""
 
+READS = frozenset(
+    {"peek", "timers_due", "registry", "XREAD", "XRANGE", "XREVRANGE", "HMGET", "HGETALL", "GET"}
+)
+"""Served by a Redis that takes nothing; the others write, or are scripts that may."""
+
 LOOKS = frozenset({"peek", "timers_due"})
 """Reads that a worker makes each second; one that would find nothing is not sent. See `sim/looks.py`."""
 
@@ -91,6 +96,7 @@ class Network:
         self.up = True
         self.cut: dict[str, int] = {}
         """Machines that reach nobody now, each with the number of reasons."""
+        self.refused = 0
         self.lost = 0
         """Commands whose sender was told that the connection broke."""
         self.wrote: Wrote = lambda name, args, reply: None
@@ -105,6 +111,11 @@ class Network:
         for script in scripts().values():
             double.know(script.source, script.sha)
         self._names = {script.sha: name for name, script in scripts().items()}
+        self._sources = {script.source: name for name, script in scripts().items()}
+        self.refuses: Callable[[], foreign.RedisError] | None = None
+        """What every command is answered with that may write; None as a rule."""
+        self.answers_s: dict[str, tuple[float, float]] = {}
+        """Machines that wait long for answers."""
 
     # ── sending ───────────────────────────────────────────────────────────────────────────────
 
@@ -115,7 +126,8 @@ class Network:
         if self.cut.get(machine) or not self.up:
             fate = "lost_before"
         sent = Sent(machine, current_lane().name, self._name(args), args, fate)
-        if fate == "ok" and sent.name in LOOKS and (nothing := self._double.idle_look(args)) is not None:
+        asked = fate == "ok" and sent.name in LOOKS and args[0] == "EVALSHA"
+        if asked and (nothing := self._double.idle_look(args)) is not None:
             self.commands += 1
             return nothing
         if fate in ("lost_before", "late"):
@@ -156,9 +168,9 @@ class Network:
         return 0.0001 + 0.0019 * random()
 
     def _name(self, args: tuple[Any, ...]) -> str:
-        if args[0] in ("EVALSHA", "EVAL"):
-            return self._names.get(args[1], "script") if args[0] == "EVALSHA" else "script"
-        return str(args[0])
+        if args[0] == "EVALSHA":
+            return self._names.get(args[1], "script")
+        return self._sources.get(args[1], "script") if args[0] == "EVAL" else str(args[0])
 
     # ── at the server ─────────────────────────────────────────────────────────────────────────
 
@@ -172,6 +184,9 @@ class Network:
         self.commands += 1
         error, reply, writes = None, None, self._double.writes
         try:
+            if self.refuses is not None and sent.name not in READS:
+                self.refused += 1
+                raise self.refuses()
             reply = self._double.run(*sent.args)
         except foreign.RedisError as raised:
             error = raised
@@ -184,7 +199,9 @@ class Network:
         if sent.fate == "lost_after":
             self._loop.on(self.lane, self._lose, future, after=self._rng.uniform(0.001, 0.5))
         elif sent.fate == "ok":
-            self._loop.on(self.lane, self._answer, sent.machine, future, reply, error, after=self._delay())
+            late = self.answers_s.get(sent.machine)
+            after = self._delay() if late is None else self._rng.uniform(*late)
+            self._loop.on(self.lane, self._answer, sent.machine, future, reply, error, after=after)
         self.arrived(sent, reply)
 
     def _answer(self, machine: str, future: asyncio.Future[Any], reply: Any, error: Any) -> None:

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, cast
 
 from orchestrator.broker.errors import (
+    OutOfMemory,
     QueueFull,
     SessionArchived,
     SubmissionConflict,
@@ -125,7 +126,12 @@ class Person:
         settings = TurnSettings("/sim", policy, {"mode": mode}, "gpt-5")
         self._policies[session] = policy, mode
         site.trace.note(self.name, "creates", session)
-        await self._client.create(Birth(given, settings, "0", now_ms))
+        while True:
+            try:
+                await self._client.create(Birth(given, settings, "0", now_ms))
+                break
+            except OutOfMemory:
+                await asyncio.sleep(0.5)
         self._diary.created[session] = site.loop.time()
         return session
 
@@ -138,7 +144,14 @@ class Person:
         self._site.watch.reach.met("op", op.type)
         try:
             await self._client.submit(SessionId(session), Submission(SubmissionId(chosen), op))
-        except (SubmissionConflict, QueueFull, UnknownSession, SessionArchived, ArchiveUnavailable) as error:
+        except (
+            SubmissionConflict,
+            QueueFull,
+            UnknownSession,
+            SessionArchived,
+            ArchiveUnavailable,
+            OutOfMemory,
+        ) as error:
             # Archived: each time that it was brought back, it went there again before the submission arrived.
             self._site.trace.note(self.name, "refused", chosen, type(error).__name__)
             return chosen
@@ -217,7 +230,7 @@ class Person:
                 if self._rng.random() < 0.3:
                     await self._broker.raise_limits(TreeId(session), change)
                 return
-            except Unavailable:
+            except (Unavailable, OutOfMemory):
                 await asyncio.sleep(0.3)
             except UnknownSession:
                 return

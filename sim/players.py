@@ -327,6 +327,7 @@ class SimTools:
             site.claim,
             self._machine,
             mind.loop.time(),
+            self._keeper,
             lambda how: None if done.done() else done.set_result(how),
             files=len(call.spec["record"]) if call.spec["kind"] == "patch" else 0,
             lost=lost,
@@ -345,7 +346,9 @@ class SimTools:
             how = await done
         except asyncio.CancelledError:
             # Killed, and waited for until it is proved.
-            await asyncio.sleep(mind.rng.uniform(0.0, 0.2))
+            dead: asyncio.Future[None] = mind.loop.create_future()
+            mind.loop.on(self._keeper.lane, dead.set_result, None, after=mind.rng.uniform(0.0, 0.2))
+            await dead
             self._ledger.end(run, "killed")
             raise
         confined = how == "finished" and not run.files and bool(call.spec.get("sandboxed"))

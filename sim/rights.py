@@ -36,7 +36,10 @@ class Rights:
         if seen is not None and seen.claim not in ("", claim):
             self._taken_over(session, seen)
         old = [run for run in self._ledger.running(session) if run.claim != claim]
-        if old and self._watch.now_s > self._watch.went_back_s + TRUST_S:
+        if any(not self._ledger.kept(run) for run in old):
+            self._watch.reach.saw("keeper_missed")
+        old = [run for run in old if self._ledger.kept(run)]
+        if old and self._watch.now_s > self._watch.doubted_s + TRUST_S:
             self._watch.broken("alone", f"{session} was claimed while {[run.call_id for run in old]} run")
 
     def turned_away(self, session: str) -> None:
@@ -58,7 +61,7 @@ class Rights:
 
     @property
     def _now_ms(self) -> float:
-        return (EPOCH_S + self._watch.now_s) * 1000
+        return (EPOCH_S + self._watch.redis_s) * 1000
 
     def _not_robbed(self, session: str, seen: Seen) -> None:
         left_ms = (seen.lease_ms or 0.0) - self._now_ms
@@ -83,8 +86,10 @@ class Rights:
 
         A renewal that Redis lost with its last second is one that its sender goes by.
         """
-        went_back_s = self._watch.went_back_s
-        return not run.lost and run.began_s > went_back_s and self._watch.now_s > went_back_s + TRUST_S
+        went_back_s, now_s = self._watch.went_back_s, self._watch.now_s
+        if run.lost or not self._ledger.kept(run) or now_s < self._watch.stepped_s + TRUST_S:
+            return False
+        return run.began_s > went_back_s and now_s > went_back_s + TRUST_S
 
     def went_back(self) -> None:
         """Called when the sessions were read anew: some of what runs may never have been decided on now."""
@@ -107,7 +112,7 @@ class Rights:
         """A tool is about to start a call; whether its decision is of a branch that Redis has lost."""
         session, watch = str(site.session), self._watch
         if not self._decided(session, call.call_id):
-            if watch.now_s < watch.went_back_s + TRUST_S:
+            if watch.now_s < watch.doubted_s + TRUST_S:
                 return True
             watch.broken("begun_in_log", f"{session}: {call.call_id} starts, and its log does not say so")
         runs = self._ledger.by_call[session, call.call_id]

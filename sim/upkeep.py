@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import orjson
 
-from orchestrator.broker.errors import BrokerError, Unavailable
+from orchestrator.broker.errors import BrokerError, OutOfMemory, Unavailable
 from orchestrator.runtime.loading import BrokenLog
 from orchestrator.runtime.objects import ArchiveUnavailable
 from orchestrator.runtime.segments import BrokenArchive
@@ -230,7 +230,7 @@ class UpkeepProcess(Process):
         except asyncio.CancelledError:
             self._queue.given_back(job)
             raise
-        except (Unavailable, ArchiveUnavailable, TimeoutError) as error:
+        except (Unavailable, OutOfMemory, ArchiveUnavailable, TimeoutError) as error:
             self.site.trace.note(self.name, "failed", job.name, error)
         except (BrokerError, BrokenLog, BrokenArchive) as error:
             self.site.trace.note(self.name, "failed", job.name, error)

@@ -107,15 +107,19 @@ class Watch:
         self.cancels = Cancels(self, ledger)
         self.requests = Requests(self)
         self.shown = Shown(double, keys, self.broken, self.reach)
-        self.deadlines = Deadlines(loop.time, double, keys, self.broken, self.reach)
-        self.accounts = Accounts(loop.time, double, keys, self.broken, self.reach)
-        self.admissions = Admissions(loop.time, self.broken)
-        self.steps = Commits(loop.time, self.broken, self.reach)
+        self.deadlines = Deadlines(double, keys, self.broken, self.reach)
+        self.accounts = Accounts(double, keys, self.broken, self.reach)
+        self.admissions = Admissions(double.ahead_s, self.broken)
+        self.steps = Commits(loop.time, double, self.broken, self.reach)
         self.moving = Moving(self, double, keys, objects)
         self._renewed_at: dict[str, int] = {}
         """Where each session's log ended when its claim was renewed last."""
         self.violation: Violation | None = None
         self.commits = 0
+        self.reads_anew = False
+        """Whether entries are read that were written before what else Redis has."""
+        self.stepped_s = -100.0
+        """When Redis's clock was last put forward by more than a lease can bear."""
         self.written_s = 0.0
         """When something was committed last."""
         self.peace_s = 0.0
@@ -129,6 +133,20 @@ class Watch:
     def went_back_s(self) -> float:
         """When Redis was last put back to an earlier moment."""
         return self.rewinds[-1][1] if self.rewinds else -100.0
+
+    @property
+    def redis_s(self) -> float:
+        """What Redis's clock shows, counted from the beginning."""
+        return self._double.clock_s
+
+    @property
+    def doubted_s(self) -> float:
+        """When claims were last worth less than they seem: Redis went back, or its clock forward."""
+        return max(self.went_back_s, self.stepped_s)
+
+    def stepped(self) -> None:
+        """Redis's clock was put forward by more than a lease can bear."""
+        self.stepped_s = self._loop.time()
 
     def kept(self, at_s: float) -> bool:
         """Whether Redis still has what it wrote then."""
@@ -475,8 +493,10 @@ class Watch:
         self._renewed_at.clear()
         self.admissions.went_back()
         self.steps.went_back(to_s)
+        self.reads_anew = True
         for session in known:
             self.look(session)
+        self.reads_anew = False
         for session, seen in self.sessions.items():
             # What was consumed before that moment is on the branch that is left.
             old = before[session].given if session in before else ()
@@ -507,7 +527,8 @@ class Watch:
         """The simulated time of the earliest timer that is set."""
         shards = range(self.keys.shards)
         set_ms = [at for shard in shards for at in self._double.members(self.keys.timers(shard)).values()]
-        return min(set_ms) / 1000 - EPOCH_S if set_ms else None
+        wrong_s = self.redis_s - self._loop.time()
+        return min(set_ms) / 1000 - EPOCH_S - wrong_s if set_ms else None
 
     def latest_timer_s(self) -> float:
         """How long ago the earliest timer should have fired."""

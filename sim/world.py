@@ -166,6 +166,9 @@ class World:
     def _reached(self) -> Counter[str]:
         reach, site = self.site.watch.reach, self.site
         reach.counts["case no_crash"] += site.network.lost
+        for case, times in (("refused", site.network.refused), ("unknown_scripts", self.double.unknown)):
+            if times:
+                reach.counts[f"case {case}"] += times
         if self._plan.faults and self._finished:
             reach.saw("rest")
         return reach.counts

@@ -1,0 +1,88 @@
+"""Faults of servers and keepers that go on serving: slow answers, refusals, a clock that is set.
+
+A part of the nemesis (`sim/nemesis.py`), which draws them; each ends by itself, and at peace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from redis import exceptions as foreign
+
+from sim.double import Double
+from sim.loop import Lane
+from sim.machines import Machine, Site
+
+REFUSALS: tuple[Callable[[], foreign.RedisError], ...] = (
+    lambda: foreign.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
+    lambda: foreign.ReadOnlyError("You can't write against a read only replica."),
+    lambda: foreign.BusyLoadingError("Redis is loading the dataset in memory"),
+)
+SAFE_STEP_S = 1.5
+"""Trust ends two seconds before a lease does, by clocks that go alike: a smaller step leaves some of that."""
+ANSWERS_S = (3.0, 4.9)
+"""Longer than a renewal leaves, and just within the client's patience."""
+
+
+class Illnesses:
+    """What does not end a server, a connection or a process."""
+
+    site: Site
+    lane: Lane
+    _double: Double
+    _rng: Random
+
+    def _draw_machine(self) -> Machine | None:
+        raise NotImplementedError
+
+    def _cut_off(self, machine: str, after_s: float, lasts_s: float) -> None:
+        raise NotImplementedError
+
+    def recover(self) -> None:
+        """Every server and keeper is as it should be."""
+        network = self.site.network
+        network.refuses, network.answers_s = None, {}
+        self.site.ledger.thaw()
+
+    async def _late_answers(self) -> None:
+        """All answers to a machine take seconds; then it reaches nobody."""
+        if machine := self._draw_machine():
+            network, lasts_s = self.site.network, self._rng.uniform(3.0, 8.0)
+            network.answers_s[machine.name] = ANSWERS_S
+            self.site.loop.on(self.lane, network.answers_s.pop, machine.name, None, after=lasts_s)
+            self._cut_off(machine.name, lasts_s - self._rng.uniform(0.0, 2.5), 12.0)
+
+    async def _refuses(self) -> None:
+        """Redis is out of memory, a replica now, or loads its data: for a while it takes nothing."""
+        network = self.site.network
+        network.refuses = self._rng.choice(REFUSALS)
+        self.site.loop.on(self.lane, self._serves_again, after=self._rng.choice((0.3, 3.0, 8.0)))
+
+    def _serves_again(self) -> None:
+        self.site.network.refuses = None
+
+    async def _forgets_scripts(self) -> None:
+        """As after a restart, or `SCRIPT FLUSH`."""
+        self._double.forget_scripts()
+
+    async def _clock_step(self) -> None:
+        """Somebody sets the clock of Redis's host; by how much a lease can bear, or by more."""
+        step_s = self._rng.choice((-8.0, -1.4, -0.5, 0.5, 1.4, 1.4, 8.0))
+        self.site.trace.note("nemesis", "sets the clock by", step_s)
+        self._double.step(step_s)
+        if step_s > SAFE_STEP_S:
+            self.site.watch.stepped()
+
+    async def _slow_keeper(self) -> None:
+        """A keeper's host has much to do: it kills up to a second late."""
+        if machine := self._draw_machine():
+            machine.keeper.slow_s = self._rng.uniform(0.1, 1.0)
+            self.site.loop.on(self.lane, machine.keeper.hurries, after=self._rng.uniform(5.0, 20.0))
+
+    async def _frozen_keeper(self) -> None:
+        """A keeper alone is stopped (SIGSTOP), or hangs on a disk: it kills nothing meanwhile."""
+        if machine := self._draw_machine():
+            self.site.ledger.freeze(machine.keeper)
+            thaw = self.site.ledger.thaw
+            self.site.loop.on(self.lane, thaw, machine.keeper, after=self._rng.uniform(1.0, 12.0))
