@@ -202,11 +202,15 @@ class Reader:
 
     async def registry(self, tree: TreeId) -> Registry:
         """The projection of a tree, all at one moment; raises `UnknownSession` if there is no such tree."""
+        return (await self.projection(tree))[0]
+
+    async def projection(self, tree: TreeId) -> tuple[Registry, dict[str, bytes]]:
+        """The same with the flat fields that it was read from."""
         now, flat = await self._wire.run(Call(load("registry"), [self.keys.agents(tree)], []))
         found = {name.decode(): value for name, value in pairs(flat).items()}
         if "root" not in found:
             raise UnknownSession(tree)
-        return registry_of(tree, found, self._clock.heard(now))
+        return registry_of(tree, found, self._clock.heard(now)), found
 
     async def wait_eq(self, session: SessionId, after_n: int, timeout_s: float) -> tuple[StoredEvent, ...]:
         """Events after `after_n`, waiting for the first of them if there is none yet."""

@@ -107,7 +107,7 @@ class TreeReader:
 
     async def picture(self) -> TreePicture:
         """The tree as it is now; raises `UnknownSession` if it is gone."""
-        registry, fields = await self.broker.registry(self.tree), await self.broker.agents(self.tree)
+        registry, fields = await self.broker.projection(self.tree)
         known = projected(fields).agents
         sessions = (SessionId(self.tree), *(SessionId(agent.session) for agent in known.values()))
         gate = asyncio.Semaphore(AT_ONCE)
