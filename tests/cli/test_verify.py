@@ -23,13 +23,18 @@ from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import BrokerConfig, SessionHead, StoredEntry
 from orchestrator.cli.export_file import read_rollout
 from orchestrator.cli.faults import Fault
+from orchestrator.cli.folding import fold_file
+from orchestrator.cli.import_plan import Newcomer, plan_import
 from orchestrator.cli.verify import _expected, _reports
 from orchestrator.cli.verify_file import audit_file
+from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 from orchestrator.core.ids import SessionId
+from orchestrator.gateways.workspace import Workspace
 from orchestrator.runtime.archive import Archive
 from orchestrator.runtime.audit import audit_session
 from orchestrator.runtime.restore import Storage
 from orchestrator.settings import Settings, SettingsSources, load_settings
+from orchestrator.wiring import new_birth
 from tests.cli.machine import Machine
 from tests.old_sessions.kept import Kept
 from tests.servers import RedisServer
@@ -128,6 +133,23 @@ async def test_cut_end_is_shown_by_the_tree_log(deployment: Deployment) -> None:
     deployment.cut(agent, seq - 3)
     found = await deployment.findings(agent)
     assert any("of the tree's log names entry" in text and "cut off" in text for text in found), found
+
+
+@real
+async def test_log_that_was_written_anew_is_shown_by_the_tree_log(deployment: Deployment) -> None:
+    """Without a key anybody can chain another log; a key that leaked lets its holder do so, too."""
+    agent, head = deployment.agents()["1"], GENESIS
+    key, secret = KEYS.rollout(agent), deployment.kept.secret
+    entries = deployment.redis.xrange(key)
+    deployment.redis.delete(key)
+    for seq, (at, fields) in enumerate(entries, 1):
+        fields[b"p"] = fields[b"p"].replace(b"gpt-5", b"gpt-4")
+        head = next_chain(head, seq, int(fields[b"e"]), payload_digest(fields[b"s"], fields[b"p"]), secret)
+        deployment.redis.xadd(key, {**fields, b"h": head}, id=at)
+    deployment.redis.hset(KEYS.session(agent), "head", head)
+    found = await deployment.findings(agent)
+    assert found
+    assert all("of the tree's log names another hash for it" in text for text in found), found
 
 
 @real
@@ -354,6 +376,22 @@ def test_any_edit_of_the_first_line_of_a_full_export_is_found(
     except Fault:
         return
     assert report.findings, name
+
+
+def test_changed_first_line_is_refused_by_import_and_told_by_replay(export: tuple[Settings, Path]) -> None:
+    chosen, file = export
+    secret = chosen.chain.key.encode() if chosen.chain.key else b""
+    text = file.read_bytes()
+    assert fold_file(file, None, secret).broken is None
+    first, _, rest = text.partition(b"\n")
+    file.write_bytes(json.dumps({**json.loads(first), "state_sha256": ""}).encode() + b"\n" + rest)
+    broken = fold_file(file, None, secret).broken
+    assert broken is not None
+    assert "first line was changed" in broken.reason
+    born = new_birth(chosen, Workspace(), 1_790_000_000_000, bytes)
+    newcomer = Newcomer(born.facts, born.settings, "0", born.at_ms)
+    with file.open("rb") as lines, pytest.raises(Fault, match="first line was changed"):
+        plan_import(read_rollout(lines), newcomer, {}, secret)
 
 
 def test_file_shows_a_head_that_was_noted_and_one_that_it_lacks(export: tuple[Settings, Path]) -> None:

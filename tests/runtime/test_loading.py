@@ -118,3 +118,10 @@ async def test_fold_starts_at_the_beginning_when_nothing_is_known() -> None:
     log = Log("a", "b")
     position = await log.folded(BEGINNING)
     assert position.seq == 2
+
+
+async def test_entry_with_a_number_that_none_can_have_is_a_broken_log() -> None:
+    log = Log("a", "b")
+    log.entries[1] = replace(log.entries[1], epoch=10**30)
+    with pytest.raises(BrokenLog, match="a number that no entry can have"):
+        await log.folded()
