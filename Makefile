@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup check test demo bench crash sim clean
+.PHONY: setup check test demo bench crash sim mutation clean
 
 setup: $(VENV)/.ready
 
@@ -33,6 +33,9 @@ crash: setup
 
 sim: setup
 	$(BIN)/python -m sim
+
+mutation: setup
+	$(BIN)/python -m sim.mutation --sample 200 --seed 1 --resume
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -61,15 +61,20 @@ def run_batch(
 ) -> tuple[list[Outcome], float]:
     """Runs seeds one after the other in this process; their outcomes and the CPU seconds that they took."""
     began = time.process_time()
+    outcomes = list(stories(((workload, seed) for seed in seeds), traced=traced))
+    return outcomes, time.process_time() - began
+
+
+def stories(plan: Iterable[tuple[str | None, int]], *, traced: bool = False) -> Iterator[Outcome]:
+    """Runs workloads (None: the seed chooses) under seeds, one after the other in this process."""
     with _garbage_kept(), opened() as double:
-        outcomes = []
-        for seed in seeds:
-            outcomes.append(World(seed, double, workload).run(traced=traced))
+        for workload, seed in plan:
+            outcome = World(seed, double, workload).run(traced=traced)
             # Nobody holds the world any more; what is left behind it are caches, which stay.
             with silenced():
                 gc.collect()
             gc.freeze()
-    return outcomes, time.process_time() - began
+            yield outcome
 
 
 @contextmanager

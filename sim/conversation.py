@@ -1,0 +1,145 @@
+"""What the model was asked and what it said, held against the logs.
+
+A request's input is put together here from the plain conversation that `grammar` has read, by the one
+sentence that a model must find true: every item in its order, each output behind its call, and nothing left
+out. What the model said is kept under its response's id, and must stand in the log as it was said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from orchestrator.core.blobs import REFERENCE, is_reference
+from orchestrator.model.events import ItemDone, ModelEvent
+from orchestrator.model.request import Prompt
+from sim.grammar import CALLS, OUTPUTS, Grammar, Item, Wrong, check, text_of
+
+TextOf = Callable[[str, Any], str | None]
+"""A large text of a session's tree."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as its log began it."""
+
+    purpose: str
+    settings: Mapping[str, Any]
+    items: Sequence[Item]
+
+
+class Conversations:
+    """Of one simulation."""
+
+    def __init__(self, text_of: TextOf) -> None:
+        self._text_of = text_of
+        self._begun: defaultdict[str, list[Asked]] = defaultdict(list)
+        self._said: dict[str, tuple[list[Item], Mapping[str, int] | None]] = {}
+
+    def begun(self, session: str, grammar: Grammar) -> None:
+        """A request begins in the log."""
+        task = grammar.task
+        assert task is not None
+        asked = Asked(task["request"], task["settings"], tuple(grammar.conversation))
+        self._begun[session].append(asked)
+
+    def asked(self, prompt: Prompt) -> None:
+        """A request reaches the model; raises `Wrong` if no log has begun one like it."""
+        begun = self._begun[prompt.session_id]
+        check(begun, "the model is asked, and no log has begun a request")
+        # A worker that has lost its session may come late with an earlier one.
+        for asked in reversed(begun):
+            if not self._differs(asked, prompt):
+                return
+        raise Wrong(self._differs(begun[-1], prompt))
+
+    def _differs(self, asked: Asked, prompt: Prompt) -> str:
+        settings = asked.settings
+        for name in ("model", "effort", "summary", "verbosity"):
+            if settings.get(name) != (value := getattr(prompt, name)):
+                return f"{name} is {value!r} and not {settings.get(name)!r}"
+        items = list(prompt.input)
+        if asked.purpose == "compact":
+            if prompt.tools or not items or items.pop().get("role") != "user":
+                return "a compaction is asked for with tools, or without being asked for"
+        elif not prompt.tools:
+            return "a turn is asked for without tools"
+        if not prompt.instructions:
+            return "there are no instructions"
+        try:
+            wanted = self._opened(prompt.session_id, asked.items)
+        except _Gone:
+            return ""
+        if len(wanted) != len(items):
+            return f"{len(items)} items are sent of {len(wanted)}"
+        for at, (own, sent) in enumerate(zip(wanted, items, strict=True)):
+            if not _same(own, sent):
+                return f"item {at} is sent as {str(sent)[:150]}, and is {str(own)[:150]}"
+        return ""
+
+    def _opened(self, session: str, items: Sequence[Item]) -> list[Item]:
+        outputs = {item["call_id"]: item for item in items if item.get("type") in OUTPUTS}
+        found: list[Item] = []
+        for item in items:
+            kind = item.get("type")
+            if kind == "inherited":
+                content = item["content"]
+                text = self._text_of(session, content) if is_reference(content) else content
+                if text is None:
+                    raise _Gone
+                found += self._opened(session, orjson.loads(text))
+            elif kind not in OUTPUTS:
+                found.append(item)
+                if kind in CALLS:
+                    found.append(
+                        outputs.get(item["call_id"], {"call_id": item["call_id"], "output": "aborted"})
+                    )
+        return found
+
+    # ── what it said ──────────────────────────────────────────────────────────────────────────
+
+    def said(self, response: str, events: Sequence[ModelEvent], usage: Mapping[str, int] | None) -> None:
+        """The model has said a whole response."""
+        self._said[response] = [event.item for event in events if isinstance(event, ItemDone)], usage
+
+    def answered(self, fact: Mapping[str, Any], task: Mapping[str, Any]) -> None:
+        """A request has ended in the log with a whole response; raises `Wrong` if it is not what was said."""
+        items, usage = self._said[fact["response_id"]]
+        check(
+            fact.get("usage") == usage,
+            f"{fact['response_id']} used {usage}, the log says {fact.get('usage')}",
+        )
+        if task["purpose"] == "compact":
+            texts = "".join(text_of(item) for item in items if item.get("type") == "message")
+            check("".join(task["summary"]) == texts, f"the summary {texts!r} is {task['summary']} in the log")
+            return
+        told = f"{fact['response_id']} said {items}, the log has {task['items']}"
+        check(len(items) == len(task["items"]), told)
+        check(all(_same(own, item) for own, item in zip(task["items"], items, strict=True)), told)
+
+
+class _Gone(Exception):
+    """A large text that Redis has lost."""
+
+
+def _same(logged: Any, sent: Any) -> bool:
+    """Whether a text of the log, which may stand beside it, is what was sent."""
+    if isinstance(logged, Mapping):
+        if REFERENCE in logged:
+            whole = isinstance(sent, str) and hashlib.sha256(sent.encode()).hexdigest() == logged[REFERENCE]
+            return whole or (isinstance(sent, str) and "not stored" in sent)
+        if not isinstance(sent, Mapping):
+            return False
+        if "output" in logged and "type" not in logged:
+            return {name: sent.get(name) for name in ("call_id", "output")} == dict(logged)
+        return logged.keys() == sent.keys() and all(
+            _same(value, sent[name]) for name, value in logged.items()
+        )
+    if isinstance(logged, list | tuple):
+        return isinstance(sent, list | tuple) and len(logged) == len(sent) and all(map(_same, logged, sent))
+    return bool(logged == sent)

@@ -1,0 +1,132 @@
+"""`python -m sim.mutation`: changes that a seed chooses, each looked for by the simulator and then by
+the tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from sim.mutation.change import ROOT, Change
+from sim.mutation.maps import Map
+from sim.mutation.sampling import SCOPES, sample
+from sim.mutation.table import figures, told_on_page
+from sim.mutation.trial import Bounds, Trials
+from sim.mutation.verdicts import Kept, Verdict, equivalents
+
+TESTS = (
+    ("tests/core", "tests/protocol", "tests/gateways", "tests/workers", "tests/test_settings.py"),
+    ("tests/runtime", "tests/broker", "tests/model", "tests/tools", "tests/tree"),
+)
+"""Measured side by side, for what runs in the tests' own process."""
+PLAIN = ("-p", "no:randomly", "-p", "no:cacheprovider", "-m", "not realredis and not slow")
+
+
+def main() -> int:
+    """Exit code 1 if a change survives."""
+    given = _arguments()
+    folder: Path = given.cache
+    folder.mkdir(parents=True, exist_ok=True)
+    if given.map or not list(folder.glob("seeds-*.json")):
+        _measure(folder)
+        if given.map:
+            return 0
+    chosen = sample(given.sample, given.seed, given.scope or tuple(SCOPES))
+    if given.ids:
+        chosen = [change for change in chosen if change.id in given.ids]
+    verdicts = _tried(chosen, given, Kept(folder))
+    print(figures(chosen, verdicts))
+    if given.page:
+        told_on_page(given.seed, chosen, verdicts)
+    return 0 if all(verdicts[change.id].by for change in chosen) else 1
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m sim.mutation", description=__doc__)
+    parser.add_argument("--sample", type=int, default=60, help="how many changes (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="which ones (default: %(default)s)")
+    parser.add_argument(
+        "--scope", action="append", choices=sorted(SCOPES), help="only there; may be repeated"
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=300, help="of the simulator, for each (default: %(default)s)"
+    )
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="default: one a core")
+    parser.add_argument("--resume", action="store_true", help="keep the verdicts of these very sources")
+    parser.add_argument(
+        "--survivors", action="store_true", help="keep whatever was found before, by other sources too"
+    )
+    parser.add_argument("--map", action="store_true", help="measure anew what comes to which lines, and end")
+    parser.add_argument("--page", action="store_true", help="write the table into docs/simulator.md")
+    parser.add_argument(
+        "--cache", type=Path, default=ROOT / ".mutation", help="where verdicts and maps are kept"
+    )
+    parser.add_argument("ids", nargs="*", help="only these of the sample")
+    return parser.parse_args()
+
+
+def _measure(folder: Path) -> None:
+    """Makes the maps: two shares of seeds side by side, then two of tests."""
+    shares = [
+        [sys.executable, "-m", "sim.mutation.maps", str(folder / f"seeds-{at}.json"), str(at), "2"]
+        for at in range(2)
+    ]
+    _side_by_side(shares, [{}, {}])
+    tests = [
+        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "sim.mutation.noting", *PLAIN, *some]
+        for some in TESTS
+    ]
+    _side_by_side(tests, [{"MUTATION_MAP": str(folder / f"tests-{at}.json")} for at in range(2)])
+
+
+def _side_by_side(commands: Sequence[Sequence[str]], variables: Sequence[dict[str, str]]) -> None:
+    running = [
+        subprocess.Popen(words, cwd=ROOT, env={**os.environ, **more}, stdout=subprocess.DEVNULL)
+        for words, more in zip(commands, variables, strict=True)
+    ]
+    for process in running:
+        process.wait()
+
+
+def _tried(chosen: Sequence[Change], given: argparse.Namespace, kept: Kept) -> dict[str, Verdict]:
+    seeds, tests = (Map.read(given.cache.glob(f"{kind}-*.json")) for kind in ("seeds", "tests"))
+    trials, reasons = Trials(seeds, tests, Bounds(seeds=given.seeds)), equivalents()
+    verdicts: dict[str, Verdict] = {}
+
+    def tried(change: Change) -> Verdict:
+        if change.key in reasons:
+            return Verdict(change.id, "equivalent", reasons[change.key])
+        known = kept.now if given.resume else {}
+        if given.survivors:
+            known = {
+                **{id: one for id, one in kept.before.items() if one.by in ("simulator", "tests")},
+                **known,
+            }
+        return known.get(change.id) or trials.run(change, kept.before.get(change.id))
+
+    with ThreadPoolExecutor(given.processes) as pool:
+        for change, verdict in zip(chosen, pool.map(tried, chosen), strict=True):
+            if verdict.by != "equivalent" and kept.now.get(change.id) != verdict:
+                kept.keep(change, verdict)
+            verdicts[change.id] = verdict
+            print(f"{len(verdicts)}/{len(chosen)} {change.id} {change}\n    {_told(verdict)}", flush=True)
+    return verdicts
+
+
+def _told(verdict: Verdict) -> str:
+    if verdict.by == "simulator":
+        place = f"seed {verdict.seed} {verdict.workload}".strip()
+        told = f"{verdict.seen[:160]} [{verdict.took_s} s]"
+        return f"simulator, {verdict.what}, {place} ({verdict.seeds} run): {told}"
+    if verdict.by:
+        return f"{verdict.by}: {verdict.what} [{verdict.took_s} s]"
+    return f"SURVIVES {verdict.seeds} seeds and {verdict.tests} tests [{verdict.took_s} s]"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,228 @@
+"""Which seeds of the simulator, and which tests, come to which lines: a change is looked for where it
+runs.
+
+A map is made once (`python -m sim.mutation --map`) with `coverage`, a context for each seed and each test,
+and of scripts by their names. It stays useful when a file has changed: a line is looked up by where it was
+in the text that the map was made of, and one that was not there by the lines around it. A line that runs
+when a module is imported has no context, and all of them.
+
+`python -m sim.mutation.maps OUT FIRST STEP` makes a share of the simulator's map, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from sim.mutation.change import ROOT, Change
+
+PRODUCT = ("orchestrator.core", "orchestrator.runtime")
+MIXED, OF_EACH = 500, 25
+"""Seeds of all workloads, and of each workload alone."""
+
+
+def seed_name(workload: str, seed: int) -> str:
+    return f"{workload}:{seed}"
+
+
+class Measuring:
+    """Coverage of the product, from now on, under one context after the other."""
+
+    def __init__(self, out: Path) -> None:
+        import coverage
+
+        self._out = out
+        self._data = out.with_suffix(".coverage")
+        self._data.unlink(missing_ok=True)
+        self._coverage = coverage.Coverage(
+            data_file=str(self._data), source_pkgs=list(PRODUCT), config_file=False
+        )
+        self.scripts: dict[str, set[str]] = defaultdict(set)
+        self.took_s: dict[str, float] = {}
+        self.failed: list[str] = []
+        self._context = ""
+
+    def start(self) -> None:
+        self._coverage.start()
+
+    def context(self, name: str) -> None:
+        self._context = name
+        self._coverage.switch_context(name)
+
+    def note_scripts(self) -> None:
+        """Of scripts there are no lines: every run of one is noted."""
+        from orchestrator.broker.connection import Call, Wire
+
+        run, run_all = Wire.run, Wire.run_all
+
+        async def noted(wire: Wire, call: Call) -> list[Any]:
+            self.scripts[call.script.name].add(self._context)
+            return await run(wire, call)
+
+        async def all_noted(wire: Wire, calls: Sequence[Call]) -> list[list[Any]]:
+            for call in calls:
+                self.scripts[call.script.name].add(self._context)
+            return await run_all(wire, calls)
+
+        vars_of: Any = Wire
+        vars_of.run, vars_of.run_all = noted, all_noted
+
+    def save(self) -> None:
+        import coverage
+
+        self._coverage.stop()
+        self._coverage.save()
+        data = coverage.CoverageData(basename=str(self._data))
+        data.read()
+        lines, texts = {}, {}
+        for file in data.measured_files():
+            path = Path(file).relative_to(ROOT).as_posix()
+            texts[path] = Path(file).read_text(encoding="utf-8")
+            by_line = data.contexts_by_lineno(file)
+            lines[path] = {line: [name for name in names if name] for line, names in by_line.items()}
+        self._data.unlink(missing_ok=True)
+        scripts = {script: sorted(names) for script, names in self.scripts.items()}
+        told = {
+            "lines": lines,
+            "texts": texts,
+            "scripts": scripts,
+            "took_s": self.took_s,
+            "failed": self.failed,
+        }
+        self._out.write_text(json.dumps(told), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Map:
+    """The map, of all shares."""
+
+    shares: Sequence[dict[str, Any]]
+
+    @classmethod
+    def read(cls, files: Iterable[Path]) -> Map:
+        return cls([json.loads(file.read_text(encoding="utf-8")) for file in sorted(files)])
+
+    @cached_property
+    def took_s(self) -> dict[str, float]:
+        return {name: took_s for share in self.shares for name, took_s in share["took_s"].items()}
+
+    @cached_property
+    def _failed(self) -> frozenset[str]:
+        return frozenset(name for share in self.shares for name in share["failed"])
+
+    @cached_property
+    def _all(self) -> list[str]:
+        return [name for name in self.took_s if name not in self._failed]
+
+    def of(self, change: Change) -> list[str]:
+        """The contexts that come to the change, in the order in which they were measured."""
+        if change.script:
+            found = self._of_script(change)
+        elif _at_import(change):
+            return self._all
+        else:
+            found = self._of_lines(change)
+        return [name for name in self._all if name in found]
+
+    def _of_script(self, change: Change) -> set[str]:
+        folder = (ROOT / change.path).parent
+        names = {change.script}
+        if change.script.startswith("_"):
+            part = change.script.removeprefix("_")
+            first_lines = {
+                file.stem: file.read_text(encoding="utf-8").partition("\n")[0]
+                for file in folder.glob("*.lua")
+            }
+            names = {name for name, line in first_lines.items() if part in line.split()}
+        return {
+            context for share in self.shares for name in names for context in share["scripts"].get(name, ())
+        }
+
+    def _of_lines(self, change: Change) -> set[str]:
+        text = (ROOT / change.path).read_text(encoding="utf-8")
+        ends = text.count("\n", 0, change.end) + 1
+        found: set[str] = set()
+        for share in self.shares:
+            lines = share["lines"].get(change.path)
+            if lines is None:
+                continue
+            was = _were(share["texts"][change.path], text)
+            for line in range(change.line, ends + 1):
+                found |= set(_near(lines, was, line))
+        return found
+
+
+def _at_import(change: Change) -> bool:
+    """Whether the change is on a module's or a class's own level, or in a function's defaults."""
+    return not change.function or change.function.split(".")[-1][:1].isupper()
+
+
+_WERE: dict[tuple[int, int], dict[int, int]] = {}
+
+
+def _were(old: str, new: str) -> dict[int, int]:
+    """Where each line stood in the old text, of those that it has."""
+    known = _WERE.get((hash(old), hash(new)))
+    if known is None:
+        before, after = old.splitlines(), new.splitlines()
+        known = {}
+        for block in difflib.SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks():
+            known |= {block.b + at + 1: block.a + at + 1 for at in range(block.size)}
+        _WERE[hash(old), hash(new)] = known
+    return known
+
+
+def _near(lines: dict[str, list[str]], was: dict[int, int], line: int) -> list[str]:
+    """Who came to a line; of one that is new, or no line of its own, who came to the last before it."""
+    for at in range(line, max(line - 40, 0), -1):
+        if at in was and str(was[at]) in lines:
+            return lines[str(was[at])]
+    return []
+
+
+# ── the simulator's share ─────────────────────────────────────────────────────────────────────
+
+
+def _plan() -> list[tuple[str, int]]:
+    from sim.workloads import WORKLOADS
+
+    names = list(WORKLOADS)
+    plan = [("", seed) for seed in range(MIXED)]
+    # Turned by one from seed to seed, so that a share of every second has its part of each.
+    return plan + [
+        (names[(at + seed) % len(names)], seed) for seed in range(OF_EACH) for at in range(len(names))
+    ]
+
+
+def main() -> int:
+    """Measures every `step`-th seed of the plan from the `first` on."""
+    out, first, step = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    measuring = Measuring(out)
+    measuring.start()
+    from sim.campaign import stories
+
+    plan = _plan()[first::step]
+    measuring.note_scripts()
+    told = stories((workload or None, seed) for workload, seed in plan)
+    for workload, seed in plan:
+        name = seed_name(workload, seed)
+        measuring.context(name)
+        began = time.process_time()
+        outcome = next(told)
+        measuring.took_s[name] = time.process_time() - began
+        if outcome.violation is not None:
+            measuring.failed.append(name)
+    measuring.save()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,370 @@
+"""What can be changed in a Python module, by the places of its syntax tree.
+
+Left alone: docstrings, annotations, imports, `__all__`, decorators, asserts, what only the type checker
+reads, and calls of the log.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from sim.mutation.change import Change, numbered, squeezed
+
+_TURNED: dict[type[ast.cmpop], tuple[str, ...]] = {
+    ast.Lt: ("<=", ">="),
+    ast.LtE: ("<", ">"),
+    ast.Gt: (">=", "<="),
+    ast.GtE: (">", "<"),
+    ast.Eq: ("!=",),
+    ast.NotEq: ("==",),
+    ast.In: ("not in",),
+    ast.NotIn: ("in",),
+    ast.Is: ("is not",),
+    ast.IsNot: ("is",),
+}
+_SIGNS: dict[type[ast.operator], str] = {
+    ast.Add: "-",
+    ast.Sub: "+",
+    ast.Mult: "//",
+    ast.Div: "*",
+    ast.FloorDiv: "*",
+    ast.BitOr: "&",
+    ast.BitAnd: "|",
+}
+_LOOSE = (ast.BoolOp, ast.Compare, ast.IfExp, ast.NamedExpr, ast.Lambda)
+"""What needs brackets behind `not`, or as a part of another condition."""
+_SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)
+_EXTREMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
+
+
+class _Reader:
+    """One module's text and tree."""
+
+    def __init__(self, path: str, text: str) -> None:
+        self.path, self.text = path, text
+        self.tree = ast.parse(text)
+        self._begins = [0]
+        for line in text.splitlines(keepends=True):
+            self._begins.append(self._begins[-1] + len(line))
+        self._lines = text.splitlines(keepends=True)
+        self.found: list[Change] = []
+
+    def offset(self, line: int, column: int) -> int:
+        """The tree counts columns in bytes."""
+        raw = self._lines[line - 1].encode()[:column]
+        return self._begins[line - 1] + len(raw.decode())
+
+    def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        begins = self.offset(node.lineno, node.col_offset)
+        return begins, self.offset(node.end_lineno, node.end_col_offset)
+
+    def source(self, node: ast.expr | ast.stmt) -> str:
+        begins, ends = self.span(node)
+        return self.text[begins:ends]
+
+
+class _Place:
+    """Where changes are made: a function, and the statement that holds them."""
+
+    def __init__(self, reader: _Reader, function: str, statement: ast.stmt, head: int | None = None) -> None:
+        self.reader, self.function = reader, function
+        self._begins, ends = reader.span(statement)
+        self._ends = head if head is not None else ends
+
+    def change(self, operator: str, span: tuple[int, int], new: str, statement: str = "") -> None:
+        reader, (start, end) = self.reader, span
+        text = reader.text
+        begins, ends = min(self._begins, start), max(self._ends, end)
+        before, after = text[begins:ends], text[begins:start] + new + text[end:ends]
+        line = text.count("\n", 0, start) + 1
+        reader.found.append(
+            Change(
+                reader.path,
+                self.function,
+                operator,
+                line,
+                start,
+                end,
+                new,
+                squeezed(before),
+                squeezed(after),
+                squeezed(statement or before),
+            )
+        )
+
+
+def changes(path: str, text: str) -> list[Change]:
+    """Every change that the operators make of a module."""
+    reader = _Reader(path, text)
+    _block(reader, "", reader.tree.body, at_module=True)
+    # A union of types is no sum.
+    return [change for change in numbered(reader.found) if change.function or change.new.strip() not in "&|"]
+
+
+def compiles(change: Change) -> bool:
+    """Whether the module with the change is one that Python can read."""
+    try:
+        ast.parse(change.text())
+    except SyntaxError:
+        return False
+    return True
+
+
+def _block(reader: _Reader, function: str, body: list[ast.stmt], *, at_module: bool = False) -> None:
+    for at, statement in enumerate(body):
+        if _left_alone(statement):
+            continue
+        following = body[at + 1] if at + 1 < len(body) else None
+        _statement(reader, function, statement, following, at_module)
+
+
+def _left_alone(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Import() | ast.ImportFrom() | ast.Assert() | ast.Pass() | ast.Global() | ast.Nonlocal():
+            return True
+        case ast.Expr(value=ast.Constant()):
+            return True
+        case ast.Expr(value=ast.Call(func=ast.Name(id="assert_never"))):
+            return True
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="log" | "logger")))):
+            return True
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+            return True
+        case ast.Assign(targets=[ast.Name(id="__all__")]):
+            return True
+    return False
+
+
+def _statement(
+    reader: _Reader, function: str, statement: ast.stmt, following: ast.stmt | None, at_module: bool
+) -> None:
+    match statement:
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            inner = f"{function}.{statement.name}".lstrip(".")
+            for default in (*statement.args.defaults, *statement.args.kw_defaults):
+                if default is not None:
+                    place = _Place(reader, inner, statement, reader.span(statement.body[0])[0])
+                    _expression(place, default)
+            _block(reader, inner, statement.body)
+            return
+        case ast.ClassDef():
+            _block(reader, f"{function}.{statement.name}".lstrip("."), statement.body, at_module=True)
+            return
+    head = _head(reader, statement)
+    place = _Place(reader, function, statement, head)
+    if not at_module:
+        _dropped(place, statement)
+        _swapped(place, statement, following)
+    match statement:
+        case ast.If(test=test) | ast.While(test=test):
+            _condition(place, test)
+        case ast.Try(handlers=handlers, body=body, orelse=orelse, finalbody=finalbody):
+            for inner_body in (body, *(handler.body for handler in handlers), orelse, finalbody):
+                _block(reader, function, inner_body)
+            return
+        case ast.Match(subject=subject, cases=cases):
+            _expression(place, subject)
+            for case in cases:
+                if case.guard is not None:
+                    _condition(_Place(reader, function, case.body[0]), case.guard)
+                _block(reader, function, case.body)
+            return
+    for expression in _expressions(statement):
+        _expression(place, expression)
+    for name in ("body", "orelse", "finalbody"):
+        _block(reader, function, getattr(statement, name, []))
+
+
+def _head(reader: _Reader, statement: ast.stmt) -> int | None:
+    """Where a statement with a body stops being what its name tells."""
+    body = statement.cases[0].body if isinstance(statement, ast.Match) else getattr(statement, "body", None)
+    if isinstance(statement, ast.Match):
+        return reader.span(statement.subject)[1]
+    return reader.span(body[0])[0] if body else None
+
+
+def _expressions(statement: ast.stmt) -> Iterator[ast.expr]:
+    """What a statement evaluates itself: no annotations, no bodies."""
+    match statement:
+        case ast.AnnAssign(value=value):
+            if value is not None:
+                yield value
+        case ast.With(items=items) | ast.AsyncWith(items=items):
+            yield from (item.context_expr for item in items)
+        case ast.For(iter=iterated) | ast.AsyncFor(iter=iterated):
+            yield iterated
+        case _:
+            yield from (child for child in ast.iter_child_nodes(statement) if isinstance(child, ast.expr))
+
+
+# ── statements ────────────────────────────────────────────────────────────────────────────────
+
+
+def _dropped(place: _Place, statement: ast.stmt) -> None:
+    match statement:
+        case ast.Return(value=None) | ast.Continue() | ast.Break() | ast.Raise():
+            place.change("statement dropped", place.reader.span(statement), "pass")
+        case ast.Return():
+            place.change("statement dropped", place.reader.span(statement), "pass")
+        case ast.AnnAssign(value=None):
+            return
+        case ast.Expr() | ast.Assign() | ast.AugAssign() | ast.AnnAssign() | ast.Delete():
+            place.change("statement dropped", place.reader.span(statement), "pass")
+
+
+def _swapped(place: _Place, statement: ast.stmt, following: ast.stmt | None) -> None:
+    if following is None or _left_alone(following):
+        return
+    if not isinstance(statement, _SIMPLE) or not isinstance(following, _SIMPLE):
+        return
+    if _commute(statement, following):
+        return
+    reader = place.reader
+    begins, ends = reader.span(statement)[0], reader.span(following)[1]
+    first, second = reader.source(statement), reader.source(following)
+    between = reader.text[reader.span(statement)[1] : reader.span(following)[0]]
+    place.change("neighbours swapped", (begins, ends), second + between + first, first)
+
+
+def _commute(first: ast.stmt, second: ast.stmt) -> bool:
+    """Whether nothing can tell which of two statements came first: such a change is none."""
+    if _calls(first) and _calls(second):
+        return False
+    for one, other in ((first, second), (second, first)):
+        # What is called may read and write whatever is no local name.
+        if not _binds_only(one, names_only=_calls(other)) or _written(one) & _mentioned(other):
+            return False
+    return True
+
+
+def _calls(statement: ast.stmt) -> bool:
+    return any(
+        isinstance(node, ast.Call | ast.Await | ast.Yield | ast.YieldFrom | ast.Starred)
+        for node in ast.walk(statement)
+    )
+
+
+def _binds_only(statement: ast.stmt, *, names_only: bool) -> bool:
+    if _calls(statement):
+        return True
+    match statement:
+        case ast.Assign(targets=targets):
+            pass
+        case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
+            targets = [target]
+        case _:
+            return False
+    kinds: tuple[type[ast.expr], ...] = (ast.Name,) if names_only else (ast.Name, ast.Attribute)
+    flat = [one for target in targets for one in (target.elts if isinstance(target, ast.Tuple) else [target])]
+    return all(isinstance(one, kinds) for one in flat)
+
+
+def _written(statement: ast.stmt) -> set[str]:
+    return {name for node in ast.walk(statement) if (name := _stored(node))}
+
+
+def _stored(node: ast.AST) -> str:
+    if not isinstance(getattr(node, "ctx", None), ast.Store):
+        return ""
+    return ast.unparse(node)
+
+
+def _mentioned(statement: ast.stmt) -> set[str]:
+    return {ast.unparse(node) for node in ast.walk(statement) if isinstance(node, ast.Name | ast.Attribute)}
+
+
+# ── expressions ───────────────────────────────────────────────────────────────────────────────
+
+
+def _condition(place: _Place, test: ast.expr) -> None:
+    """Of an `if`, a `while`, a guard: negated, or dropped."""
+    span, source = place.reader.span(test), place.reader.source(test)
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        place.change("condition negated", span, f"({place.reader.source(test.operand)})")
+    else:
+        place.change("condition negated", span, f"not ({source})")
+    if not isinstance(test, ast.Constant):
+        place.change("condition dropped", span, "True")
+
+
+def _expression(place: _Place, node: ast.expr) -> None:
+    match node:
+        case ast.Compare():
+            _compared(place, node)
+        case ast.BoolOp():
+            _joined(place, node)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            place.change("condition negated", place.reader.span(node), f"({place.reader.source(operand)})")
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant()):
+            return
+        case ast.IfExp(test=test):
+            _condition(place, test)
+        case ast.BinOp():
+            _signed(place, node)
+        case ast.Constant(value=bool() as value):
+            place.change("constant turned", place.reader.span(node), str(not value))
+        case ast.Constant(value=int() as value):
+            for other in (value + 1, value - 1):
+                place.change("constant ± 1", place.reader.span(node), str(other))
+        case ast.Constant(value=float() as value):
+            place.change("constant ± 1", place.reader.span(node), repr(value + 1.0))
+            place.change("constant ± 1", place.reader.span(node), repr(value - 1.0))
+        case ast.Call(func=ast.Name(id=name) as func) if name in _EXTREMES:
+            place.change("function exchanged", place.reader.span(func), _EXTREMES[name])
+        case ast.JoinedStr():
+            return
+    for child in ast.iter_child_nodes(node):
+        match child:
+            case ast.comprehension(iter=iterated, ifs=ifs):
+                _expression(place, iterated)
+                for test in ifs:
+                    _condition(place, test)
+                    _expression(place, test)
+            case ast.keyword(value=named):
+                _expression(place, named)
+            case ast.expr():
+                _expression(place, child)
+
+
+def _compared(place: _Place, node: ast.Compare) -> None:
+    left = node.left
+    for op, right in zip(node.ops, node.comparators, strict=True):
+        between = place.reader.span(left)[1], place.reader.span(right)[0]
+        written = place.reader.text[slice(*between)]
+        core = written.strip(" \n()")
+        for other in _TURNED[type(op)]:
+            if written.count(core) == 1:
+                place.change("comparison turned", between, written.replace(core, other))
+        left = right
+
+
+def _joined(place: _Place, node: ast.BoolOp) -> None:
+    """`and` and `or` exchanged, and each operand dropped."""
+    reader = place.reader
+    word, other = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
+    for at, (left, right) in enumerate(zip(node.values, node.values[1:], strict=False)):
+        between = reader.span(left)[1], reader.span(right)[0]
+        written = reader.text[slice(*between)]
+        if len(node.values) == 2 and written.split().count(word) == 1:
+            place.change(f"`{word}` exchanged", between, written.replace(word, other, 1))
+        if at == 0:
+            place.change("operand dropped", (reader.span(left)[0], reader.span(right)[0]), "")
+        place.change("operand dropped", (reader.span(left)[1], reader.span(right)[1]), "")
+
+
+def _signed(place: _Place, node: ast.BinOp) -> None:
+    other = _SIGNS.get(type(node.op))
+    if other is None or any(
+        isinstance(side, ast.Constant | ast.JoinedStr)
+        and not isinstance(getattr(side, "value", ""), int | float)
+        for side in (node.left, node.right)
+    ):
+        return
+    between = place.reader.span(node.left)[1], place.reader.span(node.right)[0]
+    written = place.reader.text[slice(*between)]
+    core = written.strip(" \n()")
+    if core in {"+", "-", "*", "/", "//", "|", "&"}:
+        place.change("sign turned", between, written.replace(core, other))

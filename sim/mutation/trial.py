@@ -1,0 +1,189 @@
+"""One change from its planting to its verdict: seeds of the simulator that come to it, then tests that
+do.
+
+Each runs in a process of its own, at a low priority, and ends within its time: what never ends is found. A
+seed or a test that fails without the change as well says nothing of it, and is passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
+from typing import Any
+
+from sim.mutation import overlay
+from sim.mutation.change import ROOT, Change
+from sim.mutation.maps import Map
+from sim.mutation.verdicts import Verdict
+
+Seed = tuple[str, int]
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?\.py(?:::[^\n]*?)?)(?: - |$)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How long a change is looked for."""
+
+    seeds: int = 300
+    tests_s: float = 90.0
+    """Of tests' own time, as it was measured; the shortest first."""
+    slowness: float = 6.0
+    """How much longer than measured anything may take before it counts as never ending."""
+
+
+class Trials:
+    """Tries changes; may be called from several threads."""
+
+    def __init__(self, seeds: Map, tests: Map, bounds: Bounds) -> None:
+        self._seeds, self._tests, self._bounds = seeds, tests, bounds
+        self._holds: dict[str, bool] = {}
+        self._lock = Lock()
+
+    def run(self, change: Change, before: Verdict | None = None) -> Verdict:
+        """The verdict; what found the change before is tried first."""
+        began = time.monotonic()
+        verdict = self._hunted(change, before) or self._tested(change, before)
+        if not verdict.by:
+            seeds, tests = self._planned(change), self._chosen(change)
+            verdict = Verdict(change.id, "", seeds=len(seeds), tests=len(tests))
+        return replace(verdict, took_s=round(time.monotonic() - began, 1))
+
+    # ── the simulator ─────────────────────────────────────────────────────────────────────────
+
+    def _planned(self, change: Change) -> list[Seed]:
+        names = [name.rpartition(":") for name in self._seeds.of(change)]
+        found = [(workload, int(seed)) for workload, _, seed in names]
+        # Half of the mix and half of each workload alone, where there are enough of both.
+        mixed, alone = [one for one in found if not one[0]], [one for one in found if one[0]]
+        half = self._bounds.seeds // 2
+        most_alone = max(half, self._bounds.seeds - len(mixed))
+        return [*mixed[: max(half, self._bounds.seeds - len(alone))], *alone[:most_alone]][
+            : self._bounds.seeds
+        ]
+
+    def _hunted(self, change: Change, before: Verdict | None) -> Verdict | None:
+        plan = self._planned(change)
+        if before is not None and before.by == "simulator" and (before.workload, before.seed) in plan:
+            first = before.workload, before.seed
+            plan = [first, *(seed for seed in plan if seed != first)]
+        done = 0
+        while plan:
+            told = hunt(change, plan, 60.0 + len(plan) * 0.3 * self._bounds.slowness)
+            done += told["run"]
+            if not told["rule"]:
+                return None
+            workload, seed = told.get("workload", ""), told.get("seed", -1)
+            if seed < 0 or self._seed_holds(workload, seed):
+                return Verdict(
+                    change.id, "simulator", told["rule"], told.get("seen", ""), workload, seed, done
+                )
+            plan = plan[plan.index((workload, seed)) + 1 :]
+        return None
+
+    def _seed_holds(self, workload: str, seed: int) -> bool:
+        name = f"{workload}:{seed}"
+        with self._lock:
+            if name not in self._holds:
+                self._holds[name] = not hunt(None, [(workload, seed)], 120.0)["rule"]
+            return self._holds[name]
+
+    # ── tests ─────────────────────────────────────────────────────────────────────────────────
+
+    def _chosen(self, change: Change) -> list[str]:
+        took_s, left_s = self._tests.took_s, self._bounds.tests_s
+        chosen = []
+        for name in sorted(self._tests.of(change), key=lambda name: took_s[name]):
+            left_s -= took_s[name]
+            if left_s < 0:
+                break
+            chosen.append(name)
+        return chosen
+
+    def _tested(self, change: Change, before: Verdict | None) -> Verdict:
+        names = self._chosen(change)
+        if before is not None and before.by == "tests" and before.what in names:
+            names = [before.what, *(name for name in names if name != before.what)]
+        for at in range(len(names) + 1):
+            if not names[at:]:
+                break
+            expected_s = sum(self._tests.took_s[name] for name in names)
+            failed = failing_test(change, names, 60.0 + expected_s * self._bounds.slowness)
+            if failed is None:
+                break
+            if failed not in names or self._test_holds(failed):
+                return Verdict(change.id, "tests", failed, tests=len(names))
+            names.remove(failed)
+        return Verdict(change.id, "")
+
+    def _test_holds(self, name: str) -> bool:
+        return failing_test(None, [name], 120.0) is None
+
+
+def _nice() -> None:
+    os.nice(10)
+
+
+def hunt(change: Change | None, plan: Sequence[Seed], within_s: float) -> dict[str, Any]:
+    asked = {"module": "", "script": "", "source": "", "plan": list(plan)}
+    if change is not None:
+        asked |= {"module": change.module, "script": change.script, "source": change.text()}
+    words = [sys.executable, "-m", "sim.mutation.hunt"]
+    try:
+        done = subprocess.run(
+            words,
+            input=json.dumps(asked),
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            timeout=within_s,
+            preexec_fn=_nice,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"rule": "timeout", "seen": f"no end within {within_s:.0f} s", "run": 0}
+    try:
+        told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        return {"rule": "raises", "seen": f"exit code {done.returncode}: {done.stderr[-200:]}", "run": 0}
+    return told
+
+
+def failing_test(change: Change | None, names: Sequence[str], within_s: float) -> str | None:
+    """The first of some tests that fails; None if all pass."""
+    with TemporaryDirectory(prefix="mutation-") as folder:
+        Path(folder, "names").write_text("\n".join(names), encoding="utf-8")
+        environment = {**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": folder, "PYTHONDONTWRITEBYTECODE": "1"}
+        if change is not None:
+            overlay.written(Path(folder), change.module, change.script, change.text())
+            environment["PYTHONPATH"] = f"{folder}:{ROOT}"
+        words = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:randomly"]
+        words += ["-p", "no:cacheprovider", "--tb=no", "-rfE", f"@{folder}/names"]
+        done = subprocess.Popen(
+            words,
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            preexec_fn=_nice,
+        )
+        try:
+            told, _ = done.communicate(timeout=within_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(done.pid, 9)
+            done.communicate()
+            return f"timeout: no end within {within_s:.0f} s"
+    if done.returncode == 0:
+        return None
+    failed = _FAILED.search(told)
+    return failed.group(1).strip() if failed else f"exit code {done.returncode}: {told[-200:]}"

@@ -1,0 +1,166 @@
+"""Which changes the operators make of a text, and which they leave alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.mutation import lua_operators, python_operators
+from sim.mutation.change import Change
+from sim.mutation.sampling import SCOPES, all_changes, sample
+
+MODULE = '''"""About a module."""
+
+from __future__ import annotations
+
+import logging
+
+__all__ = ["due"]
+
+log = logging.getLogger(__name__)
+MOST = 3
+
+
+def due(at: int, now: int = 0, *, late: bool = False) -> list[int]:
+    """About a function."""
+    log.warning("looked at %s", at + 1)
+    assert at != 7, "never"
+    if at > now and not late:
+        return [at]
+    left = at - 1
+    right = left
+    note(left)
+    note(right)
+    return [left] if late else []
+'''
+
+SCRIPT = """-- uses: base
+-- a comment with 1 == 2
+local now, most = take_number(), take_number()
+local known = redis.call('GET', KEYS[1])
+if known and num(known) >= most then return {'FULL', known} end
+redis.call('SET', KEYS[1], text(now))
+redis.call('ZADD', KEYS[2], 'NX', text(now + 1),
+  'word == 3')
+redis.call('HSET', KEYS[3], 'a', 'b')
+redis.call('HDEL', KEYS[3], 'c')
+return {'OK', now}
+"""
+
+
+def _python() -> list[Change]:
+    return python_operators.changes("orchestrator/core/due.py", MODULE)
+
+
+def _lua() -> list[Change]:
+    return lua_operators.changes("orchestrator/broker/lua/due.lua", SCRIPT)
+
+
+def _told(changes: list[Change], operator: str) -> set[tuple[str, str]]:
+    return {(change.before, change.after) for change in changes if change.operator == operator}
+
+
+def _made(change: Change, text: str) -> str:
+    return text[: change.start] + change.new + text[change.end :]
+
+
+def test_comparison_of_a_module_is_turned_both_ways() -> None:
+    head = "if at > now and not late:"
+    turned = {(head, "if at >= now and not late:"), (head, "if at <= now and not late:")}
+    assert _told(_python(), "comparison turned") == turned
+
+
+def test_condition_of_a_module_is_negated_dropped_and_robbed_of_its_parts() -> None:
+    told = {after for operator in ("condition negated", "condition dropped", "operand dropped")
+            for before, after in _told(_python(), operator) if before.startswith("if")}  # fmt: skip
+    assert told == {
+        "if not (at > now and not late):",
+        "if True:",
+        "if at > now and (late):",
+        "if not late:",
+        "if at > now:",
+    }
+
+
+def test_statement_of_a_function_is_dropped_and_docstrings_asserts_and_logs_are_not() -> None:
+    dropped = {before for before, _ in _told(_python(), "statement dropped")}
+    assert dropped == {
+        "return [at]",
+        "left = at - 1",
+        "right = left",
+        "note(left)",
+        "note(right)",
+        "return [left] if late else []",
+    }
+
+
+def test_neighbours_are_swapped_unless_nothing_could_tell() -> None:
+    swapped = {before for before, _ in _told(_python(), "neighbours swapped")}
+    assert swapped == {"left = at - 1 right = left", "note(left) note(right)"}
+
+
+def test_constants_are_moved_by_one_in_modules_and_defaults_and_annotations_are_left_alone() -> None:
+    moved = {change.new for change in _python() if change.operator == "constant ± 1"}
+    assert moved == {"4", "2", "1", "-1", "0"}
+    assert all("list[" not in change.new for change in _python())
+
+
+def test_change_leaves_every_other_byte_of_the_file_as_it_was() -> None:
+    for change in _python():
+        made = _made(change, MODULE)
+        assert made.startswith(MODULE[: change.start])
+        assert made.endswith(MODULE[change.end :])
+        assert made != MODULE
+
+
+def test_texts_and_comments_of_a_script_are_left_alone() -> None:
+    for change in _lua():
+        made = _made(change, SCRIPT)
+        assert "-- a comment with 1 == 2" in made
+        assert change.operator == "statement dropped" or "'word == 3'" in made
+
+
+def test_condition_of_a_script_is_turned_dropped_and_robbed_of_its_parts() -> None:
+    after = {change.after.partition(" then")[0] for change in _lua() if change.line == 5}
+    assert {
+        "if known and num(known) > most",
+        "if known or num(known) >= most",
+        "if not (known and num(known) >= most)",
+        "if true",
+        "if false",
+        "if known",
+        "if num(known) >= most",
+    } <= after
+
+
+def test_statement_of_a_script_is_dropped_whole_with_the_lines_that_continue_it() -> None:
+    dropped = {before for before, _ in _told(_lua(), "statement dropped")}
+    assert "redis.call('ZADD', KEYS[2], 'NX', text(now + 1), 'word == 3')" in dropped
+
+
+def test_writes_of_a_script_to_one_key_are_swapped_and_those_to_two_are_not() -> None:
+    swapped = [before for before, _ in _told(_lua(), "neighbours swapped") if "redis.call" in before]
+    assert [before for before in swapped if before.count("redis.call") == 2] == [
+        "redis.call('HSET', KEYS[3], 'a', 'b') redis.call('HDEL', KEYS[3], 'c')"
+    ]
+
+
+@pytest.mark.parametrize("scope", sorted(SCOPES))
+def test_every_change_of_the_product_has_a_name_of_its_own(scope: str) -> None:
+    changes = all_changes(scope)
+    assert len(changes) > 1_000
+    assert len({change.id for change in changes}) == len(changes)
+
+
+def test_sample_is_the_same_again_and_holds_the_smaller_one_and_an_even_share_of_each_scope() -> None:
+    small, large = sample(9, 5), sample(12, 5)
+    assert [change.id for change in sample(9, 5)] == [change.id for change in small]
+    assert {change.id for change in small} < {change.id for change in large}
+    assert [change.path.split("/")[1] for change in small] == ["broker"] * 3 + ["core"] * 3 + ["runtime"] * 3
+    assert {change.id for change in sample(9, 6)} != {change.id for change in small}
+
+
+def test_change_keeps_its_name_when_lines_are_added_above_it() -> None:
+    moved = python_operators.changes(
+        "orchestrator/core/due.py", MODULE.replace("MOST = 3\n", "MOST = 3\n\n\n")
+    )
+    assert [change.id for change in moved] == [change.id for change in _python()]
