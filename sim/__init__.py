@@ -18,9 +18,11 @@ One story, by module:
                 requests: those of models;  inherited: forks;  admissions: providers;
                 queued: what lies in a queue;
                 moving: what leaves Redis and comes back;  exported: rollouts' files
+    grammar     a second reader of every log;  conversation: what the model was asked and what it said
     reach       what was come by, and what not
     world       one seed from its plan to its verdict;  campaign: many of them;  trace: one, line by line
-    mutants     what the rules are worth;  defects, defects_of_…: what is planted;  planting: how
+    mutants     what the rules are worth;  defects, defects_of_…: what is planted;  planting: how;
+                mutation: changes that a seed chooses
 
 `docs/simulator.md` shows how to use it.
 """

@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from orchestrator.core.blobs import REFERENCE, is_reference
+from orchestrator.core.entries import DENDRO, Entry
 from orchestrator.model.events import ItemDone, ModelEvent
 from orchestrator.model.request import Prompt
 from sim.grammar import CALLS, OUTPUTS, Grammar, Item, Wrong, check, text_of
@@ -41,12 +42,20 @@ class Conversations:
         self._begun: defaultdict[str, list[Asked]] = defaultdict(list)
         self._said: dict[str, tuple[list[Item], Mapping[str, int] | None]] = {}
 
-    def begun(self, session: str, grammar: Grammar) -> None:
-        """A request begins in the log."""
-        task = grammar.task
-        assert task is not None
-        asked = Asked(task["request"], task["settings"], tuple(grammar.conversation))
-        self._begun[session].append(asked)
+    def read(self, session: str, grammar: Grammar, entry: Entry, epoch: int) -> None:
+        """Takes an entry of a session's log; raises `Wrong` where none like it may stand."""
+        try:
+            grammar.read(entry, epoch)
+            if entry.type != DENDRO or grammar.task is None:
+                return
+            fact, task = entry.payload, grammar.task
+            if fact["kind"] == "request_begun":
+                asked = Asked(task["request"], task["settings"], tuple(grammar.conversation))
+                self._begun[session].append(asked)
+            elif fact["kind"] == "request_ended" and fact["outcome"] == "completed":
+                self._answered(fact, task)
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            raise Wrong(f"{type(error).__name__}: {error}") from error
 
     def asked(self, prompt: Prompt) -> None:
         """A request reaches the model; raises `Wrong` if no log has begun one like it."""
@@ -107,8 +116,7 @@ class Conversations:
         """The model has said a whole response."""
         self._said[response] = [event.item for event in events if isinstance(event, ItemDone)], usage
 
-    def answered(self, fact: Mapping[str, Any], task: Mapping[str, Any]) -> None:
-        """A request has ended in the log with a whole response; raises `Wrong` if it is not what was said."""
+    def _answered(self, fact: Mapping[str, Any], task: Mapping[str, Any]) -> None:
         items, usage = self._said[fact["response_id"]]
         check(
             fact.get("usage") == usage,

@@ -30,6 +30,8 @@ WINDOWS = {"gpt-5": 272_000}
 """Of the models that simulations ask."""
 STREAM_RETRIES, HTTP_RETRIES = 4, 2
 HELD_MS = 5_000
+HELD_ASKED_MS, MOST_ASKED_MS = 1_000, 20_000
+"""Of waits that the model asks for, when its worker holds the session and when nobody does."""
 AFTER_RUNNING = {"exec": "exec_command_end", "patch": "patch_apply_end"}
 BEFORE_RUNNING = {"exec": "exec_command_begin", "patch": "patch_apply_begin"}
 
@@ -239,7 +241,14 @@ class Grammar:
             all(call["phase"] == "done" for call in task["calls"].values()), "a call of the response is open"
         )
         self.requests = fact["n"]
-        task |= {"request": fact["purpose"], "calls": {}, "ended": "", "response": "", "spoke": False}
+        task |= {
+            "request": fact["purpose"],
+            "purpose": fact["purpose"],
+            "calls": {},
+            "ended": "",
+            "response": "",
+        }
+        task |= {"items": [], "summary": []}
         settings = task["settings"]
         names = ["cwd", "approval_policy", "sandbox_policy", "model", "summary"]
         context = {name: settings[name] for name in names}
@@ -273,7 +282,9 @@ class Grammar:
         check(0 <= fact["http_used"] <= HTTP_RETRIES, f"{fact['http_used']} attempts are counted")
         if outcome == "retry":
             task["retries"] += 1
-            told = self._last.payload.get("message", "") if self._last else ""
+            # A long wait takes a timer between them.
+            event = self._before_last if fact["wait"] else self._last
+            told = event.payload.get("message", "") if event else ""
             words = f"; retrying {task['retries']}/{STREAM_RETRIES} in "
             check(words in told and told.endswith("ms…"), f"attempt {task['retries']} is told as {told!r}")
             check(task["retries"] <= STREAM_RETRIES, f"attempt {task['retries']} of {STREAM_RETRIES}")
@@ -282,8 +293,9 @@ class Grammar:
                 (delay_ms > HELD_MS) == bool(fact["wait"]),
                 f"{delay_ms} ms are waited for with {fact['wait']}",
             )
-            most = 1_000.0, 200 * 2 ** (task["retries"] - 1) * 1.1
-            check(0 <= delay_ms <= max(most), f"attempt {task['retries']} waits for {delay_ms} ms")
+            most = 200 * 2 ** (task["retries"] - 1) * 1.1
+            asked = MOST_ASKED_MS if fact["wait"] else HELD_ASKED_MS
+            check(0 <= delay_ms <= max(most, asked), f"attempt {task['retries']} waits for {delay_ms} ms")
         task["http"], task["wait"] = fact["http_used"], fact["wait"]
         taken = fact["wait"] in (0, self.generation)
         check(taken, f"a retry waits for generation {fact['wait']}, {self.generation} was taken")
@@ -344,6 +356,8 @@ class Grammar:
         kind, task = item.get("type"), self.task
         if task is None:
             return
+        if task["request"] and (kind in CALLS or item.get("role") == "assistant"):
+            task["items"].append(item)
         if kind == "message" and item.get("role") == "assistant":
             check(task["pending"][:1] == [text_of(item)], f"{text_of(item)!r} was not announced")
             task["pending"].pop(0)
@@ -402,6 +416,9 @@ class Grammar:
             call = self._task["calls"][call_id]
             check(call["output"], f"{call_id} is closed without an output")
             call["phase"] = "done"
+
+    def _fact_summary(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        self._task["summary"].append(fact["text"])
 
     def _compacted(self, payload: Mapping[str, Any]) -> None:
         items, kept = list(payload["replacement_history"]), list(payload["kept_user_texts"] or ())

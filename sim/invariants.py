@@ -135,6 +135,20 @@ RULES = {
         ),
         Case("a call was told to be in doubt"),
     ),
+    "grammar": Rule(
+        (
+            "A log that is read by a second reader, who shares nothing with the fold, has everything in its "
+            "order, with the numbers that follow from it, and comes to the state of the fold."
+        ),
+        Case("a task was stopped while a request or a call of it was in flight", ("fact stopping",)),
+    ),
+    "conversation": Rule(
+        (
+            "The model is asked what some log has begun to ask, item by item and as a whole; and what it "
+            "said to the end is in the log as it said it."
+        ),
+        Case("a request was begun", ("fact request_begun",)),
+    ),
     "live_state": Rule(
         (
             "The state that a worker works with, behind every commit, and every snapshot is the fold of "

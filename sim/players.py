@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -103,6 +103,11 @@ class Mind:
         """Told when a request carries what none may."""
         self.policies: dict[str, ProviderPolicy] = {}
         """How every worker makes requests; empty but for what a workload puts there."""
+        self.heard: Callable[[Prompt], None] = lambda prompt: None
+        """Told of each request, and of what is said to it."""
+        self.said: Callable[[str, Sequence[ModelEvent], Mapping[str, int] | None], None] = (
+            lambda response, events, usage: None
+        )
         self.asked = 0
         """Requests that were sent."""
         self.answered = 0
@@ -216,6 +221,7 @@ class SimModels:
         sent = self._whose()
         self._requests.sending(sent)
         mind.asked += 1
+        mind.heard(prompt)
         mind.trace.note(self._machine, "asks", f"items={len(prompt.input)}")
         await asyncio.sleep(mind.rng.uniform(0.01, 0.5))
         fault = self._fault()
@@ -231,7 +237,9 @@ class SimModels:
             raise RetryableModelError("the stream ended early")
         mind.trace.note(self._machine, "answers", len(events))
         mind.answered += 1
-        yield Completed(f"r{mind.answered}", self._usage(), None)
+        response, usage = f"r{mind.answered}", self._usage()
+        mind.said(response, events, usage)
+        yield Completed(response, usage, None)
 
     def _usage(self) -> dict[str, int] | None:
         """What the response cost; a few do not say."""

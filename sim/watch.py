@@ -25,13 +25,16 @@ from orchestrator.core.registry import RegistryView, projected
 from orchestrator.core.snapshot import decode_snapshot, encode
 from orchestrator.core.state import Phase, State
 from orchestrator.core.stored import decode_entry
+from orchestrator.model.request import Prompt
 from orchestrator.runtime.runner import Runner
 from sim.accounts import Accounts
 from sim.admissions import Admissions
 from sim.cancels import Cancels
 from sim.commits import Commits
+from sim.conversation import Conversations
 from sim.deadlines import Deadlines
 from sim.double import EPOCH_S, Double
+from sim.grammar import Grammar, Wrong
 from sim.inherited import Place, text_of, unlike
 from sim.inputs import Given
 from sim.invariants import Broken, Violation
@@ -72,6 +75,7 @@ class Seen:
     state: State = field(default_factory=State)
     entries: list[Entry] = field(default_factory=list)
     audit: Audit = field(default_factory=Audit)
+    grammar: Grammar = field(default_factory=Grammar)
     running: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     """Decisions to start, by call."""
     at: dict[int, Place] = field(default_factory=dict)
@@ -111,6 +115,7 @@ class Watch:
         self.accounts = Accounts(double, keys, self.broken, self.reach)
         self.admissions = Admissions(double.ahead_s, self.broken)
         self.steps = Commits(loop.time, double, self.broken, self.reach)
+        self.conversations = Conversations(self._text)
         self.moving = Moving(self, double, keys, objects)
         self._renewed_at: dict[str, int] = {}
         """Where each session's log ended when its claim was renewed last."""
@@ -286,6 +291,7 @@ class Watch:
                 self._cut_back.discard(session)
                 self.reach.saw("chain")
             self.grew(session, seen, before)
+            self._agrees(session, seen)
         seen.epoch = epoch
         if int(data[b"seq"]) != seen.seq:
             self.broken("gapless", f"{session}: the log ends at {seen.seq}, the hash says {data[b'seq']!r}")
@@ -317,6 +323,10 @@ class Watch:
             seen.audit.read(whole)
         except AssertionError as error:
             self.broken("log", f"session {session}, entry {stored.seq}: {error}")
+        try:
+            self.conversations.read(session, seen.grammar, entry, stored.epoch)
+        except Wrong as error:
+            self.broken("grammar", f"session {session}, entry {stored.seq}: {error}")
         self.deadlines.entry(session, seen.state, entry)
         if entry.type == DENDRO:
             self.cancels.entry(session, seen, entry, stored.epoch)
@@ -326,6 +336,22 @@ class Watch:
         seen.entries.append(entry)
         seen.stored.append((entry_id, fields))
         self._facts(session, seen, entry)
+
+    def _agrees(self, session: str, seen: Seen) -> None:
+        try:
+            seen.grammar.agrees(seen.state)
+        except Wrong as error:
+            self.broken("grammar", f"session {session} at {seen.seq}: {error}")
+
+    def asked(self, prompt: Prompt) -> None:
+        """The model is asked something."""
+        try:
+            self.conversations.asked(prompt)
+        except Wrong as error:
+            self.broken("conversation", f"session {prompt.session_id}: {error}")
+
+    def _text(self, session: str, content: Any) -> str | None:
+        return text_of(self._double, self.keys, self.sessions[session].tree, content)
 
     def _facts(self, session: str, seen: Seen, entry: Entry) -> None:
         if entry.type == DENDRO:

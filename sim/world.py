@@ -76,6 +76,7 @@ class World:
         objects = SimObjects(self.loop.time)
         watch = Watch(self.loop, double, Keys(config.prefix, config.shards), ledger, objects)
         mind = Mind(self.loop, Random(master.getrandbits(64)), self.trace, self._model_complains)
+        mind.heard, mind.said = watch.asked, watch.conversations.said
         self.workload = WORKLOADS[workload or chosen(seed, master)]
         config = replace(config, **self.workload.broker)
         files = SimFiles(self.loop.time, Random(f"dendro:{seed}:files"))

@@ -129,7 +129,7 @@ class Trials:
 
 
 def _nice() -> None:
-    os.nice(10)
+    os.nice(5)
 
 
 def hunt(change: Change | None, plan: Sequence[Seed], within_s: float) -> dict[str, Any]:

@@ -16,8 +16,8 @@ SEEDS = [("", seed) for seed in range(6)]
 BEYOND_RULES = {"import", "raises", "timeout"}
 PINNED = (
     ("lua", "if not s[1] then", "if not (not s[1]) then", "claim"),
-    ("core", 'draft.add(e.task_ended("completed"))', "pass", ""),
-    ("runtime", "self._trial.made.append(command)", "pass", ""),
+    ("core", 'draft.event("task_complete", last_agent_message=last_message, **bookmark(draft))', "pass", ""),
+    ("runtime", "push(c.ItemCompleted(request.n, event.item))", "pass", ""),
 )
 """Scope, text before and after, and of a script its name."""
 
@@ -27,12 +27,16 @@ def _pinned(scope: str, before: str, after: str, script: str) -> Change:
     return next(change for change in found if change.script == script)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("pinned", PINNED, ids=[pinned[0] for pinned in PINNED])
 def test_simulator_finds_a_change_that_it_has_always_found(pinned: tuple[str, str, str, str]) -> None:
     told = hunt(_pinned(*pinned), SEEDS, 120.0)
     assert told["rule"] in {*RULES, *BEYOND_RULES}
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_test_run_with_a_change_fails_and_without_it_does_not() -> None:
     test = "tests/core/test_core_tasks.py"
     assert failing_test(None, [test], 120.0) is None
