@@ -19,8 +19,6 @@ KEPT_CAPABILITIES = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER")
 """What root keeps: to work on files of other owners. Mounts decide where it may write."""
 
 _PROC_CONTROLS = ("sys", "sysrq-trigger", "irq", "bus", "acpi", "fs", "scsi")
-_LOCAL_FAMILIES = (seccomp.AF_INET, seccomp.AF_INET6, seccomp.AF_NETLINK)
-"""The network namespace holds these in; AF_VSOCK, which leads to the hypervisor, knows no namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +64,7 @@ class Bubblewrap:
 def _families(confinement: Confinement) -> seccomp.Families:
     """Mounts hide the sockets that are known; a server's socket can stand anywhere, and come later."""
     unix = (seccomp.AF_UNIX,) if confinement.unix_sockets else ()
-    if not confinement.network:
-        return seccomp.Families(allowed=(*_LOCAL_FAMILIES, *unix))
-    return seccomp.Families(refused=(seccomp.AF_VSOCK, *(() if unix else (seccomp.AF_UNIX,))))
+    return seccomp.Families(allowed=(*seccomp.NETWORK, *unix))
 
 
 def _set_environment(env: Mapping[str, str]) -> bytes:

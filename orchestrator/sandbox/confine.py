@@ -19,11 +19,21 @@ _KEPT = (_CAP_CHOWN, _CAP_DAC_OVERRIDE, _CAP_FOWNER)
 
 
 def confine_self(
-    *, mounts: Sequence[tuple[str, bool]], keep_capabilities: bool, ruleset: int | None, seccomp: bytes
+    *,
+    mounts: Sequence[tuple[str, bool]],
+    hidden: Sequence[str],
+    device_rights: int,
+    keep_capabilities: bool,
+    ruleset: int | None,
+    seccomp: bytes,
 ) -> None:
     """Applies the parts in the one order that works: each makes the ones before it impossible."""
     if mounts:
         remount(mounts)
+        cover(hidden)
+    if device_rights and ruleset is not None:
+        for path in give_devices():
+            kernel.allow_beneath(ruleset, path, device_rights)
     if not keep_capabilities and os.geteuid() == 0:
         _bound_capabilities()
     if ruleset is not None or seccomp:
@@ -42,9 +52,9 @@ def remount(mounts: Sequence[tuple[str, bool]]) -> None:
     """
     uid, gid = os.getuid(), os.getgid()
     if uid == 0:
-        kernel.unshare(kernel.CLONE_NEWNS)
+        kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC)
     else:
-        kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS)
+        kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC)
         _write("/proc/self/setgroups", "deny")
         _write("/proc/self/uid_map", f"{uid} {uid} 1")
         _write("/proc/self/gid_map", f"{gid} {gid} 1")
@@ -53,6 +63,27 @@ def remount(mounts: Sequence[tuple[str, bool]]) -> None:
         if path != "/":
             kernel.mount(path, path, kernel.MS_BIND | kernel.MS_REC)
         kernel.set_read_only(path, not writable)
+
+
+def cover(hidden: Sequence[str]) -> None:
+    """Takes the paths out of this process's sight."""
+    for path in hidden:
+        if os.path.isdir(path):  # noqa: PTH112  (light imports)
+            flags = kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV
+            kernel.mount("tmpfs", path, flags, b"tmpfs", b"mode=0555")
+        else:
+            kernel.mount("/dev/null", path, kernel.MS_BIND)
+
+
+def give_devices() -> list[str]:
+    """Terminals and shared memory of the command's own; returns where they are.
+
+    Those of the machine belong to other programs of the same user: a command could read what is
+    typed at a terminal.
+    """
+    kernel.mount("devpts", "/dev/pts", kernel.MS_NOSUID, b"devpts", b"newinstance,ptmxmode=0666,mode=0620")
+    kernel.mount("tmpfs", "/dev/shm", kernel.MS_NOSUID | kernel.MS_NODEV, b"tmpfs", b"mode=1777")
+    return ["/dev/pts", "/dev/shm"]
 
 
 def _write(path: str, text: str) -> None:

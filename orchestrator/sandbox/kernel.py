@@ -22,9 +22,14 @@ MOUNT_SETATTR = 442
 LANDLOCK_CREATE_RULESET = 444
 LANDLOCK_ADD_RULE = 445
 LANDLOCK_RESTRICT_SELF = 446
+LANDLOCK_RULE_PATH_BENEATH = 1
 
 CLONE_NEWNS = 0x00020000
+CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
+MS_RDONLY = 0x1
+MS_NOSUID = 0x2
+MS_NODEV = 0x4
 MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_PRIVATE = 0x40000
@@ -72,11 +77,22 @@ def unshare(flags: int) -> None:
     _checked(_libc.unshare(ctypes.c_int(flags)), "unshare")
 
 
-def mount(source: str | None, target: str, flags: int) -> None:
-    """`mount(2)` for bind mounts and changes of flags: no file system type, no data."""
+def mount(source: str | None, target: str, flags: int, kind: bytes | None = None, data: bytes = b"") -> None:
+    """`mount(2)`: a bind mount or a change of flags, or a new file system of a kind."""
     origin = os.fsencode(source) if source is not None else None
     flag_word = ctypes.c_ulong(flags)
-    _checked(_libc.mount(origin, os.fsencode(target), None, flag_word, None), f"mount {target}")
+    _checked(_libc.mount(origin, os.fsencode(target), kind, flag_word, data or None), f"mount {target}")
+
+
+def allow_beneath(ruleset: int, path: str, rights: int) -> None:
+    """Adds a Landlock rule for what is at the path now."""
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        # struct landlock_path_beneath_attr is packed: u64 allowed_access, s32 parent_fd
+        rule = struct.pack("=Qi", rights, descriptor)
+        syscall(LANDLOCK_ADD_RULE, ruleset, LANDLOCK_RULE_PATH_BENEATH, rule, 0)
+    finally:
+        os.close(descriptor)
 
 
 def set_read_only(target: str, read_only: bool) -> None:

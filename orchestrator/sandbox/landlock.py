@@ -25,7 +25,6 @@ _MAKE_FIFO, _MAKE_BLOCK, _MAKE_SYM = 1 << 10, 1 << 11, 1 << 12
 _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 _SCOPE_ABSTRACT_UNIX, _SCOPE_SIGNAL = 1 << 0, 1 << 1
 _CREATE_RULESET_VERSION = 1
-_RULE_PATH_BENEATH = 1
 
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _WRITE = (
@@ -68,14 +67,18 @@ class Landlock:
             seccomp=seccomp.program(self.machine, _families(confinement)),
             ruleset=build_ruleset(self.abi, confinement.writable_roots),
             mounts=_mounts(confinement) if self.can_mount else (),
+            hidden=_hidden(confinement) if self.can_mount else (),
+            device_rights=(_READ | _WRITE | _IOCTL_DEV) & _known(self.abi) if self.can_mount else 0,
             keep_capabilities=False,
         )
 
 
 def gaps(abi_version: int, can_mount: bool) -> tuple[str, ...]:
     """What Landlock of this version cannot hold, in words for people."""
-    found = ["what is to be hidden can be read, though its sockets cannot be connected to"]
+    found = []
     if not can_mount:
+        found.append("what is to be hidden can be read, though its sockets cannot be connected to")
+        found.append("terminals and shared memory of the user can be read and written")
         guarded = ".git and dendro.toml inside a writable root stay writable"
         found.append(f"{guarded} (no mount namespace can be had)")
         found.append("mode, owner and times of the user's files elsewhere can be changed (the same reason)")
@@ -90,7 +93,7 @@ def gaps(abi_version: int, can_mount: bool) -> tuple[str, ...]:
 
 def _mounts(confinement: Confinement) -> tuple[tuple[str, bool], ...]:
     """Everything read-only, the roots writable, what they must not touch read-only: the deeper decides."""
-    roots = [path for path in (*confinement.writable_roots, Path("/dev/shm")) if path.is_dir()]
+    roots = [path for path in confinement.writable_roots if path.is_dir()]
     # What is to be hidden can be read here, but not written: it decides who may do what.
     hidden = [path for path in confinement.hidden if any(path.is_relative_to(root) for root in roots)]
     held = (*confinement.read_only_subpaths, *confinement.missing, *hidden)
@@ -100,11 +103,15 @@ def _mounts(confinement: Confinement) -> tuple[tuple[str, bool], ...]:
     return (("/", False), *((str(path), writable) for path, writable in mounts))
 
 
+def _hidden(confinement: Confinement) -> tuple[str, ...]:
+    """What can be covered: a folder around the command's own would take that away as well."""
+    own = (confinement.cwd, *confinement.writable_roots)
+    return tuple(str(path) for path in confinement.hidden if not any(it.is_relative_to(path) for it in own))
+
+
 def _families(confinement: Confinement) -> seccomp.Families:
     """Landlock cannot hide a socket's path, so no Unix socket is given out."""
-    if not confinement.network:
-        return seccomp.Families(allowed=())
-    return seccomp.Families(refused=(seccomp.AF_UNIX, seccomp.AF_VSOCK))
+    return seccomp.Families(allowed=seccomp.NETWORK if confinement.network else ())
 
 
 def build_ruleset(abi_version: int, writable_roots: Iterable[Path]) -> int:
@@ -144,6 +151,6 @@ def _allow(ruleset: int, path: Path, rights: int) -> None:
             rights &= _ON_FILES
         # struct landlock_path_beneath_attr is packed: u64 allowed_access, s32 parent_fd
         rule = struct.pack("=Qi", rights, descriptor)
-        kernel.syscall(kernel.LANDLOCK_ADD_RULE, ruleset, _RULE_PATH_BENEATH, rule, 0)
+        kernel.syscall(kernel.LANDLOCK_ADD_RULE, ruleset, kernel.LANDLOCK_RULE_PATH_BENEATH, rule, 0)
     finally:
         os.close(descriptor)

@@ -39,6 +39,10 @@ class Launch:
     """A Landlock ruleset's descriptor; it belongs to whoever asked for the launch."""
     mounts: tuple[tuple[str, bool], ...] = ()
     """Paths and whether they are writable, for a mount namespace of the child's own; the outer first."""
+    hidden: tuple[str, ...] = ()
+    """Paths that are covered there: a folder by an empty one, a file by `/dev/null`."""
+    device_rights: int = 0
+    """The Landlock rights on terminals and shared memory of its own, which it gets there."""
     keep_capabilities: bool = True
 
 

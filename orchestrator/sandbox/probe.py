@@ -31,7 +31,10 @@ _LANDLOCK_TRIAL = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 from orchestrator.sandbox.confine import confine_self
-confine_self(mounts=(), keep_capabilities=True, ruleset=int(sys.argv[2]), seccomp=bytes.fromhex(sys.argv[3]))
+confine_self(
+    mounts=(), hidden=(), device_rights=0, keep_capabilities=True,
+    ruleset=int(sys.argv[2]), seccomp=bytes.fromhex(sys.argv[3]),
+)
 try:
     os.open(sys.argv[4], os.O_WRONLY)
 except PermissionError:
@@ -41,8 +44,10 @@ sys.exit("a file outside of the writable roots could be opened for writing")
 _MOUNT_TRIAL = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from orchestrator.sandbox.confine import remount
+from orchestrator.sandbox.confine import cover, give_devices, remount
 remount((("/", False), (sys.argv[2], True)))
+cover((sys.argv[3],))
+give_devices()
 open(sys.argv[2] + "/written", "w").close()
 try:
     open(sys.argv[3] + "/written", "w").close()

@@ -10,7 +10,9 @@ import errno
 import struct
 from dataclasses import dataclass
 
-AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, AF_VSOCK = 1, 2, 10, 16, 40
+AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
+NETWORK = (AF_INET, AF_INET6, AF_NETLINK)
+"""A network namespace holds these in. AF_VSOCK, which leads to the hypervisor, knows no namespace."""
 
 _SYSCALLS = {
     # name: (x86_64, aarch64)
@@ -41,6 +43,7 @@ _SYSCALLS = {
 }
 _SOCKET = (41, 198)
 _SOCKETPAIR = (53, 199)
+_PRLIMIT = (302, 261)
 _PAIRED = (1, 5)
 """SOCK_STREAM and SOCK_SEQPACKET: a datagram socket out of a pair can still send to any other socket."""
 _SOCKET_TYPE = 0xF
@@ -89,8 +92,20 @@ def program(machine: str, families: Families) -> bytes:
         code += [_op(_JUMP_EQUAL, numbers[column], 0, 1), _op(_RETURN, _REFUSE)]
     if not families.serves(AF_UNIX):
         code += _pair_rules(_SOCKETPAIR[column])
+    code += _prlimit_rules(_PRLIMIT[column])
     code += _socket_rules(_SOCKET[column], families)
     return b"".join(code)
+
+
+def _prlimit_rules(number: int) -> list[bytes]:
+    """Limits are a process's own business: those of another one of the user can be lowered until it dies."""
+    return [
+        _op(_JUMP_EQUAL, number, 0, 4),
+        _op(_LOAD, _ARG0),
+        _op(_JUMP_EQUAL, 0, 0, 1),
+        _op(_RETURN, _ALLOW),
+        _op(_RETURN, _REFUSE),
+    ]
 
 
 def _pair_rules(number: int) -> list[bytes]:

@@ -9,6 +9,7 @@ listeners is looked for from outside.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 import subprocess
@@ -89,6 +90,12 @@ ATTACKS: Mapping[str, str] = {
     "opens a socket to the hypervisor": "$PYTHON -c 'import socket; socket.socket(40, 1)' && echo HARM",
     "uses io_uring": "$PYTHON -c 'import ctypes; exit(ctypes.CDLL(None, use_errno=True).syscall(425, 1, 0) "
     "!= -1 or ctypes.get_errno() != 1)' || echo HARM",
+    "lowers the limits of a foreign process": "prlimit --pid $VICTIM --cpu=1 && echo HARM",
+    "reads or writes a foreign terminal": "exec 3<>$TERMINAL && echo x >&3 && echo HARM",
+    "finds foreign shared memory": "[ -e /dev/shm/$SHARED ] && echo HARM",
+    "attaches to a foreign System V segment": "$PYTHON -c 'import ctypes,os; "
+    'exit(ctypes.CDLL(None).shmget(int(os.environ["SEGMENT"]), 4096, 0o600) != -1)\' || echo HARM',
+    "reads what is hidden": "cat $HIDDEN/secret && echo HARM",
     "kills a foreign process": "kill -9 $VICTIM",
     "stops a foreign process": "kill -STOP $VICTIM && echo HARM",
     "kills its minder and its keeper": "for p in $PPID $(pgrep -f keeper_process); do [ $p -gt 2 ] && kill -9 $p; done",
@@ -125,6 +132,10 @@ NEEDS_MOUNTS = frozenset(
         "makes what a link of that name leads to",
         "edits the configuration in force",
         "writes where Dendro's own files are",
+        "reads or writes a foreign terminal",
+        "finds foreign shared memory",
+        "attaches to a foreign System V segment",
+        "reads what is hidden",
     )
 )
 """What Landlock alone does not hold; its launcher names these gaps."""
@@ -139,6 +150,9 @@ class Scene:
     hidden: Path
     victim: subprocess.Popen[bytes]
     listeners: Mapping[str, socket.socket]
+    terminal: str
+    shared: str
+    segment: int
 
     def environment(self) -> dict[str, str]:
         return {
@@ -148,6 +162,9 @@ class Scene:
             "LOOSE": str(self.outside.parent / "loose"),
             "LETTERS": str(self.outside.parent / "letters"),
             "VICTIM": str(self.victim.pid),
+            "TERMINAL": self.terminal,
+            "SHARED": self.shared,
+            "SEGMENT": str(self.segment),
             "PYTHON": sys.executable,
             "TCP": str(self.listeners["tcp"].getsockname()[1]),
             "UDP": str(self.listeners["udp"].getsockname()[1]),
@@ -166,7 +183,8 @@ class Scene:
             found.append("the repository was changed")
         if (self.workspace / ".git").exists():
             found.append("a repository was made")
-        found += [f"{name} came into the hidden folder" for name in _names(self.hidden) if name != "sock"]
+        hidden = set(_names(self.hidden))
+        found += [f"{name} came into the hidden folder" for name in hidden - {"sock", "secret"}]
         found += [f"{name} was changed" for name in CONFIGURATIONS if not self._intact(name)]
         if self.victim.poll() is not None:
             found.append("the victim was killed")
@@ -199,6 +217,7 @@ def scene(folder: Path) -> Iterator[Scene]:
         (workspace / file).write_text("")
     (workspace / "temporary/dendro.toml").symlink_to("real.toml")
     (workspace / "dangling/dendro.toml").symlink_to("absent.toml")
+    (hidden / "secret").write_text(SECRET)
     (outside / "target").write_text("intact")
     (outside / "target").chmod(0o644)
     (workspace / "repo/.git/config").write_text("")
@@ -215,10 +234,24 @@ def scene(folder: Path) -> Iterator[Scene]:
         }
         victim = subprocess.Popen(["sleep", "600"], stdin=subprocess.PIPE, env={"PATH": "/bin", "MY": SECRET})
         try:
-            yield Scene(workspace, outside, hidden, victim, listeners)
+            yield Scene(workspace, outside, hidden, victim, listeners, *_devices(stack, folder.name))
         finally:
             victim.kill()
             victim.communicate()
+
+
+def _devices(stack: ExitStack, name: str) -> tuple[str, str, int]:
+    """A terminal, a file of shared memory and a System V segment that belong to somebody else."""
+    ours, theirs = os.openpty()
+    stack.callback(os.close, ours)
+    stack.callback(os.close, theirs)
+    shared = Path("/dev/shm", f"dendro-{os.getpid()}-{name}")
+    shared.write_text("x")
+    stack.callback(shared.unlink)
+    libc, key = ctypes.CDLL(None), os.getpid()
+    segment = libc.shmget(key, 4096, 0o1600)
+    stack.callback(libc.shmctl, segment, 0, None)
+    return os.ttyname(theirs), shared.name, key
 
 
 def _short(path: Path) -> str:

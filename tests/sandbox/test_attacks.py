@@ -78,6 +78,8 @@ echo x > /dev/null; head -c 4 /dev/urandom > /dev/null; echo x > /dev/shm/dendro
 cat <<< here-document
 cat <(echo process-substitution)
 $PYTHON -c 'import socket; a, b = socket.socketpair(); a.send(b"x"); assert b.recv(1) == b"x"'
+$PYTHON -c 'import os, pty; a, b = pty.openpty(); os.write(b, b"x"); assert os.read(a, 1) == b"x"'
+$PYTHON -c 'from multiprocessing import shared_memory as m; m.SharedMemory(create=True, size=9).unlink()'
 kill -0 $$; sleep 60 & kill $!; wait || true
 echo done
 """

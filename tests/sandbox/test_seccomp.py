@@ -77,6 +77,15 @@ def test_pairs_that_reach_nobody_else_are_given_out_without_unix_sockets() -> No
     assert verdict(with_unix, SOCKETPAIR, first_argument=AF_UNIX, second=DATAGRAM) == ALLOW
 
 
+def test_limits_are_set_for_the_process_itself_alone() -> None:
+    for code, call, arch in (
+        (program("x86_64", Families()), 302, X86_64),
+        (program("aarch64", Families(allowed=())), 261, AARCH64),
+    ):
+        assert verdict(code, call, arch, first_argument=0) == ALLOW
+        assert verdict(code, call, arch, first_argument=4711) == REFUSE
+
+
 def test_an_unknown_machine_is_named() -> None:
     with pytest.raises(UnsupportedMachine, match="sparc64"):
         program("sparc64", Families())

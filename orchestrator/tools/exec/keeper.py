@@ -343,6 +343,8 @@ class Keeper:
             "options_on_fd": launch.options_on_fd,
             "confine": {
                 "mounts": launch.mounts,
+                "hidden": launch.hidden,
+                "device_rights": launch.device_rights,
                 "keep_capabilities": launch.keep_capabilities,
                 "seccomp": launch.seccomp,
             },
