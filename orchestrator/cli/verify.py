@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
     from orchestrator.cli.opening import Opened
     from orchestrator.core.chain import BrokenLink, ExpectedHead
-    from orchestrator.runtime.audit import LogAudit
+    from orchestrator.runtime.audit import LogAudit, Witness
     from orchestrator.settings import Settings
 
 FINDINGS_SHOWN = 20
@@ -124,20 +124,37 @@ async def _reports(
 async def _of_session(found: Opened, head: SessionHead, expected: ExpectedHead | None) -> LogAudit:
     from orchestrator.runtime.audit import Witness, audit_session, tree_witnesses
 
-    witnesses = await tree_witnesses(found.broker, head.tree)
+    witnesses = [*await tree_witnesses(found.broker, head.tree), *_noted_in_file(found, head)]
     if expected is not None:
         witnesses.append(Witness(head.session, expected.seq, expected.chain, "--expect-head"))
     return await audit_session(found.storage(), head, witnesses)
 
 
+def _noted_in_file(found: Opened, head: SessionHead) -> Iterator[Witness]:
+    """What the session's rollout file notes, where its workers write it into this user's data folder."""
+    from datetime import datetime
+
+    from orchestrator.core.ids import created_ms
+    from orchestrator.runtime.audit import Witness
+    from orchestrator.runtime.export import last_noted
+
+    moment = datetime.fromtimestamp(created_ms(head.session) / 1000)
+    day = found.settings.home / "sessions" / f"{moment:%Y}" / f"{moment:%m}" / f"{moment:%d}"
+    for path in day.glob(f"rollout-*-{head.session}.jsonl"):
+        if path.is_file():
+            with path.open("rb") as file:
+                line = last_noted(file)
+            if line.seq:
+                yield Witness(head.session, line.seq, line.head, f"the file {path}")
+
+
 async def _trees(found: Opened, source: str) -> AsyncIterator[list[SessionHead]]:
     """The sessions of the tree that `source` belongs to, or of each tree that there is."""
-    from orchestrator.core.ids import SessionId
-
     if source:
-        fields = await found.broker.agents(await found.find_tree(source))
-        named = [SessionId(value.decode()) for name, value in fields.items() if name.startswith("s:")]
-        yield list(await found.broker.heads(named))
+        tree = await found.find_tree(source)
+        # Agents that were pruned are in no registry, so the tree's shard is read.
+        pages = found.broker.heads_of_shard(found.broker.keys.shard_of(tree))
+        yield [head async for page in pages for head in page if head.tree == tree]
         return
     async for sessions in found.broker.session_ids():
         # All of a tree are in one shard, and each page is one shard's.
@@ -152,7 +169,8 @@ async def _of_tree(found: Opened, heads: Sequence[SessionHead]) -> list[Report]:
     """In the order in which the agents were made."""
     from orchestrator.runtime.audit import audit_tree
 
-    audits = [audit async for audit in audit_tree(found.storage(), heads)]
+    noted = [note for head in heads for note in _noted_in_file(found, head)]
+    audits = [audit async for audit in audit_tree(found.storage(), heads, noted)]
     return [_report(audit) for audit in reversed(audits)]
 
 

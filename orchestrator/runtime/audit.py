@@ -260,9 +260,11 @@ class _Audit:
                 return
 
 
-async def audit_tree(storage: Storage, heads: Sequence[SessionHead]) -> AsyncIterator[LogAudit]:
+async def audit_tree(
+    storage: Storage, heads: Sequence[SessionHead], noted: Iterable[Witness] = ()
+) -> AsyncIterator[LogAudit]:
     """Audits the sessions of one tree, children first: their logs are witnesses of their parents'."""
-    witnesses = await tree_witnesses(storage.broker, heads[0].tree) if heads else []
+    witnesses = [*noted, *(await tree_witnesses(storage.broker, heads[0].tree) if heads else ())]
     for head in sorted(heads, key=lambda head: -head.agent_id):
         audit = await audit_session(storage, head, witnesses)
         if audit.forked_from is not None:

@@ -32,6 +32,8 @@ from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.segments import BrokenArchive
 
 _TAIL_BYTES = 1 << 16
+_LONGEST_LINE = 16 << 20
+"""How far from a file's end a note of its last entry is looked for."""
 _REFERS = f'"{REFERENCE}"'.encode()
 
 
@@ -175,6 +177,20 @@ def blob_hashes(entries: Iterable[StoredEntry]) -> set[str]:
     """The texts that entries refer to."""
     mentioning = (orjson.loads(entry.payload) for entry in entries if _REFERS in entry.payload)
     return {digest for value in mentioning for digest in references(value)}
+
+
+def last_noted(file: BinaryIO) -> Line:
+    """The last entry that a file has a whole line of, `NOTHING` if none is near its end; changes nothing."""
+    size = file.seek(0, 2)
+    for reach in (_TAIL_BYTES, _LONGEST_LINE):
+        file.seek(max(0, size - reach))
+        for line in reversed(file.read().split(b"\n")):
+            try:
+                return _place(orjson.loads(line))
+            except (ValueError, KeyError, TypeError):
+                # Torn, a part of a line, or of what has no place in the chain.
+                continue
+    return NOTHING
 
 
 def last_line(file: BinaryIO) -> Line:

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,7 +29,7 @@ from orchestrator.cli.import_plan import Newcomer, plan_import
 from orchestrator.cli.verify import _expected, _reports
 from orchestrator.cli.verify_file import audit_file
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
-from orchestrator.core.ids import SessionId
+from orchestrator.core.ids import SessionId, created_ms
 from orchestrator.gateways.workspace import Workspace
 from orchestrator.runtime.archive import Archive
 from orchestrator.runtime.audit import audit_session
@@ -188,6 +189,26 @@ async def test_cut_end_of_a_lone_session_is_shown_by_a_head_that_was_noted(deplo
     assert await deployment.findings(asking) == [], "nobody else has noted it"
     found = await deployment.findings(asking, head=noted)
     assert any("--expect-head names entry" in text for text in found), found
+
+
+@real
+async def test_cut_end_is_shown_by_the_file_that_a_worker_wrote(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    kept, asking = deployment.kept, deployment.kept.made("asking")
+    [name] = [name for name in kept.files() if name.endswith(f"{asking}.rollout.jsonl")]
+    moment = datetime.fromtimestamp(created_ms(asking) / 1000)
+    day = tmp_path / "sessions" / moment.strftime("%Y/%m/%d")
+    day.mkdir(parents=True)
+    file = kept.file(name, tmp_path).rename(day / name.replace(".rollout", ""))
+    assert await deployment.findings(asking) == []
+    with file.open("ab") as torn:
+        torn.write(b'{"timestamp": "a line that a crash tore')
+    noted = json.loads(file.read_bytes().splitlines()[-2])["seq"]
+    deployment.cut(asking, noted - 1)
+    [found] = await deployment.findings(asking)
+    assert f"the file {file} names entry {noted}, which the log does not have" in found
+    assert await deployment.findings(asking, tree=True) == [found]
 
 
 @real
