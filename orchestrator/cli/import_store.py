@@ -24,17 +24,18 @@ from orchestrator.broker.records import (
     NewTree,
     TimerSet,
 )
+from orchestrator.broker.sealing import LogWriter, event_of, seal
 from orchestrator.cli.faults import Fault
 from orchestrator.cli.import_plan import Plan
 from orchestrator.cli.opening import Opened
-from orchestrator.core.chain import GENESIS, SALT_BYTES, next_chain, payload_digest
-from orchestrator.core.entries import EVENT_MSG, Entry
+from orchestrator.core.chain import GENESIS
+from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.evolve import fold
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.rules_task import approval_timer
 from orchestrator.core.snapshot import CORE_VERSION
 from orchestrator.core.state import Call, State
-from orchestrator.core.stored import encode_entry, encode_event
+from orchestrator.core.stored import Encoded, encode_entry
 from orchestrator.runtime.journal import Position, encode_request
 from orchestrator.runtime.summary import session_meta
 from orchestrator.wiring import worker_name
@@ -44,9 +45,6 @@ PIECE_BYTES = 512 << 10
 """Below what one commit may carry (256 entries, 1 MB): Redis serves nobody else meanwhile."""
 BAR = 1 << 30
 ASKS = ("exec_approval_request", "apply_patch_approval_request")
-
-Encoded = tuple[bytes, Entry]
-"""An entry as it is stored, and as it is folded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +73,10 @@ class _Ending:
 async def store(found: Opened, plan: Plan, blobs: Mapping[str, bytes], now_ms: int) -> SessionId:
     """Creates the session of a plan; raises the broker's errors, and leaves nothing behind then."""
     contents = dict(blobs)
-    encoded = [_encoded(entry, at_ms, contents) for entry, at_ms in plan.entries]
+    encoded = [encode_entry(entry, at_ms, contents) for entry, at_ms in plan.entries]
     cuts = _cuts(encoded)
     # Folded as it is stored: that is what a replay will be compared with.
-    state = fold(State(), (entry for _, entry in encoded), 1)
+    state = fold(State(), (each.entry for each in encoded), 1)
     ending = _ending(state, encoded, contents, now_ms)
     if contents:
         await found.texts.store(TreeId(plan.facts.tree_id), contents)
@@ -153,33 +151,28 @@ async def _write_rest(
     )
 
 
-def _encoded(entry: Entry, at_ms: int, blobs: dict[str, bytes]) -> Encoded:
-    encoded = encode_entry(entry, at_ms, blobs)
-    return encoded.line, encoded.entry
-
-
 def _cuts(encoded: Sequence[Encoded]) -> list[list[Encoded]]:
     cuts: list[list[Encoded]] = [[]]
     size = 0
-    for line, entry in encoded:
-        if cuts[-1] and (len(cuts[-1]) >= PIECE_ENTRIES or size + len(line) > PIECE_BYTES):
+    for each in encoded:
+        if cuts[-1] and (len(cuts[-1]) >= PIECE_ENTRIES or size + len(each.line) > PIECE_BYTES):
             cuts.append([])
             size = 0
-        cuts[-1].append((line, entry))
-        size += len(line)
+        cuts[-1].append(each)
+        size += len(each.line)
     return cuts
 
 
 def _chained(cut: Sequence[Encoded], before: Piece, epoch: int, secret: bytes) -> Piece:
     """The entries behind `before`, as written under `epoch`; old events are history, not news."""
     entries, events = [], []
-    seq, head = before.seq, before.head
-    for line, entry in cut:
-        seq, salt = seq + 1, os.urandom(SALT_BYTES)
-        head = next_chain(head, seq, epoch, payload_digest(salt, line), secret)
-        entries.append(NewEntry(line, salt, head))
-        if entry.type == EVENT_MSG and entry.payload.get("type") == "session_configured":
-            events.append(NewEvent(encode_event(entry), seq, head[:4].hex()))
+    seq, head, writer = before.seq, before.head, LogWriter(os.urandom, secret, epoch)
+    for each in cut:
+        seq += 1
+        entries.append(seal(each.line, seq, head, writer))
+        head = entries[-1].chain
+        if each.entry.type == EVENT_MSG and each.entry.payload.get("type") == "session_configured":
+            events.append(event_of(each, seq, head))
     return Piece(tuple(entries), tuple(events), seq, head)
 
 
@@ -199,9 +192,9 @@ def _ending(state: State, encoded: Sequence[Encoded], blobs: dict[str, bytes], n
 def _approval(encoded: Sequence[Encoded], turn: str, call: Call, blobs: dict[str, bytes]) -> Approval:
     """The fleet's queue shows it again, as it was asked."""
     asked = next(
-        entry.payload
-        for _, entry in reversed(encoded)
-        if entry.payload.get("type") in ASKS and entry.payload.get("call_id") == call.call_id
+        each.entry.payload
+        for each in reversed(encoded)
+        if each.entry.payload.get("type") in ASKS and each.entry.payload.get("call_id") == call.call_id
     )
     request = {"kind": call.spec["kind"], "turn": turn, "event": asked}
     return Approval(call.call_id, encode_request(request, blobs))

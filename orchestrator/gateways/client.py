@@ -27,23 +27,22 @@ from orchestrator.broker.follow import (
     follow,
 )
 from orchestrator.broker.records import (
-    NewEntry,
-    NewEvent,
     NewSession,
     NewTree,
     SessionHead,
     Submit,
     Submitted,
 )
+from orchestrator.broker.sealing import LogWriter, seal_first
 from orchestrator.broker.texts import Texts
 from orchestrator.core.birth import Birth, first_entries
 from orchestrator.core.blobs import references, resolve
-from orchestrator.core.chain import GENESIS, SALT_BYTES, ChainKey, next_chain, payload_digest
+from orchestrator.core.chain import ChainKey
 from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import first_limits
-from orchestrator.core.stored import decode_entry, encode_entry, encode_event
+from orchestrator.core.stored import decode_entry
 from orchestrator.protocol.bounds import check_bounds, check_op_bounds
 from orchestrator.protocol.codec import encode_submission
 from orchestrator.protocol.ops import ConfigureSession
@@ -112,22 +111,16 @@ class Client:
 
     def _born(self, birth: Birth, session: SessionId, tree: TreeId, blobs: dict[str, bytes]) -> NewSession:
         """The first entries as the broker takes them; their large texts are added to `blobs`."""
-        entries, events, head = [], [], GENESIS
         secret = self._ports.chain_key.secret if self._ports.chain_key else b""
-        for seq, entry in enumerate(first_entries(birth), 1):
-            encoded = encode_entry(entry, birth.at_ms, blobs)
-            salt = self._ports.random_bytes(SALT_BYTES)
-            head = next_chain(head, seq, 0, payload_digest(salt, encoded.line), secret)
-            entries.append(NewEntry(encoded.line, salt, head))
-            if entry.type == EVENT_MSG:
-                events.append(NewEvent(encode_event(encoded.entry), seq, head[:4].hex()))
+        writer = LogWriter(self._ports.random_bytes, secret)
+        first = seal_first(first_entries(birth), birth.at_ms, blobs, writer)
         return NewSession(
             session,
             tree,
             birth.facts.pool,
             AgentId(birth.facts.agent_id),
-            entries=tuple(entries),
-            events=tuple(events),
+            entries=first.entries,
+            events=first.events,
             meta=orjson.dumps({"cwd": birth.settings.cwd, "model": birth.settings.model, "title": ""}),
         )
 

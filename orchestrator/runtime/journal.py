@@ -14,14 +14,15 @@ from typing import Any
 import orjson
 
 from orchestrator.broker.records import Approval, NewEntry, NewEvent, TimerSet
+from orchestrator.broker.sealing import event_of, seal
 from orchestrator.core.blobs import externalise
-from orchestrator.core.chain import SALT_BYTES, ChainKey, next_chain, payload_digest
+from orchestrator.core.chain import ChainKey
 from orchestrator.core.draft import Decision, TreePart
 from orchestrator.core.entries import DENDRO, EVENT_MSG
 from orchestrator.core.evolve import evolve
 from orchestrator.core.frozen import record
 from orchestrator.core.state import State
-from orchestrator.core.stored import Encoded, encode_entry, encode_event
+from orchestrator.core.stored import Encoded, encode_entry
 from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.tree_step import TreeSite, TreeStep
 
@@ -93,7 +94,7 @@ class Step:
             self._append(encoded)
             if entry.type == EVENT_MSG:
                 position = self.position
-                self.show(NewEvent(encode_event(encoded.entry), position.seq, position.head[:4].hex()))
+                self.show(event_of(encoded, position.seq, position.head))
         self._take_timers(decision)
         opened = [
             Approval(asked.call_id, encode_request(asked.request, self.blobs))
@@ -148,12 +149,12 @@ class Step:
         self.size += len(event.payload)
 
     def _append(self, encoded: Encoded) -> None:
-        before, line, salt = self.position, encoded.line, self.writer.random_bytes(SALT_BYTES)
+        before = self.position
         seq = before.seq + 1
-        head = next_chain(before.head, seq, self.writer.epoch, payload_digest(salt, line), self.writer.secret)
-        self.entries.append(NewEntry(line, salt, head))
-        self.position = Position(evolve(before.state, encoded.entry, seq), seq, head)
-        self.size += len(line)
+        sealed = seal(encoded.line, seq, before.head, self.writer)
+        self.entries.append(sealed)
+        self.position = Position(evolve(before.state, encoded.entry, seq), seq, sealed.chain)
+        self.size += len(encoded.line)
 
     @property
     def empty(self) -> bool:

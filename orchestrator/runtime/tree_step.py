@@ -12,16 +12,14 @@ from typing import Any
 
 import orjson
 
-from orchestrator.broker.records import Mail, NewEntry, NewEvent, NewSession, NewSubmission
+from orchestrator.broker.records import Mail, NewSession, NewSubmission
+from orchestrator.broker.sealing import LogWriter, seal_first
 from orchestrator.broker.tree_records import BudgetWait, Draw, Reservation, Settlement, TreeEvent
-from orchestrator.core.chain import GENESIS, SALT_BYTES, next_chain, payload_digest
 from orchestrator.core.draft import Letter, NewChild, TreePart
 from orchestrator.core.draft import TreeEvent as CoreEvent
-from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.rules_standing import marks_above
 from orchestrator.core.settings import SessionFacts
-from orchestrator.core.stored import encode_entry, encode_event
 
 _DEPTHS = b'"pending_messages":0,"pending_interrupts":0'
 CLIENT = "tree"
@@ -117,24 +115,15 @@ def _event(event: CoreEvent, after: int) -> TreeEvent:
 
 def _born(child: NewChild, site: TreeSite) -> NewSession:
     facts = child.facts
-    entries: list[NewEntry] = []
-    events: list[NewEvent] = []
-    head = GENESIS
-    for seq, entry in enumerate(child.entries, 1):
-        encoded = encode_entry(entry, site.at_ms, site.blobs)
-        salt = site.random_bytes(SALT_BYTES)
-        head = next_chain(head, seq, 0, payload_digest(salt, encoded.line), site.secret)
-        entries.append(NewEntry(encoded.line, salt, head))
-        if entry.type == EVENT_MSG:
-            events.append(NewEvent(encode_event(encoded.entry), seq, head[:4].hex()))
+    first = seal_first(child.entries, site.at_ms, site.blobs, LogWriter(site.random_bytes, site.secret))
     return NewSession(
         session=SessionId(facts.session_id),
         tree=TreeId(facts.tree_id),
         pool=facts.pool,
         agent_id=AgentId(facts.agent_id),
         parent=SessionId(facts.parent_session),
-        entries=tuple(entries),
-        events=tuple(events),
+        entries=first.entries,
+        events=first.events,
         meta=dumps({"cwd": child.settings.cwd, "model": child.settings.model, "title": child.title}),
         submissions=() if child.first is None else (_first(child.first),),
     )
