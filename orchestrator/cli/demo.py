@@ -12,7 +12,6 @@ import asyncio
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ from rich.table import Table
 from orchestrator.cli.demo_play import DemoFailed, Play, Story, WorkerProcess
 from orchestrator.cli.demo_proof import REPORT, Claim, claims
 from orchestrator.cli.demo_view import DemoView, Lines, Picture
+from orchestrator.cli.invocation import DENDRO
 from orchestrator.cli.opening import Opened
 from orchestrator.gateways.workspace import look_at
 from orchestrator.settings import Settings, SettingsSources, load_settings
@@ -153,7 +153,7 @@ def _process(
 ) -> Iterator[WorkerProcess]:
     log = (stage.folder / f"{words[0]}.log").open("a")
     process = subprocess.Popen(
-        [sys.executable, "-m", "orchestrator.cli.main", *words],
+        [*DENDRO, *words],
         env=environ,
         cwd=stage.workspace,
         stderr=log,
@@ -208,7 +208,7 @@ async def _both_alive(opened: Deployment, workers: list[subprocess.Popen[str]]) 
 
 def _replay(stage: _Stage, environ: dict[str, str], story: Story) -> subprocess.CompletedProcess[str]:
     """As a person would ask for it, to be shown."""
-    words = [sys.executable, "-m", "orchestrator.cli.main", "replay", story.root]
+    words = [*DENDRO, "replay", story.root]
     return subprocess.run(words, env=environ, cwd=stage.workspace, capture_output=True, text=True)
 
 

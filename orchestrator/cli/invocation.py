@@ -14,6 +14,9 @@ import typer
 if TYPE_CHECKING:
     from orchestrator.settings import FolderConfig, Settings
 
+DENDRO = (sys.executable, "-P", "-m", "orchestrator.cli.main")
+"""How `dendro` starts itself. `-P`: else a module of the current folder, which an agent or a stranger's
+repository may hold, would be imported in the place of one of ours, outside of any sandbox."""
 SHOWN_KEYS = 12
 GLOBAL_WITH_VALUE = ("-c", "--config", "--home")
 
@@ -46,7 +49,7 @@ class Invocation:
 
     def command(self, *words: str) -> list[str]:
         """Another `dendro` under the same settings."""
-        return [sys.executable, "-m", "orchestrator.cli.main", *self._options(), *words]
+        return [*DENDRO, *self._options(), *words]
 
     def _options(self) -> Iterator[str]:
         if self.config_file is not None:

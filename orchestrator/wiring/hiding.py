@@ -1,4 +1,4 @@
-"""Paths of this deployment that no confined command may see: the data folder, the folder of Redis's socket.
+"""Paths kept from confined commands: the data folder, Redis's socket and its folder, Dendro's own code.
 
 A command that reaches Redis could approve itself and edit logs. Knows settings and a URL;
 how paths are hidden is the sandbox's matter.
@@ -6,10 +6,12 @@ how paths are hidden is the sandbox's matter.
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import orchestrator
 from orchestrator.settings import Settings
 from orchestrator.wiring.deploying import embedded_config
 
@@ -41,6 +43,15 @@ def hidden_paths(settings: Settings, url: str) -> tuple[Path, ...]:
         socket = Path(unquote(parts.path))
         paths.append(socket if _is_shared(settings, socket.parent) else socket.parent)
     return tuple(dict.fromkeys(paths))
+
+
+def own_code() -> tuple[Path, ...]:
+    """What this process is made of: its package and its virtual environment, which may lie in the workspace.
+
+    A command that writes there writes what the next `dendro` runs outside of the sandbox.
+    """
+    package = Path(orchestrator.__file__).parent
+    return (package, Path(sys.prefix)) if sys.prefix != sys.base_prefix else (package,)
 
 
 def _is_shared(settings: Settings, folder: Path) -> bool:

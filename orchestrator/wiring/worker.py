@@ -35,7 +35,7 @@ from orchestrator.wiring.deploying import (
     worker_name,
     worker_pools,
 )
-from orchestrator.wiring.hiding import hidden_paths
+from orchestrator.wiring.hiding import hidden_paths, own_code
 from orchestrator.wiring.sessions import VERSION
 
 
@@ -94,7 +94,7 @@ def tool_config(settings: Settings, url: str) -> ToolConfig:
         ),
         hidden=hidden_paths(settings, url),
         unix_sockets=settings.sandbox.unix_sockets,
-        read_only=_config_files(settings),
+        read_only=(*_config_files(settings), *own_code()),
         timeout_s=settings.tools.timeout_s,
         max_processes=settings.sandbox.max_processes,
         max_memory_bytes=settings.sandbox.max_memory_bytes or half_of_memory(),

@@ -143,7 +143,7 @@ def test_global_options_count_wherever_they_stand(given: list[str], heard: list[
 
 def test_a_child_process_gets_the_same_settings() -> None:
     words = Invocation(None, ("model=x",), None).command("worker")
-    assert words[1:] == ["-m", "orchestrator.cli.main", "-c", "model=x", "worker"]
+    assert words[1:] == ["-P", "-m", "orchestrator.cli.main", "-c", "model=x", "worker"]
 
 
 def test_an_unforeseen_error_says_that_it_is_one() -> None:

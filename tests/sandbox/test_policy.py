@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.sandbox.policy import InvalidPolicy, resolve
+from orchestrator.wiring.hiding import own_code
 
 
 def workspace(**fields: object) -> dict[str, object]:
@@ -144,3 +145,13 @@ def test_link_that_only_a_person_can_have_made_leads_to_a_root(tmp_path: Path) -
 def test_a_policy_that_cannot_be_understood_is_refused(policy: dict[str, object], tmp_path: Path) -> None:
     with pytest.raises(InvalidPolicy):
         resolve(policy, tmp_path, None)
+
+
+def test_dendros_own_code_is_read_only_in_a_workspace_that_holds_it(tmp_path: Path) -> None:
+    code = own_code()
+    package = next(path for path in code if path.name == "orchestrator")
+    assert (package / "wiring").is_dir()
+    confinement = resolve(workspace(), package.parent, None, read_only=code)
+    assert package in confinement.read_only_subpaths
+    assert all(path in confinement.read_only_subpaths for path in code if path.is_relative_to(package.parent))
+    assert resolve(workspace(), tmp_path, None, read_only=code).read_only_subpaths == ()
