@@ -4,7 +4,7 @@
     hunk   = "*** Add File: p" ("+" text)*
            | "*** Delete File: p"
            | "*** Update File: p" ["*** Move to: q"] chunk+
-    chunk  = ("@@" | "@@ " context)* (" " text | "-" text | "+" text)+ ["*** End of File"]
+    chunk  = ["@@" | ("@@ " context)+] (" " text | "-" text | "+" text)+ ["*** End of File"]
 
 Models are sloppy, so this reader allows what cannot be misunderstood: blanks around
 markers, a heredoc's wrapper left around the body, a first chunk without `@@`, an empty
@@ -216,7 +216,10 @@ def _read_contexts(reader: _Reader, *, required: bool) -> tuple[str, ...]:
     contexts: list[str] = []
     while not reader.done and _is_context(reader.line):
         context = reader.take()[3:]
-        if context.strip():
+        named = bool(context.strip())
+        if not reader.done and _is_context(reader.line) and not (named and reader.line[3:].strip()):
+            raise _no_lines(reader)
+        if named:
             contexts.append(context)
     return tuple(contexts)
 

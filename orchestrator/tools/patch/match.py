@@ -4,7 +4,8 @@ For each chunk: its contexts are sought forward from the cursor, one after the o
 the lines that it keeps and drops, as one block. Each search is made four times, every pass
 more forgiving than the one before: as written, without trailing blanks, without blanks at
 both ends, and with typographic punctuation folded to ASCII. A chunk marked as the file's
-end is tried there first. A chunk that only adds goes to the end of the file.
+end fits there or nowhere. A block that ends in an empty line, and is not found, is sought again
+without it. A chunk that only adds goes to the end of the file.
 
 A pass looks at candidates by the rarest line of the block, from an index that is made once
 per file and pass, so that neither long files nor many chunks cost more than they must.
@@ -94,14 +95,20 @@ class _Block:
         return [text for kind, text in self.marks if kind is LineKind.ADD]
 
     def without_last_empty_line(self) -> _Block | None:
-        """Models write the text's last newline as an empty line; the file has no such line."""
-        if len(self.old) < 2 or self.old[-1] != "":
+        """Models write the text's last newline as an empty line; the file has no such line.
+
+        It is taken from the lines to be found, and from the end of the new ones if they end in one.
+        """
+        if not self.old or self.old[-1] != "":
             return None
         marks = list(self.marks)
-        last_old = max(i for i, (kind, _) in enumerate(marks) if kind is not LineKind.ADD)
-        kind, _ = marks.pop(last_old)
-        if kind is LineKind.DROP and marks and marks[-1] == (LineKind.ADD, ""):
-            marks.pop()
+        last = max(i for i, (kind, _) in enumerate(marks) if kind is not LineKind.ADD)
+        # What is not in the file cannot be kept: if it is to be there, it is new.
+        marks[last : last + 1] = [(LineKind.ADD, "")] if marks[last][0] is LineKind.KEEP else []
+        end = max((i for i, (kind, _) in enumerate(marks) if kind is not LineKind.DROP), default=None)
+        if end is not None and marks[end][1] == "":
+            kept = marks[end][0] is LineKind.KEEP
+            marks[end : end + 1] = [(LineKind.DROP, "")] if kept else []
         return _Block(self.old[:-1], tuple(marks))
 
     def replacement(self, found: Sequence[str], ending: str) -> list[str]:
@@ -132,9 +139,11 @@ def _place(seeker: _Seeker, chunk: Chunk, block: _Block, index: int, cursor: int
     for candidate in (block, block.without_last_empty_line()):
         if candidate is None:
             continue
-        start = seeker.find_at_end(candidate.old, cursor) if chunk.end_of_file else None
-        if start is None:
-            start = seeker.find(candidate.old, cursor)
+        if not candidate.old:
+            # An empty line alone, which the file does not have: what is new goes where the search stands.
+            return cursor, candidate
+        find = seeker.find_at_end if chunk.end_of_file else seeker.find
+        start = find(candidate.old, cursor)
         if start is not None:
             return start, candidate
     raise ChunkMismatch(index, "expected lines", block.old)

@@ -65,6 +65,15 @@ def test_first_chunk_needs_no_marker_and_an_empty_line_is_empty_context(patch: W
     assert parse_patch(text) == Patch((UpdateFile("a.txt", None, chunks),))
 
 
+@pytest.mark.parametrize("first", [["@@"], ["@@ f", "@@"], ["-a", "@@"]])
+def test_a_hunk_without_a_line_before_the_next_is_refused(patch: Write, first: list[str]) -> None:
+    text = patch("*** Update File: a.py", *first, "@@ g" if first != ["@@ f", "@@"] else "-x", "-x")
+    if first == ["-a", "@@"]:
+        text = patch("*** Update File: a.py", *first, "@@", "-x")
+    with pytest.raises(PatchSyntaxError, match=r"Unexpected line found in update hunk: '@@"):
+        parse_patch(text)
+
+
 def test_a_chunk_may_name_contexts_within_each_other(patch: Write) -> None:
     text = patch("*** Update File: a.py", "@@ class A", "@@   def f(self):", "-x")
     (hunk,) = parse_patch(text).hunks

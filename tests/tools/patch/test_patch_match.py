@@ -69,9 +69,11 @@ def test_added_lines_take_the_line_ending_of_the_file() -> None:
     assert apply_chunks("a\r\nb\n", chunks(" a", "+x")) == "a\r\nx\nb\n"
 
 
-def test_end_of_file_is_tried_first_and_is_no_must() -> None:
+def test_lines_of_the_files_end_are_its_last_or_do_not_fit() -> None:
     assert apply_chunks("x\ny\nx\n", chunks("-x", "+z", "*** End of File")) == "x\ny\nz\n"
-    assert apply_chunks("x\ny\n", chunks("-x", "+z", "*** End of File")) == "z\ny\n"
+    assert apply_chunks("x\ny\n", chunks("-y", "-", "+z", "*** End of File")) == "x\nz\n"
+    with pytest.raises(ChunkMismatch, match="expected lines"):
+        apply_chunks("x\ny\n", chunks("-x", "+z", "*** End of File"))
 
 
 def test_chunk_that_only_adds_goes_to_the_end() -> None:
@@ -84,6 +86,34 @@ def test_last_empty_line_of_a_chunk_may_be_the_newline_at_the_end() -> None:
     assert apply_chunks("a\nb\n", chunks("-b", "+c", "")) == "a\nc\n"
     assert apply_chunks("a\nb\n", chunks("-b", "-", "+c", "+")) == "a\nc\n"
     assert apply_chunks("a\nb\n\n", chunks("-b", "+c", "")) == "a\nc\n\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "lines", "changed"),
+    [
+        # An empty line that the file does not have is not kept: it is new if anything stands behind it.
+        ("a\nb\n", (" b", " ", "+c"), "a\nb\n\nc\n"),
+        ("a\nb\n", (" b", "+c", " "), "a\nb\nc\n"),
+        ("a\nb\n", ("-b", "-", "+c"), "a\nc\n"),
+        ("a\nb\n", ("-b", "+c", "- "), None),
+        # Alone it is no line to be found: what is new goes where the search stands.
+        ("a\nb\n", ("@@", " ", "+c"), "\nc\na\nb\n"),
+        ("a\nb\n", ("+c", " "), "c\na\nb\n"),
+        ("a\nb\n", ("@@ a", "-", "+c"), "a\nc\nb\n"),
+        ("a\nb\n", ("-a", "@@", " ", "+c"), "\nc\nb\n"),
+        ("a\n\nb\n", ("@@", " ", "+c"), "a\n\nc\nb\n"),
+        ("a\nb\n", ("+c", " ", "*** End of File"), "c\na\nb\n"),
+        ("a\nb\n", ("-b", "", "+c", "*** End of File"), "a\n\nc\n"),
+    ],
+)
+def test_an_empty_line_that_is_not_found_is_sought_without(
+    text: str, lines: tuple[str, ...], changed: str | None
+) -> None:
+    if changed is None:
+        with pytest.raises(ChunkMismatch):
+            apply_chunks(text, chunks(*lines))
+    else:
+        assert apply_chunks(text, chunks(*lines)) == changed
 
 
 def test_result_ends_with_a_newline_and_no_blank_line_is_lost() -> None:
@@ -103,7 +133,7 @@ def test_a_large_file_costs_milliseconds_even_where_lines_repeat() -> None:
     lines = [*repeated, "needle", *repeated]
     text = "\n".join(lines) + "\n"
     assert len(text) > 1_000_000
-    many = [line for _ in range(200) for line in ("@@", "    return None", "-}", "+};")]
+    many = [line for _ in range(200) for line in ("@@", "    return None", "-}", "+};")][1:]
     started = time.process_time()
     apply_chunks(text, chunks("@@ needle", *many))
     apply_chunks(text, chunks("  }", "-needle ", "+pin", ""))
