@@ -36,7 +36,7 @@ def show_request(live: Live, request: Mapping[str, Any]) -> None:
         live.line(f"  {command_text(request['command'])}", "bold")
     else:
         live.line(f"? {who}wants to change files", "bold yellow")
-        live.changes(request["changes"])
+        live.changes(request)
     for name, text in (("reason", "because: {}"), ("grant_root", "asks to write below {} from now on")):
         if request.get(name):
             live.line(f"  {text.format(request[name])}", "yellow")

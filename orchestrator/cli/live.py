@@ -101,7 +101,7 @@ class Live:
             case "exec_command_end":
                 self._command_ended(message)
             case "patch_apply_begin":
-                self.changes(message["changes"])
+                self.changes(message)
             case "patch_apply_end" if not message["success"]:
                 self.line(f"the patch failed: {message['stderr'] or message['stdout']}", "red")
             case "plan_update":
@@ -204,9 +204,9 @@ class Live:
 
     # ── patches and plans ─────────────────────────────────────────────────────────────────────
 
-    def changes(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
+    def changes(self, message: Mapping[str, Any]) -> None:
         """The files of a patch, each with its change."""
-        for path, change in changes.items():
+        for path, change in message["changes"].items():
             moved = f" → {change['move_path']}" if change.get("move_path") else ""
             self.line(f"{CHANGE_MARKS.get(change['type'], '?')} {path}{moved}", "bold magenta")
             lines = list(_change_lines(change))
@@ -214,6 +214,8 @@ class Live:
                 self.line(f"  {line}", style)
             if len(lines) > DIFF_LINES:
                 self.line(f"  … {len(lines) - DIFF_LINES} more lines", "dim")
+        if left_out := message.get("changes_left_out"):
+            self.line(f"… {left_out:,} more files, which are not shown", "bold yellow")
 
     def _plan(self, message: Mapping[str, Any]) -> None:
         if message.get("explanation"):

@@ -37,6 +37,10 @@ def names_call(pattern: str, agent_id: int, call_id: str) -> bool:
 def why_not_allowed(pattern: str, request: Request) -> str:
     """Why the pattern does not allow the whole request; the empty string if it does."""
     if request["type"] != "exec_approval_request":
+        if request.get("changes_left_out"):
+            return (
+                f"it changes {request['changes_left_out']:,} files more than it shows; allow it by its call"
+            )
         return _unmatched(pattern, "its path", list(request["changes"]))
     if request.get("env"):
         return f"it sets variables ({', '.join(request['env'])}); allow it by its call"

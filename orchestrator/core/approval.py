@@ -15,6 +15,9 @@ from orchestrator.core.settings import TurnSettings
 UNSANDBOXED_REASON = "command failed; retry without sandbox?"
 NO_CONFINEMENT_REASON = "this worker cannot confine commands; run it without a sandbox?"
 
+MOST_NAMED = 20
+"""Paths that one line of text names."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -96,18 +99,38 @@ def judge_patch(patch: ApplyPatch, settings: TurnSettings, approved: frozenset[s
     if patch_keys(patch) <= approved:
         return Run(sandboxed=False)
     if settings.approval_policy == "untrusted":
-        return Ask(None, sandboxed=False)
+        return Ask(_unseen(patch) or None, sandboxed=False)
     if not patch.outside:
         return Run(sandboxed=True)
     if settings.approval_policy == "never":
         return Refuse(
-            "writing outside of the project; rejected by the approval policy: " + ", ".join(patch.outside)
+            "writing outside of the project; rejected by the approval policy: " + _first(patch.outside)
         )
-    return Ask("the patch writes outside of the writable roots", sandboxed=False)
+    why = "the patch writes outside of the writable roots"
+    return Ask(f"{why}; {_unseen(patch)}" if patch.left_out else why, sandboxed=False)
+
+
+def _unseen(patch: ApplyPatch) -> str:
+    """What whoever is asked has to know of a patch that is too large to be shown."""
+    if not patch.left_out:
+        return ""
+    return (
+        f"{len(patch.changes) + patch.left_out:,} files change, and {patch.left_out:,} of them are not shown"
+    )
+
+
+def _first(paths: tuple[str, ...]) -> str:
+    more = len(paths) - MOST_NAMED
+    return ", ".join(paths[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def patch_keys(patch: ApplyPatch) -> frozenset[str]:
-    """What `approved_for_session` remembers of a patch: its paths."""
+    """What `approved_for_session` remembers of a patch: its paths.
+
+    Of one that is not shown whole, itself: nobody has said anything of the paths that they did not see.
+    """
+    if patch.left_out:
+        return frozenset({f"patch:{patch.token}"})
     return frozenset(f"patch:{path}" for path in patch.changes)
 
 

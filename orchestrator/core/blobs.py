@@ -41,20 +41,26 @@ _LARGE_FIELDS = frozenset(
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
-def externalise(value: Any, blobs: dict[str, bytes], field: str = "", most: int = INLINE_TEXT_BYTES) -> Any:
+def externalise(
+    value: Any,
+    blobs: dict[str, bytes],
+    field: str = "",
+    most: int = INLINE_TEXT_BYTES,
+    large: int = INLINE_BYTES,
+) -> Any:
     """`value` with its large strings replaced; their bytes are added to `blobs` under their hash.
 
-    `most` bytes are what a string outside the large fields may have.
+    `large` bytes are what a string of a large field may have, `most` what any other may.
     """
     if isinstance(value, str):
-        limit = min(most, INLINE_BYTES) if field in _LARGE_FIELDS else most
+        limit = min(most, large) if field in _LARGE_FIELDS else most
         return _replaced(value, limit, blobs) if len(value) * 4 > limit else value
     if isinstance(value, Mapping):
         if is_reference(value):
             return value
-        return {key: externalise(inner, blobs, key, most) for key, inner in value.items()}
+        return {key: externalise(inner, blobs, key, most, large) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [externalise(inner, blobs, field, most) for inner in value]
+        return [externalise(inner, blobs, field, most, large) for inner in value]
     return value
 
 

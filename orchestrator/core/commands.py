@@ -132,12 +132,16 @@ class ApplyPatch:
     cwd: str
     changes: Mapping[str, Any]
     summary: str
-    record: Sequence[Sequence[str | None]]
-    """Each file's path, hash before and hash after: what a takeover judges by."""
+    record: Sequence[Sequence[str | None]] | str
+    """Each file's path, hash before and hash after, which a takeover judges by; JSON text for very many."""
     outside: tuple[str, ...] = ()
     """Paths that the sandbox policy does not let it write."""
     baselines: Mapping[str, Any] = field(default_factory=dict)
     """`set` and `drop`: what the task's diff counts from once it is applied."""
+    left_out: int = 0
+    """Files that `changes` does not show."""
+    token: str = ""
+    """Of a patch with files left out: what names it, and no other, whole."""
 
 
 @dataclass(frozen=True, slots=True)

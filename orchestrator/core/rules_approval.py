@@ -195,9 +195,18 @@ def run(draft: Draft, call: Call, spec: dict[str, Any], auto_approved: bool = Fa
         )
     else:
         draft.event(
-            "patch_apply_begin", call_id=call.call_id, auto_approved=auto_approved, changes=spec["changes"]
+            "patch_apply_begin",
+            call_id=call.call_id,
+            auto_approved=auto_approved,
+            changes=spec["changes"],
+            **left_out(spec),
         )
     draft.add(e.call_phase(call.call_id, Phase.RUNNING, epoch=draft.moment.epoch, spec=spec))
+
+
+def left_out(spec: Mapping[str, Any]) -> dict[str, int]:
+    """How many files of a patch its event does not show; nothing if it shows them all."""
+    return {"changes_left_out": spec["left_out"]} if spec.get("left_out") else {}
 
 
 def done_phase(call: Call, applied: bool) -> e.Entry:

@@ -20,7 +20,7 @@ from orchestrator.core.commands import ApplyPatch, CallAssessed, CallFinished, E
 from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.history import call_output
 from orchestrator.core.rules_activity import activity, uses
-from orchestrator.core.rules_approval import done_phase, reject, run
+from orchestrator.core.rules_approval import done_phase, left_out, reject, run
 from orchestrator.core.rules_subagents import agent_call
 from orchestrator.core.rules_surfacing import surface
 from orchestrator.core.rules_task import approval_timer, settle
@@ -72,9 +72,10 @@ def _patch_spec(patch: ApplyPatch) -> dict[str, Any]:
         "cwd": patch.cwd,
         "changes": dict(patch.changes),
         "summary": patch.summary,
-        "record": [list(row) for row in patch.record],
+        "record": patch.record if isinstance(patch.record, str) else [list(row) for row in patch.record],
         "baselines": dict(patch.baselines),
         "grant_root": _grant_root(patch),
+        **({"left_out": patch.left_out} if patch.left_out else {}),
     }
 
 
@@ -118,6 +119,7 @@ def _request_event(call: Call, spec: dict[str, Any], reason: str | None) -> dict
             fields["env"] = dict(spec["env"])
     else:
         fields = {"type": "apply_patch_approval_request", "changes": spec["changes"]}
+        fields |= left_out(spec)
     fields["call_id"] = call.call_id
     if reason:
         fields["reason"] = reason

@@ -44,6 +44,9 @@ def encode_entry(entry: Entry, at_ms: int, blobs: dict[str, bytes]) -> Encoded:
 
 
 def _shortened(entry: Entry, blobs: dict[str, bytes], most: int) -> Any:
+    if entry.type == DENDRO and entry.payload["kind"] == "call":
+        # Of a call rules read the paths, the keys and the words; what files hold is a tool's to read.
+        return externalise(entry.payload, blobs, large=most)
     op = entry.payload.get("op") if entry.type == DENDRO else None
     if op is None:
         return externalise(entry.payload, blobs, most=most)
@@ -54,8 +57,18 @@ def _shortened(entry: Entry, blobs: dict[str, bytes], most: int) -> Any:
 def _is_said(entry: Entry) -> bool:
     """Whether it holds what people, a model or a tool said, and nothing that a rule reads by its text."""
     if entry.type == DENDRO:
-        return entry.payload["kind"] in {"queued", "steered"}
+        return entry.payload["kind"] in {"queued", "steered", "call"}
     return entry.type in {RESPONSE_ITEM, EVENT_MSG}
+
+
+def encode_value(value: Mapping[str, Any], blobs: dict[str, bytes]) -> bytes:
+    """JSON beside the log (a request, a tree's event); what a commit cannot carry goes to `blobs`."""
+    data = orjson.dumps(value, default=_plain)
+    for large in (INLINE_BYTES, SHORT_BYTES):
+        if len(data) > LINE_BYTES:
+            value = externalise(value, blobs, large=large)
+            data = orjson.dumps(value, default=_plain)
+    return data
 
 
 def _line(entry: Entry, at_ms: int) -> bytes:

@@ -12,7 +12,10 @@ import orjson
 from orchestrator.broker.records import Claim, SqEntry
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
+from orchestrator.core.blobs import references, resolve
 from orchestrator.core.draft import Decision
+from orchestrator.core.frozen import replace
+from orchestrator.core.ids import TreeId
 from orchestrator.core.state import Call, State
 from orchestrator.protocol import ops
 from orchestrator.protocol.codec import parse_submission, short_id
@@ -79,7 +82,19 @@ async def judged_running(
         # Another folder's files say nothing of a patch: what is not judged is in doubt.
         return {}
     lost = [call for call in task.running if call.epoch != claim.epoch]
-    return {call.call_id: await ports.tools.judge(call, claim.claim_id) for call in lost}
+    return {
+        call.call_id: await ports.tools.judge(await _with_record(ports, state, call), claim.claim_id)
+        for call in lost
+    }
+
+
+async def _with_record(ports: Ports, state: State, call: Call) -> Call:
+    """The call with the record of its files, which stands beside the log if they are very many."""
+    needed = set(references(call.spec.get("record")))
+    if not needed:
+        return call
+    await ports.texts.fetch(TreeId(state.facts.tree_id), needed)
+    return replace(call, spec={**call.spec, "record": resolve(call.spec["record"], ports.texts.get)})
 
 
 def drained_call(call: Call, elapsed_s: float) -> c.CallFinished:

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-
 from orchestrator.broker.records import Approval, NewEntry, NewEvent, TimerSet
 from orchestrator.broker.sealing import event_of, seal
 from orchestrator.core.blobs import externalise
@@ -22,7 +20,7 @@ from orchestrator.core.entries import DENDRO, EVENT_MSG
 from orchestrator.core.evolve import evolve
 from orchestrator.core.frozen import record
 from orchestrator.core.state import State
-from orchestrator.core.stored import Encoded, encode_entry
+from orchestrator.core.stored import Encoded, encode_entry, encode_value
 from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.tree_step import TreeSite, TreeStep
 
@@ -163,4 +161,4 @@ class Step:
 
 def encode_request(request: Mapping[str, Any], blobs: dict[str, bytes]) -> bytes:
     """An open approval as the fleet's queue keeps it; large changes go to `blobs`."""
-    return orjson.dumps(externalise(request, blobs))
+    return encode_value(externalise(request, blobs), blobs)

@@ -20,6 +20,7 @@ from orchestrator.core.draft import TreeEvent as CoreEvent
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.rules_standing import marks_above
 from orchestrator.core.settings import SessionFacts
+from orchestrator.core.stored import encode_value
 
 _DEPTHS = b'"pending_messages":0,"pending_interrupts":0'
 CLIENT = "tree"
@@ -57,7 +58,7 @@ class TreeStep:
         """Adds a decision's part; answers how many bytes it adds to the commit."""
         children = [_born(child, site) for child in part.children]
         mail = [_mail(letter) for letter in part.letters]
-        events = [_event(event, events_before) for event in part.events]
+        events = [_event(event, events_before, site.blobs) for event in part.events]
         summary = {name: _bytes(value) for name, value in part.summary.items()}
         self.children += children
         self.mail += mail
@@ -101,8 +102,8 @@ def _mail(letter: Letter) -> Mail:
     return Mail(SessionId(letter.to), payload, letter.interrupt, letter.key, counted=letter.counted)
 
 
-def _event(event: CoreEvent, after: int) -> TreeEvent:
-    payload = dumps({"id": event.id, "msg": event.message})
+def _event(event: CoreEvent, after: int, blobs: dict[str, bytes]) -> TreeEvent:
+    payload = encode_value({"id": event.id, "msg": event.message}, blobs)
     targets = tuple(SessionId(target) for target in event.targets)
     about = dumps(event.about) if event.about else b""
     if not event.inbox:

@@ -11,6 +11,7 @@ holder; the keeper's clock goes on, and ends the writer with the right to write.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -25,6 +26,7 @@ from orchestrator.tools.confinement import writable_roots
 from orchestrator.tools.exec.command import Written
 from orchestrator.tools.exec.keeper import Keeper, KeeperLost
 from orchestrator.tools.patch.apply import PatchApplyError, applied, apply_job, tidy_job
+from orchestrator.tools.patch.bounds import INLINE_BYTES, cut, shown, weight
 from orchestrator.tools.patch.files import DiskFiles, display_root
 from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch
 from orchestrator.tools.patch.plan import PatchCheckError, PatchPlan, plan_patch, refusal_text
@@ -37,6 +39,10 @@ if TYPE_CHECKING:
     from orchestrator.tools.toolbox import Site, ToolConfig
 
 CHANGED_SINCE = "files changed since the patch was checked; read them again and send a new patch"
+WHOLE = ""
+"""The place, among baselines, of a text that holds them all."""
+MOST_STORED = 16 << 20
+"""Characters of such a text, all of them ASCII; a quarter of what one stored text may have."""
 WRITE_GRACE_S = 2.0
 """How long a cancelled patch may go on: it takes milliseconds, and half of it is worse than all."""
 
@@ -60,21 +66,39 @@ def assess_patch(request: PatchRequest, state: State, config: ToolConfig) -> App
         return Immediate(refusal_text(error))
     except OSError as error:
         return Immediate(f"apply_patch verification failed: {error}")
+    record = record_of(plan)
+    changes, left_out = shown(plan.changes)
     return ApplyPatch(
         patch=request.patch,
         cwd=str(cwd),
-        changes=plan.changes,
+        changes=changes,
         summary=plan.summary,
-        record=record_of(plan).to_json(),
+        record=_as_recorded(record),
         outside=tuple(map(str, refused)),
         baselines=_baseline_changes(task, plan),
+        left_out=left_out,
+        token=record.token if left_out else "",
     )
 
 
+def _as_recorded(record: PatchRecord) -> list[list[str | None]] | str:
+    """The record's rows; of very many files as a text, which is stored beside the call's entry."""
+    # The standard encoder: a path may be no Unicode.
+    text = json.dumps(record.to_json())
+    return text if len(text) > INLINE_BYTES else record.to_json()
+
+
 def _baseline_changes(task: Task, plan: PatchPlan) -> dict[str, Any]:
-    """How the task's baselines change once the plan is applied."""
+    """How the task's baselines change once the plan is applied.
+
+    Of very many files they are one text, under no path; and none at all if even that is more than can be
+    stored, so that the task's diff begins anew.
+    """
     before = task.baselines
     after = {path: asdict(baseline) for path, baseline in with_plan(_baselines(before), plan).items()}
+    if WHOLE in before or weight(after) > INLINE_BYTES:
+        text = json.dumps(after)
+        return {"set": {WHOLE: text} if len(text) <= MOST_STORED else {}, "drop": list(before)}
     return {
         "set": {path: data for path, data in after.items() if before.get(path) != data},
         "drop": [path for path in before if path not in after],
@@ -82,7 +106,8 @@ def _baseline_changes(task: Task, plan: PatchPlan) -> dict[str, Any]:
 
 
 def _baselines(data: Mapping[str, Any]) -> dict[str, Baseline]:
-    return {path: Baseline(**fields) for path, fields in data.items()}
+    whole = json.loads(data[WHOLE]) if WHOLE in data else data
+    return {path: Baseline(**fields) for path, fields in whole.items()}
 
 
 async def run_patch(call: Call, site: Site, config: ToolConfig, keeper: Keeper) -> CallFinished:
@@ -103,7 +128,7 @@ def _planned(call: Call, state: State, config: ToolConfig) -> tuple[PatchPlan, J
     spec = call.spec
     roots = writable_roots(state, config) if spec["sandboxed"] else None
     plan = plan_patch(parse_patch(spec["patch"]), Path(spec["cwd"]), DiskFiles())
-    if record_of(plan).to_json() != spec["record"]:
+    if record_of(plan) != PatchRecord.from_json(spec["record"]):
         raise PatchApplyError(CHANGED_SINCE)
     return plan, apply_job(plan, roots)
 
@@ -156,7 +181,7 @@ def _turn_diff(call: Call, task: Task) -> str:
     changed = call.spec["baselines"]
     kept = {path: data for path, data in task.baselines.items() if path not in changed["drop"]}
     root = display_root(Path(task.settings.cwd))
-    return turn_diff(_baselines({**kept, **changed["set"]}), root, DiskFiles())
+    return cut(turn_diff(_baselines({**kept, **changed["set"]}), root, DiskFiles()))
 
 
 def _failed(call: Call, message: str) -> CallFinished:

@@ -47,12 +47,16 @@ class ExecApprovalRequest(AskModel):
 
 
 class ApplyPatchApprovalRequest(AskModel):
-    """May this patch be written?"""
+    """May this patch be written?
+
+    `changes_left_out` is Dendro's own: so many files more than `changes` shows.
+    """
 
     type: Literal["apply_patch_approval_request"] = "apply_patch_approval_request"
     call_id: CallId
     turn_id: Maybe[str] = None
     changes: dict[str, FileChangeField]
+    changes_left_out: Maybe[Uint] = None
     reason: Maybe[str] = None
     grant_root: Maybe[str] = None
 

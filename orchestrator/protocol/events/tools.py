@@ -17,7 +17,7 @@ from orchestrator.protocol.mcp import (
     ToolOutcome,
 )
 from orchestrator.protocol.scalars import Chunk, Duration, ExecCommandSource, OutputStream
-from orchestrator.protocol.wire import EventModel, Flag, Int, JsonValue, Maybe, Source
+from orchestrator.protocol.wire import EventModel, Flag, Int, JsonValue, Maybe, Source, Uint
 
 
 class ExecCommandBegin(EventModel):
@@ -74,13 +74,17 @@ class ExecCommandEnd(EventModel):
 
 
 class PatchApplyBegin(EventModel):
-    """A patch is being written."""
+    """A patch is being written.
+
+    `changes_left_out` is Dendro's own: so many files more than `changes` shows.
+    """
 
     type: Literal["patch_apply_begin"] = "patch_apply_begin"
     call_id: CallId
     turn_id: Maybe[str] = None
     auto_approved: Flag
     changes: dict[str, FileChangeField]
+    changes_left_out: Maybe[Uint] = None
 
 
 class PatchApplyEnd(EventModel):

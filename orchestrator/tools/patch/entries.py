@@ -21,6 +21,7 @@ def read_entry(name: str | bytes, folder: int) -> tuple[bytes, int]:
     Raises OSError for what is no file (a folder, a device), is absent, or cannot be read.
     """
     info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    _require_bounded(info, name)
     if stat.S_ISLNK(info.st_mode):
         return os.readlink(os.fsencode(name), dir_fd=folder), info.st_mode
     _require_regular(info, name)
@@ -30,10 +31,21 @@ def read_entry(name: str | bytes, folder: int) -> tuple[bytes, int]:
     with os.fdopen(file, "rb") as stream:
         info = os.fstat(stream.fileno())
         _require_regular(info, name)
+        _require_bounded(info, name)
+        # One byte more than the bound: what grows meanwhile is not read to its end, wherever that is.
         content = stream.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
-            raise OSError(errno.EFBIG, f"File too large for a patch (over {MOST_BYTES >> 20} MiB)", name)
+            raise _too_large(name)
         return content, info.st_mode
+
+
+def _require_bounded(info: os.stat_result, name: str | bytes) -> None:
+    if stat.S_ISREG(info.st_mode) and info.st_size > MOST_BYTES:
+        raise _too_large(name)
+
+
+def _too_large(name: str | bytes) -> OSError:
+    return OSError(errno.EFBIG, f"File too large for a patch (over {MOST_BYTES >> 20} MiB)", name)
 
 
 def _require_regular(info: os.stat_result, name: str | bytes) -> None:

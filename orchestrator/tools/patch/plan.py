@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, assert_never
 
+from orchestrator.tools.patch.bounds import MOST_BYTES, MOST_FILES
 from orchestrator.tools.patch.files import FileImage, FileReader
 from orchestrator.tools.patch.grammar import AddFile, DeleteFile, Hunk, Patch, PatchSyntaxError, UpdateFile
 from orchestrator.tools.patch.linediff import unified_diff
@@ -86,6 +87,11 @@ def plan_patch(patch: Patch, cwd: Path, files: FileReader) -> PatchPlan:
     """
     if not patch.hunks:
         raise PatchCheckError("No files were modified.")
+    if len(patch.hunks) > MOST_FILES:
+        raise PatchCheckError(
+            f"Nothing was written: a patch may change at most {MOST_FILES:,} files, this one changes "
+            f"{len(patch.hunks):,}; send it in parts"
+        )
     overlay = _Overlay(cwd, files)
     for index, hunk in enumerate(patch.hunks):
         try:
@@ -130,6 +136,8 @@ class _Overlay:
         self._now: dict[Path, FileImage | None] = {}
         self._moves: dict[Path, Path] = {}
         self._added: set[Path] = set()
+        self._read = 0
+        """Bytes of all files that were read."""
 
     def locate(self, name: str) -> _Place:
         # Normalised before symlinks are followed, so that the path which a person approves
@@ -148,6 +156,12 @@ class _Overlay:
     def read(self, path: Path, target: Path) -> FileImage | None:
         if target not in self._now:
             image = self._files.read(target)
+            self._read += len(image.content) if image is not None else 0
+            if self._read > MOST_BYTES:
+                raise _Misfit(
+                    f"The files of a patch may have at most {MOST_BYTES:,} bytes together; send it in parts",
+                    path,
+                )
             self._before[target] = self._now[target] = image
             self._paths[target] = path
         return self._now[target]

@@ -11,6 +11,7 @@ token, so that a takeover can remove what the dead worker left.
 from __future__ import annotations
 
 import hashlib
+import json
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -49,10 +50,10 @@ class PatchRecord:
         return [[file.path, file.before, file.after] for file in self.files]
 
     @classmethod
-    def from_json(cls, value: Sequence[Sequence[str | None]]) -> PatchRecord:
-        """The inverse of `to_json`; raises ValueError for anything else."""
+    def from_json(cls, value: Sequence[Sequence[str | None]] | str) -> PatchRecord:
+        """The inverse of `to_json`, or of its text; raises ValueError for anything else."""
         files = []
-        for path, before, after in value:
+        for path, before, after in json.loads(value) if isinstance(value, str) else value:
             if path is None:
                 raise ValueError("a patch record names a file without a path")
             files.append(FileHashes(path, before, after))

@@ -55,6 +55,7 @@ def tree(tmp_path: Path) -> Path:
     """A work tree like that of the recordings, with a git folder, beside a folder of others."""
     root = tmp_path / "w"
     (root / ".git").mkdir(parents=True)
+    (root / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
     (root / ".git" / "config").write_text("[core]\n")
     (root / "README.md").write_text("hello\n")
     (root / "a.txt").write_text("one\ntwo\nthree\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -68,8 +69,7 @@ def test_recorded_failures_are_failures_with_the_recorded_texts(tree: Path, reco
 
 def test_git_names_the_same_blobs_and_takes_the_turn_diff(tree: Path, patch: Callable[..., str]) -> None:
     git = ["git", "-c", "user.name=n", "-c", "user.email=e", "-C", str(tree)]
-    (tree / ".git" / "config").unlink()
-    (tree / ".git").rmdir()
+    shutil.rmtree(tree / ".git")
     (tree / "tool.sh").write_bytes(b"#!/bin/sh\nexit 0")
     (tree / "tool.sh").chmod(0o755)
     subprocess.run([*git, "init", "-q"], check=True)

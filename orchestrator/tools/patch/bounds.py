@@ -1,0 +1,55 @@
+"""How much of a patch one call may bring, and how much of it is told.
+
+A patch of thousands of files is applied like any other. What its events and its call's record hold is
+bounded: beyond a number of files they say how many more there are, and never seem to say all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+MOST_FILES: Final = 10_000
+"""Hunks of one patch."""
+MOST_BYTES: Final = 256 << 20
+"""Content of all files that one patch reads: it is held in memory until they are written."""
+SHOWN_BYTES: Final = 128 << 10
+"""What `changes` may weigh in an event, each long text of it counted as its reference."""
+TEXT_CHARS: Final = 4 << 20
+"""Of one text that is shown: a diff, a file's content."""
+INLINE_BYTES: Final = 64 << 10
+"""What a record or the baselines may weigh in an entry; beyond it they are one text, stored beside it."""
+_REFERENCE_BYTES: Final = 256
+_FILE_BYTES: Final = 64
+
+Changes = Mapping[str, Mapping[str, str | None]]
+
+
+def shown(changes: Changes) -> tuple[dict[str, dict[str, str | None]], int]:
+    """As many of the changes as events carry, in their order, and the number of those left out."""
+    told: dict[str, dict[str, str | None]] = {}
+    left = SHOWN_BYTES
+    for path, change in changes.items():
+        left -= len(path) + _FILE_BYTES + sum(_weight(text) for text in change.values())
+        if left < 0:
+            break
+        told[path] = {name: text and cut(text) for name, text in change.items()}
+    return told, len(changes) - len(told)
+
+
+def _weight(text: str | None) -> int:
+    return min(len(text or ""), _REFERENCE_BYTES)
+
+
+def cut(text: str) -> str:
+    """The text, or its beginning with a word about the rest."""
+    rest = len(text) - TEXT_CHARS
+    return text if rest <= 0 else f"{text[:TEXT_CHARS]}\n[… {rest:,} more characters]\n"
+
+
+def weight(data: Mapping[str, Mapping[str, Any]]) -> int:
+    """What records of files weigh in an entry, each long text counted as its reference."""
+    return sum(
+        2 * len(path) + _FILE_BYTES + sum(_weight(text) for text in fields.values() if isinstance(text, str))
+        for path, fields in data.items()
+    )

@@ -1,0 +1,218 @@
+"""Patches of thousands of files, and of files that are too large: applied whole, or refused by the limit."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cli.patterns import why_not_allowed
+from orchestrator.core.blobs import references
+from orchestrator.core.commands import CallFinished
+from orchestrator.core.ids import SessionId
+from orchestrator.core.state import Call
+from orchestrator.model.events import ItemDone
+from orchestrator.runtime.calls import ToolCalls
+from orchestrator.runtime.loading import Cache
+from orchestrator.runtime.ports import CallSite
+from orchestrator.runtime.runner import Ended
+from orchestrator.sandbox.probe import SandboxSupport
+from orchestrator.tools.exec.keeper import Keeper, KeeperConfig
+from orchestrator.tools.patch import entries
+from orchestrator.tools.patch.bounds import MOST_BYTES, MOST_FILES
+from orchestrator.tools.toolbox import Toolbox, ToolConfig
+from tests.runtime.players import ends
+from tests.runtime.stage import Stage
+from tests.runtime.wires import Gate
+
+SUPPORT = SandboxSupport(None, 0, ())
+FILES = 5_000
+SEVERAL = 2_000
+
+
+@pytest.fixture
+async def keeper() -> AsyncIterator[Keeper]:
+    started = await Keeper.start(KeeperConfig(SUPPORT))
+    yield started
+    await started.close()
+
+
+@pytest.fixture
+def armed(stage: Stage, keeper: Keeper) -> Stage:
+    """A stage whose calls are run by the real tools."""
+    tools = ToolCalls(Toolbox(ToolConfig(SUPPORT, {}), keeper), stage.ports.texts)
+    stage.ports = replace(stage.ports, tools=tools)
+    return stage
+
+
+def replace_tools(stage: Stage, tools: Any) -> Stage:
+    stage.ports = replace(stage.ports, tools=tools)
+    return stage
+
+
+async def run(stage: Stage, keeper: Keeper, session: SessionId) -> Ended:
+    claimed = await stage.claimed(session)
+    keeper.extend(claimed.claim.claim_id, time.clock_gettime(time.CLOCK_BOOTTIME) + 120)
+    return await stage.runner(claimed).run()
+
+
+def patch(*hunks: str) -> str:
+    return "\n".join(("*** Begin Patch", *hunks, "*** End Patch"))
+
+
+def asks(text: str, call_id: str = "p1") -> ItemDone:
+    item = {"type": "custom_tool_call", "name": "apply_patch", "input": text, "call_id": call_id}
+    return ItemDone(item)
+
+
+def adding(folder: Path, count: int = FILES) -> str:
+    hunks = ((f"*** Add File: {folder}/d{n % 40}/f{n}", f"+a line of file {n}") for n in range(count))
+    return patch(*(line for hunk in hunks for line in hunk))
+
+
+def changing(folder: Path, count: int) -> str:
+    hunks = (
+        (f"*** Update File: {folder}/d{n % 40}/f{n}", f"-a line of file {n}", "+another")
+        for n in range(count)
+    )
+    return patch(*(line for hunk in hunks for line in hunk))
+
+
+async def test_a_patch_of_thousands_of_files_is_applied_and_told_in_bounded_events(
+    armed: Stage, keeper: Keeper, tmp_path: Path
+) -> None:
+    session = await armed.session()
+    armed.models.will([asks(adding(tmp_path)), ends()], [asks(changing(tmp_path, FILES), "p2"), ends()])
+    await armed.say(session)
+    assert await run(armed, keeper, session) is Ended.PARKED
+    outputs = armed.models.outputs()
+    assert [output.split('"')[3][:7] for output in outputs.values()] == ["Success"] * 2
+    assert len(list(tmp_path.glob("*/f*"))) == FILES
+    assert (tmp_path / "d0" / "f0").read_text() == "another\n"
+    begun = await armed.logged_events(session, "patch_apply_begin")
+    assert [len(event["changes"]) + event["changes_left_out"] for event in begun] == [FILES] * 2
+    assert [event["success"] for event in await armed.logged_events(session, "patch_apply_end")] == [True] * 2
+    assert max(len(entry.payload) for entry in await armed.log(session)) < 256 << 10
+    # Both patches count from what was there before the first: no file.
+    (_, diff) = [e for e in await armed.until(session, "task_complete") if e.type == "turn_diff"]
+    assert diff.msg["unified_diff"].count("new file mode") == FILES
+    assert await armed.digest(session) == await armed.live_digest(session)
+
+
+async def test_files_of_middling_size_stand_beside_the_log(
+    armed: Stage, keeper: Keeper, tmp_path: Path
+) -> None:
+    """Each file's content is short enough to stay in its entry, and all of them are not."""
+    for number in range(300):
+        (tmp_path / f"f{number}").write_text("x" * 4_000 + "\n")
+    hunks = ((f"*** Delete File: {tmp_path}/f{number}",) for number in range(300))
+    session = await armed.session()
+    armed.models.will([asks(patch(*(line for hunk in hunks for line in hunk))), ends()])
+    await armed.say(session)
+    assert await run(armed, keeper, session) is Ended.PARKED
+    assert "Success" in armed.models.outputs()["p1"]
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_who_is_asked_about_a_patch_that_is_not_shown_whole_is_told_so(
+    armed: Stage, keeper: Keeper, tmp_path: Path
+) -> None:
+    session = await armed.session("untrusted")
+    armed.models.will(
+        [asks(adding(tmp_path, SEVERAL)), ends()], [asks(changing(tmp_path, SEVERAL), "p2"), ends()]
+    )
+    await armed.say(session)
+    assert await run(armed, keeper, session) is Ended.PARKED
+    (asked,) = await armed.logged_events(session, "apply_patch_approval_request")
+    shown, left_out = len(asked["changes"]), asked["changes_left_out"]
+    assert shown + left_out == SEVERAL
+    assert asked["reason"] == f"2,000 files change, and {left_out:,} of them are not shown"
+    assert "more than it shows" in why_not_allowed(f"{tmp_path}/*", asked)
+    assert list(tmp_path.iterdir()) == []
+    await armed.approve(session, "p1", "approved_for_session")
+    assert await run(armed, keeper, session) is Ended.PARKED
+    assert len(list(tmp_path.glob("*/f*"))) == SEVERAL
+    # What was not shown was not approved: a second patch of the same files is asked about again.
+    assert len(await armed.logged_events(session, "apply_patch_approval_request")) == 2
+
+
+async def test_a_takeover_judges_a_patch_whose_record_stands_beside_the_log(
+    armed: Stage, keeper: Keeper, tmp_path: Path
+) -> None:
+    session, tools, writing = await armed.session(), armed.ports.tools, Gate()
+
+    class Dying:
+        """The tools of a worker that dies when it is to write."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(tools, name)
+
+        async def run(self, call: Call, site: CallSite) -> CallFinished:
+            await writing.wait()
+            raise AssertionError
+
+    armed.models.will([asks(adding(tmp_path, SEVERAL)), ends()])
+    await armed.say(session)
+    runner = replace_tools(armed, Dying()).runner(await armed.claimed(session))
+    running = asyncio.create_task(runner.run())
+    await writing.reached.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    replace_tools(armed, tools)
+    begun = (await armed.facts(session, "call"))[-1]
+    assert begun["phase"] == "running"
+    assert list(references(begun["spec"]["record"]))
+    await armed.broker.command("ZADD", armed.broker.keys.pool(1, "stage")[1], 1, session)
+    armed.cache = Cache()
+    assert await run(armed, keeper, session) is Ended.PARKED
+    assert "Success" in armed.models.outputs()["p1"], "nothing had been written, so it is run again"
+
+
+@pytest.mark.parametrize(
+    "hunk", ["*** Delete File: {}", "*** Update File: {}\n-a\n+b", "*** Add File: {}\n+a"]
+)
+async def test_a_file_over_the_limit_is_refused_by_name_before_anything_is_written(
+    armed: Stage, keeper: Keeper, tmp_path: Path, hunk: str
+) -> None:
+    large = tmp_path / "large"
+    with large.open("wb") as file:
+        file.truncate(entries.MOST_BYTES + 1)
+    session = await armed.session()
+    armed.models.will([asks(patch(f"*** Add File: {tmp_path}/a", "+a", hunk.format(large))), ends()])
+    await armed.say(session)
+    assert await run(armed, keeper, session) is Ended.PARKED
+    told = armed.models.outputs()["p1"]
+    assert f"{large}: File too large for a patch (over 64 MiB)" in told
+    assert [path.name for path in tmp_path.iterdir()] == ["large"]
+    assert len(armed.models.prompts) == 2
+
+
+async def test_more_files_than_a_patch_may_change_are_refused_at_once(
+    armed: Stage, keeper: Keeper, tmp_path: Path
+) -> None:
+    session = await armed.session()
+    armed.models.will([asks(adding(tmp_path, MOST_FILES + 1)), ends()])
+    await armed.say(session)
+    assert await run(armed, keeper, session) is Ended.PARKED
+    assert "at most 10,000 files, this one changes 10,001; send it in parts" in armed.models.outputs()["p1"]
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_more_bytes_than_a_patch_may_read_are_refused(
+    armed: Stage, keeper: Keeper, tmp_path: Path
+) -> None:
+    count = MOST_BYTES // entries.MOST_BYTES + 1
+    for number in range(count):
+        with (tmp_path / f"f{number}").open("wb") as file:
+            file.truncate(entries.MOST_BYTES)
+    session = await armed.session()
+    armed.models.will([asks(patch(*(f"*** Delete File: {tmp_path}/f{n}" for n in range(count)))), ends()])
+    await armed.say(session)
+    assert await run(armed, keeper, session) is Ended.PARKED
+    assert "at most 268,435,456 bytes together" in armed.models.outputs()["p1"]
+    assert len(list(tmp_path.iterdir())) == count
