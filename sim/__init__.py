@@ -19,6 +19,7 @@ One story, by module:
                 queued: what lies in a queue;
                 moving: what leaves Redis and comes back;  exported: rollouts' files
     grammar     a second reader of every log;  conversation: what the model was asked and what it said
+    knobs       what differs between deployments
     reach       what was come by, and what not
     world       one seed from its plan to its verdict;  campaign: many of them;  trace: one, line by line
     mutants     what the rules are worth;  defects, defects_of_…: what is planted;  planting: how;

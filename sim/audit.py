@@ -11,7 +11,7 @@ from orchestrator.core.entries import DENDRO, EVENT_MSG, Entry
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS
 from orchestrator.gateways.client import GAP_TEXTS, Event
 from sim.inputs import check_inputs
-from sim.watch import Seen, Watch
+from sim.watch import QUARANTINED, Seen, Watch
 
 if TYPE_CHECKING:
     from sim.world import World
@@ -150,7 +150,11 @@ def _followed(world: World) -> None:
 
 def _saw_the_log(watch: Watch, session: str, person: str, events: list[Event], after: int) -> None:
     logged = _logged(watch.sessions[session].entries[after:])
-    own = [event for event in events if not TOLD_OF_THE_TREE & event.msg.keys()]
+    own = [
+        event
+        for event in events
+        if not TOLD_OF_THE_TREE & event.msg.keys() and event.msg != QUARANTINED["msg"]
+    ]
     seen = [(event.id, event.type) for event in own if not event.type.endswith("_delta")]
     if session in watch.trees:
         # What is told of agents is in the tree log, in no session's.

@@ -302,6 +302,10 @@ RULES = {
         ),
         Case("a worker woke up behind its deadline, and sent a request or read on"),
     ),
+    "versions": Rule(
+        "A session whose log a newer worker has written is given to no older one.",
+        Case("an older worker asked for a session that it may not hold", ("reply claim OLD",)),
+    ),
     "exported": Rule(
         (
             "The file of a rollout holds the log's first lines, each once, whenever somebody has written "
@@ -350,7 +354,7 @@ RULES = {
         Case("a simulation with faults came to rest"),
     ),
     "no_crash": Rule(
-        "No step raises what nobody expects, and no session is quarantined.",
+        "No step raises what nobody expects, and no session is quarantined but one that kills its workers.",
         Case("a command was not answered"),
     ),
 }
@@ -367,6 +371,12 @@ CASES = {
     ),
     "refused": Case("a command was refused: Redis was out of memory, read only, or loading"),
     "unknown_scripts": Case("a script was asked for that Redis had forgotten"),
+    "quarantined": Case("a session was quarantined"),
+    "unconfirmed": Case("replicas did not confirm in time that a call was to start"),
+    "ending": Case("a task with more open calls than a commit closes ended in pieces", ("fact ending",)),
+    "told_to_end": Case("more agents were cancelled than one commit tells", ("fact told_to_end",)),
+    "queue_full": Case("a queue took nothing more", ("reply submit FULL", "reply commit REFUSED queue_full")),
+    "cursor_refused": Case("a step had read what Redis forgot", ("reply commit REFUSED cursor",)),
     "approval_expired": Case("a request for approval was ended by its timer"),
 }
 """What belongs to no single rule, and what a campaign is to come by as well."""

@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Wire
 from orchestrator.broker.errors import BrokerError
-from orchestrator.broker.records import BrokerConfig
+from orchestrator.broker.records import BrokerConfig, Claim
 from orchestrator.broker.texts import Texts
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts
+from orchestrator.core.snapshot import CORE_VERSION
 from orchestrator.runtime.archive import Archive
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.renewal import Leases, LeaseTimes, Report
@@ -28,6 +29,7 @@ from orchestrator.runtime.runner import Runner, RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
 from sim.accounts import ACCOUNTING
 from sim.files import SimFiles
+from sim.knobs import Knobs
 from sim.ledger import Ledger, SimKeeper
 from sim.loop import Lane, SimLoop
 from sim.network import Line, Network
@@ -56,6 +58,7 @@ class Site:
     """What the archive stands on."""
     files: SimFiles
     """Where rollouts' files are."""
+    knobs: Knobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +77,21 @@ class Clock:
         return (reading_s - self.offset_s) / self.rate
 
 
-def broker_on(site: Site, machine: str, clock: Clock) -> tuple[Broker, Wire]:
-    """A connection of one process."""
+def broker_on(site: Site, machine: str, clock: Clock, core: int = CORE_VERSION) -> tuple[Broker, Wire]:
+    """A connection of one process, which is of some version."""
     wire = Wire(Line(site.network, machine), Line(site.network, machine))
-    return Broker(wire, site.config, clock), wire
+    return Broker(wire, replace(site.config, core_version=core), clock), wire
 
 
 def archive_of(site: Site) -> Archive:
     """Where every process finds what left Redis."""
-    return Archive(site.objects.opened())
+    return Archive(site.objects.opened(), site.knobs.secret)
 
 
 def storage_on(site: Site, machine: str, clock: Clock) -> Storage:
     """Redis and the archive, as one process sees them."""
     broker, wire = broker_on(site, machine, clock)
-    return Storage(broker, Blobs(wire, broker.keys), archive_of(site), monotonic=clock)
+    return Storage(broker, Blobs(wire, broker.keys), archive_of(site), site.knobs.secret, monotonic=clock)
 
 
 class SimRenewal(Leases):
@@ -110,7 +113,7 @@ class SimRenewal(Leases):
 
     async def _renew_for_ever(self) -> None:
         machine = self._machine
-        broker, _ = broker_on(machine.site, machine.name, machine.clock)
+        broker, _ = broker_on(machine.site, machine.name, machine.clock, machine.core)
         while True:
             await machine.sleep(self.pause_s)
             if self._stopped:
@@ -192,13 +195,16 @@ class Process(ABC):
 class Machine(Process):
     """One worker process from its start to its end."""
 
-    def __init__(self, site: Site, name: str, rng: Random, pools: tuple[str, ...] = (POOL,)) -> None:
+    def __init__(
+        self, site: Site, name: str, rng: Random, pools: tuple[str, ...] = (POOL,), core: int = CORE_VERSION
+    ) -> None:
         super().__init__(site, name, rng)
         self.pools = pools
+        self.core = core
         self.times = LeaseTimes()
         self.renewing = Lane(f"{name}/renew")
         self.keeper = SimKeeper(site.loop, site.ledger, name, self.clock.simulated)
-        broker, wire = broker_on(site, name, self.clock)
+        broker, wire = broker_on(site, name, self.clock, core)
         tools = SimTools(site.mind, site.ledger, self.keeper, name, site.watch.rights.starting)
         ports = Ports(
             broker=broker,
@@ -217,7 +223,9 @@ class Machine(Process):
             jitter=lambda: rng.uniform(0.9, 1.1),
         )
         runner = RunnerConfig(
+            chain_key=site.knobs.chain_key,
             accounting=ACCOUNTING,
+            confirm_effects=None if site.knobs.confirmed is None else self._confirmed,
             snapshot_every=rng.choice((12, 40, 256)),
             keep_deltas=rng.random() < 0.1,
             quantum_s=rng.choice((1.0, 30.0)),
@@ -234,6 +242,15 @@ class Machine(Process):
     @property
     def runners(self) -> list[Runner]:
         return list(self.worker._runners.values())
+
+    async def _confirmed(self, claim: Claim, seq: int) -> bool:
+        """Whether replicas have the log up to there in time (`effects = "wait"`)."""
+        rng, likely = self.site.mind.rng, self.site.knobs.confirmed
+        await self.sleep(rng.uniform(0.0, 0.5))
+        confirmed = likely is None or rng.random() < likely
+        if not confirmed:
+            self.site.watch.reach.saw("unconfirmed")
+        return confirmed
 
     def _sender(self) -> Sent:
         """For whom the running task asks a model: it is one of a runner's effects, and named after it."""

@@ -142,7 +142,9 @@ class Moving:
     def _is_restored(self, session: str, seen: Seen) -> None:
         """Whether it begins with the state that it ended with, and with every large text of its log."""
         self._archived.discard(session)
-        found = decode_snapshot(self._double.look("GET", self._keys.snapshot(session)) or b"")
+        found = decode_snapshot(
+            self._double.look("GET", self._keys.snapshot(session)) or b"", self._watch.secret
+        )
         if found is None or (found[1], found[2]) != (seen.seq, seen.head):
             self._watch.broken("restored", f"{session} is restored with another entry than {seen.seq}")
         elif encode(found[0]) != encode(seen.state):

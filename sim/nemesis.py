@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from orchestrator.core.snapshot import CORE_VERSION
 from sim.ambush import Ambush, LateClaim, LateCommit, LateCopy, LateStopped, SlowCommit
 from sim.double import Double
 from sim.illnesses import Illnesses
 from sim.loop import Lane
 from sim.machines import POOL, Machine, Operator, Process, Site
 from sim.moving import UpkeepRules
-from sim.network import Sent
+from sim.network import Sent, session_of
 from sim.upkeep import SimQueue, UpkeepProcess
 
 
@@ -40,6 +41,8 @@ class Doom:
     strikes: Callable[[Process], None]
     left: int
     counts: Callable[[Sent], bool]
+    anybody: bool = False
+    """What strikes hits nobody by name: any process's command counts, a person's too."""
 
 
 IDLE = ("peek", "timers_due", "heartbeat")
@@ -90,6 +93,11 @@ def _ends(sent: Sent) -> bool:
     )
 
 
+def _says(sent: Sent) -> bool:
+    """Something was said to a session, and its holder is about to hear of it."""
+    return sent.name == "submit"
+
+
 def _reserves(sent: Sent) -> bool:
     """It was given numbers, and nothing is made of them yet."""
     return sent.name == "reserve"
@@ -128,7 +136,11 @@ class Nemesis(Illnesses):
 
     def start_worker(self, pools: tuple[str, ...] = (POOL,)) -> Machine:
         self._started += 1
-        machine = Machine(self.site, f"w{self._started}", Random(self._rng.getrandbits(64)), pools)
+        # An upgrade is on its way; at its end all are of one version.
+        older = self.site.knobs.mixed and not self.calm.is_set() and self._rng.random() < 0.4
+        core = CORE_VERSION - older
+        rng = Random(self._rng.getrandbits(64))
+        machine = Machine(self.site, f"w{self._started}", rng, pools, core)
         self.machines.append(machine)
         self.site.trace.note("nemesis", "starts", machine.name)
         return machine
@@ -219,10 +231,13 @@ class Nemesis(Illnesses):
         self.recover()
         self._clear_ambush()
         self.site.watch.peace_s = self.site.loop.time()
+        self.calm.set()
+        for machine in self.living:
+            if machine.core < CORE_VERSION:
+                machine.drain()
         while not self.deserted and self._manned() < self._plan.workers:
             self.start_worker()
         self._start_upkeep()
-        self.calm.set()
         self.site.trace.note("nemesis", "peace")
 
     def _manned(self) -> int:
@@ -245,7 +260,7 @@ class Nemesis(Illnesses):
             self.site.loop.on(self.lane, self._replace, after=self._rng.uniform(0.0, 5.0))
 
     def _replace(self) -> None:
-        if len(self.living) < self._plan.workers and not self.deserted:
+        if self._manned() < self._plan.workers and not self.deserted:
             self.start_worker()
         self._start_upkeep()
 
@@ -274,14 +289,18 @@ class Nemesis(Illnesses):
         """The command took effect; its reply is on the way and will find nobody, or somebody in a hurry."""
         if self._ambush is not None and self._ambush.saw(sent, reply):
             self._ambush = None
+        if sent.name == "claim" and self.site.watch.poisonous:
+            self._poisons(sent, reply)
         if self._leaving and sent.name == "commit" and self.site.watch.ending():
             self.site.loop.on(self.lane, self._abandon, after=self._rng.choice((0.0, 0.003, 0.03)))
         doom = self._doomed
-        if doom is None or (doom.victim is not None and doom.victim.name != sent.machine):
+        if doom is None or (
+            doom.victim is not None and doom.victim.name != sent.machine and not doom.anybody
+        ):
             return
         if not doom.counts(sent):
             return
-        if doom.victim is None:
+        if doom.victim is None and not doom.anybody:
             doom.victim = next((one for one in self.living if one.name == sent.machine), None)
             if doom.victim is None:
                 return
@@ -293,8 +312,30 @@ class Nemesis(Illnesses):
                 self.lane, self._strike, doom, after=self._rng.choice((0.0, 0.001, 0.003, 0.01))
             )
 
+    def _poisons(self, sent: Sent, reply: Any) -> None:
+        """Whoever was given such a session dies of it."""
+        session = session_of(sent.name, sent.args)
+        if session in self.site.watch.poisonous and reply and reply[0] == b"OK":
+            for machine in self.living:
+                if machine.name == sent.machine:
+                    self.site.loop.on(self.lane, self._dies, machine, after=self._rng.uniform(0.0, 0.0015))
+
+    def _dies(self, machine: Machine) -> None:
+        if machine.alive:
+            machine.kill()
+            self.site.loop.on(self.lane, self._replace, after=self._rng.uniform(0.0, 2.0))
+
+    async def readmits(self, session: str) -> None:
+        """Somebody has mended what was wrong, and says so (`dendro revoke`)."""
+        self.site.watch.poisonous.discard(session)
+        if self._operator is None:
+            self._operator = Operator(self.site)
+        await self._operator.revokes(session)
+
     def _strike(self, doom: Doom) -> None:
-        if doom.victim is not None and doom.victim.alive:
+        if doom.anybody:
+            self._forget()
+        elif doom.victim is not None and doom.victim.alive:
             doom.strikes(doom.victim)
 
     async def _pause(self) -> None:
@@ -412,10 +453,13 @@ class Nemesis(Illnesses):
         """Redis forgets what it has just been told, and a little more."""
         if victim := self._victim():
             some, few, one = (1, 2, 3, 5, 8), (1, 1, 2), (1,)
-            counts, lefts = self._rng.choice(((_acts, some), (_starts_a_call, few), (_reserves, one)))
-            self._doomed = Doom(victim, self._forget, self._rng.choice(lefts), counts)
+            counts, lefts = self._rng.choice(
+                ((_acts, some), (_starts_a_call, few), (_reserves, one), (_reserves, one), (_says, one))
+            )
+            anybody = counts in (_says, _reserves)
+            self._doomed = Doom(victim, self._forget, self._rng.choice(lefts), counts, anybody)
 
-    def _forget(self, victim: Process) -> None:
+    def _forget(self, victim: Process | None = None) -> None:
         loses_s = self._rng.choice((0.005, 0.005, 0.1, 1.0)) * self._rng.uniform(0.5, 1.0)
         self.site.loop.on(self.lane, self._comes_up, after=self._goes_down(loses_s))
 

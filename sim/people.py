@@ -105,6 +105,7 @@ class Person:
             rng.randbytes,
             asyncio.sleep,
             restore=lambda session: restore_session(storage, session),
+            chain_key=site.knobs.chain_key,
         )
         self._client = Client(ports, f"client-{name}", name)
 

@@ -123,7 +123,9 @@ function command.HSET(key, ...)
     local name = words[i]
     if fields[name] == nil then names[#names + 1] = name end
     fields[name] = words[i + 1]
+    if #words[i + 1] > 64 or #name > 64 then hash.hashed = true end
   end
+  if #names > 128 then hash.hashed = true end
   writes = writes + 1
   hash.changed = writes
   return #names - before
@@ -147,17 +149,37 @@ function command.HMGET(key, ...)
   return reply
 end
 
+-- The fields of a small hash come in their order, those of a large one in that of Redis's table: in any, the same
+-- one each time.
+local function names_of(hash)
+  if not hash.hashed then return hash.names end
+  if hash.shuffled_at ~= #hash.names then
+    local mixed, by = {}, {}
+    for i, name in ipairs(hash.names) do
+      local sum = 7
+      for at = 1, #name do sum = (sum * 31 + string.byte(name, at)) % 65521 end
+      mixed[i], by[name] = name, sum * 40503 % 65537
+    end
+    sort(mixed, function(a, b)
+      if by[a] ~= by[b] then return by[a] < by[b] end
+      return a < b
+    end)
+    hash.mixed, hash.shuffled_at = mixed, #hash.names
+  end
+  return hash.mixed
+end
+
 function command.HGETALL(key)
   local hash, reply = of('hash', key), {}
   if hash then
-    for i, name in ipairs(hash.names) do reply[2 * i - 1], reply[2 * i] = name, hash.fields[name] end
+    for i, name in ipairs(names_of(hash)) do reply[2 * i - 1], reply[2 * i] = name, hash.fields[name] end
   end
   return reply
 end
 
 function command.HKEYS(key)
   local hash, reply = of('hash', key), {}
-  for i, name in ipairs(hash and hash.names or {}) do reply[i] = name end
+  for i, name in ipairs(hash and names_of(hash) or {}) do reply[i] = name end
   return reply
 end
 
@@ -175,6 +197,7 @@ function command.HDEL(key, ...)
       for i, other in ipairs(hash.names) do
         if other == name then
           remove(hash.names, i)
+          hash.shuffled_at = nil
           break
         end
       end
@@ -545,7 +568,9 @@ function reads.hash(key, changed)
   local hash = values[key]
   if not hash or hash.kind ~= 'hash' then return 0 end
   if hash.changed == changed then return changed end
-  return hash.changed, unpack(command.HGETALL(key))
+  local flat = {}
+  for i, name in ipairs(hash.names) do flat[2 * i - 1], flat[2 * i] = name, hash.fields[name] end
+  return hash.changed, unpack(flat)
 end
 
 function reads.score(key, member)

@@ -50,6 +50,8 @@ from sim.rights import Rights
 from sim.shown import Shown, expected_of
 from tests.core.auditor import Audit
 
+QUARANTINED = {"id": "", "msg": {"type": "error", "message": "set aside", "codex_error_info": None}}
+"""What followers of a quarantined session are told, which no log has."""
 _REFERS = f'"{REFERENCE}"'.encode()
 
 
@@ -88,8 +90,15 @@ class Watch:
     """The rules that hold after every write."""
 
     def __init__(
-        self, loop: SimLoop, double: Double, keys: Keys, ledger: Ledger, objects: SimObjects
+        self,
+        loop: SimLoop,
+        double: Double,
+        keys: Keys,
+        ledger: Ledger,
+        objects: SimObjects,
+        secret: bytes,
     ) -> None:
+        self.secret = secret
         self._loop = loop
         self._double = double
         self.grew: Callable[[str, Seen, int], None] = lambda session, seen, before: None
@@ -121,6 +130,8 @@ class Watch:
         """Where each session's log ended when its claim was renewed last."""
         self.violation: Violation | None = None
         self.commits = 0
+        self.poisonous: set[str] = set()
+        """Sessions that kill every worker that touches them: these are quarantined, and no others."""
         self.reads_anew = False
         """Whether entries are read that were written before what else Redis has."""
         self.stepped_s = -100.0
@@ -176,7 +187,9 @@ class Watch:
             self.admissions.settled(args)
         if code == b"CORRUPT":
             self.broken("no_crash", f"{name} found {reply[1:]}")
-        if code == b"QUARANTINED":
+        if code == b"QUARANTINED" and session_of(name, args) in self.poisonous:
+            self.reach.saw("quarantined")
+        elif code == b"QUARANTINED":
             self.broken("no_crash", f"{name} quarantined {session_of(name, args)}")
         if name == "claim" and code == b"NONE":
             self.rights.turned_away(session_of(name, args))
@@ -227,6 +240,11 @@ class Watch:
         match name:
             case "claim":
                 self.cancels.heard(str(words[3]))
+                least = int(
+                    self._double.hash(self.keys.session(session_of(name, args))).get(b"min_core") or 0
+                )
+                if int(words[4]) < least:
+                    self.broken("versions", f"a worker of core {words[4]} was given what needs core {least}")
             case "renew":
                 self.cancels.heard(str(words[2]))
                 self._renewed(session_of(name, args), words)
@@ -250,7 +268,7 @@ class Watch:
     def _snapshot(self, session: str, args: Sequence[Any]) -> None:
         """What a resume would begin with is the fold of the log up to there."""
         seen = self.sessions[session]
-        found = decode_snapshot(self._double.look("GET", self.keys.snapshot(session)))
+        found = decode_snapshot(self._double.look("GET", self.keys.snapshot(session)), self.secret)
         if found is None or found[1] != seen.seq:
             return
         if found[2] != seen.head or not _same(found[0], seen.state):
@@ -305,7 +323,7 @@ class Watch:
         if number_of(entry_id) != seen.seq + 1 or stored.seq != seen.seq + 1:
             self.broken("gapless", f"{session}: entry {stored.seq} follows entry {seen.seq}")
         head = next_chain(
-            seen.head, stored.seq, stored.epoch, payload_digest(stored.salt, stored.payload), b""
+            seen.head, stored.seq, stored.epoch, payload_digest(stored.salt, stored.payload), self.secret
         )
         if head != stored.chain:
             self.broken(
@@ -405,7 +423,7 @@ class Watch:
         cursor, tip = int(data.get(b"cursor", b"0")), int(data.get(b"sq", b"0"))
         if due is not None and lease is not None:
             self.broken("one_place", f"session {session} is due and leased")
-        if due is None and lease is None and cursor != tip:
+        if due is None and lease is None and cursor != tip and data.get(b"quarantined") != b"1":
             self.broken("one_place", f"session {session} is parked at {cursor} and its queue ends at {tip}")
         if (lease is not None) != bool(data.get(b"owner")):
             self.broken("owner", f"session {session}: owner {data.get(b'owner')!r}, lease {lease}")
@@ -530,6 +548,14 @@ class Watch:
         self._cut_back = set(self.sessions)
         self.rights.went_back()
 
+    def quarantined(self) -> list[str]:
+        """Sessions that nobody may hold until somebody readmits them."""
+        return [
+            session
+            for session in self.sessions
+            if self._double.hash(self.keys.session(session)).get(b"quarantined") == b"1"
+        ]
+
     def leased(self) -> bool:
         """Whether anybody holds a session."""
         return any(
@@ -576,7 +602,7 @@ class Watch:
 
     def resting(self) -> list[str]:
         """Sessions that are not at rest, each with the reason."""
-        found = list(self.moving.left())
+        found = [*self.moving.left(), *(f"{session} is quarantined" for session in self.quarantined())]
         for session, seen in self.sessions.items():
             shard = self.keys.shard_of(session)
             for place in ("due", "leases"):

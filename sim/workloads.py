@@ -59,6 +59,8 @@ class Stage:
         told += [janitor.decides(session, "exec", call, "denied") for session, call in self.open_approvals()]
         told += [janitor.adds(tree, ENOUGH) for tree in self.trees_that(lambda state: state.tree.paused)]
         told += [janitor.shuts(tree) for tree in self.trees_that(lambda state: state.tree.watchdogs)]
+        watch = self.site.watch
+        told += [self.nemesis.readmits(session) for session in watch.quarantined()]
         for act in told:
             await asyncio.wait([janitor.does(act, "answers")])
 
@@ -395,6 +397,22 @@ async def letters(stage: Stage) -> None:
         await asyncio.wait([other.does(other.writes(session, rng.choice((3, 6)), 2), "writes")])
 
 
+async def poison(stage: Stage) -> None:
+    """A session that kills every worker that touches it, until it is set aside; then somebody mends it."""
+    rng, person, watch = stage.rng, stage.person(), stage.site.watch
+    session = await _born(stage, person, "never", **_perhaps_agents(rng, 0.3))
+    await person.works(session, rng.choice((0, 1)))
+    watch.poisonous.add(session)
+    await person.says(session)
+    for _ in range(120):
+        await asyncio.sleep(1.0)
+        if session in watch.quarantined():
+            break
+    await person.works(session, rng.choice((0, 1, 2)))
+    await stage.nemesis.readmits(session)
+    await person.works(session, 1)
+
+
 async def latecomers(stage: Stage) -> None:
     """A session whose followers come while it is at work, leave, and come back to where they were."""
     rng, person = stage.rng, stage.person()
@@ -474,6 +492,7 @@ LATER = (
     ((outages,), 0.05),
     ((amnesia,), 0.05),
     ((letters,), 0.05),
+    ((poison,), 0.03),
 )
 """Each line takes this share of the seeds over: all others keep their story."""
 FEW_EVENTS = {"eq_keep": 40, "eq_ttl_s": 90.0}
@@ -481,6 +500,7 @@ WORKLOADS = {
     play.__name__: Workload(play.__name__, play)
     for play in (*PLAYS, *(play for plays, _ in LATER for play in plays))
 }
+WORKLOADS |= {"poison": Workload("poison", poison, {"max_tries": 5})}
 WORKLOADS |= {play.__name__: Workload(play.__name__, play, FEW_EVENTS) for play in (archives, latecomers)}
 
 

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from random import Random
 
+import orjson
+
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import BrokerConfig
@@ -19,6 +21,7 @@ from sim.double import Double
 from sim.exported import Exported
 from sim.files import SimFiles
 from sim.invariants import Broken, Violation
+from sim.knobs import Knobs
 from sim.ledger import Ledger
 from sim.loop import Lane, SimLoop, current_lane
 from sim.lulls import Lulls
@@ -29,7 +32,7 @@ from sim.objects import SimObjects
 from sim.people import Diary, Person
 from sim.players import Mind
 from sim.trace import Trace
-from sim.watch import Watch
+from sim.watch import QUARANTINED, Watch
 from sim.workloads import WORKLOADS, Stage, chosen
 from workers.upkeep import log as upkeep_log
 
@@ -70,18 +73,24 @@ class World:
         self.trace = Trace(self.loop.time)
         double.reset(self.loop.time)
         shards, page = master.choice((1, 1, 2)), master.choice((2, 32))
+        self.knobs = Knobs.drawn(Random(f"dendro:{seed}:knobs"))
         config = BrokerConfig(shards=shards, watch_s=6.0, max_tries=100, page=page)
+        config = replace(config, sq_max_entries=self.knobs.queue, quarantine_event=orjson.dumps(QUARANTINED))
         network = Network(self.loop, double, Random(master.getrandbits(64)), self.trace)
         ledger = Ledger(self.loop, self.trace)
         objects = SimObjects(self.loop.time)
-        watch = Watch(self.loop, double, Keys(config.prefix, config.shards), ledger, objects)
+        watch = Watch(
+            self.loop, double, Keys(config.prefix, config.shards), ledger, objects, self.knobs.secret
+        )
         mind = Mind(self.loop, Random(master.getrandbits(64)), self.trace, self._model_complains)
         mind.heard, mind.said = watch.asked, watch.conversations.said
         self.workload = WORKLOADS[workload or chosen(seed, master)]
         config = replace(config, **self.workload.broker)
         files = SimFiles(self.loop.time, Random(f"dendro:{seed}:files"))
         self.exported = Exported(watch, files)
-        self.site = Site(self.loop, network, ledger, mind, watch, self.trace, config, objects, files)
+        self.site = Site(
+            self.loop, network, ledger, mind, watch, self.trace, config, objects, files, self.knobs
+        )
         network.wrote = watch.wrote
         network.heard = self._heard
         ledger.saw = watch.reach.saw
@@ -132,7 +141,7 @@ class World:
     def run(self, *, traced: bool = False) -> Outcome:
         """Runs the seed to its end, or to the first broken rule; `traced` tells the trace as well."""
         watch, self.trace.kept = self.site.watch, traced
-        with _errors_told(self):
+        with _errors_told(self), self.knobs.set():
             try:
                 self.loop.start(Lane("director"), self._direct(), "director")
                 self.loop.run(MOST_STEPS)

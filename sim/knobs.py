@@ -1,0 +1,63 @@
+"""What differs between deployments, drawn for each seed: keys, replicas, versions, and small bounds.
+
+The product's bounds are large, and a simulated session is small. Some seeds have them small, so that what
+happens at a bound happens: tasks and cancels that end in pieces, steps that are cut, queues that are full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from random import Random
+
+from orchestrator.core import rules_cancelling, rules_ending
+from orchestrator.core.chain import ChainKey
+from orchestrator.runtime import runner
+
+_SMALL = (
+    (rules_ending, "MOST_ITEMS", 2),
+    (rules_cancelling, "MOST_TOLD", 1),
+    (runner, "MAX_STEP_ENTRIES", 24),
+)
+"""Constants of the product, and what they are in seeds with small bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """One seed's deployment."""
+
+    chain_key: ChainKey | None
+    confirmed: float | None
+    """How likely replicas confirm a decision in time; None: nobody asks them."""
+    mixed: bool
+    """Some workers are of the version before."""
+    small: bool
+    queue: int
+    """How many entries a submission queue takes."""
+
+    @classmethod
+    def drawn(cls, rng: Random) -> Knobs:
+        return cls(
+            chain_key=ChainKey("sim", b"a key of this seed's") if rng.random() < 0.3 else None,
+            confirmed=rng.choice((0.9, 1.0)) if rng.random() < 0.2 else None,
+            mixed=rng.random() < 0.15,
+            small=rng.random() < 0.25,
+            queue=rng.choice((3, 6)) if rng.random() < 0.15 else 1_000,
+        )
+
+    @property
+    def secret(self) -> bytes:
+        return self.chain_key.secret if self.chain_key is not None else b""
+
+    @contextmanager
+    def set(self) -> Iterator[None]:
+        """While a simulation runs the product's bounds are this seed's."""
+        before = [(module, name, getattr(module, name)) for module, name, _ in _SMALL]
+        for module, name, small in _SMALL if self.small else ():
+            setattr(module, name, small)
+        try:
+            yield
+        finally:
+            for module, name, value in before:
+                setattr(module, name, value)
