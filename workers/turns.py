@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import uvloop
 
+from orchestrator.runtime.log import log
 from orchestrator.runtime.worker import Worker
 from orchestrator.settings import Settings
 from orchestrator.wiring import redis_url
@@ -31,7 +32,7 @@ def run_turns(
     is gone: the worker drains then. `ready` is called when it begins to claim.
     """
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
-    with redis_url(settings) as url:
+    with redis_url(settings, log.warning) as url:
         uvloop.run(_run(settings, url, parent_pipe, ready))
     return 0
 
@@ -39,13 +40,19 @@ def run_turns(
 async def _run(
     settings: Settings, url: str, parent_pipe: int | None, ready: Callable[[], None] | None
 ) -> None:
-    async with running_worker(settings, url) as worker:
+    # The process that wanted this worker uses the same Redis, and says when it is away.
+    say = log.warning if parent_pipe is None else _unsaid
+    async with running_worker(settings, url, say=say) as worker:
         _obey_signals(worker)
         if parent_pipe is not None:
             _leave_with(parent_pipe, worker)
         if ready is not None:
             ready()
         await worker.run()
+
+
+def _unsaid(_: str) -> None:
+    pass
 
 
 def _obey_signals(worker: Worker) -> None:

@@ -22,6 +22,7 @@ from redis.backoff import NoBackoff
 
 from orchestrator.broker.cluster import Cluster
 from orchestrator.broker.errors import BrokerError, Misconfigured, OutOfMemory, Unavailable
+from orchestrator.broker.outage import Outage
 from orchestrator.broker.scripts import Script
 from orchestrator.broker.sockets import Era, connection_pool
 from orchestrator.core.frozen import record
@@ -44,6 +45,8 @@ _NOT_NOW = frozenset(
 _CODES = re.compile(
     rb"\b(OOM|NOPERM|NOAUTH|WRONGPASS|NOSCRIPT|" + b"|".join(c.encode() for c in _NOT_NOW) + rb")\b"
 )
+
+_TAG = re.compile(r"\{[^}]*\}")
 
 
 class Commands(Protocol):
@@ -69,6 +72,9 @@ class Wire:
     `waiting` is a second client without a reply deadline, for commands that block.
     """
 
+    outage: Outage | None = None
+    """Who is told when Redis does not answer, and when it does again."""
+
     def __init__(self, client: Commands, waiting: Commands, *, clustered: bool = False) -> None:
         self._client = client
         self._waiting = waiting
@@ -82,8 +88,27 @@ class Wire:
         except foreign.NoScriptError:
             reply = await self.command("EVAL", call.script.source, *shape)
         except Exception as error:
-            raise mapped(error) from error
+            raise self._failed(error, shape) from error
+        self._answered(shape)
         return list(reply)
+
+    def _failed(self, error: Exception, words: Sequence[Argument]) -> Exception:
+        """The error of ours, which the outage is told of if it means that Redis is away."""
+        ours = mapped(error)
+        if self.outage is not None and isinstance(ours, Unavailable):
+            self.outage.lost(self._part(words), ours)
+        return ours
+
+    def _answered(self, words: Sequence[Argument]) -> None:
+        if self.outage is not None and self.outage.missing:
+            self.outage.back(self._part(words))
+
+    def _part(self, words: Sequence[Argument]) -> str:
+        """The server that a request goes to: of a cluster, the hash tag of its first key stands for it."""
+        if not self.clustered:
+            return ""
+        tags = (_TAG.search(word) for word in words if isinstance(word, str))
+        return next((tag.group() for tag in tags if tag), "")
 
     async def run_all(self, calls: Sequence[Call]) -> list[list[Any]]:
         """Several scripts in one round trip where the server is one, else side by side."""
@@ -97,7 +122,7 @@ class Wire:
             try:
                 replies = await pipe.execute(raise_on_error=False)
             except Exception as error:
-                raise mapped(error) from error
+                raise self._failed(error, ()) from error
         return [await self._settled(call, reply) for call, reply in zip(calls, replies, strict=True)]
 
     async def _settled(self, call: Call, reply: Any) -> list[Any]:
@@ -110,9 +135,11 @@ class Wire:
     async def command(self, *args: Argument) -> Any:
         """One plain command."""
         try:
-            return await self._client.execute_command(*args)
+            reply = await self._client.execute_command(*args)
         except Exception as error:
-            raise mapped(error) from error
+            raise self._failed(error, args) from error
+        self._answered(args)
+        return reply
 
     async def commands(self, rows: Sequence[Sequence[Argument]]) -> list[Any]:
         """Several plain commands in one round trip where the server is one."""
@@ -129,7 +156,7 @@ class Wire:
         try:
             return await self._client.together(rows)
         except Exception as error:
-            raise mapped(error) from error
+            raise self._failed(error, rows[0]) from error
 
     async def _piped(self, rows: Sequence[Sequence[Argument]]) -> list[Any]:
         async with cast(Redis, self._client).pipeline(transaction=False) as pipe:
@@ -138,14 +165,16 @@ class Wire:
             try:
                 return list(await pipe.execute())
             except Exception as error:
-                raise mapped(error) from error
+                raise self._failed(error, ()) from error
 
     async def wait(self, *args: Argument) -> Any:
         """One command that may block longer than any reply deadline."""
         try:
-            return await self._waiting.execute_command(*args)
+            reply = await self._waiting.execute_command(*args)
         except Exception as error:
-            raise mapped(error) from error
+            raise self._failed(error, args) from error
+        self._answered(args)
+        return reply
 
     async def aclose(self) -> None:
         await self._client.aclose()

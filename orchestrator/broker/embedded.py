@@ -19,7 +19,8 @@ What may happen, and what follows:
 - Two processes start at once: the second waits at start.lock and joins.
 - A user dies: the kernel frees its users.lock. If it was the last, it runs until the next one leaves.
 - The starter dies half-way: server.lock tells the next one whether the server came to life; it waits for it.
-- The server dies: server.lock is free, and the next `acquire` starts it again on the same log.
+- The server dies: each of its users watches its process (`reviving`), and the first to get start.lock starts
+  it again on the same log; the others find it alive. Without a user, the next `acquire` does.
 - The socket's folder is removed (logging out empties $XDG_RUNTIME_DIR): the server lives, but nobody can
   reach it. It is ended first; a second server on the same log would destroy it.
 - The folder is shared by hosts (a home on a network): a server recorded on another host is left alone.
@@ -37,13 +38,14 @@ import socket
 import stat
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote
 
+from orchestrator.broker.reviving import Reviver, ServerWatch
 from orchestrator.broker.server_binary import (
     WHEELS,
     EmbeddedError,
@@ -121,23 +123,28 @@ class _Record:
 class EmbeddedRedis:
     """A share in the private server; the last one given back stops it."""
 
-    def __init__(self, config: EmbeddedConfig, users: int, address: Path) -> None:
+    def __init__(self, config: EmbeddedConfig, users: int, address: Path, say: Callable[[str], None]) -> None:
         self._config = config
         self._users: int | None = users
         self._address = address
+        self._say = say
+        self._failure = ""
+        self._watch = ServerWatch(Reviver(lambda: _server_pid(config), self._revive, self._failed))
 
     @classmethod
-    def acquire(cls, config: EmbeddedConfig) -> EmbeddedRedis:
+    def acquire(cls, config: EmbeddedConfig, say: Callable[[str], None] = lambda _: None) -> EmbeddedRedis:
         """Joins the user's server, starting it if none runs. Blocks while it loads its data.
 
-        Raises `NoServer`, `ServerTooOld`, or `EmbeddedError`; each message names the remedy.
+        Until the share is given back, a server that ends is started again by its users; `say` is told of
+        it, in a thread of its own. Raises `NoServer`, `ServerTooOld`, or `EmbeddedError`; each message
+        names the remedy.
         """
         _make_private(config.folder)
         with _starting(config):
             users = _open_lock(config.folder / "users.lock")
             try:
                 fcntl.flock(users, fcntl.LOCK_SH)
-                return cls(config, users, _ensure_running(config))
+                return cls(config, users, _ensure_running(config), say)
             except BaseException:
                 # An interrupt while the server loads must not leave it without users.
                 _leave(config, users)
@@ -152,6 +159,8 @@ class EmbeddedRedis:
         """Gives the share back, once; stops the server if it was the last."""
         users, self._users = self._users, None
         if users is not None:
+            # First: a watch that goes on would start again what is stopped here.
+            self._watch.stop()
             with _starting(self._config):
                 _leave(self._config, users)
 
@@ -165,6 +174,22 @@ class EmbeddedRedis:
         trace: TracebackType | None,
     ) -> None:
         self.release()
+
+    def _revive(self) -> None:
+        with _starting(self._config):
+            if _server_lives(self._config):
+                return
+            address = _ensure_running(self._config)
+        self._failure = ""
+        self._say("the private Redis had ended; it was started again")
+        if address != self._address:
+            self._say(f"its socket is at {address} now: start this command anew")
+
+    def _failed(self, error: Exception) -> None:
+        # Tried again every second: the same words would fill the screen.
+        if str(error) != self._failure:
+            self._failure = str(error)
+            self._say(f"the private Redis has ended and does not start again: {error}")
 
 
 # --- Joining and leaving, inside start.lock

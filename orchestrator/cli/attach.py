@@ -44,7 +44,7 @@ async def _attach(invocation: Invocation, whom: tuple[str, int | None], limit: i
     from orchestrator.cli.past import page_before
     from orchestrator.cli.views import Calling, LiveView
 
-    async with opened(invocation.settings()) as found:
+    async with opened(invocation.settings(), insists=True) as found:
         target = await addressed(found, *whom)
         view = LiveView(whole=True)
         view.note(f"{target.name} of the tree {target.tree}; Ctrl-C leaves")

@@ -19,7 +19,7 @@ from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import SessionHead
 from orchestrator.cli.asking import ANSWERS, QUESTION, answer_op
 from orchestrator.cli.companion import Companion
-from orchestrator.cli.conversation import Conversation, CtrlC, Seat, Typed, View, new_submission_id
+from orchestrator.cli.conversation import Conversation, Seat, Typed, View, new_submission_id
 from orchestrator.cli.editor import PROMPT, Editor, Interrupted, above_the_line
 from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.live import command_text, visible
@@ -78,7 +78,7 @@ class Chat(Conversation):
             try:
                 line = await self.editor.read()
             except Interrupted:
-                self._queue.put_nowait(CtrlC())
+                self.press_ctrl_c()
                 continue
             self._queue.put_nowait(Typed(line))
             if line is None:
@@ -227,7 +227,7 @@ async def converse(settings: Settings, opening: Opening, worker: Companion | Non
         view = LiveView(console, streaming=True)
         editor = Editor(settings.home / "history", tuple(WORDS), settings.host.environ.get("TERM"))
         editor.bar = lambda: IDLE
-        async with opened(settings) as found:
+        async with opened(settings, view.note, insists=True) as found:
             client = found.client()
             if opening.resume is None:
                 first = await _first_line(editor, view)
@@ -242,8 +242,8 @@ async def converse(settings: Settings, opening: Opening, worker: Companion | Non
             chat = Chat(Seat(client, session, Calling(view, calling), interactive=True), None, editor=editor)
             view.note(f"session {chat.seat.name}")
             code = await _hold(chat, found, opening, (first, head, cursor), worker)
-            at_rest = await client.head(session)
-            await calling.end()
+            at_rest = await chat.left.unless(client.head(session))
+            await chat.left.unless(calling.end())
     view.end(chat.seat.name, code, orjson.loads(at_rest.meta) if at_rest is not None and at_rest.meta else {})
     return code
 

@@ -17,7 +17,8 @@ from typing import Any, Protocol, assert_never
 from orchestrator.broker.follow import EqCursor
 from orchestrator.cli.asking import ANSWERS, answer_op, put_question, read_answer
 from orchestrator.cli.companion import Companion
-from orchestrator.cli.faults import ExitCode, set_aside, worker_ended
+from orchestrator.cli.faults import ExitCode, no_worker, set_aside, worker_ended
+from orchestrator.cli.leaving import Left
 from orchestrator.cli.short_ids import short_id
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client, Event
@@ -111,6 +112,10 @@ class Conversation:
     _queue: asyncio.Queue[Happening] = field(default_factory=asyncio.Queue)
     _running: set[asyncio.Task[None]] = field(default_factory=set)
     _reader: asyncio.Task[None] | None = None
+    left: Left = field(default_factory=Left)
+    """Set when the person leaves without waiting for anything."""
+    _unheard: bool = False
+    """Whether a Ctrl-C was pressed that has not been dealt with."""
     _interrupts: int = 0
     _failed: bool = False
     _holder: str = ""
@@ -123,14 +128,30 @@ class Conversation:
     def hearing_ctrl_c(self) -> Iterator[None]:
         """From here on Ctrl-C is a wish about the turn, no longer the end of this process."""
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, self._queue.put_nowait, CtrlC())
+        loop.add_signal_handler(signal.SIGINT, self.press_ctrl_c)
         try:
             yield
         finally:
             loop.remove_signal_handler(signal.SIGINT)
 
+    def press_ctrl_c(self) -> None:
+        """Hands on the wish to stop; while what reads the queue waits for Redis, the next one leaves."""
+        if self._unheard:
+            self.left.set()
+            return
+        self._unheard = True
+        self._queue.put_nowait(CtrlC())
+
     async def run(self, cursor: EqCursor, worker: Companion | None) -> ExitCode:
         """Until the task is over, or the person leaves; raises `Fault` if our worker ends before it."""
+        code: ExitCode | None = await self.left.unless(self._run(cursor, worker))
+        return self._leave() if code is None else code
+
+    def _leave(self) -> ExitCode:
+        self.seat.view.note(f"left; {self.seat.how_to_go_on}")
+        return ExitCode.INTERRUPTED
+
+    async def _run(self, cursor: EqCursor, worker: Companion | None) -> ExitCode:
         self._start(self._follow(cursor))
         if worker is not None:
             self._start(self._watch(worker))
@@ -191,7 +212,9 @@ class Conversation:
             case Typed(text):
                 return await self._typed(text)
             case CtrlC():
-                return await self._interrupt()
+                code = await self._interrupt()
+                self._unheard = False
+                return code
             case WorkerEnded(code):
                 raise worker_ended(code, self.seat.how_to_go_on)
             case Broken(error):
@@ -243,7 +266,7 @@ class Conversation:
     async def _silence(self) -> None:
         head = await self.seat.client.head(self.seat.session)
         if head is not None and not head.holder and head.sq_tip != head.cursor:
-            self.seat.view.note(f"no worker has taken the session yet; it waits in pool {head.pool}")
+            self.seat.view.note(no_worker(head.pool))
             self._told_silence = True
 
     # ── approvals ─────────────────────────────────────────────────────────────────────────────
@@ -291,8 +314,7 @@ class Conversation:
     async def _interrupt(self) -> ExitCode | None:
         self._interrupts += 1
         if self._interrupts > 1:
-            self.seat.view.note(f"left; {self.seat.how_to_go_on}")
-            return ExitCode.INTERRUPTED
+            return self._leave()
         self.seat.view.note("interrupting the turn; Ctrl-C again leaves")
         await self.submit(ops.Interrupt())
         return None

@@ -14,10 +14,10 @@ from typing import Any
 
 import orjson
 
-from orchestrator.broker.records import OpenApproval
+from orchestrator.broker.records import OpenApproval, SessionHead
 from orchestrator.cli.asking import answer_op
 from orchestrator.cli.conversation import new_submission_id
-from orchestrator.cli.faults import ExitCode, Fault
+from orchestrator.cli.faults import ExitCode, Fault, no_worker
 from orchestrator.cli.live import command_text, variables_text
 from orchestrator.cli.opening import Opened
 from orchestrator.cli.patterns import denies, names_call, why_not_allowed
@@ -52,6 +52,8 @@ class Asked:
     request: Mapping[str, Any]
     seq: int
     """How far the session's log went when it was listed: its decision comes after that."""
+    pool: str = ""
+    """Which workers may take the answer."""
 
     @property
     def subject(self) -> str:
@@ -104,23 +106,24 @@ async def open_requests_of(found: Opened, tree: TreeId | None) -> list[Asked]:
     for approval in await found.broker.approvals():
         place = await found.broker.head(approval.session)
         if place is not None and tree in (None, place.tree):
-            asked.append(await _asked(found, approval, place.tree, place.seq))
+            asked.append(await _asked(found, approval, place))
     return asked
 
 
-async def _asked(found: Opened, approval: OpenApproval, tree: TreeId, seq: int) -> Asked:
+async def _asked(found: Opened, approval: OpenApproval, head: SessionHead) -> Asked:
     told = orjson.loads(approval.payload)
-    texts = await found.large_texts(tree, references(told))
+    texts = await found.large_texts(head.tree, references(told))
     whole = resolve(told, texts.get)
     return Asked(
         session=approval.session,
-        tree=tree,
+        tree=head.tree,
         agent_id=whole.get("agent_id", 0),
         agent_path=whole.get("agent_path", "0"),
         call_id=approval.key,
         opened_ms=approval.opened_ms,
         request=whole["event"],
-        seq=seq,
+        seq=head.seq,
+        pool=head.pool,
     )
 
 
@@ -181,7 +184,7 @@ class Decided:
         """What a person is told."""
         about = f"{self.asked.call}  {self.asked.subject}"
         if not self.decision:
-            return f"{about}: handed in, and kept; no worker has taken it yet"
+            return f"{about}: handed in, and kept; {no_worker(self.asked.pool)}"
         words = WORDS.get(self.decision, self.decision)
         return f"{about}: {words}" if self.ours else f"{about}: already {words}, by {self.who or 'a client'}"
 

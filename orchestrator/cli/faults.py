@@ -40,6 +40,14 @@ def set_aside(session: str) -> Fault:
     )
 
 
+def no_worker(pool: str) -> str:
+    """What anybody is told whose session no worker has taken, and what can be done about it."""
+    if pool.startswith("host:"):
+        where = "on the machine that has its folder, under the same settings"
+        return f"no worker has taken it yet; start one {where}: dendro worker"
+    return f"no worker has taken it yet; start one: dendro worker --pool {pool}"
+
+
 def worker_ended(code: int, how_to_go_on: str) -> Fault:
     """What anybody is told whose command lost the worker that it had brought along."""
     return Fault(f"the worker of this command ended with {code}; {how_to_go_on}")

@@ -36,7 +36,7 @@ async def _name(invocation: Invocation, id: str, text: str) -> None:
     from orchestrator.cli.opening import opened
     from orchestrator.cli.parked import tell_parked
     from orchestrator.cli.short_ids import short_id
-    from orchestrator.cli.telling import NO_WORKER
+    from orchestrator.cli.telling import unread
     from orchestrator.cli.text import one_line
     from orchestrator.protocol.ops import SetThreadName
 
@@ -44,7 +44,7 @@ async def _name(invocation: Invocation, id: str, text: str) -> None:
         head = await found.find(id)
         told = await tell_parked(found, head, SetThreadName(name=text), _named)
     if told.answer is None:
-        typer.echo(NO_WORKER)
+        typer.echo(unread(head.pool))
     else:
         typer.echo(f"{short_id(head.session)} is named {one_line(told.answer.msg['thread_name'])}")
 

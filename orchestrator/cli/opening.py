@@ -5,17 +5,21 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+import sys
+import time
 import uuid
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import SessionArchived
+from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.texts import Texts
 from orchestrator.cli.faults import Fault
 from orchestrator.cli.short_ids import LEAST, Abbreviation
+from orchestrator.cli.text import plain
 from orchestrator.core.ids import InvalidSessionId, SessionId, TreeId, parse_session_id
 from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.runtime.archive import Archive
@@ -30,6 +34,13 @@ from orchestrator.wiring import Deployment, chain_key, deployment, redis_url
 MOST_MEANT = 1_000
 """Sessions that one abbreviation is compared for: of a tree with more, any of them leads to it."""
 CANDIDATES_SHOWN = 5
+PATIENCE_S = 10.0
+"""How long a command waits for a Redis that does not answer: a server loads, or fails over, in seconds."""
+
+
+def say_on_stderr(text: str) -> None:
+    """A line of a command's own, beside what it prints."""
+    print(f"dendro: {plain(text)}", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +49,8 @@ class Opened:
 
     settings: Settings
     deployment: Deployment
+    insists: bool = False
+    """Whether submissions are sent again until Redis answers, however long that takes."""
 
     @property
     def broker(self) -> Broker:
@@ -78,7 +91,12 @@ class Opened:
     def client(self) -> Client:
         """A client of its own, in the name of whoever runs this process."""
         ports = ClientPorts(
-            self.broker, self.texts, os.urandom, chain_key=chain_key(self.settings), restore=self.restore
+            self.broker,
+            self.texts,
+            os.urandom,
+            chain_key=chain_key(self.settings),
+            restore=self.restore,
+            insists=self.insists,
         )
         return Client(ports, str(uuid.uuid4()), _who())
 
@@ -149,8 +167,16 @@ def _who() -> str:
 
 
 @asynccontextmanager
-async def opened(settings: Settings) -> AsyncIterator[Opened]:
-    """Starts or joins the user's private Redis if no other is configured; leaves it at the end."""
-    with redis_url(settings) as url:
-        async with deployment(settings, url) as found:
-            yield Opened(settings, found)
+async def opened(
+    settings: Settings, say: Callable[[str], None] = say_on_stderr, *, insists: bool = False
+) -> AsyncIterator[Opened]:
+    """Starts or joins the user's private Redis if no other is configured; leaves it at the end.
+
+    A Redis that does not answer is asked again for `PATIENCE_S`, and for ever by the clients of a command
+    that `insists`; `say` is told that it is away, and that it is back.
+    """
+    until = "until it answers" if insists else f"for {PATIENCE_S:.0f} s"
+    outage = Outage(say, time.monotonic, until)
+    with redis_url(settings, say) as url:
+        async with deployment(settings, url, outage, PATIENCE_S) as found:
+            yield Opened(settings, found, insists)

@@ -11,6 +11,7 @@ from orchestrator.cli.invocation import Invocation
 
 if TYPE_CHECKING:
     from orchestrator.cli.companion import Companion
+    from orchestrator.core.ids import SessionId
     from orchestrator.settings import Settings
 
 
@@ -53,17 +54,19 @@ def proto(
 async def _serve(settings: Settings, resume: str | None, worker: Companion | None) -> ExitCode:
     from orchestrator.broker.follow import BEGINNING
     from orchestrator.cli.opening import opened
-    from orchestrator.cli.resuming import greeting, new_session, to_resume
+    from orchestrator.cli.resuming import greeting, new_session, to_resume, until_read
     from orchestrator.cli.stdio import read_stdin, write_stdout
     from orchestrator.gateways.ndjson import Ending, NdjsonConnection, Streams
 
-    async with opened(settings) as found:
+    async with opened(settings, insists=True) as found:
         client, cursor = found.client(), BEGINNING
         if resume is None:
             session = await new_session(settings, client)
         else:
             head = await to_resume(found, resume)
             session = head.session
+            if worker is not None:
+                await worker.outliving(until_read(found, head), _go_on(session))
             told = await greeting(found, head)
             cursor = told.cursor
             await write_stdout(told.line)
@@ -71,8 +74,12 @@ async def _serve(settings: Settings, resume: str | None, worker: Companion | Non
         connection = NdjsonConnection(client, session, streams, settings.wire.line_limit_bytes)
         serving = connection.serve(cursor)
         if worker is not None:
-            serving = worker.outliving(serving, f"go on with: dendro proto --resume {session}")
+            serving = worker.outliving(serving, _go_on(session))
         ending = await serving
     if ending is Ending.SET_ASIDE:
         raise set_aside(session)
     return ExitCode.WAITING if ending is Ending.WAITING else ExitCode.DONE
+
+
+def _go_on(session: SessionId) -> str:
+    return f"go on with: dendro proto --resume {session}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,9 @@ from orchestrator.gateways.workspace import look_at
 from orchestrator.settings import Settings
 from orchestrator.wiring import new_birth
 
+READ_S = 15.0
+"""A worker that was started with the command reads within a second or two, on a busy machine later."""
+LOOK_S = 0.05
 LOOK_BACK = 500
 """Events behind the end among which the open requests of a parked session are looked for."""
 
@@ -93,6 +97,23 @@ async def cursor_before(found: Opened, head: SessionHead, calls: set[str]) -> Eq
 def _asks(event: StoredEvent, calls: set[str]) -> bool:
     message = orjson.loads(event.payload)["msg"]
     return str(message["type"]).endswith("_approval_request") and message.get("call_id") in calls
+
+
+async def until_read(found: Opened, head: SessionHead) -> bool:
+    """Waits until workers have read what the session, and those that ask in its tree, were handed before.
+
+    An answer that was given while no worker was there stands in a queue, and its request is still listed.
+    False if none has read it within `READ_S`.
+    """
+    asking = {one.session for one in await open_requests_of(found, head.tree)}
+    waiting = [*asking, head.session]
+    with suppress(TimeoutError):
+        async with asyncio.timeout(READ_S):
+            while waiting:
+                heads = await found.broker.heads(waiting)
+                waiting = [each.session for each in heads if each.sq_tip != each.cursor]
+                await asyncio.sleep(LOOK_S if waiting else 0)
+    return not waiting
 
 
 async def open_requests(found: Opened, head: SessionHead) -> list[dict[str, Any]]:

@@ -63,10 +63,10 @@ async def say(found: Opened, target: Addressed, text: str, *, interrupt: bool) -
 
 
 def _sent(target: Addressed, told: Told) -> str:
-    from orchestrator.cli.telling import NO_WORKER
+    from orchestrator.cli.telling import unread
 
     if told.answer is None:
-        return NO_WORKER
+        return unread(target.head.pool)
     if told.answer.type != "agent_inbox":
         return f"{target.name} begins with it now"
     message = told.answer.msg
@@ -115,7 +115,7 @@ async def _interrupt(
 
 
 async def _stop(found: Opened, target: Addressed, *, tree: bool) -> str:
-    from orchestrator.cli.telling import NO_WORKER, tell
+    from orchestrator.cli.telling import tell, unread
     from orchestrator.protocol.ops import Interrupt
 
     head = target.head
@@ -125,7 +125,7 @@ async def _stop(found: Opened, target: Addressed, *, tree: bool) -> str:
     if tree:
         return await _all_stopped(found, target)
     if told.answer is None:
-        return NO_WORKER
+        return unread(target.head.pool)
     ended = "was interrupted" if told.answer.type == "turn_aborted" else "had just come to its end"
     return f"{target.name} {ended}"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.broker.follow import EqCursor
 from orchestrator.cli.conversation import new_submission_id
-from orchestrator.cli.faults import Fault
+from orchestrator.cli.faults import Fault, no_worker
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client, Event
 from orchestrator.protocol import ops
@@ -19,7 +19,6 @@ from orchestrator.protocol.submission import Submission
 PATIENCE_S = 10.0
 """A worker answers within milliseconds, one that takes over within seconds."""
 LOOK_S = 0.05
-NO_WORKER = "handed in, and kept; no worker has taken it yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +74,11 @@ async def _within(seconds: float, looking: Coroutine[Any, Any, Event | None]) ->
             # Python 3.11 may forget a cancellation that meets the end of a wait (bpo-37658).
             task.cancel()
             await asyncio.wait((task,), timeout=LOOK_S)
+
+
+def unread(pool: str) -> str:
+    """What a person is told whose op nobody has taken in time."""
+    return f"handed in, and kept; {no_worker(pool)}"
 
 
 def under_its_id(event: Event, id: str) -> bool:

@@ -32,6 +32,7 @@ STYLES = {
     "canceled": "red",
 }
 LAST_CHARS = 100
+REMEDY = "→ start `dendro worker` on the machine of the pool (host:…), or `dendro worker --pool POOL`"
 Shorts = Mapping[SessionId, str]
 LABEL_CHARS = 40
 MICRO = 1_000_000
@@ -42,6 +43,8 @@ def drawing(picture: TreePicture) -> Tree:
     shorts = short_ids(agent.session for agent in picture.agents.values())
     root = Tree(_node(picture, picture.agents[0], shorts), guide_style="dim")
     _grow(picture, root, 0, shorts)
+    if any(agent.wants_worker for agent in picture.agents.values()):
+        root.add(Text(REMEDY, style="bold"))
     return root
 
 

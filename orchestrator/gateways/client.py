@@ -70,6 +70,8 @@ class ClientPorts:
     chain_key: ChainKey | None = None
     restore: Callable[[SessionId], Awaitable[object]] | None = None
     """Brings an archived session back; without it, submitting to one is refused."""
+    insists: bool = True
+    """Whether a request is sent until Redis answers; without it the first `Unavailable` is raised."""
 
 
 @record
@@ -153,6 +155,8 @@ class Client:
             try:
                 return await send()
             except Unavailable:
+                if not self._ports.insists:
+                    raise
                 await self._ports.sleep(delay)
                 delay = min(2 * delay, RETRY_MAX_S)
 

@@ -199,7 +199,8 @@ class ResponsesClient:
             raise self._cut(f"no answer within {idle_s:g} s") from error
         except (httpx.HTTPError, OSError) as error:
             raise _PassingFault(
-                f"model provider {name} cannot be reached at {self.provider.place}: {_reason(error)}",
+                f"model provider {name} cannot be reached at {self.provider.place}: {_reason(error)}; "
+                "check the network, and the base_url and proxy of the provider",
                 {"http_connection_failed": {"http_status_code": None}},
                 # A connection that broke behind the request's last byte may have brought it there.
                 served=not isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)),

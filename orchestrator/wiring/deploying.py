@@ -6,7 +6,7 @@ import hashlib
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,12 +17,16 @@ from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import WireConfig, connect
 from orchestrator.broker.embedded import EmbeddedConfig, EmbeddedRedis
+from orchestrator.broker.insisting import InsistingWire
+from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import BrokerConfig
 from orchestrator.broker.rights import require_rights
 from orchestrator.broker.texts import Texts
 from orchestrator.core.chain import ChainKey
 from orchestrator.settings import ProviderSettings, Settings
 
+OPENING_S = 10.0
+"""How long a process waits at its start for a Redis that does not answer."""
 QUARANTINED = (
     "this session was set aside: five workers in a row took it and could not go on; "
     "`dendro verify` and the workers' logs tell why, `dendro revoke` lets it run again"
@@ -30,15 +34,17 @@ QUARANTINED = (
 
 
 @contextmanager
-def redis_url(settings: Settings) -> Iterator[str]:
+def redis_url(settings: Settings, say: Callable[[str], None] = lambda _: None) -> Iterator[str]:
     """The deployment's Redis, or the user's private one for as long as the context is open.
+
+    `say` is told when the private one had ended and was started again.
 
     Raises `EmbeddedError` if a private server is needed and cannot be had.
     """
     if settings.redis.url:
         yield settings.redis.url
         return
-    with EmbeddedRedis.acquire(embedded_config(settings)) as server:
+    with EmbeddedRedis.acquire(embedded_config(settings), say) as server:
         yield server.url
 
 
@@ -81,7 +87,7 @@ def broker_config(settings: Settings) -> BrokerConfig:
     )
 
 
-def open_broker(settings: Settings, url: str, patience_s: float) -> Broker:
+def open_broker(settings: Settings, url: str, patience_s: float, outage: Outage | None = None) -> Broker:
     """A broker with connections of its own, of less patience; bound to the loop that first uses it."""
     usual = wire_config(settings, url)
     config = replace(
@@ -89,16 +95,27 @@ def open_broker(settings: Settings, url: str, patience_s: float) -> Broker:
         connect_timeout_s=min(usual.connect_timeout_s, patience_s),
         reply_timeout_s=min(usual.reply_timeout_s, patience_s),
     )
-    return Broker(connect(config), broker_config(settings), time.monotonic)
+    connection = connect(config)
+    connection.outage = outage
+    return Broker(connection, broker_config(settings), time.monotonic)
 
 
 @asynccontextmanager
-async def deployment(settings: Settings, url: str) -> AsyncIterator[Deployment]:
-    """Opens the broker, checks that process and deployment agree, and closes it again."""
+async def deployment(
+    settings: Settings, url: str, outage: Outage | None = None, patience_s: float = 0.0
+) -> AsyncIterator[Deployment]:
+    """Opens the broker, checks that process and deployment agree, and closes it again.
+
+    A Redis that does not answer is waited for at the opening, and with `patience_s` at every request.
+    """
     connection, config = connect(wire_config(settings, url)), broker_config(settings)
+    connection.outage = outage
+    insisting = InsistingWire(connection, patience_s or OPENING_S)
+    if patience_s:
+        connection = insisting
     broker = Broker(connection, config, time.monotonic)
     try:
-        await require_rights(connection, broker.keys)
+        await require_rights(insisting, broker.keys)
         await broker.open()
         blobs = Blobs(connection, broker.keys)
         yield Deployment(broker, Texts(blobs), blobs)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from orchestrator.broker.admission import Limits
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import Claim
 from orchestrator.core.settings import Rules
 from orchestrator.model.provider import Provider, ProviderSecrets
 from orchestrator.runtime.archive import Archive
 from orchestrator.runtime.budget import Accounting, Price
 from orchestrator.runtime.calls import ToolCalls
+from orchestrator.runtime.log import OutageFilter, log
 from orchestrator.runtime.patience import PatientTexts
 from orchestrator.runtime.ports import Ports, ProviderPolicy
 from orchestrator.runtime.providers import KnownProvider, ModelClients
@@ -116,17 +120,24 @@ def archive(settings: Settings) -> Archive:
 
 @asynccontextmanager
 async def running_worker(
-    settings: Settings, url: str, pools: tuple[str, ...] | None = None
+    settings: Settings,
+    url: str,
+    pools: tuple[str, ...] | None = None,
+    say: Callable[[str], None] = log.warning,
 ) -> AsyncIterator[Worker]:
     """A worker ready to `run`, with its keeper; everything is closed at the end.
 
     It serves the pools that the settings name, or these: with none it claims only what it adopts.
+    `say` is told when Redis is away, and when it is back.
     """
     tools = tool_config(settings, url)
     keeper = await Keeper.start(KeeperConfig(tools.support, tools.prefer))
     models = ModelClients(providers(settings))
+    outage = Outage(say, time.monotonic)
+    quiet = OutageFilter(outage)
+    log.addFilter(quiet)
     try:
-        async with deployment(settings, url) as opened:
+        async with deployment(settings, url, outage) as opened:
             texts = PatientTexts(opened.blobs, asyncio.sleep)
             ports = Ports(
                 broker=opened.broker,
@@ -142,9 +153,10 @@ async def running_worker(
             yield Worker(
                 ports,
                 _worker_config(settings, opened.broker, worker_pools(settings) if pools is None else pools),
-                lambda report: _renewal(settings, url, keeper, report),
+                lambda report: _renewal(settings, url, keeper, report, outage),
             )
     finally:
+        log.removeFilter(quiet)
         await models.aclose()
         await keeper.close()
 
@@ -195,10 +207,11 @@ def _renewal_confirmation(settings: Settings) -> Confirm | None:
     return lambda broker, claim, seq: broker.confirmed(claim, seq, redis.wait_replicas, patience_s)
 
 
-def _renewal(settings: Settings, url: str, keeper: Keeper, report: Report) -> Renewal:
+def _renewal(settings: Settings, url: str, keeper: Keeper, report: Report, outage: Outage) -> Renewal:
     worker = settings.worker
     times = LeaseTimes(worker.renew_s, worker.trust_s, worker.stall_s)
     # A server that vanished without a word must not use up the trust: who else could be asked is asked soon.
     patience_s = worker.trust_s / 4
     confirm = _renewal_confirmation(settings)
-    return Renewal(lambda: open_broker(settings, url, patience_s), times, keeper.extend, report, confirm)
+    connect = partial(open_broker, settings, url, patience_s, outage)
+    return Renewal(connect, times, keeper.extend, report, confirm)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import select
 import shutil
 import signal
@@ -218,6 +219,42 @@ def test_interrupt_of_the_terminal_does_not_reach_the_server(
     users[0].process.communicate()
     assert _server_pid(url) == pid
     users[1].leave()
+
+
+def test_crashed_server_is_started_again_under_its_users(config: EmbeddedConfig, users: list[User]) -> None:
+    always, told = replace(config, appendfsync="always"), queue.Queue[str]()
+    with EmbeddedRedis.acquire(always, told.put) as server:
+        users.append(User(config))
+        assert users[0].line() == server.url
+        with _client(server.url) as client:
+            client.xadd("log", {"entry": "one"})
+        for _ in range(2):
+            pid = _server_pid(server.url)
+            users[0].process.send_signal(signal.SIGSTOP)  # else it may be the one that starts the server
+            os.kill(pid, signal.SIGKILL)
+            assert told.get(timeout=20) == "the private Redis had ended; it was started again"
+            users[0].process.send_signal(signal.SIGCONT)
+            assert _server_pid(server.url) != pid
+            with _client(server.url) as client:
+                assert client.xlen("log") == 1
+    assert _serves(server.url)
+    users[0].leave()
+    assert not _serves(server.url)
+
+
+def test_users_of_a_server_that_does_not_start_again_are_told_why_once(
+    config: EmbeddedConfig, tmp_path: Path
+) -> None:
+    told = queue.Queue[str]()
+    with EmbeddedRedis.acquire(config, told.put) as server:
+        binary = Path(config.search_path) / "redis-server"
+        real = binary.readlink()
+        binary.unlink()
+        os.kill(_server_pid(server.url), signal.SIGKILL)
+        assert "does not start again: Dendro needs redis-server" in told.get(timeout=20)
+        binary.symlink_to(real)
+        assert told.get(timeout=20) == "the private Redis had ended; it was started again"
+        assert _serves(server.url)
 
 
 def test_crashed_server_is_started_again_by_the_next_user(config: EmbeddedConfig) -> None:
