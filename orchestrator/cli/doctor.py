@@ -100,6 +100,7 @@ def judge_clock(now_s: float) -> Iterator[Finding]:
 
 def _look_at_sandbox(settings: Settings) -> list[Finding]:
     # Imported here: the probe's module needs Linux, and the rest of the doctor should speak elsewhere too.
+    from orchestrator.sandbox.landlock import gaps
     from orchestrator.sandbox.probe import probe
 
     support = probe()
@@ -110,7 +111,11 @@ def _look_at_sandbox(settings: Settings) -> list[Finding]:
     why = "; ".join(support.why)
     remedy = "install bubblewrap (Debian: apt install bubblewrap), or use a kernel with Landlock (5.13 on)"
     if usable:
-        return [Finding("sandbox", "ok", " and ".join(works) + (f" ({why})" if why else ""))]
+        found = Finding("sandbox", "ok", " and ".join(works) + (f" ({why})" if why else ""))
+        by_landlock = support.bubblewrap is None or wanted == "landlock"
+        missing = gaps(support.landlock_abi, support.can_mount) if by_landlock else ()
+        advice = "install bubblewrap (Debian: apt install bubblewrap), or see SECURITY.md"
+        return [found, *(Finding("sandbox gap", "warn", gap, advice) for gap in missing)]
     unconfined = settings.session_defaults.sandbox.mode == "danger-full-access"
     detail = f"{wanted}: confined commands will be refused ({why})"
     return [Finding("sandbox", "warn" if unconfined else "missing", detail, remedy)]

@@ -39,6 +39,11 @@ def hidden_paths(settings: Settings, url: str) -> tuple[Path, ...]:
         paths.append(fallback)
     if runtime is not None and runtime.is_dir() and not _is_shared(settings, runtime):
         paths.append(runtime)
+    place = urlsplit(settings.upkeep.archive_url)
+    archive = Path(unquote(place.path))
+    # Other sessions' logs, and what a session is restored from.
+    if place.scheme == "file" and archive.is_dir() and not _is_shared(settings, archive):
+        paths.append(archive)
     if parts.scheme == "unix":
         socket = Path(unquote(parts.path))
         paths.append(socket if _is_shared(settings, socket.parent) else socket.parent)

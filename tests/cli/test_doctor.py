@@ -273,6 +273,19 @@ async def test_confinement_is_judged_by_what_the_settings_ask_for(
     assert bool(found.remedy) is (level == "missing")
 
 
+async def test_what_landlock_cannot_hold_here_is_named(
+    load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _sandbox(monkeypatch, None, 7)
+    url = f"unix://{tmp_path}/nobody.sock"
+    gaps = [
+        found.detail for found in await diagnose(load(DENDRO_REDIS_URL=url)) if found.name == "sandbox gap"
+    ]
+    assert any(".git and dendro.toml" in gap for gap in gaps)
+    _sandbox(monkeypatch, "/usr/bin/bwrap", 7)
+    assert all(found.name != "sandbox gap" for found in await diagnose(load(DENDRO_REDIS_URL=url)))
+
+
 async def test_unconfined_sessions_need_no_sandbox(
     load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -132,8 +132,19 @@ def test_private_servers_folders_are_hidden_wherever_it_goes(tmp_path: Path) -> 
     runtime.mkdir()
     environ = {"HOME": str(tmp_path / "home"), "XDG_RUNTIME_DIR": str(runtime)}
     found = hidden_paths(load_settings(SettingsSources(tmp_path, environ)), f"unix://{runtime}/dendro-1.sock")
-    assert found == (tmp_path / "home/.local/share/dendro", Path(f"/tmp/dendro-{os.geteuid()}"), runtime)
+    home = tmp_path / "home/.local/share/dendro"
+    assert found == (home, Path(f"/tmp/dendro-{os.geteuid()}"), runtime)
     assert Path(f"/tmp/dendro-{os.geteuid()}").is_dir(), "a command must not be the first to make it"
+
+
+def test_archive_of_other_sessions_is_hidden_wherever_it_is(tmp_path: Path) -> None:
+    archive = tmp_path / "a b"
+    archive.mkdir()
+    found = hidden_paths(settings(tmp_path, f"upkeep.archive_url='{archive.as_uri()}'"), "redis://h/0")
+    assert archive in found
+    assert Path("/") not in hidden_paths(
+        settings(tmp_path, "upkeep.archive_url='s3://bucket/x'"), "redis://h/0"
+    )
 
 
 def test_folder_that_commands_need_is_not_hidden_with_the_socket_in_it(tmp_path: Path) -> None:
