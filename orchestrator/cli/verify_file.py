@@ -103,7 +103,8 @@ def _shown(header: Header | None, seen: _Seen) -> list[str]:
     shown = [parts if seen.left_out else f"all {seen.lines} stand in the file"]
     shown += [f"{seen.redacted} of them redacted"] if seen.redacted else []
     shown += [f"{seen.texts_missing} large texts are not in the file"] if seen.texts_missing else []
-    shown += [f"it is the log of session {named}" for named in sorted(seen.sessions)[:1]]
+    named = sorted(seen.sessions)
+    shown.append(f"it is the log of session {named[0]}" if named else "its entries name no session")
     if header is not None and not header.mac:
         shown.append("its first line bears no code, as older versions wrote it: state_sha256 is not proved")
     return shown

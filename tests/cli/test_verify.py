@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import fakeredis
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -22,7 +23,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Wire
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import BrokerConfig, SessionHead, StoredEntry
-from orchestrator.cli.export_file import read_rollout
+from orchestrator.cli.export_file import PLACE, read_rollout
 from orchestrator.cli.faults import Fault
 from orchestrator.cli.folding import fold_file
 from orchestrator.cli.import_plan import Newcomer, plan_import
@@ -422,6 +423,26 @@ def test_file_shows_a_head_that_was_noted_and_one_that_it_lacks(export: tuple[Se
     assert audit_file(chosen, file, _expected(f"{report.seq}:{report.head.hex()}")).findings == []
     [missed] = audit_file(chosen, file, _expected(f"{report.seq}:{bytes(32).hex()}")).findings
     assert "expected" in missed.reason
+
+
+def test_file_whose_naming_entries_are_redacted_does_not_show_whose_it_is(
+    export: tuple[Settings, Path],
+) -> None:
+    chosen, file = export
+    first, *lines = file.read_bytes().splitlines(keepends=True)
+    kept = Kept.of("keyed" if chosen.chain.key else "plain")
+    assert any(kept.made("talk") in text for text in audit_file(chosen, file, None).shown)
+    for at in range(3):
+        value = json.loads(lines[at])
+        stored = {name: value[name] for name in value if name not in PLACE}
+        digest = payload_digest(bytes.fromhex(value["salt"]), orjson.dumps(stored))
+        place = {name: value[name] for name in ("timestamp", "seq", "epoch", "chain")}
+        lines[at] = orjson.dumps({**place, "digest": digest.hex()}) + b"\n"
+    file.write_bytes(b"".join([first, *lines]))
+    report = audit_file(chosen, file, None)
+    assert report.findings == []
+    assert "3 of them redacted" in report.shown
+    assert "its entries name no session" in report.shown
 
 
 def test_first_line_of_an_older_export_is_held_against_the_entries(tmp_path: Path) -> None:
