@@ -16,10 +16,11 @@ from typing import Any
 import orjson
 
 from orchestrator.core.blobs import REFERENCE, is_reference
-from orchestrator.core.entries import DENDRO, Entry
+from orchestrator.core.entries import DENDRO, RESPONSE_ITEM, Entry
 from orchestrator.model.events import ItemDone, ModelEvent
 from orchestrator.model.request import Prompt
 from sim.grammar import CALLS, OUTPUTS, Grammar, Item, Wrong, check, text_of
+from sim.kin import LogOf, letter_is_true, output_is_true
 
 TextOf = Callable[[str, Any], str | None]
 """A large text of a session's tree."""
@@ -40,12 +41,18 @@ class Conversations:
     def __init__(self, text_of: TextOf) -> None:
         self._text_of = text_of
         self._begun: defaultdict[str, list[Asked]] = defaultdict(list)
+        self._letters: list[Mapping[str, Any]] = []
+        """Those that were put into a log, and not held against their senders' yet."""
         self._said: dict[str, tuple[list[Item], Mapping[str, int] | None]] = {}
 
     def read(self, session: str, grammar: Grammar, entry: Entry, epoch: int) -> None:
         """Takes an entry of a session's log; raises `Wrong` where none like it may stand."""
         try:
             grammar.read(entry, epoch)
+            if entry.type == RESPONSE_ITEM and entry.payload.get("type") in OUTPUTS:
+                output_is_true(entry.payload, grammar)
+            if entry.type == DENDRO and entry.payload["kind"] == "mail":
+                self._letters.append(entry.payload["mail"])
             if entry.type != DENDRO or grammar.task is None:
                 return
             fact, task = entry.payload, grammar.task
@@ -56,6 +63,12 @@ class Conversations:
                 self._answered(fact, task)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise Wrong(f"{type(error).__name__}: {error}") from error
+
+    def letters_are_true(self, log_of: LogOf) -> None:
+        """Holds letters against their senders' logs; raises `Wrong`."""
+        letters, self._letters = self._letters, []
+        for mail in letters:
+            letter_is_true(mail, log_of)
 
     def asked(self, prompt: Prompt) -> None:
         """A request reaches the model; raises `Wrong` if no log has begun one like it."""

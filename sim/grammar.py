@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import orjson
+
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, TURN_CONTEXT, Entry
 from orchestrator.core.state import State
+from sim.policy import asks_for_more, verdict
 
 Item = Mapping[str, Any]
 CALLS = ("function_call", "custom_tool_call", "local_shell_call")
@@ -60,7 +63,21 @@ class Grammar:
         self.inbox: list[str] = []
         self._mails: set[str] = set()
         self.children: dict[int, dict[str, Any]] = {}
-        self.watchdogs: set[int] = set()
+        self.watchdogs: dict[int, Mapping[str, Any]] = {}
+        self.mails: dict[str, Mapping[str, Any]] = {}
+        self.asked: dict[str, Item] = {}
+        """Calls by their ids."""
+        self.facts: Mapping[str, Any] = {}
+        """What stays with the session for life."""
+        self.approved: set[str] = set()
+        """Keys that were approved for the session."""
+        self.used = 0
+        """Tokens of all its requests."""
+        self.agent: dict[str, Any] = {"status": "", "turns": 0}
+        """What it says of itself."""
+        self.ends: dict[int, dict[str, Any]] = {}
+        """How each of its turns as an agent ended."""
+        self._ended: dict[str, Any] = {}
         self.generation = 0
         self.requests = 0
         self.closing = ""
@@ -115,7 +132,7 @@ class Grammar:
         return self.task
 
     def _fact_configured(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
-        self.settings = dict(fact["settings"])
+        self.settings, self.facts = dict(fact["settings"]), fact["session"]
 
     def _fact_settings(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         changes = fact["changes"]
@@ -148,6 +165,7 @@ class Grammar:
             "counted": True,
             "message": None,
             "pending": [],
+            "answers": {},
             "response": "",
             "window": window,
         }
@@ -192,6 +210,7 @@ class Grammar:
                 before.payload.get("type") == "error" and before.id == task["id"],
                 "it failed without an error",
             )
+        self._ended = {"outcome": outcome, "message": message.get("last_agent_message"), "used": self.used}
         if outcome == "interrupted":
             check(_is_marker(before), "the model is not told of the interrupt")
         self.task = None
@@ -271,6 +290,7 @@ class Grammar:
             task |= {"retries": 0, "http": 0, "response": fact["response_id"], "goes_on": False}
             if fact.get("usage"):
                 self._uncounted.append(fact["usage"])
+                self.used += fact["usage"].get("total_tokens") or 0
             task["counted"] = bool(task["stopping"])
             if purpose == "compact":
                 task["counted"] = True
@@ -354,6 +374,8 @@ class Grammar:
     def _item(self, item: Item) -> None:
         self.conversation.append(item)
         kind, task = item.get("type"), self.task
+        if kind in CALLS:
+            self.asked[item["call_id"]] = item
         if task is None:
             return
         if task["request"] and (kind in CALLS or item.get("role") == "assistant"):
@@ -383,6 +405,7 @@ class Grammar:
         if call is None:
             return
         before, phase = call["phase"], fact["phase"]
+        self._permitted(fact, before)
         check(phase in _FOLLOWS[before], f"{fact['call_id']} goes from {before} to {phase}")
         call["phase"] = phase
         call["kind"] = fact.get("spec", {}).get("kind") or call["kind"]
@@ -397,8 +420,6 @@ class Grammar:
                 check(
                     (end.payload.get("type"), end.payload.get("call_id")) == wanted, f"{wanted} is not shown"
                 )
-        elif phase == "awaiting_approval":
-            self._task["asked"] = self._task.get("asked", 0) + 1
 
     def _began(self, fact: Mapping[str, Any], kind: str, epoch: int) -> None:
         check(fact["epoch"] == epoch, f"{fact['call_id']} is begun by epoch {fact['epoch']} in {epoch}")
@@ -410,6 +431,44 @@ class Grammar:
         for name in ("command", "cwd", "parsed_cmd", "changes"):
             if name in spec and name in begin.payload:
                 check(begin.payload[name] == spec[name], f"{name} of {fact['call_id']} is shown otherwise")
+
+    def _permitted(self, fact: Mapping[str, Any], before: str) -> None:
+        """Whether somebody was asked who had to be, and nobody else."""
+        item, phase, task = self.asked[fact["call_id"]], fact["phase"], self._task
+        name, answer = item.get("name", ""), task["answers"].get(fact["call_id"])
+        if name not in ("shell", "apply_patch"):
+            return
+        spec, settings = fact.get("spec", {}), task["settings"]
+        if before == "awaiting_approval":
+            yes = answer is not None and answer.startswith("approved")
+            check(phase != "running" or yes, f"{fact['call_id']} runs, and the answer was {answer}")
+            check(phase != "done" or (answer and not yes), f"{fact['call_id']} does not run: {answer}")
+        elif before == "running" and phase == "awaiting_approval":
+            check(asks_for_more(settings["approval_policy"]), f"{fact['call_id']} is asked about again")
+        elif before == "proposed" and "keys" in spec:
+            wanted = verdict(name, orjson.loads(item["arguments"]), spec, settings, self.approved)
+            done = {"running": "run", "awaiting_approval": "ask"}.get(phase, phase), spec["sandboxed"]
+            check(done == wanted, f"{fact['call_id']} under {dict(settings)}: {done} and not {wanted}")
+        elif before == "proposed" and self._refusal:
+            wanted = verdict(name, orjson.loads(item["arguments"]), spec, settings, self.approved)
+            check(wanted[0] == "refuse", f"{fact['call_id']} is refused and not {wanted}: {self._refusal}")
+
+    @property
+    def _refusal(self) -> str:
+        """The output before this entry, where the policy gave it."""
+        output = str(self._last.payload.get("output", "")) if self._last else ""
+        return output if "policy" in output else ""
+
+    def _fact_answer(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        if "agent_id" in fact or self.task is None:
+            return
+        call = self.task["calls"].get(fact["call_id"])
+        check(call and call["phase"] == "awaiting_approval", f"{fact['call_id']} was not asked about")
+        check(fact["turn"] == self.task["id"], f"an answer of the turn {fact['turn']}")
+        self.task["answers"][fact["call_id"]] = fact["decision"]
+
+    def _fact_approved_for_session(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        self.approved |= set(fact["keys"])
 
     def _fact_calls_closed(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         for call_id in fact["call_ids"]:
@@ -448,10 +507,26 @@ class Grammar:
 
     # ── the tree ──────────────────────────────────────────────────────────────────────────────
 
+    def _fact_agent(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        changes = fact["changes"]
+        turns = changes.get("turns", self.agent["turns"])
+        check(
+            turns in (self.agent["turns"], self.agent["turns"] + 1),
+            f"turn {turns} follows {self.agent['turns']}",
+        )
+        if turns != self.agent["turns"]:
+            check(self.task is None, "an agent comes to rest while a task holds it")
+            self.ends[turns] = {"outcome": "", "message": None, **self._ended, "status": changes["status"]}
+            self.ends[turns]["used"] = self.used
+        if changes.get("status") == "running":
+            check(self.task is not None, "an agent works without a task")
+        self.agent |= changes
+
     def _fact_mail(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         key = fact["mail"]["key"]
         check(key not in self._mails, f"the letter {key} comes twice")
         self._mails.add(key)
+        self.mails[key] = fact["mail"]
         self.inbox.append(key)
 
     def _fact_mail_taken(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
@@ -482,11 +557,15 @@ class Grammar:
             self.children[agent_id] |= fact["changes"]
 
     def _fact_watchdog(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
-        self.watchdogs.add(fact["watchdog"]["agent_id"])
+        check(
+            fact["watchdog"]["generation"] == self.generation,
+            "a watchdog has another generation than was taken",
+        )
+        self.watchdogs[fact["watchdog"]["agent_id"]] = fact["watchdog"]
 
     def _fact_watchdog_ended(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         check(fact["agent_id"] in self.watchdogs, "a watchdog ends that was never set")
-        self.watchdogs.discard(fact["agent_id"])
+        del self.watchdogs[fact["agent_id"]]
 
     # ── against the fold ──────────────────────────────────────────────────────────────────────
 
@@ -502,7 +581,11 @@ class Grammar:
             "generation": self.generation,
             "inbox": self.inbox,
             "children": {id: (child["status"], child["turn"]) for id, child in self.children.items()},
-            "watchdogs": self.watchdogs,
+            "watchdogs": set(self.watchdogs),
+            "approved": self.approved,
+            "status": self.agent["status"],
+            "turns": self.agent["turns"],
+            "used": self.used,
             "items": len(self.conversation),
             "kept": len(self.kept),
         }
@@ -516,6 +599,10 @@ class Grammar:
             "inbox": [mail.key for mail in state.tree.inbox],
             "children": {id: (child.status, child.turn) for id, child in state.tree.children.items()},
             "watchdogs": set(state.tree.watchdogs),
+            "approved": set(state.approved),
+            "status": state.tree.status,
+            "turns": state.tree.turns,
+            "used": state.tokens.total.total_tokens if state.tokens else 0,
             "items": len(state.history),
             "kept": len(state.kept_user_texts),
         }

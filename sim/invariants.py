@@ -149,6 +149,13 @@ RULES = {
         ),
         Case("a request was begun", ("fact request_begun",)),
     ),
+    "kin": Rule(
+        (
+            "A letter says what its sender's log says: a result is the end of the sender's task, a message "
+            "what the sender's model wrote."
+        ),
+        Case("letters were put into a log", ("fact mail",)),
+    ),
     "live_state": Rule(
         (
             "The state that a worker works with, behind every commit, and every snapshot is the fold of "

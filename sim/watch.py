@@ -219,6 +219,7 @@ class Watch:
         eqs = {other: self.sessions[other].eq for other in touched if other in self.sessions}
         for other in touched:
             self.look(other)
+        self._letters()
         if name == "commit" and self.sessions[session].seq != seq:
             self.moving.grew(session)
         if name in MOVES:
@@ -360,6 +361,15 @@ class Watch:
             seen.grammar.agrees(seen.state)
         except Wrong as error:
             self.broken("grammar", f"session {session} at {seen.seq}: {error}")
+
+    def _letters(self) -> None:
+        """What has arrived is what its senders wrote: when all that was read is read to its end."""
+        try:
+            self.conversations.letters_are_true(
+                lambda session: self.sessions[session].grammar if session in self.sessions else None
+            )
+        except Wrong as error:
+            self.broken("kin", str(error))
 
     def asked(self, prompt: Prompt) -> None:
         """The model is asked something."""

@@ -56,6 +56,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--seeds", type=int, default=300, help="of the simulator, for each (default: %(default)s)"
     )
+    parser.add_argument(
+        "--tests-s", type=float, default=90.0, help="of tests, for each; 0: none (default: %(default)s)"
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="default: one a core")
     parser.add_argument("--resume", action="store_true", help="keep the verdicts of these very sources")
     parser.add_argument(
@@ -95,7 +98,7 @@ def _side_by_side(commands: Sequence[Sequence[str]], variables: Sequence[dict[st
 
 def _tried(chosen: Sequence[Change], given: argparse.Namespace, kept: Kept) -> dict[str, Verdict]:
     seeds, tests = (Map.read(given.cache.glob(f"{kind}-*.json")) for kind in ("seeds", "tests"))
-    trials, reasons = Trials(seeds, tests, Bounds(seeds=given.seeds)), equivalents()
+    trials, reasons = Trials(seeds, tests, Bounds(seeds=given.seeds, tests_s=given.tests_s)), equivalents()
     verdicts: dict[str, Verdict] = {}
 
     def tried(change: Change) -> Verdict:

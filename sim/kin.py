@@ -1,0 +1,181 @@
+"""What agents are told of each other, held against the logs of those that it is told of.
+
+A letter says what its sender's log says: a result is the end of the sender's task, a message what the
+sender's model wrote. And what a call of the tools for agents is answered with is what the log beside it
+did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from sim.grammar import Grammar, Item, check
+
+ACTIVE = ("queued", "running")
+NOT_RUN = ("aborted", "not run", "killed", "in doubt", "internal error", "in_doubt")
+ENDS = {"completed": "Completed", "failed": "Failed", "canceled": "Canceled"}
+
+LogOf = Callable[[str], Grammar | None]
+
+
+def letter_is_true(mail: Mapping[str, Any], log_of: LogOf) -> None:
+    """A letter that was put into a log, against its sender's; raises `Wrong`."""
+    sender, content = mail["sender"], mail["content"]
+    log = log_of(sender["session_id"])
+    if log is None or mail["key"].startswith("person:"):
+        return
+    if mail["kind"] == "completion":
+        _is_the_end(content, log)
+    elif mail["kind"] == "message" and not content.get("watchdog"):
+        call = log.asked.get(mail["key"].rpartition(":")[2])
+        check(call is not None, f"{mail['key']} was asked for by no call")
+        assert call is not None
+        given = orjson.loads(call["arguments"])
+        same = (content.get("prompt") or "") == given.get("prompt", "")
+        check(
+            same and mail["interrupt"] == given.get("interrupt", False), f"{given} became the letter {mail}"
+        )
+
+
+def _is_the_end(content: Mapping[str, Any], log: Grammar) -> None:
+    end = log.ends.get(content["turn"])
+    check(end is not None, f"its turn {content['turn']} never ended")
+    assert end is not None
+    check(content["status"] == end["status"], f"{content['status']} is told, and it was {end['status']}")
+    check(content["tokens"] == end["used"], f"{content['tokens']} tokens are told of {end['used']}")
+    told, outcome = content["completion"], content["completion_status"]
+    if content["status"] == "canceled":
+        check(outcome == "canceled", f"a cancelled agent ended as {outcome}")
+        return
+    wanted = end["outcome"] if end["outcome"] in ENDS else None
+    check(outcome == wanted and bool(told) == bool(wanted), f"{outcome} is told, and it was {end['outcome']}")
+    if outcome == "completed":
+        said = told["Completed"]["last_message"]
+        same = said == end["message"] or not isinstance(said, str) or len(said) > LONG
+        check(same, f"{said!r} is told, and it said {end['message']!r}")
+
+
+LONG = 1_000
+"""A text that long may be cut."""
+
+
+def output_is_true(item: Item, log: Grammar) -> None:
+    """The output of a call about agents, against what its log did; raises `Wrong`."""
+    call, output = log.asked.get(item["call_id"]), item["output"]
+    if call is None or not isinstance(output, str):
+        return
+    given = orjson.loads(call["arguments"])
+    judge = _JUDGES.get(call.get("name", ""))
+    if judge is not None and not output.startswith(NOT_RUN):
+        judge(given, output, log)
+
+
+def _awaited(given: Mapping[str, Any], output: str, log: Grammar) -> None:
+    listed = {id for id, child in log.children.items() if not child["pruned"]}
+    named = given.get("agent_ids") or []
+    if output.startswith("there is no agent"):
+        check(not listed, f"there are no agents, but for {listed}")
+        return
+    if output.startswith("not a child of yours"):
+        check(set(named) - listed, f"{named} are no children, and {listed} are")
+        return
+    if not output.startswith("{"):
+        return
+    told = orjson.loads(output)
+    ready, waiting = told["ready"], told["waiting"]
+    check(waiting == _active(log), f"{waiting} are waited for, {_active(log)} work")
+    check(not (told["timed_out"] and ready), "it timed out, and something is ready")
+    for group in ready:
+        _was_sent(group, log)
+        agent = group["metadata"]["agent_id"]
+        check(
+            told["injected"] or not named or agent in {*named} or agent not in log.children,
+            f"{agent}: {named}",
+        )
+    if told["injected"]:
+        check(ready, "nothing is injected")
+
+
+def _active(log: Grammar) -> list[int]:
+    listed = [child for child in log.children.values() if not child["pruned"]]
+    return sorted(child["agent_id"] for child in listed if child["status"] in ACTIVE)
+
+
+def _was_sent(group: Mapping[str, Any], log: Grammar) -> None:
+    """What is told of one agent is in its letters."""
+    letters = [mail for mail in log.mails.values() if mail["sender"]["session_id"] == group["session_id"]]
+    said = {(mail["content"].get("prompt"), mail["at_ms"], mail["interrupt"]) for mail in letters}
+    for message in group["messages"]:
+        there = (message["prompt"], message["timestamp_ms"], message["interrupt"]) in said
+        check(there or not isinstance(message["prompt"], str), f"{message} is in no letter")
+    if group["completion"] is not None:
+        ends = [mail["content"] for mail in letters if mail["kind"] == "completion"]
+        told = (group["completion_status"], group["completion"])
+        check(
+            any((end["completion_status"], end["completion"]) == told for end in ends),
+            f"{told} is in no letter",
+        )
+
+
+def _made(given: Mapping[str, Any], output: str, log: Grammar) -> None:
+    if not output.startswith("{"):
+        return
+    told = orjson.loads(output)
+    if "agent_id" not in told:
+        return
+    child = log.children.get(told["agent_id"])
+    check(child is not None, f"agent {told['agent_id']} is told of, and was not made")
+    assert child is not None
+    same = told["session_id"] == child["session"] and told["parent_agent_id"] == log.facts["agent_id"]
+    check(same and told["parent_session_id"] == log.facts["session_id"], f"{child} is told of as {told}")
+    for name in ("origin", "label", "summary"):
+        check(told[name] == child[name], f"{name} of {child} is told as {told[name]!r}")
+    if given.get("prompt"):
+        check(
+            told["summary"] == given["prompt"][: len(told["summary"] or "")], f"{given} is told of as {told}"
+        )
+
+
+def _set(given: Mapping[str, Any], output: str, log: Grammar) -> None:
+    if not output.startswith("{"):
+        return
+    told = orjson.loads(output)
+    if "action" not in told:
+        return
+    id, stands = told["agent_id"], told["agent_id"] in log.watchdogs
+    check(id == given.get("agent_id", id) and told["interval_s"] == given["interval_s"], f"{given}: {told}")
+    check(stands == (told["action"] in ("started", "replaced")), f"watchdogs {log.watchdogs} after {told}")
+    check((told["action"] in ("canceled", "not_found")) == bool(given.get("cancel")), f"{given}: {told}")
+    if stands:
+        check(
+            log.watchdogs[id]["interval_ms"] == given["interval_s"] * 1000,
+            f"{log.watchdogs[id]} after {told}",
+        )
+
+
+def _pruned(given: Mapping[str, Any], output: str, log: Grammar) -> None:
+    if not output.startswith("{"):
+        return
+    told = orjson.loads(output)
+    for name, count in told["counts"].items():
+        check(count == len(told[name]), f"{count} {name} of {told[name]}")
+    own = {child["session"]: child for child in log.children.values()}
+    for session in told["pruned"]:
+        check(session not in own or own[session]["pruned"], f"{session} is told to be pruned, and is not")
+    for session in told["skipped_active"]:
+        check(
+            session not in own or not own[session]["pruned"],
+            f"{session} is told to be skipped, and is pruned",
+        )
+
+
+_JUDGES: Mapping[str, Callable[[Mapping[str, Any], str, Grammar], None]] = {
+    "subagent_await": _awaited,
+    "subagent_spawn": _made,
+    "subagent_fork": _made,
+    "subagent_watchdog": _set,
+    "subagent_prune": _pruned,
+}
