@@ -39,6 +39,11 @@ def test_floors_of_waits_and_watchdogs_reach_a_new_tree(tmp_path: Path) -> None:
     assert (rules.await_floor_s, rules.watchdog_floor_s) == (1, 2)
 
 
+def test_a_new_tree_has_a_budget_of_requests_unless_told_otherwise(tmp_path: Path) -> None:
+    assert birth(tmp_path).facts.tree_rules.budgets == {"requests": 10_000}
+    assert birth(tmp_path, "agents.budget_requests=7").facts.tree_rules.budgets == {"requests": 7}
+
+
 def test_limits_and_memory_of_a_provider_reach_its_requests(tmp_path: Path) -> None:
     table = "model_providers.azure"
     policies = provider_policies(

@@ -152,7 +152,8 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
         seat = Seat(client, session, Calling(view, calling), at_a_terminal() and not wish.json)
         talk = Conversation(seat, None)
         with talk.hearing_ctrl_c():
-            view.note(f"session {talk.seat.name}")
+            most = f" · up to {settings.agents.budget_requests:,} model requests (agents.budget_requests)"
+            view.note(f"session {talk.seat.name}{most if wish.resume is None else ''}")
             if wish.prompt is None:
                 if head.status in ("idle", "closed") and head.sq_tip == head.cursor:
                     raise Fault(f"session {session} is {head.status}: give it a prompt", ExitCode.USAGE)

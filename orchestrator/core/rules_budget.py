@@ -18,6 +18,14 @@ def unpriced(model: str) -> str:
     )
 
 
+_EXAMPLES = {"tokens": "1000000", "cost": "5", "requests": "1000", "wall": "2h"}
+
+
+def more(kind: str, tree: str) -> str:
+    """How people give a tree more of a budget."""
+    return f"`dendro budget {tree} --add {kind}={_EXAMPLES.get(kind, 'N')}` adds some"
+
+
 def pause(draft: Draft, refused: CommitRefused) -> None:
     """The request that is owed does not fit: because of what others hold, or because all is spent."""
     draft.add(e.agent_changed(paused=refused.reason))
@@ -32,7 +40,8 @@ def _tell(draft: Draft, refused: CommitRefused) -> None:
     facts, account = draft.state.facts, dict(refused.budget)
     message = {
         "type": "warning",
-        "message": f"the tree's budget of {refused.detail} is spent: it is paused until more is added",
+        "message": f"the tree's budget of {refused.detail} is spent: it is paused until more is added; "
+        f"{more(refused.detail, facts.tree_id)}",
         "budget": {**account, "agent_id": facts.agent_id},
     }
     once = f"{refused.detail}:100"

@@ -47,7 +47,7 @@ class Usage:
     @property
     def blended_total(self) -> int:
         """Input that was not cached, plus output (the September 2025 specification)."""
-        return self.input_tokens - self.cached_input_tokens + self.output_tokens
+        return max(0, self.input_tokens - self.cached_input_tokens) + self.output_tokens
 
 
 _COUNTS = tuple(spec.name for spec in fields(Usage))

@@ -24,12 +24,15 @@ from orchestrator.broker.tree_records import (
 from orchestrator.broker.trees import warned
 from orchestrator.core.blobs import is_reference
 from orchestrator.core.draft import BUDGET_TIMER, TreeEvent, TreePart
+from orchestrator.core.rules_budget import more
 from orchestrator.core.state import State
 from orchestrator.core.tokens import Usage
 
 BYTES_A_TOKEN = 4
 NEAR = 0.8
 """The share of a budget from which on people are warned."""
+_ESTIMATED = frozenset({"tokens", "cost"})
+"""The budgets that go by the size of a request."""
 _NOTHING = Spend()
 _REFUSED = Spend(requests=1)
 """Of a request that a provider turned away: no token was used, and a tree that only fails still ends."""
@@ -63,10 +66,10 @@ class Accounting:
     def estimate(self, state: State) -> Spend:
         """The most that the next request may use: its input at four bytes a token, and a full answer.
 
-        A tree that was made without budgets may be given one at any time, so its requests are
-        reserved too; what the last one used has to do there: the conversation is not read for it.
+        A tree that was made without a budget of tokens or cost may be given one at any time, so its requests
+        are reserved too; what the last one used has to do there: the conversation is not read for it.
         """
-        if state.facts.tree_rules.budgets:
+        if state.facts.tree_rules.budgets.keys() & _ESTIMATED:
             tokens = sum(map(_size, state.history)) // BYTES_A_TOKEN
         else:
             tokens = state.tokens.last.total_tokens if state.tokens is not None else 0
@@ -134,7 +137,8 @@ def _warning(account: Account, state: State, id: str) -> TreeEvent:
     used = f"{account.spent} of {account.limit}"
     message = {
         "type": "warning",
-        "message": f"the tree has used {used} of its budget of {account.kind}",
+        "message": f"the tree has used {used} of its budget of {account.kind}; "
+        f"{more(account.kind, state.facts.tree_id)}",
         "budget": {
             "kind": account.kind,
             "limit": account.limit,

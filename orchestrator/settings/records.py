@@ -535,10 +535,10 @@ class AgentSettings:
     )
     """Dollars, by `model_prices`. A model without a price is refused then."""
 
-    budget_requests: int | None = setting(
-        None, "agents.budget_requests", folder="down", at_least=1, shown_default="no limit"
-    )
-    """Model requests."""
+    budget_requests: int = setting(10_000, "agents.budget_requests", folder="down", at_least=1)
+    """Model requests of one tree. A night of eight agents that each ask every 23 s comes to 10,000; so does a
+    model that only repeats itself, and it is paused then instead of being paid for for ever. At 80 % people
+    are warned; `dendro budget ID --add requests=N` lets a tree go on."""
 
     budget_wall_s: float | None = setting(
         None, "agents.budget_wall_s", folder="down", at_least=1, shown_default="no limit"

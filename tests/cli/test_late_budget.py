@@ -18,8 +18,8 @@ def test_person_limits_a_tree_that_was_made_without_a_budget(machine: Machine) -
         [session] = user.session_ids()
         before = json.loads(user.run("budget", session, "--json").stdout)
         assert before["budget"]["requests"] | {"held": 0} == before["budget"]["requests"]
-        assert (before["budget"]["requests"]["spent"], before["budget"]["requests"]["limit"]) == (1, None)
-        given = user.run("budget", session, "--add", "requests=0,wall=2h", "--json")
+        assert (before["budget"]["requests"]["spent"], before["budget"]["requests"]["limit"]) == (1, 10_000)
+        given = user.run("budget", session, "--add", "requests=-9999,wall=2h", "--json")
         assert given.returncode == 0, given.stderr
         assert json.loads(given.stdout)["limits"]["requests"] == 1
         taken = user.run("budget", session, "--add", "tokens=-5")
@@ -41,7 +41,9 @@ PRICES = '[model_prices."gpt-5"]\ninput = 1000000\noutput = 1000000\n'
 
 def test_person_limits_the_cost_of_a_tree_that_was_made_without_prices(machine: Machine) -> None:
     with machine.model(says("one"), says("two"), says("three")) as user:
-        assert user.run("run", "first").returncode == 0
+        first = user.run("run", "first")
+        assert first.returncode == 0
+        assert "· up to 10,000 model requests (agents.budget_requests)" in first.stdout + first.stderr
         [session] = user.session_ids()
         (Path(user.environ["DENDRO_HOME"]) / "dendro.toml").write_text(PRICES)
         given = user.run("budget", session, "--add", "cost=0.01")

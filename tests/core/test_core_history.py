@@ -166,6 +166,7 @@ def test_windows_come_from_the_table_and_unknown_models_have_none() -> None:
 
 def test_blended_total_leaves_cached_input_out() -> None:
     assert Usage(input_tokens=100, cached_input_tokens=60, output_tokens=5).blended_total == 45
+    assert Usage(input_tokens=1, cached_input_tokens=5, output_tokens=2).blended_total == 2
 
 
 def test_share_left_of_the_window_does_not_count_the_baseline() -> None:

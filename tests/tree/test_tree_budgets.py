@@ -6,6 +6,7 @@ import pytest
 
 from orchestrator.broker.tree_records import LimitChange
 from orchestrator.model.errors import FatalKind, FatalModelError
+from orchestrator.runtime import budget
 from orchestrator.runtime.budget import Accounting, Price
 from tests.runtime.players import calls, message
 from tests.runtime.wires import Gate
@@ -35,8 +36,19 @@ async def test_warning_comes_before_the_end_of_a_budget_and_once(forest: Forest)
     await forest.plant(budgets={"requests": 10})
     forest.start()
     events = await forest.stage.until(forest.root, "task_complete")
-    warnings = [event.msg["budget"] for event in events if event.type == "warning"]
-    assert [(w["kind"], w["used"]) for w in warnings] == [("requests", 8)]
+    (warning,) = [event.msg for event in events if event.type == "warning"]
+    assert (warning["budget"]["kind"], warning["budget"]["used"]) == ("requests", 8)
+    assert f"`dendro budget {forest.tree} --add requests=1000` adds some" in warning["message"]
+
+
+async def test_a_budget_of_requests_does_not_read_the_conversation_for_each(
+    forest: Forest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "_size", None)
+    forest.minds.will("root", [message("through")])
+    await forest.plant(budgets={"requests": 10_000})
+    forest.start()
+    await forest.stage.until(forest.root, "task_complete")
 
 
 async def test_children_draw_from_the_trees_budget(forest: Forest) -> None:
