@@ -31,6 +31,7 @@ from orchestrator.cli.demo_view import DemoView, Lines, Picture
 from orchestrator.cli.invocation import DENDRO
 from orchestrator.cli.opening import Opened
 from orchestrator.gateways.workspace import look_at
+from orchestrator.sandbox.reading import find_program
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring import Deployment, deployment, new_birth, redis_url
 
@@ -114,7 +115,7 @@ def _view(console: Console) -> Iterator[DemoView]:
 
 def _clone(stage: _Stage, around: Path) -> None:
     """A clone of the repository around a folder; a small repository of our own if there is none."""
-    git = ["git", "-c", "user.name=Dendro", "-c", "user.email=dendro@localhost"]
+    git = [find_program("git") or "git", "-c", "user.name=Dendro", "-c", "user.email=dendro@localhost"]
     root = subprocess.run(
         [*git, "-C", str(around), "rev-parse", "--show-toplevel"], capture_output=True, text=True
     )

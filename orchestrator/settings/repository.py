@@ -20,7 +20,12 @@ def in_work_tree(folder: Path, environ: Mapping[str, str]) -> bool:
         return False
     import subprocess
 
-    words = ["git", *_HARMLESS, "-C", str(folder), "rev-parse", "--is-inside-work-tree"]
+    from orchestrator.sandbox.reading import find_program
+
+    git = find_program("git", environ.get("PATH", os.defpath))
+    if git is None:
+        return False
+    words = [git, *_HARMLESS, "-C", str(folder), "rev-parse", "--is-inside-work-tree"]
     try:
         done = subprocess.run(
             words, capture_output=True, env=_environment(environ), timeout=PATIENCE_S, check=False

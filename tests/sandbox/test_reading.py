@@ -17,6 +17,7 @@ from orchestrator.gateways.workspace import look_at, mark
 from orchestrator.runtime.workspace import look
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.sandbox.reading import find_program, read_regular
+from orchestrator.settings.repository import in_work_tree
 from orchestrator.tools.patch.files import DiskFiles
 from orchestrator.tools.toolbox import Site, Toolbox, ToolConfig
 
@@ -148,6 +149,8 @@ def test_program_that_an_agent_can_write_is_not_started_by_the_product(
     monkeypatch.setenv("PATH", ":".join(parts))
     assert find_program("git") == str(good / "git")
     look_at(workspace, tmp_path / "home")
+    (workspace / ".git").mkdir()
+    in_work_tree(workspace, dict(os.environ))
     assert not (evil / "ran").exists()
     assert (good / "ran").exists()
     monkeypatch.setenv("PATH", f".:{evil}")
