@@ -67,6 +67,14 @@ async def addressed(found: Opened, text: str, agent: int | None, *, certain: boo
     return Addressed(await _known(found, SessionId(session.decode())))
 
 
+async def labels(found: Opened, tree: TreeId) -> Mapping[int, str]:
+    """The labels of a tree's agents; empty for one that has none."""
+    from orchestrator.core.registry import projected
+
+    agents = projected(await found.broker.agents(tree)).agents.values()
+    return {agent.agent_id: str(agent.record.get("label") or "") for agent in agents}
+
+
 async def _known(found: Opened, session: SessionId) -> SessionHead:
     head = await found.broker.head(session)
     if head is None:

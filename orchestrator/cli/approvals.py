@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orchestrator.cli.deciding import Asked, Wishes
+    from orchestrator.cli.opening import Opened
     from orchestrator.protocol.policy import ReviewDecision
 
-PLAIN_WIDTH = 400
 AT_ONCE = 32
 _PATTERN = "A call, or a glob over each plain command or each path; may be repeated."
 _DENIAL = "A call, or a glob over any part of a command or any path; may be repeated."
@@ -39,6 +39,9 @@ def approvals(
     json: Annotated[bool, typer.Option("--json", help="What is open as a JSON array.")] = False,
 ) -> None:
     """Lists the requests that wait for a person, and answers them.
+
+    Of each: how long it waits, the tree with its name, the agent, the folder; and
+    below, the call and what it is for. The oldest first.
 
     Each answer is a submission to the agent that asked, with your name in its
     log. Whoever answers second is told who decided.
@@ -79,7 +82,7 @@ async def _approvals(invocation: Invocation, id: str | None, wishes: Wishes, *, 
         tree = await found.find_tree(id) if id is not None else None
         asked = await open_requests_of(found, tree)
         if not any(wishes.values()):
-            _list(asked, json=json)
+            await _list(found, asked, json=json)
             return
         client, gate = found.client(), asyncio.Semaphore(AT_ONCE)
 
@@ -95,38 +98,23 @@ async def _approvals(invocation: Invocation, id: str | None, wishes: Wishes, *, 
         typer.echo(plain(decided.line()))
 
 
-def _list(asked: Sequence[Asked], *, json: bool) -> None:
+async def _list(found: Opened, asked: Sequence[Asked], *, json: bool) -> None:
+    from orchestrator.cli.needed import needed
+
+    asking = await needed(found, asked)
     if json:
         import orjson
 
-        values = [request.value() for request in asked]
+        values = [one.value() for one in asking]
         typer.echo(orjson.dumps(values, option=orjson.OPT_INDENT_2).decode())
         return
-    if not asked:
+    if not asking:
         typer.echo("nothing waits for a person")
         return
     from rich.console import Console
-    from rich.table import Table
 
-    from orchestrator.cli.sessions import age
-    from orchestrator.cli.short_ids import short_ids
-    from orchestrator.cli.text import shown
-    from orchestrator.core.ids import SessionId
-
-    console = Console()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("tree", "agent", "call", "for", "asks to"):
-        table.add_column(name, no_wrap=name != "asks to", overflow="fold")
-    now_ms = time.time() * 1000
-    trees = short_ids(SessionId(request.tree) for request in asked)
-    for request in asked:
-        waited = age((now_ms - request.opened_ms) / 1000)
-        cells = (trees[SessionId(request.tree)], request.agent_path, request.call, waited, _wish(request))
-        table.add_row(*(shown(cell) for cell in cells))
-    (console if console.is_terminal else Console(width=PLAIN_WIDTH)).print(table)
-
-
-def _wish(asked: Asked) -> str:
-    reason = asked.request.get("reason")
-    verb = "run" if asked.request["type"] == "exec_approval_request" else "change"
-    return f"{verb} {asked.subject}" + (f" ({reason})" if reason else "")
+    console, now_ms = Console(highlight=False), time.time() * 1000
+    for one in asking:
+        for line, style in one.lines(now_ms):
+            # Not wrapped here: a pipe gets what stands there, and a terminal wraps by itself.
+            console.print(line, style=style, soft_wrap=True, markup=False)

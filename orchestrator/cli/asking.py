@@ -7,8 +7,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.cli.live import Live, command_text, variables_text
+from orchestrator.cli.live import Live, command_text, variables_text, visible
 from orchestrator.cli.stdio import STDIN, read_stdin
+from orchestrator.cli.text import one_line
+from orchestrator.gateways.client import Event
 from orchestrator.protocol import ops
 from orchestrator.protocol.policy import ReviewDecision
 
@@ -24,29 +26,42 @@ ANSWERS: Mapping[str, ReviewDecision] = {
     "quit": ReviewDecision.ABORT,
 }
 LINE_BYTES = 4096
+REMINDER_CHARS = 160
 
 
 def show_request(live: Live, request: Mapping[str, Any]) -> None:
     """Which agent asks for what, the command with its folder or the patch; and why."""
-    who = f"agent {request['agent_id']} " if request.get("agent_id") else ""
+    who = f"{live.agent(request['agent_id'])} " if request.get("agent_id") else ""
     if request["type"] == "exec_approval_request":
-        live.line(f"? {who}wants to run in {request['cwd']}", "bold yellow")
+        live.line(f"? {who}wants to run in {one_line(request['cwd'])}", "bold yellow")
         if variables := variables_text(request):
-            live.line(f"  with {variables}", "bold yellow")
-        live.line(f"  {command_text(request['command'])}", "bold")
+            live.line(f"  with {one_line(variables)}", "bold yellow")
+        live.line("  " + command_text(request["command"]).replace("\n", "\n  │ "), "bold")
     else:
         live.line(f"? {who}wants to change files", "bold yellow")
         live.changes(request)
     for name, text in (("reason", "because: {}"), ("grant_root", "asks to write below {} from now on")):
         if request.get(name):
-            live.line(f"  {text.format(request[name])}", "yellow")
+            live.line(f"  {text.format(one_line(str(request[name])))}", "yellow")
 
 
-def put_question() -> None:
-    """Asks; what was typed before the question is no answer to it."""
+def reminder(request: Mapping[str, Any]) -> str:
+    """The open question in one line, for when other events have moved it out of sight."""
+    who = f"agent {request['agent_id']}" if request.get("agent_id") else "the agent"
+    if request["type"] == "exec_approval_request":
+        wish = f"run: {command_text(request['command'])}"
+    else:
+        wish = f"change: {', '.join(request['changes'])}"
+    shown = one_line(f"{who} wants to {wish}")
+    return shown if len(shown) <= REMINDER_CHARS else shown[: REMINDER_CHARS - 1] + "…"
+
+
+def put_question(*, again: bool = False) -> None:
+    """Asks; what was typed before the question is no answer to it, unless it is asked again."""
     import termios
 
-    termios.tcflush(STDIN, termios.TCIFLUSH)
+    if not again:
+        termios.tcflush(STDIN, termios.TCIFLUSH)
     sys.stdout.write(QUESTION)
     sys.stdout.flush()
 
@@ -64,6 +79,11 @@ def answer_op(request: Mapping[str, Any], decision: ReviewDecision) -> ops.Op:
     if request["type"] == "exec_approval_request":
         return ops.ExecApproval(id=call, decision=decision, agent_id=agent)
     return ops.PatchApproval(id=call, decision=decision, agent_id=agent)
+
+
+def scrolls(event: Event) -> bool:
+    """Whether an event moves a question up that stands at the terminal; what streams does it when it ends."""
+    return visible(event.msg) and not event.type.endswith("_delta")
 
 
 def at_a_terminal() -> bool:

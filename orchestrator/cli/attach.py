@@ -36,7 +36,7 @@ def attach(
 
 
 async def _attach(invocation: Invocation, whom: tuple[str, int | None], limit: int) -> None:
-    from orchestrator.cli.agents import addressed
+    from orchestrator.cli.agents import addressed, labels
     from orchestrator.cli.attachment import Attachment
     from orchestrator.cli.live import visible
     from orchestrator.cli.notifications import notifications
@@ -47,6 +47,7 @@ async def _attach(invocation: Invocation, whom: tuple[str, int | None], limit: i
     async with opened(invocation.settings(), insists=True) as found:
         target = await addressed(found, *whom)
         view = LiveView(whole=True)
+        view.know(await labels(found, target.tree))
         view.note(f"{target.name} of the tree {target.tree}; Ctrl-C leaves")
         for event in (await page_before(found, target.head, limit, visible)).events:
             view.event(event)

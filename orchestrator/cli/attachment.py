@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.broker.follow import EqCursor
 from orchestrator.cli.agents import Addressed
-from orchestrator.cli.asking import ANSWERS, QUESTION, answer_op
+from orchestrator.cli.asking import ANSWERS, QUESTION, answer_op, reminder, scrolls
 from orchestrator.cli.conversation import View, new_submission_id
 from orchestrator.cli.deciding import open_requests_of
 from orchestrator.cli.leaving import Left, ctrl_c
@@ -100,6 +100,8 @@ class Attachment:
         after = self._open.first
         if after is not None and after is not before:
             self._put(after)
+        elif after is not None and scrolls(event):
+            self.view.note(f"{reminder(after)}\n{QUESTION}")
 
     def _put(self, request: Mapping[str, Any]) -> None:
         self.view.ask(request)

@@ -17,12 +17,12 @@ from rich.console import Console
 
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import SessionHead
-from orchestrator.cli.asking import ANSWERS, QUESTION, answer_op
+from orchestrator.cli.asking import ANSWERS, QUESTION, answer_op, reminder
 from orchestrator.cli.companion import Companion
 from orchestrator.cli.conversation import Conversation, Seat, Typed, View, new_submission_id
 from orchestrator.cli.editor import PROMPT, Editor, Interrupted, above_the_line
 from orchestrator.cli.faults import ExitCode, Fault
-from orchestrator.cli.live import command_text, visible
+from orchestrator.cli.live import visible
 from orchestrator.cli.notifications import notifications
 from orchestrator.cli.opening import Opened, opened
 from orchestrator.cli.past import page_before
@@ -174,6 +174,12 @@ class Chat(Conversation):
     def _put_question(self) -> None:
         self.editor.ask(QUESTION)
 
+    def _leave_question(self) -> None:
+        """Events are drawn above the question."""
+
+    def _remind(self, request: Mapping[str, Any]) -> None:
+        """The question stands where it stood."""
+
     async def _asked_next(self) -> ExitCode | None:
         following = self.open_requests.first
         if following is None:
@@ -184,7 +190,7 @@ class Chat(Conversation):
     def _bar(self) -> str:
         if (request := self.open_requests.first) is not None:
             others = len(self.open_requests) - 1
-            return f"{_wish(request)}" + (f"   (and {others} more)" if others else "")
+            return reminder(request) + (f"   (and {others} more)" if others else "")
         return "the agent works; Ctrl-C interrupts it" if self._busy else IDLE
 
 
@@ -199,13 +205,6 @@ def show_words(view: View, word: str) -> None:
         view.note(f"{word} means nothing here:")
     for name, meaning in WORDS.items():
         view.note(f"  {name:<12} {meaning}")
-
-
-def _wish(request: Mapping[str, Any]) -> str:
-    who = f"agent {request['agent_id']}" if request.get("agent_id") else "the agent"
-    if request["type"] == "exec_approval_request":
-        return f"{who} wants to run: {command_text(request['command'])}"
-    return f"{who} wants to change: {', '.join(request['changes'])}"
 
 
 # ── from the first line to the last ───────────────────────────────────────────────────────────

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import uuid
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, assert_never
 
 from orchestrator.broker.follow import EqCursor
-from orchestrator.cli.asking import ANSWERS, answer_op, put_question, read_answer
+from orchestrator.cli.asking import ANSWERS, answer_op, put_question, read_answer, reminder, scrolls
 from orchestrator.cli.companion import Companion
 from orchestrator.cli.faults import ExitCode, no_worker, set_aside, worker_ended
 from orchestrator.cli.leaving import Left
@@ -230,13 +231,17 @@ class Conversation:
     async def _event(self, event: Event) -> ExitCode | None:
         if event.type in NEWS_OF_HOLDER:
             await self._tell_holder()
-        self.seat.view.event(event)
         before = self.open_requests.first
+        if before is not None and self.seat.interactive and scrolls(event):
+            self._leave_question()
+        self.seat.view.event(event)
         self.open_requests.hear(event)
         after = self.open_requests.first
         if after is not None and after is not before:
             # The first one, or the next, since somebody else has decided the one before.
             return await self._asked(after)
+        if after is not None and self.seat.interactive and scrolls(event):
+            self._remind(after)
         mine = self.task_id in (None, event.id)
         if event.type == "error" and mine:
             self._failed = True
@@ -280,6 +285,16 @@ class Conversation:
             return ExitCode.WAITING
         self._put_question()
         return None
+
+    def _leave_question(self) -> None:
+        """What happens is shown below the question, not behind it."""
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+
+    def _remind(self, request: Mapping[str, Any]) -> None:
+        """Events have moved the question up: it is put again, with what it is about."""
+        self.seat.view.note(reminder(request))
+        put_question(again=True)
 
     def _put_question(self) -> None:
         put_question()

@@ -59,8 +59,10 @@ def report(error: Exception) -> int:
 
     if SettingsSources.of_process().environ.get("DENDRO_DEBUG"):
         traceback.print_exception(error)
+    from orchestrator.cli.text import plain
+
     told = explain(error)
-    print(f"dendro: {told[0]}", file=sys.stderr)
+    print(f"dendro: {plain(told[0])}", file=sys.stderr)
     return told[1]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from orchestrator.cli.letters import letter_text
-from orchestrator.cli.text import plain, shown
+from orchestrator.cli.text import one_line, plain, shown
 from orchestrator.core.tokens import TokenInfo, Usage, context_left
 from orchestrator.gateways.client import Event
 
@@ -79,6 +79,16 @@ class Live:
         """The kind of text that is on the open line: what its final event need not repeat."""
         self._outputs: dict[str, _Output] = {}
         self._tokens: Mapping[str, Any] | None = None
+        self._labels: dict[int, str] = {}
+
+    def know(self, labels: Mapping[int, str]) -> None:
+        """Labels of agents that no event will tell of any more."""
+        self._labels.update(labels)
+
+    def agent(self, number: int) -> str:
+        """An agent as a person speaks of it."""
+        label = self._labels.get(number)
+        return f"agent {number} ({one_line(label)})" if label else f"agent {number}"
 
     def show(self, event: Event) -> None:
         """Prints what there is to see of an event."""
@@ -137,11 +147,14 @@ class Live:
                 mark = "✓" if "Ok" in message["result"] else "✗"
                 self.line(f"{mark} helper {message['invocation']['label']} {message['outcome']}", "blue")
             case "request_resolved":
-                self.line(resolved_text(message), "dim")
+                self.line(resolved_text(message, self.agent(message.get("agent_id") or 0)), "dim")
             case _:
                 self._end_line_of_task(kind)
 
     def _agent(self, message: Mapping[str, Any]) -> None:
+        known = message.get("subagent") or {}
+        if known.get("label"):
+            self._labels[known["agent_id"]] = known["label"]
         text = lifecycle_text(message)
         if text:
             self.line(text, "blue")
@@ -208,7 +221,7 @@ class Live:
         """The files of a patch, each with its change."""
         for path, change in message["changes"].items():
             moved = f" → {change['move_path']}" if change.get("move_path") else ""
-            self.line(f"{CHANGE_MARKS.get(change['type'], '?')} {path}{moved}", "bold magenta")
+            self.line(one_line(f"{CHANGE_MARKS.get(change['type'], '?')} {path}{moved}"), "bold magenta")
             lines = list(_change_lines(change))
             for line, style in lines[:DIFF_LINES]:
                 self.line(f"  {line}", style)
@@ -269,9 +282,9 @@ def visible(message: Mapping[str, Any]) -> bool:
     return message["type"] not in SILENT
 
 
-def resolved_text(message: Mapping[str, Any]) -> str:
+def resolved_text(message: Mapping[str, Any], agent: str) -> str:
     """What a person is told of a request that is settled."""
-    asker = f" of agent {message['agent_id']}" if message.get("agent_id") else ""
+    asker = f" of {agent}" if message.get("agent_id") else ""
     about = f"request {message['call_id']}{asker}"
     if not message["who"]:
         return f"{about} is not asked any more: its turn has ended"

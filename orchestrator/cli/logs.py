@@ -58,7 +58,7 @@ async def _logs(
     how: tuple[bool, bool],
 ) -> None:
     from orchestrator.broker.follow import EqCursor
-    from orchestrator.cli.agents import addressed
+    from orchestrator.cli.agents import addressed, labels
     from orchestrator.cli.leaving import ctrl_c
     from orchestrator.cli.letters import with_letters
     from orchestrator.cli.live import visible
@@ -71,6 +71,8 @@ async def _logs(
     view = JsonView() if json else LiveView(streaming=False, whole=True)
     async with opened(invocation.settings()) as found:
         target = await addressed(found, *whom)
+        if isinstance(view, LiveView):
+            view.know(await labels(found, target.tree))
         page = await page_before(found, target.head, which[0], everything if json else visible, which[1])
 
         def show(event: Event) -> None:

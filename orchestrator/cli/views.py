@@ -53,6 +53,10 @@ class LiveView:
             self._live.line(f"» {event.msg['message']}", "bold")
         self._live.show(event)
 
+    def know(self, labels: Mapping[int, str]) -> None:
+        """Labels of the tree's agents."""
+        self._live.know(labels)
+
     def ask(self, request: Mapping[str, Any]) -> None:
         show_request(self._live, request)
 

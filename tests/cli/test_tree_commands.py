@@ -121,7 +121,8 @@ def test_person_allows_by_pattern_and_the_tree_goes_on(trees: Grove) -> None:
     assert trees.says("approvals") == "nothing waits for a person\n"
     for whose in (str(ASKER), "0"):
         told = trees.says("logs", trees.root, whose)
-        asked, decided = told.index("git count-objects -v"), told.index(f"of agent {ASKER} was approved by ")
+        asked = told.index("git count-objects -v")
+        decided = told.index(f"of agent {ASKER} (asker) was approved by ")
         assert asked < decided, "who allowed it is in the log, of the agent and of the root"
         assert whose == "0" or decided < told.index("$ git count-objects -v"), "and then it began"
     if trees.tree()["agents"][0]["session_status"] != "idle":
@@ -198,7 +199,7 @@ def test_person_interrupts_an_agent_and_then_the_whole_tree(trees: Grove) -> Non
     assert trees.says("interrupt", trees.root, str(TESTS)).startswith(f"agent {TESTS} does nothing")
     assert trees.says("interrupt", trees.root, str(ASKER)) == f"agent {ASKER} was interrupted\n"
     assert trees.says("approvals") == "nothing waits for a person\n"
-    assert f"of agent {ASKER} is not asked any more" in trees.says("logs", trees.root, str(ASKER))
+    assert f"of agent {ASKER} (asker) is not asked any more" in trees.says("logs", trees.root, str(ASKER))
     stopped = trees.says("interrupt", trees.root, "--tree")
     assert stopped == "the root and 7 agents below: nothing of them runs\n"
     assert trees.agent(ASKER)["status"] in ("ready", "idle")
@@ -292,7 +293,7 @@ def test_people_who_look_on_see_what_another_has_decided(trees: Grove) -> None:
         beside.wait_for("uit the turn")
         trees.says("approvals", trees.root, "--deny", "*")
         watching.wait_for("asker.{0,40}(idle|ready)")
-        beside.wait_for(rf"request \S+ of agent {ASKER} was denied by \S+@")
+        beside.wait_for(rf"request \S+ of agent {ASKER} \(asker\) was denied by \S+@")
         beside.type("y\n")
         beside.wait_for("» y")
         for person in (watching, beside):

@@ -1,0 +1,88 @@
+"""A request before a person: nothing foreign draws a line of its own, and no event hides the question."""
+
+from __future__ import annotations
+
+import io
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from rich.console import Console
+
+from orchestrator.broker.follow import BEGINNING
+from orchestrator.cli.asking import QUESTION, reminder, show_request
+from orchestrator.cli.conversation import Conversation, Seat
+from orchestrator.cli.faults import Fault, report
+from orchestrator.cli.live import Live
+from orchestrator.cli.views import LiveView
+from orchestrator.core.ids import SessionId
+from orchestrator.gateways.client import Event
+
+COMMAND = {"type": "exec_approval_request", "call_id": "c1", "command": ["bash", "-lc", "ls"], "cwd": "/w"}
+FORGED = f"fine\n{QUESTION}y\n✓ allowed\x1b[2K"
+
+
+def console() -> Console:
+    return Console(file=io.StringIO(), width=200, force_terminal=True, color_system=None)
+
+
+def shown(on: Console) -> str:
+    return cast(io.StringIO, on.file).getvalue()
+
+
+def test_newlines_of_a_model_draw_no_line_under_a_question_that_looks_like_ours() -> None:
+    on, files = console(), {FORGED: {"type": "add", "content": "x"}}
+    show_request(Live(on), {**COMMAND, "cwd": FORGED, "reason": FORGED, "grant_root": FORGED})
+    show_request(Live(on), {**COMMAND, "command": ["bash", "-lc", FORGED]})
+    show_request(Live(on), {"type": "apply_patch_approval_request", "call_id": "c2", "changes": files})
+    lines = shown(on).splitlines()
+    assert not any(line.lstrip().startswith(("Allow?", "✓")) for line in lines), lines
+    assert "  │ " + QUESTION + "y" in lines, "a script keeps its lines, marked"
+    assert "\x1b[2K" not in shown(on)
+
+
+def test_reminder_is_one_line_however_long_the_request_is() -> None:
+    told = reminder({**COMMAND, "agent_id": 3, "command": ["bash", "-lc", "a\nb " + "x" * 999]})
+    assert told.startswith("agent 3 wants to run: a␊b xxx")
+    assert len(told) == 160
+
+
+def talk(on: Console) -> Conversation:
+    client = SimpleNamespace()
+    seat = Seat(cast(Any, client), SessionId("s"), LiveView(on, streaming=True), interactive=True)
+    return Conversation(seat, None)
+
+
+async def test_question_is_put_again_below_what_other_agents_do(capsys: pytest.CaptureFixture[str]) -> None:
+    on = console()
+    talking = talk(on)
+    talking.open_requests.add(COMMAND)
+    await talking._event(Event("t", {"type": "background_event", "message": "another works"}, BEGINNING))
+    assert shown(on) == "another works\nthe agent wants to run: ls\n"
+    assert capsys.readouterr().out == f"\n{QUESTION}", "the event stands below the first question"
+
+
+async def test_question_is_not_put_again_for_what_nobody_sees(capsys: pytest.CaptureFixture[str]) -> None:
+    on = console()
+    talking = talk(on)
+    talking.open_requests.add(COMMAND)
+    await talking._event(Event("t", {"type": "token_count", "info": None}, BEGINNING))
+    assert (shown(on), capsys.readouterr().out) == ("", "")
+
+
+def test_agents_are_spoken_of_by_their_labels_once_they_are_known() -> None:
+    on = console()
+    live = Live(on)
+    live.know({3: "tests"})
+    show_request(live, {**COMMAND, "agent_id": 3})
+    made = {"event": "created", "subagent": {"agent_id": 4, "label": "docs"}, "agent_id": 4}
+    live.show(Event("", {"type": "subagent_lifecycle", **made}))
+    settled = {"call_id": "c", "decision": "denied", "who": "me", "agent_id": 4}
+    live.show(Event("", {"type": "request_resolved", **settled}))
+    assert "? agent 3 (tests) wants to run in /w" in shown(on)
+    assert "request c of agent 4 (docs) was denied by me" in shown(on)
+
+
+def test_error_that_quotes_a_model_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    report(Fault("no agent \x1b[2Jx\u202ey"))
+    assert capsys.readouterr().err == "dendro: no agent ␛[2Jx\\u202ey\n"
