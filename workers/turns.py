@@ -43,8 +43,11 @@ async def _run(
     # The process that wanted this worker uses the same Redis, and says when it is away.
     say = log.warning if parent_pipe is None else _unsaid
     async with running_worker(settings, url, say=say) as worker:
-        _obey_signals(worker)
-        if parent_pipe is not None:
+        _obey_signals(worker, parent_pipe is None)
+        if parent_pipe is None:
+            pools = ", ".join(settings.worker.pools)
+            _tell(f"serving {pools}: {settings.worker.concurrency} sessions at once; Ctrl-C drains")
+        else:
             _leave_with(parent_pipe, worker)
         if ready is not None:
             ready()
@@ -55,11 +58,18 @@ def _unsaid(_: str) -> None:
     pass
 
 
-def _obey_signals(worker: Worker) -> None:
+def _tell(text: str) -> None:
+    """Tells whoever started this worker by hand."""
+    print(f"dendro worker: {text}", file=sys.stderr, flush=True)
+
+
+def _obey_signals(worker: Worker, aloud: bool) -> None:
     loop = asyncio.get_running_loop()
 
     def drain(number: signal.Signals) -> None:
         loop.remove_signal_handler(number)
+        if aloud:
+            _tell("draining: sessions are given back, commands get their grace; again ends it at once")
         worker.drain()
 
     for number in (signal.SIGTERM, signal.SIGINT):
