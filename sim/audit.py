@@ -11,6 +11,7 @@ from orchestrator.core.entries import DENDRO, EVENT_MSG, Entry
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS
 from orchestrator.gateways.client import GAP_TEXTS, Event
 from sim.inputs import check_inputs
+from sim.undecidable import tells_of_a_try
 from sim.watch import QUARANTINED, Seen, Watch
 
 if TYPE_CHECKING:
@@ -153,7 +154,9 @@ def _saw_the_log(watch: Watch, session: str, person: str, events: list[Event], a
     own = [
         event
         for event in events
-        if not TOLD_OF_THE_TREE & event.msg.keys() and event.msg != QUARANTINED["msg"]
+        if not TOLD_OF_THE_TREE & event.msg.keys()
+        and event.msg != QUARANTINED["msg"]
+        and not tells_of_a_try(event)
     ]
     seen = [(event.id, event.type) for event in own if not event.type.endswith("_delta")]
     if session in watch.trees:

@@ -21,6 +21,7 @@ from sim.defects import DEFECTS
 from sim.defects_of_files import DEFECTS as DEFECTS_OF_FILES
 from sim.defects_of_readers import DEFECTS as DEFECTS_OF_READERS
 from sim.defects_of_trees import DEFECTS as DEFECTS_OF_TREES
+from sim.defects_of_undecidable import DEFECTS as DEFECTS_OF_UNDECIDABLE
 from sim.defects_of_upkeep import DEFECTS as DEFECTS_OF_UPKEEP
 from sim.planting import Mutant
 
@@ -29,7 +30,14 @@ BEGIN, END = "<!-- planted defects: begin -->", "<!-- planted defects: end -->"
 MOST_SEEDS = 2_000
 
 
-MUTANTS = (*DEFECTS, *DEFECTS_OF_TREES, *DEFECTS_OF_UPKEEP, *DEFECTS_OF_FILES, *DEFECTS_OF_READERS)
+MUTANTS = (
+    *DEFECTS,
+    *DEFECTS_OF_TREES,
+    *DEFECTS_OF_UPKEEP,
+    *DEFECTS_OF_FILES,
+    *DEFECTS_OF_READERS,
+    *DEFECTS_OF_UNDECIDABLE,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from sim.machines import POOL, Site
 from sim.moving import NEVER, UpkeepRules
 from sim.nemesis import Nemesis
 from sim.people import FREE, Diary, Person
+from sim.undecidable import undecidable
 
 ENOUGH = {"tokens": 5_000, "cost": 50_000, "requests": 20, "wall": 3_600_000}
 """What is added to budgets at the end, as often as they are spent."""
@@ -493,6 +494,7 @@ LATER = (
     ((amnesia,), 0.05),
     ((letters,), 0.05),
     ((poison,), 0.03),
+    ((undecidable,), 0.03),
 )
 """Each line takes this share of the seeds over: all others keep their story."""
 FEW_EVENTS = {"eq_keep": 40, "eq_ttl_s": 90.0}

@@ -32,6 +32,7 @@ from sim.objects import SimObjects
 from sim.people import Diary, Person
 from sim.players import Mind
 from sim.trace import Trace
+from sim.undecidable import Stumbled
 from sim.watch import QUARANTINED, Watch
 from sim.workloads import WORKLOADS, Stage, chosen
 from workers.upkeep import log as upkeep_log
@@ -243,7 +244,7 @@ class _Told(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self._world.trace.note("log", record.levelname.lower(), record.getMessage())
         error = record.exc_info[1] if record.exc_info else None
-        if error is not None and not isinstance(error, BrokerError | Broken):
+        if error is not None and not isinstance(error, BrokerError | Broken) and not Stumbled.caused(error):
             watch = self._world.site.watch
             seen = f"{record.getMessage()}: {type(error).__name__}: {error}"
             watch.violation = watch.violation or Violation("no_crash", self._world.loop.time(), seen)
