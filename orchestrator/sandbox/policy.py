@@ -83,8 +83,9 @@ def resolve(
     guarded, roots = ((), ()) if mode == "read-only" else _roots(policy, cwd, tmpdir)
     own = tuple(hidden)
     found = _existing([*map(Path, _control_sockets()), *own])
-    # A folder that a command works in cannot be hidden from it.
-    concealed = _outermost(tuple(path for path in found if path not in (real_cwd, *roots)))
+    concealed = _outermost(found)
+    # Dendro's own folder as a workspace: an agent would write what decides over agents.
+    guarded, roots = (tuple(path for path in paths if path not in found) for paths in (guarded, roots))
     if not all(path.is_dir() and _below(_real(path), concealed) for path in own):
         unix_sockets = False
     if mode == "read-only":

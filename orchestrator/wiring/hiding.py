@@ -46,7 +46,8 @@ def hidden_paths(settings: Settings, url: str) -> tuple[Path, ...]:
         paths.append(archive)
     if parts.scheme == "unix":
         socket = Path(unquote(parts.path))
-        paths.append(socket if _is_shared(settings, socket.parent) else socket.parent)
+        in_workspace = socket.parent.resolve() == settings.session_defaults.cwd.resolve()
+        paths.append(socket if in_workspace or _is_shared(settings, socket.parent) else socket.parent)
     return tuple(dict.fromkeys(paths))
 
 

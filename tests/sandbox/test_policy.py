@@ -86,10 +86,20 @@ def test_folders_to_hide_are_kept_when_they_exist(tmp_path: Path) -> None:
     cwd, secret = tmp_path / "cwd", tmp_path / "secret"
     cwd.mkdir()
     secret.mkdir()
-    confinement = resolve(workspace(), cwd, None, hidden=(tmp_path / "no", secret, cwd))
+    confinement = resolve(workspace(), cwd, None, hidden=(tmp_path / "no", secret))
     assert secret in confinement.hidden
     assert tmp_path / "no" not in confinement.hidden
-    assert cwd not in confinement.hidden, "nothing could be run there"
+
+
+def test_dendros_own_folder_is_no_workspace(tmp_path: Path) -> None:
+    home, cwd = tmp_path / "home", tmp_path / "cwd"
+    home.mkdir()
+    cwd.mkdir()
+    for place, policy in ((home, workspace()), (cwd, workspace(writable_roots=[str(home)]))):
+        confinement = resolve(policy, place, None, hidden=(home,))
+        assert home not in confinement.writable_roots
+        assert home in confinement.hidden
+        assert home / ".git" not in confinement.missing
 
 
 def test_unix_sockets_are_given_where_all_that_is_to_be_hidden_is(tmp_path: Path) -> None:
@@ -106,7 +116,6 @@ def test_unix_sockets_are_given_where_all_that_is_to_be_hidden_is(tmp_path: Path
     assert given(tmp_path / "secret", Path("/run"))
     assert not given(tmp_path / "secret", tmp_path / "absent")
     assert not given(tmp_path / "file")
-    assert not given(tmp_path / "cwd")
     assert not resolve(workspace(), tmp_path / "cwd", None).unix_sockets
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -129,8 +130,7 @@ def test_worktrees_git_folders_are_refused_wherever_they_are(tree: Path, patch: 
     "content", [b"gitdir: elsewhere\n", b"gitdir:elsewhere", b"gitdir: ../w/elsewhere\n\n"]
 )
 def test_pointer_file_protects_what_it_names(tree: Path, plan_on_disk: Plan, content: bytes) -> None:
-    (tree / ".git" / "config").unlink()
-    (tree / ".git").rmdir()
+    shutil.rmtree(tree / ".git")
     (tree / ".git").write_bytes(content)
     plan = plan_on_disk("*** Add File: elsewhere/hooks/x", "+x", "*** Add File: fine", "+x")
     assert outside(plan, WritableRoots((tree,))) == (tree / "elsewhere/hooks/x",)
@@ -140,8 +140,7 @@ def test_pointer_file_protects_what_it_names(tree: Path, plan_on_disk: Plan, con
 def test_broken_pointer_file_is_still_protected_itself(
     tree: Path, plan_on_disk: Plan, content: bytes
 ) -> None:
-    (tree / ".git" / "config").unlink()
-    (tree / ".git").rmdir()
+    shutil.rmtree(tree / ".git")
     (tree / ".git").write_bytes(content)
     plan = plan_on_disk("*** Delete File: .git", "*** Add File: fine", "+x")
     assert outside(plan, WritableRoots((tree,))) == (tree / ".git",)
