@@ -19,6 +19,7 @@ from redis._parsers.helpers import _RedisCallbacks, _RedisCallbacksRESP2
 from redis.exceptions import NoScriptError
 
 from sim.looks import found_nothing
+from sim.reference.check import STATEMENTS, Stated
 from sim.store import Store
 
 EPOCH_S = 1_800_000_000.0
@@ -123,6 +124,14 @@ class Double:
             return None
         keys = [key.encode() for key in args[3 : 3 + args[2]]]
         return found_nothing(source, self._store, keys, self._now_us() // 1000)
+
+    def stated(self, name: str, args: Sequence[Any]) -> Stated | None:
+        """What a script is to answer and to leave behind; None for a plain command."""
+        if name not in STATEMENTS:
+            return None
+        command = encoded(args)
+        first = 3 + int(command[2])
+        return Stated(self._store, name, command[3:first], command[first:], self._now_us())
 
     def look(self, *args: Any) -> Any:
         """A read that is no event of the simulation."""

@@ -72,6 +72,10 @@ RULES = {
         "No submission is applied twice, whatever was sent again, and by whom.",
         Case("a submission was sent again, and Redis had it", ("reply submit DUP",)),
     ),
+    "scripts": Rule(
+        "Each script answers, and leaves behind in its keys, what is stated of it in `sim/reference`.",
+        Case("a commit was written", ("reply commit OK",)),
+    ),
     "written_once": Rule(
         "No commit is written twice, whatever was sent again, and however late a copy of it comes.",
         Case("a copy of a commit came behind another one", ("reply commit FENCED commit",)),

@@ -106,6 +106,9 @@ class Network:
         """Called when the sender of a commit is about to go on with its answer."""
         self.detour: Callable[[Sent, asyncio.Future[Any]], bool] = lambda sent, future: False
         """Whether somebody takes a command off the network, to `deliver` it at a moment of his own."""
+        self.states = False
+        """Whether each script's answer and writes are compared with what is stated of it."""
+        self.misstated: Callable[[str, str], None] = lambda name, unlike: None
         self.commands = 0
         self._waiters: list[Waiter] = []
         for script in scripts().values():
@@ -183,6 +186,7 @@ class Network:
             return
         self.commands += 1
         error, reply, writes = None, None, self._double.writes
+        stated = self._double.stated(sent.name, sent.args) if self.states else None
         try:
             if self.refuses is not None and sent.name not in READS:
                 self.refused += 1
@@ -190,6 +194,8 @@ class Network:
             reply = self._double.run(*sent.args)
         except foreign.RedisError as raised:
             error = raised
+        if stated is not None and error is None and (unlike := stated.difference(reply)):
+            self.misstated(sent.name, unlike)
         if self._trace.kept and sent.name not in QUIET:
             fate = sent.fate if sent.fate != "ok" else ""
             self._trace.note(sent.lane, sent.name, *_told(sent.name, sent.args, reply, error), fate)

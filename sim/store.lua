@@ -606,5 +606,21 @@ function reads.entries(key, after, most)
   return #reply, unpack(reply)
 end
 
+-- How long a stream is, its last number, and when it expires.
+function reads.stream(key, now)
+  local stream, at = values[key], expires_us[key]
+  if not stream or stream.kind ~= 'stream' or (at and at <= now) then return 0, 0, false end
+  return stream.last - stream.first + 1, stream.top_ms, at or false
+end
+
+function reads.text(key)
+  local value = values[key]
+  return value and value.text or nil
+end
+
+function reads.set(key)
+  return command.SMEMBERS(key)
+end
+
 clear()
 return run, say, clear, reads

@@ -38,6 +38,7 @@ class Store:
         self._run, self._say, self._clear, reads = self._lua.execute(_COMMANDS.read_bytes())
         self._writes, self._hash, self._score = reads[b"writes"], reads[b"hash"], reads[b"score"]
         self._least, self._members, self._entries = reads[b"least"], reads[b"members"], reads[b"entries"]
+        self._stream, self._text, self._set = reads[b"stream"], reads[b"text"], reads[b"set"]
         self._hashes: dict[bytes, tuple[int, dict[bytes, bytes]]] = {}
         """Those that were read, each as it was when it had changed so often."""
         self.writes = 0
@@ -92,6 +93,19 @@ class Store:
         """A sorted set's members with their scores, in its order."""
         found = self._members(key)
         return dict(zip(found[2::2], found[1::2], strict=True)) if type(found) is tuple else {}
+
+    def stream(self, key: bytes, now_us: int) -> tuple[int, int, float | None]:
+        """How long a stream is, its last number, and when it expires."""
+        length, last, expires_us = self._stream(key, now_us)
+        return length, last, expires_us or None
+
+    def text(self, key: bytes) -> bytes | None:
+        text: bytes | None = self._text(key)
+        return text
+
+    def members_of_set(self, key: bytes) -> frozenset[bytes]:
+        found = self._set(key)
+        return frozenset(found[at] for at in range(1, len(found) + 1))
 
     def stream_after(self, key: bytes, n: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
         """A stream's entries after `n`-0."""

@@ -1,0 +1,70 @@
+"""The rule `scripts`: each call of a script is answered, and leaves its keys, as it was stated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sim.reference import commit as commits
+from sim.reference import providers, sessions, trees
+from sim.reference.given import Given
+from sim.reference.sight import Sight
+from sim.store import Store
+
+Statement = Callable[[Sight, Sequence[bytes], Given], list[Any]]
+STATEMENTS: Mapping[str, Statement] = {
+    "commit": commits.commit,
+    **{f.__name__: f for f in (providers.admit, providers.settle)},
+    **{f.__name__: f for f in (trees.reserve, trees.registry, trees.raise_limits)},
+    **{
+        f.__name__: f
+        for f in (
+            sessions.archive,
+            sessions.claim,
+            sessions.create,
+            sessions.delete,
+            sessions.emit,
+            sessions.fire,
+            sessions.heartbeat,
+            sessions.peek,
+            sessions.put_blob,
+            sessions.release,
+            sessions.renew,
+            sessions.restore,
+            sessions.revoke,
+            sessions.seal,
+            sessions.serving,
+            sessions.snapshot,
+            sessions.submit,
+            sessions.timers_due,
+        )
+    },
+}
+
+
+class Stated:
+    """A call as it is to be: made before the call, and compared behind it."""
+
+    def __init__(
+        self, store: Store, name: str, keys: Sequence[bytes], args: Sequence[bytes], now_us: int
+    ) -> None:
+        self._name = name
+        self._sight = Sight(store, keys, now_us)
+        self._reply = STATEMENTS[name](self._sight, keys, Given(args))
+
+    def difference(self, reply: Any) -> str:
+        """What is otherwise than stated; empty if nothing is."""
+        found = self._sight.differences()
+        if _plain(self._name, reply) != _plain(self._name, self._reply):
+            found.insert(
+                0, f"the answer was {str(reply)[:300]}, and {str(self._reply)[:300]} was to be expected"
+            )
+        return "; ".join(found)
+
+
+def _plain(name: str, reply: Any) -> Any:
+    """The fields of a hash come in any order."""
+    if name != "registry":
+        return reply
+    flat = reply[1]
+    return [reply[0], dict(zip(flat[::2], flat[1::2], strict=True))]

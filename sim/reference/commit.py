@@ -1,0 +1,388 @@
+"""The one write of the system: what a step makes visible, and why it may not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sim.reference.births import Birth, append_entries, append_events, birth, born
+from sim.reference.budgets import Budget, used_by, wakes
+from sim.reference.given import Given, number, written
+from sim.reference.queues import (
+    Entry,
+    Pool,
+    becomes_due,
+    enqueued,
+    hash8,
+    held_bytes,
+    holder,
+    is_woken,
+    keeps_depths,
+)
+from sim.reference.sight import Fields, Sight
+from sim.reference.trees import Cause, TreeEvent, is_logged, is_told, not_said_yet, tree_events, woven
+
+Reply = list[Any]
+
+
+@dataclass(slots=True)
+class Target:
+    """A session that the step writes to or tells something; number 0 is its own."""
+
+    session: bytes
+    pool: Pool
+    hash_: Fields
+    sq: bytes
+    eq: bytes
+    told: list[tuple[bytes, int, int]] = field(default_factory=list)
+    mailed: bool = False
+    counted: bool = False
+
+
+@dataclass(slots=True)
+class Step:
+    """Everything that was given, in its order."""
+
+    session: bytes
+    tree: bytes
+    who: tuple[bytes, bytes, bytes]
+    commit_id: bytes
+    base: tuple[bytes, bytes, bytes]
+    cursor: bytes
+    release: bytes
+    taken: tuple[int, int]
+    keep: int
+    ttl_ms: int
+    most: tuple[int, int]
+    pools: list[Pool]
+    targets: list[Target]
+    fields: list[list[bytes]] = field(default_factory=list)
+    entries: list[list[bytes]] = field(default_factory=list)
+    events: list[list[bytes]] = field(default_factory=list)
+    timers_clear: list[list[bytes]] = field(default_factory=list)
+    timers_set: list[list[bytes]] = field(default_factory=list)
+    approvals_open: list[list[bytes]] = field(default_factory=list)
+    approvals_close: list[list[bytes]] = field(default_factory=list)
+    mail: list[list[bytes]] = field(default_factory=list)
+    children: list[Birth] = field(default_factory=list)
+    tree_events: list[TreeEvent] = field(default_factory=list)
+    summary: list[list[bytes]] = field(default_factory=list)
+    draws: list[list[bytes]] = field(default_factory=list)
+    unless_marked: list[list[bytes]] = field(default_factory=list)
+    within_budget: bool = False
+    settlements: list[tuple[bytes, list[int] | None]] = field(default_factory=list)
+    reservations: list[tuple[bytes, list[int]]] = field(default_factory=list)
+    waits: list[tuple[bytes, list[int]]] = field(default_factory=list)
+
+
+def _read(sight: Sight, keys: Sequence[bytes], given: Given) -> Step:
+    session, pool_name, tree = given.words(3)
+    who, commit_id = (given.word(), given.word(), given.word()), given.word()
+    base, cursor, release = (given.word(), given.word(), given.word()), given.word(), given.word()
+    taken, keep, ttl_ms = (given.number(), given.number()), given.number(), given.number()
+    most = (given.number(), given.number())
+    pool = Pool.at(pool_name, keys, 6)
+    own = Target(session, pool, sight.hash(keys[0]), keys[3], keys[2])
+    step = Step(
+        session, tree, who, commit_id, base, cursor, release, taken, keep, ttl_ms, most, [pool], [own]
+    )
+    step.fields, step.entries, step.events = given.rows(2), given.rows(3), given.rows(3)
+    step.timers_clear, step.timers_set = given.rows(1), given.rows(4)
+    step.approvals_open, step.approvals_close = given.rows(2), given.rows(1)
+    if given.number() == 1:
+        _read_tree(sight, keys, given, step)
+    return step
+
+
+def _read_tree(sight: Sight, keys: Sequence[bytes], given: Given, step: Step) -> None:
+    at = 14
+    for (name,) in given.rows(1):
+        step.pools.append(Pool.at(name, keys, at))
+        at += 4
+    for session, pool in given.rows(2):
+        key, sq, eq = keys[at : at + 3]
+        step.targets.append(Target(session, step.pools[int(pool)], sight.hash(key), sq, eq))
+        at += 3
+    step.mail = given.rows(5)
+    for _ in range(given.number()):
+        step.children.append(birth(given, step.pools, keys, at))
+        at += 6
+    step.tree_events, step.summary = tree_events(given), given.rows(2)
+    step.draws, step.unless_marked = given.rows(3), given.rows(1)
+    step.within_budget = given.number() == 1
+    for _ in range(given.number()):
+        name, estimated, amount = given.word(), given.number(), given.amount()
+        step.settlements.append((name, None if estimated else amount))
+    step.reservations = [(given.word(), given.amount()) for _ in range(given.number())]
+    step.waits = [(given.word(), given.amount()) for _ in range(given.number())]
+
+
+def _fence(step: Step, own: Fields) -> bytes:
+    """Why the step may not be built upon what is there; empty if it may."""
+    if (own.get(b"owner"), own.get(b"claim"), own.get(b"epoch")) != step.who:
+        return b"claim"
+    for name, there, wanted in zip(
+        (b"seq", b"head", b"commit"),
+        (own[b"seq"], own[b"head"], own.get(b"commit", b"")),
+        step.base,
+        strict=True,
+    ):
+        if there != wanted:
+            return name
+    return b""
+
+
+def commit(sight: Sight, keys: Sequence[bytes], given: Given) -> Reply:
+    step = _read(sight, keys, given)
+    own, tree = step.targets[0].hash_, sight.hash(keys[5])
+    if b"tree" not in own:
+        return [b"FENCED", 0, b"unknown session"]
+    if own.get(b"commit") == step.commit_id:
+        eq, tip, released, tree_seq = map(int, own[b"result"].split())
+        at = [number(own, b"seq"), own[b"head"]]
+        return [b"OK", *at, tip, eq, released, tree_seq, sight.now, [], 0, b"", []]
+    if why := _fence(step, own):
+        return [b"FENCED", number(own, b"epoch"), why]
+    for (mark,) in step.unless_marked:
+        if mark in tree:
+            return [b"REFUSED", b"marked", mark, []]
+    drawn = _drawn(step, tree)
+    if isinstance(drawn, list):
+        return drawn
+    budget = Budget(tree, sight.now) if _of_budget(step) else None
+    settled, to_wake = [0, 0, 0], b""
+    if budget is not None:
+        settled, to_wake = _settled(step, budget)
+        if refused := _over_budget(step, budget):
+            return refused
+    refused = _undeliverable(sight, step) or _unborn(sight, step, tree)
+    if refused:
+        return refused
+    cursor, tip_before = int(step.cursor or own[b"cursor"]), number(own, b"sq")
+    if not number(own, b"cursor") <= cursor <= tip_before:
+        return [b"REFUSED", b"cursor", written(tip_before), []]
+    return _written(sight, keys, step, cursor, drawn, budget, settled, to_wake)
+
+
+def _of_budget(step: Step) -> bool:
+    return bool(step.within_budget or step.settlements or step.reservations or step.waits)
+
+
+def _drawn(step: Step, tree: Fields) -> dict[bytes, int] | Reply:
+    """The counters as they will be; or the refusal, if one would pass its limit."""
+    drawn: dict[bytes, int] = {}
+    for counter, amount, limit in step.draws:
+        value = drawn.get(counter, number(tree, counter)) + int(amount)
+        if int(amount) > 0 and limit and limit in tree and value > number(tree, limit):
+            return [b"REFUSED", counter, written(number(tree, limit)), []]
+        drawn[counter] = value
+    return drawn
+
+
+def _settled(step: Step, budget: Budget) -> tuple[list[int], bytes]:
+    """What the step says was used, and who is to be woken, because that makes room."""
+    total, to_wake = [0, 0, 0], b""
+    for name, used in step.settlements:
+        counted = budget.settles(b"r:" + step.session + b":" + name, used)
+        total = [a + b for a, b in zip(total, counted, strict=True)]
+        to_wake, budget.waiting[b"reserved"] = budget.waiting[b"reserved"] or to_wake, b""
+    return total, to_wake
+
+
+def _over_budget(step: Step, budget: Budget) -> Reply | None:
+    obstacle = budget.obstacle([0, 0, 0]) if step.within_budget else None
+    if obstacle and obstacle[0] == b"spent":
+        return [b"REFUSED", b"budget_spent", obstacle[1], budget.accounts()]
+    for name, amount in step.reservations:
+        held = b"r:" + step.session + b":" + name
+        budget.lets_go(held)
+        if obstacle := budget.obstacle(amount):
+            return [b"REFUSED", b"budget_" + obstacle[0], obstacle[1], budget.accounts()]
+        budget.holds(held, amount)
+    for timer, amount in step.waits:
+        obstacle = budget.obstacle(amount)
+        if obstacle is None:
+            return [b"REFUSED", b"budget_free", b"", budget.accounts()]
+        budget.waits(obstacle[0], step.session + b":" + timer)
+    return None
+
+
+def _undeliverable(sight: Sight, step: Step) -> Reply | None:
+    """The first letter that its target cannot be given."""
+    waiting: dict[int, list[int]] = {}
+    for row in step.mail:
+        target, size = step.targets[int(row[0])], len(row[1])
+        entries, held = waiting.setdefault(int(row[0]), [0, 0])
+        if target.hash_.get(b"tree") != step.tree:
+            return [b"REFUSED", b"unknown_target", target.session, []]
+        if target.hash_.get(b"archived") == b"1":
+            return [b"REFUSED", b"archived_target", target.session, []]
+        if target.hash_[b"pool"] != target.pool.name:
+            return [b"MOVED", target.hash_[b"tree"], target.hash_[b"pool"], target.session]
+        full = sight.stream(target.sq).length + entries >= step.most[0]
+        if full or held_bytes(target.hash_) + held + size > step.most[1]:
+            return [b"REFUSED", b"queue_full", target.session, []]
+        waiting[int(row[0])] = [entries + 1, held + size]
+        target.mailed = True
+    return None
+
+
+def _unborn(sight: Sight, step: Step, tree: Fields) -> Reply | None:
+    for child in step.children:
+        if sight.hash(child.keys[0]):
+            return [b"REFUSED", b"session_exists", child.session, []]
+        if b"s:" + child.agent_id in tree:
+            return [b"REFUSED", b"agent_taken", child.agent_id, []]
+    return None
+
+
+def _written(
+    sight: Sight,
+    keys: Sequence[bytes],
+    step: Step,
+    cursor: int,
+    drawn: dict[bytes, int],
+    budget: Budget | None,
+    settled: list[int],
+    to_wake: bytes,
+) -> Reply:
+    target, agents = step.targets[0], keys[5]
+    own, tree = target.hash_, sight.hash(agents)
+    seq_before, cursor_before, eq_before = (number(own, n) for n in (b"seq", b"cursor", b"eq"))
+    tree_seq, tip_before = number(tree, b"tree_seq"), number(own, b"sq")
+    seq = seq_before + len(step.entries)
+    own[b"head"] = step.entries[-1][2] if step.entries else own[b"head"]
+    own[b"sq_done"] = written(_consumed(sight, target, cursor, tip_before))
+    own[b"cursor"], own[b"seq"] = written(cursor), written(seq)
+    stamp = _depths(step)
+    events = not_said_yet(step.tree_events, tree)
+    for n, event in enumerate(events, tree_seq + 1):
+        event.payload = woven(event.parts, step.targets[int(event.inbox)].hash_ if event.inbox else None)
+        for at in event.targets:
+            step.targets[at].told.append((event.payload, n, event.after))
+    # ── the session's own log and events ──
+    append_entries(sight, keys[1], step.entries, seq_before, step.who[2])
+    rows = _with_told(step, own)
+    append_events(sight, target.eq, rows, eq_before, step.keep, step.ttl_ms)
+    own[b"eq"] = written(eq_before + len(rows))
+    if cursor > cursor_before:
+        if cursor == tip_before:
+            sight.stream(target.sq).is_gone()
+        else:
+            sight.stream(target.sq).begins_at(cursor + 1)
+    pokes = _delivered(sight, step, agents)
+    tip = number(own, b"sq")
+    parks, final = step.release == b"park" and cursor == tip, tree_seq + len(events)
+    released = parks or step.release == b"yield"
+    own[b"commit"] = step.commit_id
+    own[b"result"] = b"%d %d %d %d" % (number(own, b"eq"), tip, released, final)
+    if step.entries or cursor > cursor_before or parks:
+        own[b"tries"] = b"0"
+    if released:
+        own |= {b"owner": b"", b"claim": b""}
+    own.update((name, value) for name, value in step.fields)
+    # ── what others of the tree see ──
+    for one in step.targets:
+        if one.counted:
+            agent = one.hash_[b"agent_id"]
+            tree[b"m:" + agent] = written(number(one.hash_, b"regular"))
+            tree[b"i:" + agent] = written(number(one.hash_, b"interrupts"))
+    for child in step.children:
+        born(sight, child, agents, keys[13], step.keep, step.ttl_ms)
+        if int(child.agent_id) > number(tree, b"last_agent"):
+            tree[b"last_agent"] = child.agent_id
+    is_logged(sight, tree, keys[4], events, tree_seq, Cause(step.session, seq, own[b"head"], stamp))
+    for one in step.targets[1:]:
+        there = one.hash_.get(b"tree") == step.tree and one.hash_.get(b"archived") != b"1"
+        if one.told and there:
+            is_told(sight, one.hash_, one.eq, [(p, n) for p, n, _ in one.told], step.keep, step.ttl_ms)
+    if events:
+        tree[b"tree_seq"] = written(final)
+    tree.update((name, value) for name, value in step.summary)
+    tree.update((counter, written(value)) for counter, value in drawn.items())
+    woken = 0
+    _timers_and_approvals(sight, keys, step)
+    if budget is not None:
+        budget.saved()
+        if step.settlements:
+            used_by(tree, own[b"agent_id"], settled)
+        woken = wakes(sight, keys[10], to_wake)
+    sight.zset(keys[13])[step.session] = sight.now
+    if released:
+        sight.zset(target.pool.leases).pop(step.session, None)
+    if step.release == b"yield":
+        becomes_due(sight, target.pool, step.session, agents)
+    told = [number(own, b"eq"), int(released), final, sight.now, pokes, woken, stamp]
+    return [b"OK", seq, own[b"head"], tip, *told, budget.accounts() if budget is not None else []]
+
+
+def _consumed(sight: Sight, own: Target, cursor: int, tip: int) -> int:
+    """The bytes that were enqueued before the first entry that is left."""
+    if cursor == tip:
+        return number(own.hash_, b"sq_total")
+    return int(sight.entries(own.sq, cursor)[0][1][b"b"])
+
+
+def _depths(step: Step) -> bytes:
+    """Counts what leaves the own inbox and what comes into others'; how deep they are then."""
+    own = step.targets[0]
+    for name, less in zip((b"regular", b"interrupts"), step.taken, strict=True):
+        own.hash_[name] = written(max(0, number(own.hash_, name) - less))
+    own.counted = any(step.taken)
+    for row in step.mail:
+        target = step.targets[int(row[0])]
+        lane = b"interrupts" if row[2] == b"1" else b"regular"
+        if row[4] == b"1":
+            target.hash_[lane] = written(number(target.hash_, lane) + 1)
+            target.counted = True
+    told = (
+        b"%s:%d:%d" % (one.session, number(one.hash_, b"regular"), number(one.hash_, b"interrupts"))
+        for one in step.targets
+        if one.counted
+    )
+    return b" ".join(told)
+
+
+def _with_told(step: Step, own: Fields) -> list[Sequence[bytes]]:
+    """The step's events, and between them those of the tree that the session itself is told of."""
+    rows: list[Sequence[bytes]] = []
+    left = list(step.targets[0].told)
+    for at in range(len(step.events) + 1):
+        if at:
+            rows.append(step.events[at - 1])
+        while left and (left[0][2] <= at or at == len(step.events)):
+            payload, n, _ = left.pop(0)
+            rows.append((payload, own[b"seq"], hash8(own[b"head"]), written(n)))
+    return rows
+
+
+def _delivered(sight: Sight, step: Step, agents: bytes) -> list[bytes]:
+    """Puts the letters into their queues, and wakes; the holders that are to be poked."""
+    for row in step.mail:
+        target = step.targets[int(row[0])]
+        entry = Entry(b"mail", row[1], submission=row[3], sender=step.session, lane=row[2])
+        enqueued(sight, target.hash_, target.sq, entry)
+    keeps_depths(step.targets[0].hash_)
+    pokes: list[bytes] = []
+    for target in step.targets[1:]:
+        if target.mailed:
+            quarantined = target.hash_.get(b"quarantined") == b"1"
+            is_woken(sight, target.pool, target.session, agents, quarantined)
+            if target.session in sight.zset(target.pool.leases):
+                pokes += [target.session, holder(sight, target.pool, target.session, target.hash_)]
+    return pokes
+
+
+def _timers_and_approvals(sight: Sight, keys: Sequence[bytes], step: Step) -> None:
+    deadlines, timers, approvals = sight.zset(keys[10]), sight.hash(keys[11]), sight.hash(keys[12])
+    prefix = step.session + b":"
+    for (name,) in step.timers_clear:
+        deadlines.pop(prefix + name, None)
+        timers.pop(name, None)
+    for name, generation, at_ms, payload in step.timers_set:
+        deadlines[prefix + name], timers[name] = int(at_ms), generation + b":" + payload
+    for (name,) in step.approvals_close:
+        approvals.pop(prefix + name, None)
+    for name, payload in step.approvals_open:
+        approvals[prefix + name] = written(sight.now) + b":" + payload

@@ -1,0 +1,40 @@
+"""The arguments of a call, read in their order, and the numbers in hashes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+def number(fields: Mapping[bytes, bytes], name: bytes) -> int:
+    """The number in a field; 0 where there is none."""
+    return int(fields.get(name) or 0)
+
+
+def written(value: float) -> bytes:
+    return b"%d" % value
+
+
+class Given:
+    """Arguments, from the first one on."""
+
+    def __init__(self, words: Sequence[bytes]) -> None:
+        self._words = words
+        self._at = 0
+
+    def word(self) -> bytes:
+        self._at += 1
+        return self._words[self._at - 1]
+
+    def words(self, count: int) -> list[bytes]:
+        self._at += count
+        return list(self._words[self._at - count : self._at])
+
+    def number(self) -> int:
+        return int(self.word())
+
+    def rows(self, width: int) -> list[list[bytes]]:
+        return [self.words(width) for _ in range(self.number())]
+
+    def amount(self) -> list[int]:
+        """Tokens, cost and requests."""
+        return [self.number(), self.number(), self.number()]

@@ -1,0 +1,95 @@
+"""Pools and queues: who becomes due and in what order, and what a queue's entry is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sim.reference.given import number, written
+from sim.reference.sight import HINT, Fields, Sight
+
+HINTS_KEPT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A pool's name, and the keys of one shard of it."""
+
+    name: bytes
+    due: bytes
+    leases: bytes
+    ready: bytes
+    clock: bytes
+
+    @classmethod
+    def at(cls, name: bytes, keys: Sequence[bytes], first: int) -> Pool:
+        return cls(name, *keys[first : first + 4])
+
+
+def becomes_due(sight: Sight, pool: Pool, session: bytes, agents: bytes) -> None:
+    """Trees take turns: one behind the tree's last turn, and behind where the pool is."""
+    tree, turn = sight.hash(agents), b"turn:" + pool.name
+    order = 1 + max(int(sight.text(pool.clock) or 0), number(tree, turn))
+    sight.zset(pool.due)[session] = order
+    tree[turn] = written(order)
+    sight.stream(pool.ready).add(HINT, {b"s": session}, HINTS_KEPT)
+
+
+def is_woken(sight: Sight, pool: Pool, session: bytes, agents: bytes, quarantined: bool) -> None:
+    """Something was put into its queue: it is due, unless it is held, due already, or set aside."""
+    if not quarantined and session not in sight.zset(pool.leases) and session not in sight.zset(pool.due):
+        becomes_due(sight, pool, session, agents)
+
+
+def holder(sight: Sight, pool: Pool, session: bytes, hash_: Fields) -> bytes:
+    return hash_.get(b"owner", b"") if session in sight.zset(pool.leases) else b""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What goes into a submission queue."""
+
+    kind: bytes
+    payload: bytes
+    client: bytes = b""
+    submission: bytes = b""
+    sender: bytes = b""
+    generation: bytes = b"0"
+    lane: bytes = b"0"
+
+
+def enqueued(sight: Sight, session: Fields, sq: bytes, entry: Entry) -> int:
+    """The number of the new entry; the queue's side of the hash is written with it."""
+    n, total = number(session, b"sq") + 1, number(session, b"sq_total")
+    sight.stream(sq).add(
+        n,
+        {
+            b"k": entry.kind,
+            b"p": entry.payload,
+            b"c": entry.client,
+            b"u": entry.submission,
+            b"f": entry.sender,
+            b"q": session[b"seq"],
+            b"t": written(sight.now),
+            b"b": written(total),
+            b"g": entry.generation,
+            b"i": entry.lane,
+        },
+    )
+    session[b"sq"], session[b"sq_total"] = written(n), written(total + len(entry.payload))
+    keeps_depths(session)
+    return n
+
+
+def keeps_depths(session: Fields) -> None:
+    """Whoever writes a queue's side writes all of it."""
+    for name in (b"sq", b"sq_total", b"regular", b"interrupts"):
+        session[name] = written(number(session, name))
+
+
+def held_bytes(session: Fields) -> int:
+    return number(session, b"sq_total") - number(session, b"sq_done")
+
+
+def hash8(head: bytes) -> bytes:
+    return head[:4].hex().encode()

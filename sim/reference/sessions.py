@@ -1,0 +1,388 @@
+"""What a session is given, who holds it, and what is kept of it beside its log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sim.reference.births import append_events, birth, born, is_remembered
+from sim.reference.given import Given, number, written
+from sim.reference.queues import (
+    Entry,
+    Pool,
+    becomes_due,
+    enqueued,
+    hash8,
+    held_bytes,
+    holder,
+    is_woken,
+)
+from sim.reference.sight import Fields, Sight
+
+Reply = list[Any]
+Keys = Sequence[bytes]
+FORGOTTEN_AT_ONCE = 16
+
+
+def first_by_score(zset: dict[bytes, float], most: float | None = None) -> list[bytes]:
+    """Members with a score of at most so much, in their order."""
+    kept = [m for m, score in zset.items() if most is None or score <= most]
+    return sorted(kept, key=lambda m: (zset[m], m))
+
+
+def _holds(session: Fields, worker: bytes, claim: bytes, epoch: bytes) -> bool:
+    return (session.get(b"owner"), session.get(b"claim"), session.get(b"epoch")) == (worker, claim, epoch)
+
+
+def _fenced(session: Fields) -> Reply:
+    return [b"FENCED", number(session, b"epoch")]
+
+
+# ── giving ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def create(sight: Sight, keys: Keys, given: Given) -> Reply:
+    agents, sessions = keys[0], keys[1]
+    pool = Pool.at(given.word(), keys, 2)
+    keep, ttl_ms = given.number(), given.number()
+    it, summary = birth(given, [pool], keys, 6), given.rows(2)
+    known = sight.hash(keys[6]).get(b"created")
+    if known is not None:
+        return [b"DUP" if known == it.digest else b"CONFLICT", sight.now]
+    tree = sight.hash(agents)
+    tree[b"root"], tree[b"wall_from"] = it.session, written(sight.now)
+    born(sight, it, agents, sessions, keep, ttl_ms)
+    tree.update((name, value) for name, value in summary)
+    return [b"OK", sight.now]
+
+
+def submit(sight: Sight, keys: Keys, given: Given) -> Reply:
+    key, sq, seen, seen_at, agents = keys[:5]
+    name, pool_name, tree, client, submission, digest, kind, payload, sender = given.words(9)
+    most_entries, most_bytes, keep, keep_ms = (given.number() for _ in range(4))
+    pool, session = Pool.at(pool_name, keys, 5), sight.hash(key)
+    if b"tree" not in session:
+        return [b"UNKNOWN"]
+    if (session[b"tree"], session[b"pool"]) != (tree, pool_name):
+        return [b"MOVED", session[b"tree"], session[b"pool"]]
+    quarantined, held_by = session.get(b"quarantined", b""), holder(sight, pool, name, session)
+    before = sight.hash(seen).get(client + b"|" + submission)
+    if before is not None:
+        first, _, known = before.partition(b":")
+        return [b"DUP", int(first), held_by, quarantined, sight.now] if known == digest else [b"CONFLICT"]
+    if session.get(b"archived") == b"1":
+        return [b"ARCHIVED"]
+    entries, held = sight.stream(sq).length, held_bytes(session)
+    if entries >= most_entries or held + len(payload) > most_bytes:
+        return [b"FULL", entries, held]
+    n = enqueued(sight, session, sq, Entry(kind, payload, client, submission, sender))
+    is_remembered(sight, seen, seen_at, client + b"|" + submission, n, digest)
+    _forgets(sight, seen, seen_at, keep, keep_ms)
+    is_woken(sight, pool, name, agents, quarantined == b"1")
+    return [b"OK", n, held_by, quarantined, sight.now]
+
+
+def _forgets(sight: Sight, seen: bytes, seen_at: bytes, keep: int, keep_ms: int) -> None:
+    """An id goes when there are enough younger ones, and it is old enough; some at a time."""
+    at = sight.zset(seen_at)
+    surplus = min(len(at) - keep, FORGOTTEN_AT_ONCE)
+    for name in first_by_score(at, sight.now - keep_ms)[: max(0, surplus)]:
+        del at[name]
+        sight.hash(seen).pop(name, None)
+
+
+def fire(sight: Sight, keys: Keys, given: Given) -> Reply:
+    timers, own_timers, key, sq, agents = keys[:5]
+    name, pool_name, tree, timer = given.words(4)
+    again_ms, pool = given.number(), Pool.at(pool_name, keys, 5)
+    session, member = sight.hash(key), name + b":" + timer
+    deadlines, set_ = sight.zset(timers), sight.hash(own_timers)
+    if member not in deadlines or deadlines[member] > sight.now:
+        return [b"NONE"]
+    if b"tree" in session and (session[b"tree"], session[b"pool"]) != (tree, pool_name):
+        return [b"MOVED", session[b"tree"], session[b"pool"]]
+    if b"tree" not in session or session.get(b"archived") == b"1" or timer not in set_:
+        del deadlines[member]
+        set_.pop(timer, None)
+        return [b"NONE"]
+    generation, _, payload = set_[timer].partition(b":")
+    n = number(session, b"sq")
+    if not again_ms or not sight.stream(sq).length:
+        entry = Entry(b"timer", payload, submission=timer, generation=generation)
+        n = enqueued(sight, session, sq, entry)
+    if again_ms:
+        deadlines[member] = sight.now + again_ms
+    else:
+        del deadlines[member], set_[timer]
+    is_woken(sight, pool, name, agents, session.get(b"quarantined") == b"1")
+    return [b"OK", n, int(generation), holder(sight, pool, name, session), sight.now]
+
+
+# ── holding ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def claim(sight: Sight, keys: Keys, given: Given) -> Reply:
+    key, sq, eq, due_key, leases_key, clock = keys
+    name, pool, worker, identity = given.words(4)
+    core, lease_ms, certain_ms = given.number(), given.number(), given.number()
+    whom, page, most_tries, event = given.word(), given.number(), given.number(), given.word()
+    keep, ttl_ms = given.number(), given.number()
+    session, due, leases = sight.hash(key), sight.zset(due_key), sight.zset(leases_key)
+    if b"tree" not in session:
+        due.pop(name, None)
+        leases.pop(name, None)
+        return [b"UNKNOWN"]
+    if session[b"pool"] != pool:
+        return [b"MOVED", session[b"tree"], session[b"pool"]]
+    if session.get(b"quarantined") == b"1":
+        return [b"NONE"]
+    if number(session, b"min_core") > core:
+        return [b"OLD", number(session, b"min_core")]
+    certain = min(sight.now, certain_ms)
+
+    def comes_next() -> bytes:
+        return next(iter([*first_by_score(leases, certain), *first_by_score(due)]), b"")
+
+    def answer() -> Reply:
+        cursor = number(session, b"cursor")
+        queue = [[i, [w for pair in e.items() for w in pair]] for i, e in sight.entries(sq, cursor)[:page]]
+        found = [number(session, n) for n in (b"epoch", b"agent_id", b"seq", b"sq", b"snapshot_seq", b"eq")]
+        epoch, agent_id, seq, tip, snapshot_seq, eq_n = found
+        told = [b"OK", epoch, session[b"tree"], agent_id, seq, session[b"head"], cursor, tip, snapshot_seq]
+        told += [number(session, b"tries"), sight.now, eq_n, queue, comes_next(), session.get(b"commit", b"")]
+        return told
+
+    if (session.get(b"claim"), session.get(b"owner")) == (identity, worker):
+        return answer()
+    if whom == b"next" and (first := comes_next()) != name:
+        return [b"NONE", first]
+    parked, archived = name not in due and name not in leases, session.get(b"archived") == b"1"
+    if leases.get(name, 0) > certain or (parked and (whom != b"parked" or archived)):
+        return [b"NONE"]
+    if archived:
+        due.pop(name, None)
+        leases.pop(name, None)
+        return [b"ARCHIVED"]
+    epoch, tries = number(session, b"epoch") + 1, number(session, b"tries") + (not parked)
+    session.pop(b"revoked", None)
+    session[b"epoch"] = written(epoch)
+    order = due.pop(name, None)
+    if tries >= most_tries:
+        n = number(session, b"eq") + 1
+        session |= {b"quarantined": b"1", b"owner": b"", b"claim": b"", b"eq": written(n)}
+        leases.pop(name, None)
+        row = (event, session[b"seq"], hash8(session[b"head"]))
+        append_events(sight, eq, [row], n - 1, keep, ttl_ms)
+        return [b"QUARANTINED"]
+    session |= {b"owner": worker, b"claim": identity, b"tries": written(tries)}
+    leases[name] = sight.now + lease_ms
+    if order is not None and order > int(sight.text(clock) or 0):
+        sight.set(clock, written(order))
+    return answer()
+
+
+def renew(sight: Sight, keys: Keys, given: Given) -> Reply:
+    name, *who = given.words(4)
+    lease_ms, reached = given.number(), given.number()
+    session = sight.hash(keys[0])
+    if not _holds(session, *who) or number(session, b"seq") < reached:
+        return _fenced(session)
+    sight.zset(keys[1])[name] = sight.now + lease_ms
+    return [b"OK", number(session, b"sq"), sight.now]
+
+
+def release(sight: Sight, keys: Keys, given: Given) -> Reply:
+    key, agents = keys[:2]
+    name, pool_name, worker, identity, epoch, seq, head = given.words(7)
+    pool, session = Pool.at(pool_name, keys, 2), sight.hash(key)
+    was_revoked = (session.get(b"owner"), session.get(b"revoked")) == (worker, identity)
+    stopped = was_revoked and number(session, b"epoch") == int(epoch) + 1
+    if not stopped and not _holds(session, worker, identity, epoch):
+        return _fenced(session)
+    ends = (session[b"seq"], session[b"head"]) == (seq, head)
+    parks = ends and number(session, b"sq") == number(session, b"cursor")
+    session |= {b"owner": b"", b"claim": b""}
+    if stopped:
+        del session[b"revoked"]
+    sight.zset(pool.leases).pop(name, None)
+    if not parks:
+        becomes_due(sight, pool, name, agents)
+    return [b"OK", int(parks), sight.now]
+
+
+def revoke(sight: Sight, keys: Keys, given: Given) -> Reply:
+    agents = keys[0]
+    tree, silent, certain_ms = given.word(), given.word(), given.number()
+    names = [row[0] for row in given.rows(1)]
+    pools = [Pool.at(pool, keys, 1 + 4 * at) for at, pool in enumerate(names)]
+    rows = given.rows(2)
+    certain, found = min(sight.now, certain_ms), []
+    hashes = [sight.hash(key) for key in keys[1 + 4 * len(pools) :]]
+    for (name, at), session in zip(rows, hashes, strict=True):
+        where = (session.get(b"tree"), session.get(b"pool"))
+        if b"tree" in session and where != (tree, pools[int(at) - 1].name):
+            return [b"MOVED", *where, name]
+    for (name, at), session in zip(rows, hashes, strict=True):
+        found += _taken(sight, pools[int(at) - 1], name, session, agents, silent, certain)
+    return [b"OK", sight.now, found]
+
+
+def _taken(
+    sight: Sight, pool: Pool, name: bytes, session: Fields, agents: bytes, silent: bytes, certain: int
+) -> Reply:
+    """Takes one claim, if it is to be taken; tells where the session stood, its epoch and its owner."""
+    epoch, owner = number(session, b"epoch"), session.get(b"owner", b"")
+    expiry = sight.zset(pool.leases).get(name)
+    if b"tree" not in session:
+        return [b"gone", epoch, owner]
+    if expiry is None:
+        state = b"free"
+        takes = not silent
+    else:
+        takes = not silent or expiry + int(silent) <= certain
+        state = b"revoked" if takes else b"held"
+    waits = expiry is not None and expiry > certain
+    claim_, owed = session.get(b"claim", b""), expiry is not None or session.get(b"quarantined") == b"1"
+    if not takes or (waits and not claim_):
+        return [state, epoch, owner]
+    session |= {b"epoch": written(epoch + 1), b"claim": b"", b"quarantined": b"", b"tries": b"0"}
+    if waits:
+        session[b"revoked"] = claim_
+    else:
+        session[b"owner"] = b""
+        session.pop(b"revoked", None)
+        sight.zset(pool.leases).pop(name, None)
+        if owed:
+            becomes_due(sight, pool, name, agents)
+    return [state, epoch + 1, owner]
+
+
+def emit(sight: Sight, keys: Keys, given: Given) -> Reply:
+    who, keep, ttl_ms, events = given.words(3), given.number(), given.number(), given.rows(3)
+    session = sight.hash(keys[0])
+    if not _holds(session, *who):
+        return _fenced(session)
+    n, tip = number(session, b"eq"), number(session, b"sq")
+    if any(int(row[1]) != number(session, b"seq") for row in events):
+        return [b"OK", n, tip, sight.now]
+    append_events(sight, keys[1], events, n, keep, ttl_ms)
+    session[b"eq"] = written(n + len(events))
+    return [b"OK", n + len(events), tip, sight.now]
+
+
+# ── keeping ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def snapshot(sight: Sight, keys: Keys, given: Given) -> Reply:
+    who, seq, state = given.words(3), given.number(), given.word()
+    session = sight.hash(keys[0])
+    if not _holds(session, *who):
+        return _fenced(session)
+    if seq > number(session, b"seq"):
+        return [b"REFUSED", b"ahead"]
+    if seq < number(session, b"snapshot_seq"):
+        return [b"REFUSED", b"older"]
+    session[b"snapshot_seq"] = written(seq)
+    sight.set(keys[1], state)
+    return [b"OK", sight.now]
+
+
+def seal(sight: Sight, keys: Keys, given: Given) -> Reply:
+    who, seq, manifest = given.words(3), given.number(), given.word()
+    session = sight.hash(keys[0])
+    if not _holds(session, *who):
+        return _fenced(session)
+    if seq > number(session, b"snapshot_seq"):
+        return [b"REFUSED", b"no snapshot covers it"]
+    if seq < number(session, b"sealed_seq"):
+        return [b"REFUSED", b"sealed further already"]
+    session |= {b"sealed_seq": written(seq), b"manifest": manifest}
+    sight.stream(keys[1]).begins_at(seq + 1)
+    return [b"OK", sight.now]
+
+
+def archive(sight: Sight, keys: Keys, given: Given) -> Reply:
+    name, *who = given.words(4)
+    session = sight.hash(keys[0])
+    if not _holds(session, *who):
+        return _fenced(session)
+    if number(session, b"seq") != number(session, b"sealed_seq"):
+        return [b"REFUSED", b"not sealed to its end"]
+    if number(session, b"sq") != number(session, b"cursor"):
+        return [b"REFUSED", b"its queue is not read to the end"]
+    session |= {b"archived": b"1", b"owner": b"", b"claim": b""}
+    sight.zset(keys[1]).pop(name, None)
+    for key in keys[2:]:
+        sight.delete(key)
+    return [b"OK", sight.now]
+
+
+def restore(sight: Sight, keys: Keys, given: Given) -> Reply:
+    seq, state = given.number(), given.word()
+    session = sight.hash(keys[0])
+    if b"seq" not in session:
+        return [b"UNKNOWN"]
+    if session.get(b"archived") != b"1":
+        return [b"OK", sight.now]
+    if number(session, b"seq") != seq:
+        return [b"REFUSED", b"the snapshot is not of the last entry"]
+    session |= {b"archived": b"", b"snapshot_seq": written(seq)}
+    sight.set(keys[1], state)
+    return [b"OK", sight.now]
+
+
+def delete(sight: Sight, keys: Keys, given: Given) -> Reply:
+    name, owed_too = given.word(), given.number() == 1
+    approvals, timers = given.rows(1), given.rows(1)
+    session, due, leases = sight.hash(keys[0]), sight.zset(keys[1]), sight.zset(keys[2])
+    owes = name in due or number(session, b"sq") != number(session, b"cursor")
+    if name in leases or (owes and not owed_too):
+        return [b"HELD", session.get(b"owner", b"")]
+    for zset in (due, leases, sight.zset(keys[3])):
+        zset.pop(name, None)
+    for (member,) in timers:
+        sight.zset(keys[4]).pop(member, None)
+    for (field,) in approvals:
+        sight.hash(keys[5]).pop(field, None)
+    for key in (keys[0], *keys[6:]):
+        sight.delete(key)
+    return [b"OK", sight.now]
+
+
+def put_blob(sight: Sight, keys: Keys, given: Given) -> Reply:
+    digest, content = given.words(2)
+    if sight.text(keys[0]) is None:
+        sight.set(keys[0], content)
+    sight.add_member(keys[1], digest)
+    return [b"OK", sight.now]
+
+
+# ── looking ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def peek(sight: Sight, keys: Keys, given: Given) -> Reply:
+    offset, count = given.number(), given.number()
+    expired, due = first_by_score(sight.zset(keys[1]), sight.now), first_by_score(sight.zset(keys[0]))
+    return [sight.now, expired[offset : offset + count], due[offset : offset + count]]
+
+
+def serving(sight: Sight, keys: Keys, given: Given) -> Reply:
+    found: Reply = []
+    for (name,) in given.rows(1):
+        lease = sight.zset(keys[1]).get(name)
+        found += [b"" if lease is None else written(lease), int(name in sight.zset(keys[0]))]
+    return [sight.now, found]
+
+
+def timers_due(sight: Sight, keys: Keys, given: Given) -> Reply:
+    return [sight.now, first_by_score(sight.zset(keys[0]), sight.now)[: given.number()]]
+
+
+def heartbeat(sight: Sight, keys: Keys, given: Given) -> Reply:
+    worker, state, forget_ms = given.word(), given.word(), given.number()
+    states, heard = sight.hash(keys[0]), sight.zset(keys[1])
+    states[worker], heard[worker] = state, sight.now
+    for gone in first_by_score(heard, sight.now - forget_ms)[:64]:
+        del heard[gone]
+        states.pop(gone, None)
+    return [b"OK", sight.now]

@@ -1,0 +1,168 @@
+"""The keys of one call: as they were before it, and as a statement says that they are behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sim.store import Store
+
+Fields = dict[bytes, bytes]
+HASHES = frozenset((b"session", b"seen", b"timer", b"agents", b"approvals", b"workers", b"provider"))
+ZSETS = frozenset((b"seen_at", b"due", b"leases", b"timers", b"sessions", b"heard", b"waiting"))
+STREAMS = frozenset((b"rollout", b"eq", b"sq", b"tree", b"ready"))
+HINT = -1
+"""The number of an entry whose id is the server's own."""
+
+
+@dataclass(slots=True)
+class Stream:
+    """A stream whose entries are numbered, as far as a call can change it: its ends."""
+
+    length: int
+    last: int
+    expires_us: float | None
+    behind: int
+    """The last number before the call: what was added comes behind it."""
+    added: list[tuple[int, Fields]] = field(default_factory=list)
+
+    def add(self, n: int, entry: Fields, keep: int | None = None) -> None:
+        self.length, self.last = self.length + 1, n
+        self.added.append((n, entry))
+        if keep is not None:
+            self.length = min(self.length, keep)
+
+    def begins_at(self, n: int) -> None:
+        """Whatever is before a number goes."""
+        self.length = min(self.length, max(0, self.last - n + 1))
+
+    def is_gone(self) -> None:
+        self.length, self.behind, self.expires_us = 0, 0, None
+        self.added.clear()
+
+
+def kind_of(key: bytes) -> bytes:
+    return key.partition(b"}:")[2].partition(b":")[0]
+
+
+class Sight:
+    """What a statement reads and changes; `differences` compares it with what the script left."""
+
+    def __init__(self, store: Store, keys: Sequence[bytes], now_us: int) -> None:
+        self._store = store
+        self._keys = list(dict.fromkeys(keys))
+        self.now_us = now_us
+        self.now = now_us // 1000
+        self._before: dict[bytes, Any] = {key: self._read(key) for key in self._keys}
+        self._after: dict[bytes, Any] = {}
+
+    def _read(self, key: bytes) -> Any:
+        kind = kind_of(key)
+        if kind in HASHES:
+            return self._store.hash(key)
+        if kind in ZSETS:
+            return self._store.members(key)
+        if kind in STREAMS:
+            return self._store.stream(key, self.now_us)
+        return self._store.members_of_set(key) if kind == b"blobs" else self._store.text(key)
+
+    # ── what a statement works with ───────────────────────────────────────────────────────────
+
+    def hash(self, key: bytes) -> Fields:
+        if key not in self._after:
+            self._after[key] = dict(self._before[key])
+        found: Fields = self._after[key]
+        return found
+
+    def zset(self, key: bytes) -> dict[bytes, float]:
+        if key not in self._after:
+            self._after[key] = dict(self._before[key])
+        found: dict[bytes, float] = self._after[key]
+        return found
+
+    def stream(self, key: bytes) -> Stream:
+        made: Stream | None = self._after.get(key)
+        if made is None:
+            length, last, expires_us = self._before[key]
+            made = self._after[key] = Stream(length, last, expires_us, last)
+        return made
+
+    def entries(self, key: bytes, behind: int) -> list[tuple[bytes, Fields]]:
+        """A stream's entries as they were before the call."""
+        return self._store.stream_after(key, behind)
+
+    def text(self, key: bytes) -> bytes | None:
+        found: bytes | None = self._after.get(key, self._before[key])
+        return found
+
+    def set(self, key: bytes, text: bytes) -> None:
+        self._after[key] = text
+
+    def add_member(self, key: bytes, member: bytes) -> None:
+        self._after[key] = self._before[key] | {member}
+
+    def delete(self, key: bytes) -> None:
+        kind = kind_of(key)
+        if kind in STREAMS:
+            self.stream(key).is_gone()
+        else:
+            self._after[key] = {} if kind in HASHES | ZSETS else frozenset() if kind == b"blobs" else None
+
+    # ── behind the call ───────────────────────────────────────────────────────────────────────
+
+    def differences(self) -> list[str]:
+        """What is otherwise than stated, key by key."""
+        return [found for key in self._keys if (found := self._difference(key))]
+
+    def _difference(self, key: bytes) -> str:
+        before, now, name = self._before[key], self._read(key), key.decode()
+        if kind_of(key) in STREAMS:
+            return self._of_stream(name, key, before, now)
+        stated = self._after.get(key, before)
+        if stated is now or stated == now:
+            return ""
+        if isinstance(stated, dict):
+            return f"{name}: {_unlike(stated, now)}"
+        return f"{name}: it holds {str(now)[:60]}, and {str(stated)[:60]} was to be expected"
+
+    def _of_stream(self, name: str, key: bytes, before: Any, now: Any) -> str:
+        stated: Stream | None = self._after.get(key)
+        length, last, expires_us = now
+        if stated is None:
+            return "" if now == before else f"{name}: it changed from {before} to {now}"
+        if length != stated.length:
+            return f"{name}: it holds {length} entries, and {stated.length} were to be expected"
+        if length and expires_us != stated.expires_us:
+            return f"{name}: it expires at {expires_us}, and {stated.expires_us} was to be expected"
+        if not stated.added:
+            return (
+                "" if not length or last == stated.last else f"{name}: it ends at {last}, not {stated.last}"
+            )
+        wanted = stated.added[-length:] if length else []
+        if wanted and wanted[0][0] == HINT:
+            found = [(HINT, entry) for _, entry in self._store.stream_after(key, stated.behind)]
+            found = found[len(found) - len(wanted) :]
+        else:
+            entries = self._store.stream_after(key, stated.behind)
+            found = [(int(identity.partition(b"-")[0]), entry) for identity, entry in entries]
+        if found == wanted:
+            return ""
+        return f"{name}: {_first_unlike(wanted, found)}"
+
+
+def _unlike(stated: dict[bytes, Any], now: dict[bytes, Any]) -> str:
+    names = sorted(n for n in {*stated, *now} if stated.get(n) != now.get(n))
+    told = (
+        f"{n.decode(errors='replace')} is {str(now.get(n))[:40]}, not {str(stated.get(n))[:40]}"
+        for n in names[:4]
+    )
+    return "; ".join(told)
+
+
+def _first_unlike(wanted: Sequence[Any], found: Sequence[Any]) -> str:
+    for one, other in zip(wanted, found, strict=False):
+        if one != other:
+            told = _unlike(one[1], other[1])
+            return f"entry {other[0]} (stated: {one[0]}): {told}"
+    return f"{len(found)} entries were added, and {len(wanted)} were to be expected"

@@ -1,0 +1,60 @@
+"""Each script is stated a second time, and what it does otherwise is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from sim.double import Double, opened
+from sim.network import scripts
+from sim.reference.check import STATEMENTS
+
+NO_STATE = {"rights"}
+"""It asks the server about its user, and touches no key."""
+KEYS = ("{s0}:workers", "{s0}:heard")
+ARGS = ("w1", "state", 60_000)
+
+
+@pytest.fixture
+def double() -> Iterator[Double]:
+    with opened() as server:
+        server.simulated = lambda: 100.0
+        yield server
+
+
+def unlike(server: Double, source: bytes) -> str:
+    """What a heartbeat of this text does otherwise than stated."""
+    server.know(source, "sha")
+    words = ("EVALSHA", "sha", len(KEYS), *KEYS, *ARGS)
+    stated = server.stated("heartbeat", words)
+    assert stated is not None
+    return stated.difference(server.run(*words))
+
+
+def changed(old: bytes, new: bytes) -> bytes:
+    source: bytes = scripts()["heartbeat"].source
+    assert source.count(old) == 1
+    return source.replace(old, new)
+
+
+def test_every_script_that_has_keys_is_stated() -> None:
+    assert set(scripts()) == set(STATEMENTS) | NO_STATE
+
+
+def test_script_as_it_is_does_what_is_stated(double: Double) -> None:
+    assert unlike(double, scripts()["heartbeat"].source) == ""
+    assert unlike(double, scripts()["heartbeat"].source) == "", "it changes nothing of what is there"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (b"redis.call('ZADD', KEYS[2], text(now), worker)", b"", "{s0}:heard: w1 is None"),
+        (b"redis.call('HSET', KEYS[1], worker, state)", b"", "{s0}:workers: w1 is None"),
+        (b"return {'OK', now}", b"return {'OK', now + 1}", "the answer was"),
+        (b"text(now - forget_ms)", b"text(now)", "{s0}:workers: w1 is None"),
+    ],
+)
+def test_script_that_does_otherwise_is_told_by_key(double: Double, old: bytes, new: bytes, told: str) -> None:
+    assert unlike(double, changed(old, new)).startswith(told)
