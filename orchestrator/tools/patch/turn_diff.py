@@ -61,17 +61,23 @@ def with_plan(baselines: Mapping[str, Baseline], plan: PatchPlan) -> dict[str, B
     """The baselines after a plan was applied, by the path where each file is now."""
     result = dict(baselines)
     by_path = {file.path: file for file in plan.files}
+    # Who is looked for among thousands of baselines is mostly not there: only moves take one away.
+    away = {baseline.origin for path, baseline in result.items() if baseline.origin != path}
+    away |= {str(file.target) for file in plan.files if file.move_to}
     for file in plan.files:
         if file.moved_from is None:
             dest = by_path.get(file.move_to) if file.move_to else None
-            _remember(result, file, dest)
+            _remember(result, file, dest, away)
     return result
 
 
-def _remember(result: dict[str, Baseline], file: PlannedFile, dest: PlannedFile | None) -> None:
+def _remember(
+    result: dict[str, Baseline], file: PlannedFile, dest: PlannedFile | None, away: set[str]
+) -> None:
     path = str(file.target)
     if path not in result:
-        result[path] = _given_back(result, path) or Baseline.of(file.target, file.before)
+        back = _given_back(result, path) if path in away else None
+        result[path] = back or Baseline.of(file.target, file.before)
     if dest is not None and _follow(result, path, dest):
         return
     if file.after is None and result[path].origin != path:
