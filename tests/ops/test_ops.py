@@ -183,6 +183,52 @@ def test_password_of_the_procfile_is_made_once_for_this_user_alone(tmp_path: Pat
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
+def _checked(folder: Path, says: str) -> subprocess.CompletedProcess[str]:
+    """The check before the Procfile's server starts, on a machine whose server says this of itself."""
+    binary = folder / "bin/redis-server"
+    binary.parent.mkdir(exist_ok=True)
+    binary.write_text(f"#!/bin/sh\necho '{says}'\n")
+    binary.chmod(0o755)
+    environ = {"PATH": f"{binary.parent}:{os.environ['PATH']}"}
+    command = [REPOSITORY / "ops/check-redis-version", folder / "data"]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+
+
+REDIS_62, REDIS_7, REDIS_10, VALKEY_8 = (
+    "Redis server v=6.2.14 sha=00000000:0 malloc=libc bits=64 build=0",
+    "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64 build=1",
+    "Redis server v=10.0.1 sha=00000000:0",
+    "Valkey server v=8.0.1 sha=00000000:0",
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "opens"),
+    [
+        (REDIS_62, REDIS_62, True), (REDIS_62, REDIS_7, True), (REDIS_7, REDIS_10, True),
+        (REDIS_7, VALKEY_8, True), (REDIS_7, REDIS_62, False), (REDIS_10, REDIS_7, False),
+        (VALKEY_8, REDIS_10, False), (REDIS_10, VALKEY_8, False),
+    ],
+)  # fmt: skip
+def test_server_of_the_procfile_is_not_started_on_data_that_it_cannot_open(
+    tmp_path: Path, before: str, now: str, opens: bool
+) -> None:
+    (tmp_path / "data").mkdir()
+    assert _checked(tmp_path, before).returncode == 0
+    again = _checked(tmp_path, now)
+    assert (again.returncode == 0) == opens, again.stderr
+    if not opens:
+        assert "cannot open" in again.stderr
+        assert f"move {tmp_path / 'data'} away" in again.stderr
+        assert _checked(tmp_path, before).returncode == 0, "the refused one is not recorded"
+
+
+def test_server_of_the_procfile_is_not_started_on_newer_data_without_a_record(tmp_path: Path) -> None:
+    (tmp_path / "data/appendonlydir").mkdir(parents=True)
+    assert _checked(tmp_path, REDIS_62).returncode == 1
+    assert _checked(tmp_path, REDIS_7).returncode == 0
+
+
 def test_server_of_the_procfile_lets_nobody_in_without_the_password(tmp_path: Path) -> None:
     required(debian_redis(), "redis-server")
     with closing(socket.create_server(("127.0.0.1", 0))) as free:
