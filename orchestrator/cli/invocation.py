@@ -60,6 +60,17 @@ class Invocation:
             yield f"--home={self.home}"
 
 
+def say_if_read_only(settings: Settings) -> None:
+    """One line before a new session whose commands may write nowhere because nobody has said more."""
+    sandbox = settings.session_defaults.sandbox
+    if not sandbox.chosen and sandbox.mode == "read-only":
+        from orchestrator.cli.text import plain
+
+        where = plain(str(settings.session_defaults.cwd))
+        remedy = "to let them write there: -c sandbox_mode=workspace-write"
+        typer.echo(f"dendro: {where} is in no git repository, so commands may only read; {remedy}", err=True)
+
+
 def _told(settings: Settings) -> Iterator[str]:
     """Lines about the configuration; what they name may come from a stranger's file."""
     folder = settings.folder_config

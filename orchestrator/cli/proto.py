@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.faults import ExitCode, set_aside
-from orchestrator.cli.invocation import Invocation
+from orchestrator.cli.invocation import Invocation, say_if_read_only
 
 if TYPE_CHECKING:
     from orchestrator.cli.companion import Companion
@@ -40,6 +40,8 @@ def proto(
 
     invocation = Invocation.of(ctx)
     settings = invocation.settings()
+    if resume is None:
+        say_if_read_only(settings)
     with companion(invocation, wanted=not no_worker) as worker:
         try:
             code = uvloop.run(_serve(settings, resume, worker))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.cli.faults import ExitCode, Fault, no_worker
-from orchestrator.cli.invocation import Invocation
+from orchestrator.cli.invocation import Invocation, say_if_read_only
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,6 +96,8 @@ def run(
     folder = settings.session_defaults.cwd if cwd else None
     wish = Wish(text, resume, tuple(image or ()), json, model, folder)
     _check(wish, settings, own_worker=not no_worker)
+    if resume is None:
+        say_if_read_only(settings)
     with companion(invocation, wanted=not no_worker) as worker:
         talking = (
             _converse(settings, wish, worker) if _is_conversation(wish) else _run(settings, wish, worker)

@@ -139,3 +139,11 @@ def test_only_a_folders_own_file_is_trusted(machine: Machine) -> None:
     assert (refused.returncode, "dendro --config other.toml" in refused.stderr) == (2, True)
     missing = machine.run("trust")
     assert (missing.returncode, "dendro.toml: cannot be read" in missing.stderr) == (2, True)
+
+
+def test_a_session_that_may_only_read_says_so_and_how_to_let_it_write(machine: Machine) -> None:
+    said = "is in no git repository, so commands may only read"
+    (machine.folder.parent / ".git").mkdir()
+    with machine.model(says("one"), says("two")) as user:
+        assert said in user.run("run", "hello").stderr
+        assert said not in user.run("run", "hello", "-c", "sandbox_mode=read-only").stderr
