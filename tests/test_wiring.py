@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import os
+from dataclasses import fields
 from pathlib import Path
 
 from orchestrator.broker.admission import Limits
 from orchestrator.core.birth import Birth
 from orchestrator.gateways.workspace import Workspace
+from orchestrator.model.provider import Provider
 from orchestrator.runtime.ports import ProviderPolicy
-from orchestrator.settings import Settings, SettingsSources, load_settings
+from orchestrator.sandbox.probe import SandboxSupport
+from orchestrator.settings import (
+    ProviderSettings,
+    SandboxSettings,
+    Settings,
+    SettingsSources,
+    ToolSettings,
+    load_settings,
+)
+from orchestrator.tools.toolbox import ToolConfig
 from orchestrator.wiring import new_birth
-from orchestrator.wiring.worker import provider_policies
+from orchestrator.wiring.worker import provider_policies, providers
 
 
 def settings(folder: Path, *overrides: str) -> Settings:
@@ -58,3 +69,25 @@ def test_limits_and_memory_of_a_provider_reach_its_requests(tmp_path: Path) -> N
     )
     assert policies["azure"] == ProviderPolicy(Limits(None, 1_000), 500, True, True)
     assert policies["openai"] == ProviderPolicy(max_output_tokens=500)
+
+
+def test_every_setting_of_a_provider_reaches_its_client(tmp_path: Path) -> None:
+    """Fields of one name in both records: none keeps its default when the table says something else."""
+    changed = {
+        "base_url": '"http://x/v1"', "env_key": '"X"', "proxy": '"http://p:1"', "ca_file": '"/ca.pem"',
+        "query_params": "{a = '1'}", "http_headers": "{b = '2'}", "max_response_bytes": "9000000",
+        "request_max_retries": "9", "stream_max_retries": "9", "stream_idle_timeout_ms": "9000",
+        "connect_timeout_s": "9",
+    }  # fmt: skip
+    overrides = [f"model_providers.x.{key}={value}" for key, value in changed.items()]
+    provider = providers(settings(tmp_path, *overrides))["x"].provider
+    plain = Provider(name="other", base_url="http://other/v1")
+    shared = {each.name for each in fields(ProviderSettings)} & {each.name for each in fields(Provider)}
+    unsaid = {"wire_api", "env_http_headers"}
+    assert {name for name in shared - unsaid if getattr(provider, name) == getattr(plain, name)} == set()
+
+
+def test_a_toolbox_without_settings_has_the_limits_of_the_settings() -> None:
+    plain, documented = ToolConfig(SandboxSupport(None, 0, ()), {}), SandboxSettings()
+    assert plain.max_processes == documented.max_processes
+    assert (plain.timeout_s, plain.max_deltas) == (ToolSettings().timeout_s, ToolSettings().max_deltas)

@@ -27,8 +27,8 @@ from orchestrator.core.draft import BUDGET_TIMER, TreeEvent, TreePart
 from orchestrator.core.rules_budget import more
 from orchestrator.core.state import State
 from orchestrator.core.tokens import Usage
+from orchestrator.runtime.admission import BYTES_PER_TOKEN, IMAGE_BYTES
 
-BYTES_A_TOKEN = 4
 NEAR = 0.8
 """The share of a budget from which on people are warned."""
 _ESTIMATED = frozenset({"tokens", "cost"})
@@ -70,7 +70,7 @@ class Accounting:
         are reserved too; what the last one used has to do there: the conversation is not read for it.
         """
         if state.facts.tree_rules.budgets.keys() & _ESTIMATED:
-            tokens = sum(map(_size, state.history)) // BYTES_A_TOKEN
+            tokens = sum(map(_size, state.history)) // BYTES_PER_TOKEN
         else:
             tokens = state.tokens.last.total_tokens if state.tokens is not None else 0
         usage = Usage(tokens, 0, self.max_output_tokens, 0, tokens + self.max_output_tokens)
@@ -110,10 +110,15 @@ class Accounting:
 
 
 def _size(value: Any) -> int:
-    """The bytes of an item as a request carries it: a large text counts whole."""
+    """The bytes of an item as a request carries it: a large text counts whole, a picture by its tokens.
+
+    A provider cuts pictures into tiles, of which the largest picture has some 1,500 tokens' worth.
+    """
     if is_reference(value):
         return int(value["bytes"])
     if isinstance(value, Mapping):
+        if value.get("type") == "input_image":
+            return IMAGE_BYTES
         return sum(len(key) + _size(inner) for key, inner in value.items())
     if isinstance(value, (list, tuple)):
         return sum(map(_size, value))

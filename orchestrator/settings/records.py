@@ -260,6 +260,7 @@ class SandboxSettings:
     max_memory_bytes: int | None = setting(
         None,
         "sandbox.max_memory_bytes",
+        folder="trusted",
         at_least=64 * MIB,
         shown_default="half of the machine's memory",
     )
@@ -267,7 +268,7 @@ class SandboxSettings:
     (`dendro doctor` says so); a command that wants more is killed and told why. Elsewhere each process has
     this much of its own (RLIMIT_DATA), and what wants more is refused it."""
 
-    unix_sockets: bool = setting(False, "sandbox.unix_sockets")
+    unix_sockets: bool = setting(False, "sandbox.unix_sockets", folder=(False, True))
     """Let confined commands make Unix sockets, and so connect to those of other programs: a terminal
     multiplexer or a container engine runs what it is told, outside of the sandbox. Without it `socketpair`
     works, and Python's `multiprocessing` with the start method `forkserver` does not. Landlock never gives

@@ -58,7 +58,7 @@ class ToolConfig:
     unix_sockets: bool = False
     """Whether confined commands get Unix sockets, where what is hidden can be kept from them."""
     timeout_s: float = 10.0
-    max_processes: int = 512
+    max_processes: int = 1024
     max_memory_bytes: int | None = None
     max_deltas: int = 10_000
     local_shell: bool = False

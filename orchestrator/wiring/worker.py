@@ -62,6 +62,7 @@ def _provider(name: str, table: ProviderSettings) -> Provider:
         request_max_retries=table.request_max_retries,
         stream_max_retries=table.stream_max_retries,
         stream_idle_timeout_s=table.stream_idle_timeout_s,
+        connect_timeout_s=table.connect_timeout_s,
         max_response_bytes=table.max_response_bytes,
         proxy=table.proxy,
         ca_file=table.ca_file,

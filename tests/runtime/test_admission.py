@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 
 from orchestrator.broker.admission import Admitted, Limits, Wait
+from orchestrator.core.history import Log
 from orchestrator.core.ids import SessionId
+from orchestrator.core.settings import SessionFacts, TreeRules
+from orchestrator.core.state import State
 from orchestrator.model.request import Prompt
 from orchestrator.protocol import ops
 from orchestrator.runtime.admission import IMAGE_BYTES, estimated_tokens
+from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.ports import ProviderPolicy
 from orchestrator.runtime.runner import Ended
 from tests.runtime.players import USAGE, ends, message
@@ -200,3 +204,17 @@ def test_estimate_counts_what_is_said_what_is_remembered_and_the_longest_answer(
     changes: dict[str, Any], remembered: int, tokens: int
 ) -> None:
     assert estimated_tokens(prompt(**changes), remembered, 1_000) == tokens + 1_000
+
+
+@pytest.mark.parametrize(
+    "url", ["data:image/png;base64," + "A" * 1_400_000, {"$blob": "0" * 64, "bytes": 1_400_000}]
+)
+def test_a_picture_costs_a_budget_what_it_costs_the_limits_of_a_provider(url: Any) -> None:
+    picture = [{"type": "input_image", "image_url": url}]
+    item = {"type": "function_call_output", "call_id": "c1", "output": picture}
+    state = State(
+        facts=SessionFacts(tree_rules=TreeRules(budgets={"tokens": 1_000_000})),
+        history=Log.of([item]),
+    )
+    reserved = Accounting(max_output_tokens=1_000).estimate(state).tokens
+    assert IMAGE_BYTES // 4 <= reserved - 1_000 <= IMAGE_BYTES // 4 + 50
