@@ -271,7 +271,7 @@ def test_person_cancels_a_tree(trees: Grove) -> None:
 
 def test_person_sits_down_beside_the_root_and_answers_for_an_agent(trees: Grove) -> None:
     with trees.machine.terminal("attach", trees.root) as person:
-        person.wait_for(rf"\? agent {ASKER} wants to run")
+        person.wait_for(rf"\? agent {ASKER} \(asker\) wants to run")
         person.wait_for("git count-objects -v")
         person.wait_for("uit the turn")
         person.type("y\n")
