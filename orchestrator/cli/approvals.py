@@ -74,7 +74,7 @@ def approvals(
 async def _approvals(invocation: Invocation, id: str | None, wishes: Wishes, *, json: bool) -> None:
     import asyncio
 
-    from orchestrator.cli.deciding import Decided, chosen, decide, open_requests_of
+    from orchestrator.cli.deciding import Decided, chosen, decide, open_requests_of, without_decided
     from orchestrator.cli.opening import opened
     from orchestrator.cli.text import plain
 
@@ -84,6 +84,7 @@ async def _approvals(invocation: Invocation, id: str | None, wishes: Wishes, *, 
         if not any(wishes.values()):
             await _list(found, asked, json=json)
             return
+        wishes, gone = (wishes, []) if tree is None else await without_decided(found, tree, asked, wishes)
         client, gate = found.client(), asyncio.Semaphore(AT_ONCE)
 
         async def answered(request: Asked, decision: ReviewDecision) -> Decided:
@@ -94,8 +95,8 @@ async def _approvals(invocation: Invocation, id: str | None, wishes: Wishes, *, 
         done = await asyncio.gather(*(answered(*one) for one in choice.decisions))
     for why in choice.passed_over:
         typer.echo(plain(why), err=True)
-    for decided in done:
-        typer.echo(plain(decided.line()))
+    for line in (*gone, *(decided.line() for decided in done)):
+        typer.echo(plain(line))
 
 
 async def _list(found: Opened, asked: Sequence[Asked], *, json: bool) -> None:

@@ -221,3 +221,39 @@ async def _answer(found: Opened, asked: Asked) -> Mapping[str, Any] | None:
                 return {"decision": "withdrawn: its turn ended", "who": ""}
         after = page[-1].seq
     return None
+
+
+# ── what was decided before ───────────────────────────────────────────────────────────────────
+
+
+async def without_decided(
+    found: Opened, tree: TreeId, asked: Sequence[Asked], wishes: Wishes
+) -> tuple[Wishes, list[str]]:
+    """The wishes without the calls that were decided before; and a line for each of those: who decided."""
+    told: dict[str, str] = {}
+    for pattern in {pattern for patterns in wishes.values() for pattern in patterns}:
+        agent, colon, call_id = pattern.partition(":")
+        if colon and agent.isdecimal() and all(pattern != one.call for one in asked):
+            fact = await _past_answer(found, tree, int(agent), call_id)
+            if fact is not None:
+                words = WORDS.get(fact["decision"], fact["decision"])
+                told[pattern] = f"{pattern}: already {words}, by {fact['who'] or 'a client'}"
+    kept = {
+        decision: [each for each in patterns if each not in told] for decision, patterns in wishes.items()
+    }
+    return kept, list(told.values())
+
+
+async def _past_answer(found: Opened, tree: TreeId, agent: int, call_id: str) -> Mapping[str, Any] | None:
+    """The decision about a call in its agent's log, the last one of this id."""
+    named = (await found.broker.agents(tree)).get(f"s:{agent}") if agent else tree.encode()
+    head = await found.broker.head(SessionId(named.decode())) if named else None
+    if head is None:
+        return None
+    answer = None
+    async for stored in found.log(head.session, head.seq):
+        line = orjson.loads(stored.payload)
+        fact = line["payload"]
+        if line["type"] == DENDRO and fact["kind"] == "answer" and fact["call_id"] == call_id:
+            answer = fact
+    return answer

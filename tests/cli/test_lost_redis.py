@@ -115,6 +115,12 @@ def test_an_answer_given_while_no_worker_was_there_is_taken_by_the_next_run(
         [session] = user.session_ids()
         answered = user.run("approvals", session, "--allow", "touch made.txt")
         assert "no worker has taken it yet; start one" in answered.stdout, answered.stderr
+        [waiting] = json.loads(user.run("approvals", session, "--json").stdout)
         went_on = user.run("run", "--resume", session)
         assert (went_on.returncode, "done" in went_on.stdout) == (0, True), went_on.stderr
+        late = user.run("approvals", session, "--deny", f"0:{waiting['call_id']}")
+        assert (late.returncode, late.stdout.startswith(f"0:{waiting['call_id']}: already allowed, by ")) == (
+            0,
+            True,
+        ), late.stderr
     assert (user.folder / "made.txt").exists()
