@@ -133,6 +133,8 @@ def _patches(world: World) -> None:
             world.site.watch.broken("effects_once", f"{session}: {call_id} was written {count} times")
 
 
+_OFTEN = ("_delta", "_activity")
+"""What is shown as often as there is something new: a log has none of it, or the first alone."""
 Pair = tuple[str, str]
 """An event's id and type."""
 
@@ -158,7 +160,7 @@ def _saw_the_log(watch: Watch, session: str, person: str, events: list[Event], a
         and event.msg != QUARANTINED["msg"]
         and not tells_of_a_try(event)
     ]
-    seen = [(event.id, event.type) for event in own if not event.type.endswith("_delta")]
+    seen = [(event.id, event.type) for event in own if not event.type.endswith(_OFTEN)]
     if session in watch.trees:
         # What is told of agents is in the tree log, in no session's.
         seen = [pair for pair in seen if pair in logged]
@@ -185,7 +187,7 @@ def _logged(entries: list[Entry]) -> list[Pair]:
     return [
         (entry.id, entry.payload["type"])
         for entry in entries
-        if entry.type == EVENT_MSG and not entry.payload["type"].endswith("_delta")
+        if entry.type == EVENT_MSG and not entry.payload["type"].endswith(_OFTEN)
     ]
 
 

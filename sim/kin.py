@@ -179,3 +179,15 @@ _JUDGES: Mapping[str, Callable[[Mapping[str, Any], str, Grammar], None]] = {
     "subagent_watchdog": _set,
     "subagent_prune": _pruned,
 }
+
+
+def untrue_event(message: Mapping[str, Any]) -> str:
+    """What is wrong with an event of the tree log; empty if it tells of the agent that it names."""
+    if message.get("type") != "subagent_lifecycle":
+        return ""
+    shown = message.get("subagent")
+    if not isinstance(shown, Mapping):
+        return f"{message['event']} of agent {message.get('agent_id')} does not say what it is"
+    names = [name for name in ("agent_id", "session_id", "status") if name in message]
+    untrue = [name for name in names if shown.get(name) != message[name]]
+    return f"{untrue} are told otherwise of the agent: {message}" if untrue else ""

@@ -167,21 +167,29 @@ class Mind:
         rng, prompt = self.rng, f"{_TASK}{self._calls}"
         someone = {"agent_id": rng.choice((0, 1, 1, 2, 3))}
         match name:
-            case "subagent_spawn" | "spawn_subagent":
-                return {"prompt": prompt}
+            case "subagent_spawn":
+                return {"prompt": prompt, **self._labelled()}
+            case "spawn_subagent":
+                return {"prompt": prompt, "description": "reads", **self._labelled()}
             case "subagent_fork":
                 return {"prompt": rng.choice((prompt, ""))}
             case "subagent_send_message":
-                return {**someone, "prompt": prompt, "interrupt": rng.random() < 0.3}
+                return {**someone, "prompt": prompt, "interrupt": rng.random() < 0.3, **self._labelled()}
             case "subagent_await":
-                return {"timeout_s": rng.choice((0, 5, 30))}
+                named = {"agent_ids": [someone["agent_id"]]} if rng.random() < 0.3 else {}
+                return {"timeout_s": rng.choice((0, 5, 30)), **named}
             case "subagent_watchdog":
                 someone = {"agent_id": rng.choice((0, 0, 1))}
                 return {**someone, "interval_s": rng.choice((2, 5, 60)), "cancel": rng.random() < 0.3}
             case "subagent_cancel":
                 return someone
+            case "subagent_prune" if rng.random() < 0.5:
+                return {"agent_ids": [someone["agent_id"]], "completed_only": rng.random() < 0.5}
             case _:
                 return {"all": True}
+
+    def _labelled(self) -> dict[str, str]:
+        return {"label": f"l{self._calls}"} if self.rng.random() < 0.2 else {}
 
 
 def _is_a_root_at_its_beginning(items: Sequence[Item]) -> bool:

@@ -31,8 +31,13 @@ class Shown:
 
     # ── the tree log on the queues of those who watch ─────────────────────────────────────────
 
-    def watchers(self, tree: str, view: RegistryView, message: Mapping[str, Any]) -> list[str]:
-        """Whose queues must have this entry of the tree log."""
+    def watchers(self, tree: str, view: RegistryView, message: Mapping[str, Any], by: str) -> list[str]:
+        """Whose queues must have this entry of the tree log, which the session `by` wrote."""
+        if str(message.get("type")).startswith("sub_agent_tool_call_"):
+            # A helper tells its asker alone.
+            return [
+                agent.record["parent_session_id"] for agent in view.agents.values() if agent.session == by
+            ]
         watching = [tree]
         if message.get("type") == "subagent_lifecycle" and message.get("event") not in _OF_THE_CALLER:
             agent = view.agents.get(message.get("agent_id", -1))

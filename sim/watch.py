@@ -38,6 +38,7 @@ from sim.grammar import Grammar, Wrong
 from sim.inherited import Place, text_of, unlike
 from sim.inputs import Given
 from sim.invariants import Broken, Violation
+from sim.kin import untrue_event
 from sim.ledger import Ledger
 from sim.loop import SimLoop
 from sim.moving import MOVES, Moving
@@ -480,7 +481,9 @@ class Watch:
             view, at = view.after(tree_fact(entry)), entry.tree_seq
             message = orjson.loads(entry.payload)["msg"]
             self._ended(view, message)
-            shown.append((at, self.shown.watchers(tree, view, message)))
+            if wrong := untrue_event(message):
+                self.broken("kin", f"{tree} at {at}: {wrong}")
+            shown.append((at, self.shown.watchers(tree, view, message, str(entry.session))))
         self.trees[tree] = (view, at)
         if not anew:
             self.shown.told(tree, expected_of(shown), self.sessions, eqs)

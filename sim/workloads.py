@@ -48,6 +48,9 @@ class Stage:
         """(session, call) of every open request, as the fleet's queue has them."""
         watch, found = self.site.watch, []
         for session, seen in watch.sessions.items():
+            if (seen.state.facts.approval_timeout_ms or SOON_MS) < SOON_MS:
+                # Nobody answers in its timer's place.
+                continue
             task = seen.state.task
             found += [(session, call.call_id) for call in (task.awaiting if task else ())]
         return found
@@ -73,6 +76,7 @@ class Stage:
 
 
 PROVIDER = "openai"
+SOON_MS = 60_000
 FAR = "far"
 """A pool with workers of its own."""
 LOOKS_AT_S = 10.0

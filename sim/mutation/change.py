@@ -27,6 +27,7 @@ class Change:
     start: int
     end: int
     """Offsets in characters."""
+    old: str
     new: str
     before: str
     after: str
@@ -59,6 +60,8 @@ class Change:
     def text(self, root: Path = ROOT) -> str:
         """The whole file with the change in it."""
         whole = (root / self.path).read_text(encoding="utf-8")
+        if whole[self.start : self.end] != self.old:
+            raise ValueError(f"{self.path} has changed since its changes were made: draw the sample anew")
         return whole[: self.start] + self.new + whole[self.end :]
 
     def as_json(self) -> dict[str, Any]:

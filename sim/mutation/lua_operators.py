@@ -100,7 +100,7 @@ def _change(
     line = text.count("\n", 0, start) + 1
     function = _function(text, start)
     told = squeezed(before), squeezed(after), squeezed(statement or before)
-    return Change(path, function, operator, line, start, end, new, *told)
+    return Change(path, function, operator, line, start, end, text[start:end], new, *told)
 
 
 # ── tokens ────────────────────────────────────────────────────────────────────────────────────

@@ -35,6 +35,21 @@ _SIGNS: dict[type[ast.operator], str] = {
 _LOOSE = (ast.BoolOp, ast.Compare, ast.IfExp, ast.NamedExpr, ast.Lambda)
 """What needs brackets behind `not`, or as a part of another condition."""
 _SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)
+_VALUES = {
+    "set",
+    "dict",
+    "list",
+    "tuple",
+    "frozenset",
+    "deque",
+    "Counter",
+    "len",
+    "int",
+    "str",
+    "float",
+    "bool",
+}
+"""What is made or asked of a value, and changes nothing else."""
 _EXTREMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 
@@ -88,6 +103,7 @@ class _Place:
                 line,
                 start,
                 end,
+                text[start:end],
                 new,
                 squeezed(before),
                 squeezed(after),
@@ -242,9 +258,14 @@ def _commute(first: ast.stmt, second: ast.stmt) -> bool:
 
 def _calls(statement: ast.stmt) -> bool:
     return any(
-        isinstance(node, ast.Call | ast.Await | ast.Yield | ast.YieldFrom | ast.Starred)
+        isinstance(node, ast.Await | ast.Yield | ast.YieldFrom | ast.Starred)
+        or (isinstance(node, ast.Call) and not _makes_a_value(node))
         for node in ast.walk(statement)
     )
+
+
+def _makes_a_value(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Name) and call.func.id in _VALUES
 
 
 def _binds_only(statement: ast.stmt, *, names_only: bool) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sim.mutation import lua_operators, python_operators
@@ -164,3 +166,14 @@ def test_change_keeps_its_name_when_lines_are_added_above_it() -> None:
         "orchestrator/core/due.py", MODULE.replace("MOST = 3\n", "MOST = 3\n\n\n")
     )
     assert [change.id for change in moved] == [change.id for change in _python()]
+
+
+def test_change_refuses_a_text_that_has_changed_under_it(tmp_path: Path) -> None:
+    change = _python()[0]
+    file = tmp_path / change.path
+    file.parent.mkdir(parents=True)
+    file.write_text(MODULE)
+    assert change.text(tmp_path) == _made(change, MODULE)
+    file.write_text("# another line\n" + MODULE)
+    with pytest.raises(ValueError, match="has changed"):
+        change.text(tmp_path)
