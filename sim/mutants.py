@@ -20,6 +20,7 @@ from sim.campaign import run_batch
 from sim.defects import DEFECTS
 from sim.defects_of_files import DEFECTS as DEFECTS_OF_FILES
 from sim.defects_of_readers import DEFECTS as DEFECTS_OF_READERS
+from sim.defects_of_rules import DEFECTS as DEFECTS_OF_RULES
 from sim.defects_of_trees import DEFECTS as DEFECTS_OF_TREES
 from sim.defects_of_undecidable import DEFECTS as DEFECTS_OF_UNDECIDABLE
 from sim.defects_of_upkeep import DEFECTS as DEFECTS_OF_UPKEEP
@@ -37,6 +38,7 @@ MUTANTS = (
     *DEFECTS_OF_FILES,
     *DEFECTS_OF_READERS,
     *DEFECTS_OF_UNDECIDABLE,
+    *DEFECTS_OF_RULES,
 )
 
 

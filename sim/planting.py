@@ -5,9 +5,11 @@ A defect that no longer fits the product's text fails loudly: it must be planted
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import getsource
+from textwrap import dedent
 from types import ModuleType
 from typing import Any
 
@@ -58,5 +60,25 @@ def swapped(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], N
             called = text.count(f"{name}(") > text.count(f"def {name}(")
             assert called, f"nothing in {owner.__name__} calls {name}: plant the defect anew"
         setattr(owner, name, make(getattr(owner, name)))
+
+    return plant
+
+
+def text(owner: Any, name: str, old: str, new: str) -> Callable[[], None]:
+    """Changes the text of a Python function or method, wherever it is known under its name."""
+
+    def plant() -> None:
+        real = getattr(owner, name)
+        source = dedent(getsource(real))
+        assert source.count(old) == 1, f"{name} has {source.count(old)} times {old!r}: plant the defect anew"
+        module = sys.modules[real.__module__]
+        found: dict[str, Any] = {}
+        changed = f"from __future__ import annotations\n{source.replace(old, new)}"
+        exec(compile(changed, name, "exec"), module.__dict__, found)
+        made = found[name]
+        setattr(owner, name, made)
+        for known in [vars(other) for name, other in sys.modules.items() if name.startswith("orchestrator.")]:
+            for table in (known, *(value for value in known.values() if type(value) is dict)):
+                table.update({key: made for key, value in table.items() if value is real})
 
     return plant

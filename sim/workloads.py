@@ -402,6 +402,21 @@ async def letters(stage: Stage) -> None:
         await asyncio.wait([other.does(other.writes(session, rng.choice((3, 6)), 2), "writes")])
 
 
+async def ends(stage: Stage) -> None:
+    """Agents that are cancelled while they work, by people who lose the worker in the middle of that."""
+    rng, person, appetite = stage.rng, stage.person(), stage.site.mind.appetite
+    appetite.calls, appetite.asks, appetite.agents = 0.95, 0.0, 0.5
+    appetite.verbs |= {"subagent_spawn": 25, "subagent_cancel": 1}
+    stage.nemesis.weights |= {"end_at": 90, "kill_at": 15}
+    rules = TreeRules(slots=4, spawned=4, depth=2, await_floor_s=1.0, await_cap_s=20.0)
+    session = await _born(stage, person, "never", agents=True, tree_rules=rules, on_user_input="steer")
+    await person.says(session)
+    for _ in range(rng.choice((2, 3))):
+        await asyncio.sleep(rng.choice((1.0, 3.0, 6.0)) * rng.uniform(0.5, 1.5))
+        await person.cancels(session, rng.choice((1, 1, 2, 3)))
+    await person.works(session, 1)
+
+
 async def poison(stage: Stage) -> None:
     """A session that kills every worker that touches it, until it is set aside; then somebody mends it."""
     rng, person, watch = stage.rng, stage.person(), stage.site.watch
@@ -499,6 +514,7 @@ LATER = (
     ((letters,), 0.05),
     ((poison,), 0.03),
     ((undecidable,), 0.03),
+    ((ends,), 0.05),
 )
 """Each line takes this share of the seeds over: all others keep their story."""
 FEW_EVENTS = {"eq_keep": 40, "eq_ttl_s": 90.0}

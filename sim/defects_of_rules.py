@@ -1,0 +1,117 @@
+"""Defects that rules of their own stand against: order, marks, evidence, what others are told, trust."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.core import evolve, rules_standing, rules_stop, rules_task
+from orchestrator.core.frozen import replace
+from orchestrator.runtime import copies
+from orchestrator.runtime.journal import Step
+from orchestrator.runtime.renewal import Leases
+from orchestrator.runtime.worker import Worker
+from sim.planting import Mutant, lua, swapped, text
+
+
+def _forgets_outcomes(real: Any) -> Any:
+    return lambda state, *place: real(replace(state, outcome=""), *place)
+
+
+DEFECTS = (
+    Mutant(
+        "last input first",
+        "of several inputs that wait the last one begins",
+        text(
+            rules_task,
+            "start_next",
+            "begin_task(draft, state.queue[0])",
+            "begin_task(draft, state.queue[-1])",
+        ),
+    ),
+    Mutant(
+        "queued input is dropped",
+        "when one of several inputs that wait begins, the others are forgotten",
+        text(evolve, "_task_begun", "*state.queue[place + 1 :]", ""),
+    ),
+    Mutant(
+        "marks stop nothing",
+        "`commit` does not look whether an agent was cancelled meanwhile",
+        lua("commit", "for _, row in ipairs(unless_marked) do", "for _, row in ipairs({}) do"),
+    ),
+    Mutant(
+        "cancelled above first",
+        "an agent is reported canceled before those below it have ended",
+        text(rules_standing, "came_to_rest", "if tree.canceling and tree.ending_children:", "if False:"),
+        "family",
+    ),
+    Mutant(
+        "every end is proved",
+        "a new holder does not note that nobody saw the lost one's commands end",
+        text(rules_stop, "took_over", 'draft.add(e.agent_changed(evidence="presumed"))', "pass"),
+        "ends",
+    ),
+    Mutant(
+        "only one is told",
+        "of those who watch an agent the first is told, and nobody else",
+        lua(
+            "commit",
+            "for _, watcher in ipairs(watchers) do tell(",
+            "for _, watcher in ipairs({watchers[1]}) do tell(",
+        ),
+    ),
+    Mutant(
+        "decided requests stay open",
+        "the fleet's queue keeps requests for approval that were decided",
+        lua(
+            "commit",
+            "for _, row in ipairs(approvals_close) do",
+            "for _, row in ipairs({}) do",
+        ),
+    ),
+    Mutant(
+        "raised twice",
+        "a change of limits that is sent again counts again",
+        lua(
+            "raise_limits",
+            "local fresh = redis.call('HEXISTS', KEYS[1], 'raised:' .. change) == 0",
+            "local fresh = true",
+        ),
+        "budgets",
+    ),
+    Mutant(
+        "renewed for twice as long",
+        "`renew` prolongs a lease by two leases",
+        lua("renew", "text(now + lease_ms)", "text(now + 2 * lease_ms)"),
+    ),
+    Mutant(
+        "older workers may hold newer sessions",
+        "`claim` does not look at the version that a session needs",
+        lua("claim", "if num(s[12]) > core then return {'OLD', num(s[12])} end", ""),
+    ),
+    Mutant(
+        "state is not the log's",
+        "what a worker remembers of where a call was asked about is off by one",
+        text(
+            Step,
+            "_append",
+            "evolve(before.state, encoded.entry, seq)",
+            "evolve(before.state, encoded.entry, seq - 1)",
+        ),
+        "approvals",
+    ),
+    Mutant(
+        "snapshot is not the log's",
+        "snapshots forget how the last task ended",
+        swapped(copies, "encode_snapshot", _forgets_outcomes),
+    ),
+    Mutant(
+        "trust from the answer",
+        "a holder trusts its claim from when it heard the answer, and not from when it asked",
+        text(Leases, "renew", "sent_at if counted", "self._clock() if counted"),
+    ),
+    Mutant(
+        "requests outlive trust",
+        "a worker does not end the work of a claim that it cannot trust any more",
+        text(Worker, "_tick", "runner.lose()", "pass"),
+    ),
+)
