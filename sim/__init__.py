@@ -20,6 +20,7 @@ One story, by module:
                 moving: what leaves Redis and comes back;  exported: rollouts' files
     grammar     a second reader of every log;  conversation: what the model was asked and what it said;
                 kin: what agents are told of each other;  policy: which calls need leave
+    resting     who is at rest, and what happens next
     knobs       what differs between deployments
     reach       what was come by, and what not
     world       one seed from its plan to its verdict;  campaign: many of them;  trace: one, line by line
