@@ -76,10 +76,12 @@ def test_without_a_terminal_an_approval_parks_the_session_for_whoever_comes(mach
         assert f"dendro run --resume {row['session_id']}" in ran.stderr
         assert "touch made.txt" in ran.stdout
         with user.terminal("run", "--resume", row["session_id"]) as person:
-            asked = person.wait_for(r"\[q\]uit the turn: ")
+            asked = person.wait_for(r"\[q\]uit the turn:")
             assert "touch made.txt" in asked
             person.type("y\n")
             person.wait_for("made it")
+            person.wait_for(r"— \d+\.\d s")
+            person.type("\x04")
             assert person.exit_code() == 0
         told = user.run("logs", row["session_id"]).stdout
         assert told.index("? wants to run") < told.index(" was approved by ") < told.index("$ touch")
