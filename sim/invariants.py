@@ -387,7 +387,6 @@ CASES = {
     "ending": Case("a task with more open calls than a commit closes ended in pieces", ("fact ending",)),
     "told_to_end": Case("more agents were cancelled than one commit tells", ("fact told_to_end",)),
     "queue_full": Case("a queue took nothing more", ("reply submit FULL", "reply commit REFUSED queue_full")),
-    "cursor_refused": Case("a step had read what Redis forgot", ("reply commit REFUSED cursor",)),
     "approval_expired": Case("a request for approval was ended by its timer"),
 }
 """What belongs to no single rule, and what a campaign is to come by as well."""
