@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 MINUTE_S = 60.0
+EARLY_S, MOST_EARLY = 0.2, 6
+"""A lost answer makes a worker ask before the time; nothing makes it ask all the time."""
 CLOCK_S = 0.001
 """What Redis's clock shows is whole milliseconds."""
 
@@ -20,6 +22,17 @@ class Admissions:
         self._tokens: list[tuple[float, int]] = []
         """What was let through, and what of it was given back when its usage was known."""
         self.total = 0
+        self._told: dict[str, tuple[float, int]] = {}
+        """Until when each ticket is to wait, and how often it asked before that."""
+
+    def asked(self, args: Sequence[Any], wait_ms: int) -> None:
+        """A call of `admit` took effect, and is to wait for so long; whoever has not heard it asks again."""
+        ticket, now_s = str(args[3 + int(args[2])]), self._now_s()
+        until_s, times = self._told.get(ticket, (0.0, 0))
+        times += now_s < until_s - EARLY_S
+        if times > MOST_EARLY:
+            self._broken("limits", f"{ticket} asks again and again, and is to wait until {until_s:.1f}")
+        self._told[ticket] = now_s + wait_ms / 1000, times
 
     def admitted(self, args: Sequence[Any]) -> None:
         """A call of `admit` was answered OK."""
@@ -52,4 +65,5 @@ class Admissions:
     def went_back(self) -> None:
         """Redis has forgotten some of what was let through."""
         self._times.clear()
+        self._told.clear()
         self._tokens.clear()

@@ -117,6 +117,8 @@ def _trees(world: World) -> None:
     """At rest nobody holds a slot, and nothing waits in an inbox that its session does not know of."""
     watch = world.site.watch
     for tree, (view, _) in watch.trees.items():
+        if left := watch.surfaced.left(tree):
+            watch.broken("kin", f"{tree} is at rest, and was not told that {left} need no answer")
         counted, held = watch.slots(tree)
         if counted or held:
             watch.broken("slots", f"{tree} is at rest: {counted} slots are counted, {held} agents hold one")

@@ -126,6 +126,11 @@ class Grammar:
     # ── tasks ─────────────────────────────────────────────────────────────────────────────────
 
     @property
+    def before(self) -> Entry | None:
+        """The entry before the last one."""
+        return self._before_last
+
+    @property
     def _task(self) -> dict[str, Any]:
         check(self.task is not None, "no task holds the session")
         assert self.task is not None

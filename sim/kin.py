@@ -7,6 +7,7 @@ did.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -65,7 +66,10 @@ LONG = 1_000
 def output_is_true(item: Item, log: Grammar) -> None:
     """The output of a call about agents, against what its log did; raises `Wrong`."""
     call, output = log.asked.get(item["call_id"]), item["output"]
-    if call is None or not isinstance(output, str):
+    if call is None:
+        return
+    check(output is not None, f"{item['call_id']} is answered with nothing")
+    if not isinstance(output, str):
         return
     given = orjson.loads(call["arguments"])
     judge = _JUDGES.get(call.get("name", ""))
@@ -139,6 +143,16 @@ def _made(given: Mapping[str, Any], output: str, log: Grammar) -> None:
         )
 
 
+def _helped(given: Mapping[str, Any], output: str, log: Grammar) -> None:
+    if not output.startswith("{"):
+        return
+    told = orjson.loads(output)
+    check(told.get("label") == given.get("label", "subagent"), f"{given} is answered as {told}")
+    end = log.before.payload if log.before is not None else {}
+    shown = end.get("result", {}).get("Ok") if end.get("type") == "sub_agent_tool_call_end" else None
+    check(shown == told.get("response") or not isinstance(shown, str), f"{told} is shown as {shown!r}")
+
+
 def _set(given: Mapping[str, Any], output: str, log: Grammar) -> None:
     if not output.startswith("{"):
         return
@@ -177,6 +191,7 @@ _JUDGES: Mapping[str, Callable[[Mapping[str, Any], str, Grammar], None]] = {
     "subagent_spawn": _made,
     "subagent_fork": _made,
     "subagent_watchdog": _set,
+    "spawn_subagent": _helped,
     "subagent_prune": _pruned,
 }
 
@@ -191,3 +206,26 @@ def untrue_event(message: Mapping[str, Any]) -> str:
     names = [name for name in ("agent_id", "session_id", "status") if name in message]
     untrue = [name for name in names if shown.get(name) != message[name]]
     return f"{untrue} are told otherwise of the agent: {message}" if untrue else ""
+
+
+class Surfaced:
+    """Requests of agents that are shown at their roots, until somebody is told that they are over."""
+
+    def __init__(self) -> None:
+        self._open: defaultdict[str, set[tuple[int, str]]] = defaultdict(set)
+
+    def anew(self, tree: str) -> None:
+        """The tree's log is read from its beginning."""
+        self._open.pop(tree, None)
+
+    def heard(self, tree: str, message: Mapping[str, Any]) -> None:
+        """An event of the tree's log."""
+        name = message.get("agent_id", 0), message.get("call_id", "")
+        if str(message.get("type")).endswith("_approval_request"):
+            self._open[tree].add(name)
+        elif message.get("type") == "request_resolved":
+            self._open[tree].discard(name)
+
+    def left(self, tree: str) -> list[tuple[int, str]]:
+        """Agent and call of those that nobody was told the end of."""
+        return sorted(self._open[tree])

@@ -38,7 +38,7 @@ from sim.grammar import Grammar, Wrong
 from sim.inherited import Place, text_of, unlike
 from sim.inputs import Given
 from sim.invariants import Broken, Violation
-from sim.kin import untrue_event
+from sim.kin import Surfaced, untrue_event
 from sim.ledger import Ledger
 from sim.loop import SimLoop
 from sim.moving import MOVES, Moving
@@ -127,6 +127,7 @@ class Watch(Resting):
         self.admissions = Admissions(double.ahead_s, self.broken)
         self.steps = Commits(loop.time, double, self.broken, self.reach)
         self.conversations = Conversations(self._text)
+        self.surfaced = Surfaced()
         self.moving = Moving(self, double, keys, objects)
         self._renewed_at: dict[str, int] = {}
         """Where each session's log ended when its claim was renewed last."""
@@ -185,6 +186,8 @@ class Watch(Resting):
         code = reply[0] if isinstance(reply, list) and reply else b""
         if name == "admit" and code == b"OK":
             self.admissions.admitted(args)
+        if name == "admit" and code == b"WAIT":
+            self.admissions.asked(args, int(reply[1]))
         if name == "settle" and code == b"OK":
             self.admissions.settled(args)
         if code == b"CORRUPT":
@@ -471,6 +474,8 @@ class Watch(Resting):
         tree = self.sessions[session].tree
         # Behind a moment to which Redis went back, all of it is read anew.
         anew = tree not in self.trees
+        if anew:
+            self.surfaced.anew(tree)
         view, at = self.trees.get(tree, (RegistryView(), 0))
         entries = self._double.stream_after(self.keys.tree(tree), at)
         if not entries:
@@ -482,6 +487,7 @@ class Watch(Resting):
             view, at = view.after(tree_fact(entry)), entry.tree_seq
             message = orjson.loads(entry.payload)["msg"]
             self._ended(view, message)
+            self.surfaced.heard(tree, message)
             if wrong := untrue_event(message):
                 self.broken("kin", f"{tree} at {at}: {wrong}")
             shown.append((at, self.shown.watchers(tree, view, message, str(entry.session))))

@@ -152,9 +152,11 @@ class Map:
         found: set[str] = set()
         for share in self.shares:
             lines = share["lines"].get(change.path)
-            if lines is None:
+            was = _were(share["texts"][change.path], text) if lines is not None else {}
+            if lines is None or change.line not in was:
+                # New since the map was made: who comes to it is not known.
+                found |= set(share["took_s"])
                 continue
-            was = _were(share["texts"][change.path], text)
             for line in range(change.line, ends + 1):
                 found |= set(_near(lines, was, line))
         return found
