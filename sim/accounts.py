@@ -100,9 +100,9 @@ class Accounts:
         self._spent[tree] = _sum((self._spent.get(tree, NOTHING), used))
 
     def _used(self, request: str, fact: Mapping[str, Any]) -> Amount:
-        if fact["outcome"] == "waiting":
-            return NOTHING
         if not fact.get("usage"):
+            if fact["outcome"] == "waiting":
+                return NOTHING
             self._reach.saw("budget")
             return self._amounts.get(request, NOTHING)
         usage = Usage.of(fact["usage"])

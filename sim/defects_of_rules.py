@@ -34,6 +34,11 @@ DEFECTS = (
         text(evolve, "_task_begun", "*state.queue[place + 1 :]", ""),
     ),
     Mutant(
+        "failed responses used nothing",
+        "what a response used that failed is not counted in its session",
+        text(evolve, "_request_ended", 'not payload.get("usage")', "True"),
+    ),
+    Mutant(
         "marks stop nothing",
         "`commit` does not look whether an agent was cancelled meanwhile",
         lua("commit", "for _, row in ipairs(unless_marked) do", "for _, row in ipairs({}) do"),

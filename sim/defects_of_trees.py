@@ -17,7 +17,7 @@ from orchestrator.core.draft import SPAWNED, Draft
 from orchestrator.runtime import requests
 from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.journal import Step
-from sim.planting import Mutant, lua, swapped
+from sim.planting import Mutant, lua, swapped, text
 
 
 def _but_the_last(history: Any) -> Any:
@@ -77,6 +77,17 @@ DEFECTS = (
         "takeover leaves a reservation",
         "a request whose end nobody saw, or that failed, is not settled",
         swapped(Accounting, "settlement", _unsettled),
+    ),
+    Mutant(
+        "failed responses are an estimate",
+        "a response that failed is settled by its reservation, though its server told what it used",
+        text(
+            Accounting,
+            "settlement",
+            'if fact.get("usage"):',
+            'if "response_id" in fact and fact.get("usage"):',
+        ),
+        "budgets",
     ),
     Mutant(
         "settling wakes nobody",

@@ -291,11 +291,11 @@ class Grammar:
         check(not task["pending"], "an item was announced and never came")
         outcome = task["ended"] = fact["outcome"]
         purpose, task["request"] = task["request"], None
+        self.used += (fact.get("usage") or {}).get("total_tokens") or 0
         if outcome == "completed":
             task |= {"retries": 0, "http": 0, "response": fact["response_id"], "goes_on": False}
             if fact.get("usage"):
                 self._uncounted.append(fact["usage"])
-                self.used += fact["usage"].get("total_tokens") or 0
             task["counted"] = bool(task["stopping"])
             if purpose == "compact":
                 task["counted"] = True

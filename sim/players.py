@@ -242,12 +242,19 @@ class SimModels:
             yield event
         if fault == "cut":
             mind.trace.note(self._machine, "cut")
-            raise RetryableModelError("the stream ended early")
+            raise self._cut(cut)
         mind.trace.note(self._machine, "answers", len(events))
         mind.answered += 1
         response, usage = f"r{mind.answered}", self._usage()
         mind.said(response, events, usage)
         yield Completed(response, usage, None)
+
+    def _cut(self, after: int) -> RetryableModelError:
+        """A response that ended after so many of its events; some servers tell what it used."""
+        broken = RetryableModelError("the stream ended early")
+        if after % 2:
+            broken.usage = {"input_tokens": 10, "output_tokens": after, "total_tokens": 10 + after}
+        return broken
 
     def _usage(self) -> dict[str, int] | None:
         """What the response cost; a few do not say."""

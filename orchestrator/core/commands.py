@@ -104,6 +104,8 @@ class ResponseBroken:
     codex_error_info: Any = None
     served: bool = True
     """Whether the provider may have worked on it; False costs the tree's budgets a request and no token."""
+    usage: Mapping[str, Any] | None = None
+    """Tokens that the response used before it failed, if its server told them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from orchestrator.core.state import (
     State,
     Task,
 )
-from orchestrator.core.tokens import TokenInfo, Usage, counted
+from orchestrator.core.tokens import TokenInfo, Usage, counted, lost
 from orchestrator.core.tree import TREE_STEPS
 
 Payload = Mapping[str, Any]
@@ -192,7 +192,10 @@ def _request_begun(state: State, payload: Payload, seq: int) -> State:
 
 
 def _request_ended(state: State, payload: Payload, seq: int) -> State:
-    return _ENDINGS[payload["outcome"]](state, payload)
+    ended = _ENDINGS[payload["outcome"]](state, payload)
+    if payload["outcome"] == "completed" or not payload.get("usage"):
+        return ended
+    return replace(ended, tokens=lost(state.tokens, Usage.of(payload["usage"])))
 
 
 def _completed(state: State, payload: Payload) -> State:

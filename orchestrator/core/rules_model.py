@@ -170,9 +170,9 @@ def response_broken(draft: Draft, command: ResponseBroken) -> None:
     rules, task = draft.moment.rules, draft.task
     if task.stopping:
         # The stream broke because it was stopped, or just before: the reason to stop stands.
-        draft.add(e.request_ended(command.n, "stopped"))
+        draft.add(e.request_ended(command.n, "stopped", **_usage(command)))
     elif command.kind == "fatal":
-        draft.add(e.request_ended(command.n, "failed", **_served(command)))
+        draft.add(e.request_ended(command.n, "failed", **_cost(command)))
         fail(draft, command.message, command.codex_error_info)
     elif command.kind == "unsent":
         # No attempt was made, so none is counted: a busy fleet must not use up a task's retries.
@@ -180,7 +180,7 @@ def response_broken(draft: Draft, command: ResponseBroken) -> None:
     elif command.kind == "limited" and command.http_used < rules.request_max_retries:
         _wait(draft, command, command.http_used + 1)
     elif task.stream_retries >= rules.stream_max_retries:
-        draft.add(e.request_ended(command.n, "failed", **_served(command)))
+        draft.add(e.request_ended(command.n, "failed", **_cost(command)))
         fail(draft, command.message, command.codex_error_info)
     else:
         _retry(draft, command)
@@ -189,7 +189,7 @@ def response_broken(draft: Draft, command: ResponseBroken) -> None:
 def _wait(draft: Draft, command: ResponseBroken, http_used: int) -> None:
     """The request is to be sent later, and nobody needs to be told."""
     delay = _delayed(draft, command.delay_ms or 0)
-    draft.add(e.request_ended(command.n, "waiting", http_used=http_used, **delay))
+    draft.add(e.request_ended(command.n, "waiting", http_used=http_used, **delay, **_usage(command)))
 
 
 def _retry(draft: Draft, command: ResponseBroken) -> None:
@@ -203,12 +203,17 @@ def _retry(draft: Draft, command: ResponseBroken) -> None:
         codex_error_info=command.codex_error_info,
         additional_details=None,
     )
-    fields = {"http_used": command.http_used, **_served(command), **_delayed(draft, delay)}
+    fields = {"http_used": command.http_used, **_cost(command), **_delayed(draft, delay)}
     draft.add(e.request_ended(command.n, "retry", **fields))
 
 
-def _served(command: ResponseBroken) -> dict[str, bool]:
-    return {} if command.served else {"served": False}
+def _cost(command: ResponseBroken) -> dict[str, Any]:
+    """The fields by which the tree's budgets settle the request; none if nothing is known of its cost."""
+    return _usage(command) if command.served else {"served": False, **_usage(command)}
+
+
+def _usage(command: ResponseBroken) -> dict[str, Any]:
+    return {} if command.usage is None else {"usage": dict(command.usage)}
 
 
 def _delayed(draft: Draft, delay_ms: int) -> dict[str, Any]:

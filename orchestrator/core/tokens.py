@@ -73,6 +73,11 @@ def counted(info: TokenInfo | None, usage: Usage) -> TokenInfo:
     return TokenInfo(info.total.plus(usage) if info else usage, usage)
 
 
+def lost(info: TokenInfo | None, usage: Usage) -> TokenInfo:
+    """The accounts after a response that failed: it used tokens, and tells nothing of the window."""
+    return TokenInfo(info.total.plus(usage), info.last) if info else TokenInfo(usage, Usage())
+
+
 def context_left(info: TokenInfo | None, window: int | None) -> float | None:
     """The share of the window that is still free, 0..1, the baseline not counted on either side."""
     if window is None or window <= BASELINE_TOKENS:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import orjson
 
-from orchestrator.model.errors import RateLimited, RetryableModelError
+from orchestrator.model.errors import ModelError, RateLimited, RetryableModelError
 from orchestrator.model.events import (
     Completed,
     Created,
@@ -37,6 +37,8 @@ EXCERPT_BYTES = 80
 _SENTINEL = b"[DONE]"
 """How servers of older interfaces end a stream."""
 _BREAK = ReasoningSectionBreak()
+Fault = Callable[[str, Any], NoReturn]
+"""Raises the error that an event of the provider of this name stands for."""
 _CUT = "stream disconnected before completion"
 
 
@@ -50,7 +52,7 @@ def decode(provider: str, sse: SseEvent) -> ModelEvent | None:
         data = orjson.loads(sse.data)
         kind = sse.name if named else _type_of(data)
         if fault := _FAULTS.get(kind):
-            fault(provider, data)
+            _raise(fault, provider, data)
         reader = _READERS.get(kind)
         return reader(data) if reader else None
     except BrokenItem as error:
@@ -133,6 +135,16 @@ def _count(counts: Any, name: str) -> int:
     return int(value)
 
 
+def _raise(fault: Fault, provider: str, data: Any) -> NoReturn:
+    """Raises the fault with the usage that its event tells: what a failed response used is billed too."""
+    try:
+        fault(provider, data)
+    except ModelError as error:
+        response = data.get("response")
+        error.usage = _usage(response.get("usage")) if isinstance(response, dict) else None
+        raise
+
+
 def _raise_failed(provider: str, data: Any) -> NoReturn:
     raise_fault(provider, ProviderFault.of((data.get("response") or {}).get("error")))
 
@@ -172,7 +184,7 @@ _READERS: dict[str, Callable[[Any], ModelEvent]] = {
     "response.done": _completed,
 }
 
-_FAULTS: dict[str, Callable[[str, Any], NoReturn]] = {
+_FAULTS: dict[str, Fault] = {
     "response.failed": _raise_failed,
     "response.incomplete": _raise_incomplete,
     "error": _raise_error,

@@ -40,6 +40,8 @@ class ModelError(Exception):
 
     served = True
     """Whether the provider may have worked on it, and may bill it; False when it is known to have refused."""
+    usage: Mapping[str, int] | None = None
+    """TokenUsage of the response that failed, if its server told one."""
 
     def __init__(self, message: str) -> None:
         self.message = one_line(message)

@@ -37,7 +37,7 @@ _NOTHING = Spend()
 _REFUSED = Spend(requests=1)
 """Of a request that a provider turned away: no token was used, and a tree that only fails still ends."""
 _FREE = frozenset({"waiting"})
-"""Ends of a request that no provider served."""
+"""Ends of a request that no provider served, unless one told what it used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +96,12 @@ class Accounting:
     def settlement(self, state: State, fact: Mapping[str, Any]) -> Settlement:
         """For a request that `fact` says ended; `state` is that before it."""
         used: Spend | None = None
-        if fact["outcome"] in _FREE:
+        if fact.get("usage"):
+            used = self._spend(state, Usage.of(fact["usage"]))
+        elif fact["outcome"] in _FREE:
             used = _NOTHING
         elif fact.get("served") is False:
             used = _REFUSED
-        elif fact.get("usage"):
-            used = self._spend(state, Usage.of(fact["usage"]))
         return Settlement(str(fact["n"]), used)
 
     def wait(self, state: State) -> BudgetWait:

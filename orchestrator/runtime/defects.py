@@ -20,6 +20,7 @@ from orchestrator.runtime.side_work import call_of
 TRIES = 3
 """Claims that come no further than a submission before it is given up."""
 REASON_CHARS = 300
+UNRECORDED = "the model's answer could not be recorded"
 
 
 class Undecided(Exception):
@@ -80,8 +81,10 @@ def instead_of(
             return given_up(submission, why)
         case c.MailArrived():
             return _letter_given_up(command, why)
-        case c.ItemCompleted(n) | c.ResponseCompleted(n):
-            return c.ResponseBroken(n, "fatal", f"the model's answer could not be recorded: {why}")
+        case c.ItemCompleted(n):
+            return c.ResponseBroken(n, "fatal", f"{UNRECORDED}: {why}")
+        case c.ResponseCompleted(n, _, usage):
+            return c.ResponseBroken(n, "fatal", f"{UNRECORDED}: {why}", usage=usage)
         case c.CallFinished(call_id):
             return failed_call(call_of(state, call_id), f"its output could not be recorded: {why}")
         case c.CallAssessed(call_id):

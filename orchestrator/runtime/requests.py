@@ -70,7 +70,7 @@ async def follow_request(ports: Ports, state: State, push: Push, delta: DeltaSin
     assert state.task is not None
     most = ports.models.retries(state.task.settings.model_provider)[0]
     following = _Following(ports, state, push, delta, HttpBudget(max(0, most - state.task.http_used)))
-    n = following.request.n
+    n, asking, usage = following.request.n, None, None
     try:
         known = known_response(state, following.request) if following.policy.previous_response_id else None
         prompt = await _prompt(following, known)
@@ -81,8 +81,8 @@ async def follow_request(ports: Ports, state: State, push: Push, delta: DeltaSin
             return
         usage = await _exchange(following, prompt)
     except (FatalModelError, RetryableModelError, RateLimited) as error:
+        usage = error.usage
         push(_broken(n, error, most - following.budget.retries_left))
-        return
     if asking:
         await settle(ports, asking, usage)
 
@@ -168,14 +168,13 @@ def _show_text(type: str, text: str, delta: DeltaSink) -> None:
 def _broken(
     n: int, error: FatalModelError | RetryableModelError | RateLimited, http_used: int
 ) -> c.ResponseBroken:
+    told, cost = error.message, (error.served, error.usage)
     match error:
         case FatalModelError(codex_error_info=info):
-            return c.ResponseBroken(
-                n, "fatal", error.message, None, http_used, codex_error_info=info, served=error.served
-            )
+            return c.ResponseBroken(n, "fatal", told, None, http_used, info, *cost)
         case RateLimited():
             delay = int(error.retry_after_s * 1000)
-            return c.ResponseBroken(n, "limited", error.message, delay, http_used, served=error.served)
+            return c.ResponseBroken(n, "limited", told, delay, http_used, None, *cost)
         case RetryableModelError(codex_error_info=info):
             wait = None if error.delay_s is None else int(error.delay_s * 1000)
-            return c.ResponseBroken(n, "stream", error.message, wait, http_used, info, error.served)
+            return c.ResponseBroken(n, "stream", told, wait, http_used, info, *cost)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.core.driver import Session, assistant
 
 
@@ -26,6 +28,50 @@ def test_usage_of_an_interrupted_turn_counts_for_the_session_and_is_not_told() -
     assert last_told(session)["total_token_usage"]["total_tokens"] == 7
     assert last_told(session)["last_token_usage"]["total_tokens"] == 7
     assert used(session) == 107
+
+
+FAILED = {"input_tokens": 40, "output_tokens": 10, "total_tokens": 50}
+
+
+@pytest.mark.parametrize("kind", ["stream", "fatal", "limited"])
+def test_session_counts_what_a_failed_response_used(kind: str) -> None:
+    session = Session()
+    session.say("go")
+    session.begin()
+    session.breaks(kind, usage=FAILED)
+    assert used(session) == 50
+    assert last_told(session) is None, "no turn has ended"
+
+
+def test_session_counts_what_a_response_used_that_broke_while_its_task_was_stopped() -> None:
+    session = Session()
+    session.say("go")
+    session.begin()
+    session.interrupt()
+    session.breaks(usage=FAILED)
+    assert used(session) == 50
+
+
+def test_failed_response_tells_nothing_of_the_window() -> None:
+    session = Session()
+    session.say("go")
+    session.answers("first")
+    assert session.state.tokens is not None
+    before = session.state.tokens
+    session.say("more")
+    session.begin()
+    session.breaks(usage=FAILED)
+    assert session.state.tokens.last == before.last
+    assert used(session) == before.total.total_tokens + 50
+
+
+def test_failed_response_without_a_usage_leaves_the_accounts_and_the_log_as_they_were() -> None:
+    session = Session()
+    session.say("go")
+    session.begin()
+    seen = session.breaks()
+    assert session.state.tokens is None
+    assert [entry.payload for entry in seen.decision.entries if "usage" in entry.payload] == []
 
 
 def used(session: Session) -> int:

@@ -245,6 +245,32 @@ async def test_client_raises_an_incomplete_response_as_worth_a_retry() -> None:
             await peer.ask()
 
 
+@pytest.mark.parametrize(
+    "end",
+    [
+        {"failed": {"code": "server_error", "message": "no"}},
+        {"failed": {"code": "context_length_exceeded", "message": "too long"}},
+        {"failed": {"code": "rate_limit_exceeded", "message": "try again in 60s"}},
+        {"incomplete": {"reason": "max_output_tokens"}},
+    ],
+)
+async def test_client_tells_what_a_response_used_that_failed(end: dict[str, Any]) -> None:
+    told = {"input": 70, "cached": 30, "output": 9, "reasoning": 4}
+    async with connected([{**end, "usage": told}, end]) as peer:
+        with pytest.raises(ModelError) as raised:
+            await peer.ask()
+        with pytest.raises(ModelError) as silent:
+            await peer.ask()
+    assert raised.value.usage == {
+        "input_tokens": 70,
+        "cached_input_tokens": 30,
+        "output_tokens": 9,
+        "reasoning_output_tokens": 4,
+        "total_tokens": 79,
+    }
+    assert silent.value.usage is None
+
+
 @pytest.mark.parametrize("hang", [True, 1, 3])
 async def test_client_does_not_wait_longer_than_the_idle_timeout(hang: bool | int) -> None:
     async with connected([OK | {"hang": hang}], stream_idle_timeout_s=0.3) as peer:

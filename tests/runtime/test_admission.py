@@ -13,6 +13,7 @@ from orchestrator.core.history import Log
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts, TreeRules
 from orchestrator.core.state import State
+from orchestrator.model.errors import FatalKind, FatalModelError
 from orchestrator.model.request import Prompt
 from orchestrator.protocol import ops
 from orchestrator.runtime.admission import IMAGE_BYTES, estimated_tokens
@@ -173,6 +174,21 @@ async def test_usage_that_the_provider_does_not_tell_leaves_the_estimate(stage: 
     await stage.say(session)
     await stage.run(session)
     assert stage.wire.sent["settle"] == 0
+
+
+async def test_response_that_failed_is_settled_by_the_usage_that_it_told(stage: Stage) -> None:
+    limited(stage)
+    broken = FatalModelError(FatalKind.CONTEXT_LENGTH_EXCEEDED, "too long", "context_window_exceeded")
+    broken.usage = USAGE
+    stage.models.will([broken])
+    session = await stage.session()
+    await stage.say(session)
+    await stage.run(session)
+    settled = next(args for name, args in stage.wire.calls if name == "settle")
+    assert settled[1] == USAGE["total_tokens"]
+    assert await stage.facts(session, "request_ended") == [
+        {"kind": "request_ended", "n": 1, "outcome": "failed", "usage": USAGE}
+    ]
 
 
 def prompt(**changes: Any) -> Prompt:

@@ -19,7 +19,7 @@ from orchestrator.runtime import arrivals
 from orchestrator.runtime import runner as runners
 from orchestrator.runtime.intake import command_of
 from orchestrator.runtime.runner import Ended
-from tests.runtime.players import calls, ends
+from tests.runtime.players import USAGE, calls, ends
 from tests.runtime.stage import Stage
 from tests.runtime.test_worker_claims import at_work
 from tests.runtime.wires import Gate
@@ -277,6 +277,23 @@ async def test_what_a_model_says_and_no_rule_can_take_fails_its_task_by_name(
     (error,) = await errors(stage, session)
     assert "the model's answer could not be recorded: internal error: TypeError: a bug" in error
     assert len(stage.models.prompts) == 1, "it is not paid for twice"
+
+
+async def test_response_whose_end_no_rule_can_take_counts_what_it_used(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decide(state: Any, command: Any, moment: Any) -> Any:
+        if isinstance(command, c.ResponseCompleted):
+            raise TypeError("a bug")
+        return decide_module.decide(state, command, moment)
+
+    monkeypatch.setattr(runners, "decide", decide)
+    session = await stage.session()
+    await stage.say(session)
+    assert await stage.run(session) is Ended.PARKED
+    assert await stage.facts(session, "request_ended") == [
+        {"kind": "request_ended", "n": 1, "outcome": "failed", "usage": USAGE}
+    ]
 
 
 async def test_an_output_that_no_commit_can_carry_is_replaced_by_a_word_about_it(stage: Stage) -> None:

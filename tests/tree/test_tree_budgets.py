@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.broker.tree_records import LimitChange
-from orchestrator.model.errors import FatalKind, FatalModelError
+from orchestrator.model.errors import FatalKind, FatalModelError, RateLimited
 from orchestrator.runtime import budget
 from orchestrator.runtime.budget import Accounting, Price
-from tests.runtime.players import calls, message
+from tests.runtime.players import USAGE, calls, message
 from tests.runtime.wires import Gate
 from tests.tree.forest import Forest, asks
 
@@ -81,6 +81,20 @@ async def test_request_that_a_provider_turned_away_costs_its_tree_no_token(fores
     used = {id: agent.used for id, agent in (await forest.stage.broker.registry(forest.tree)).agents.items()}
     assert (used[1].tokens, used[1].requests) == (0, 1)  # type: ignore[index]
     assert used[2].tokens >= 16_000, "its answer had begun: the reservation stands for what nobody told"  # type: ignore[index]
+
+
+async def test_response_that_failed_costs_its_tree_what_its_server_told(forest: Forest) -> None:
+    cut = FatalModelError(FatalKind.CONTEXT_LENGTH_EXCEEDED, "too long", "context_window_exceeded")
+    cut.usage = USAGE
+    later = RateLimited("slow down", 0.01)
+    later.usage = USAGE
+    forest.minds.will("root", [later], [calls("c1")], [cut])
+    await forest.plant(budgets={"tokens": 1_000_000, "requests": 100})
+    forest.start()
+    await forest.stage.until(forest.root, "task_complete")
+    registry = await forest.stage.broker.registry(forest.tree)
+    assert (registry.budget["tokens"].spent, registry.budget["tokens"].held) == (36, 0)
+    assert registry.budget["requests"].spent == 3
 
 
 async def test_request_that_others_reservations_crowd_out_waits_and_is_woken(forest: Forest) -> None:

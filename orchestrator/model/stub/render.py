@@ -21,6 +21,7 @@ from orchestrator.model.stub.script import (
     OutputItem,
     RawItem,
     Reasoning,
+    Step,
     Text,
     Usage,
 )
@@ -53,10 +54,11 @@ def frames(answer: Answer, identity: Identity, estimated: Callable[[int], Usage]
         events += _item_frames(answer, index, item)
     if step.failed is not None:
         error = {"code": step.failed.code, "message": step.failed.message}
-        return [*events, _frame("response.failed", response=response | {"status": "failed", "error": error})]
+        end = response | {"status": "failed", "error": error} | _told(step)
+        return [*events, _frame("response.failed", response=end)]
     if step.incomplete is not None:
         details = {"reason": step.incomplete.reason}
-        end = response | {"status": "incomplete", "incomplete_details": details}
+        end = response | {"status": "incomplete", "incomplete_details": details} | _told(step)
         return [*events, _frame("response.incomplete", response=end)]
     usage = step.usage or estimated(sum(len(event.payload) for event in events[1:]))
     end = response | {"status": "completed", "usage": _usage(usage)}
@@ -142,6 +144,11 @@ def _item_shapes(
             )
         case _:
             assert_never(item)
+
+
+def _told(step: Step) -> dict[str, Any]:
+    """The usage of a response that does not complete: most servers tell none, so only what the step says."""
+    return {"usage": _usage(step.usage)} if step.usage else {}
 
 
 def _usage(usage: Usage) -> dict[str, Any]:

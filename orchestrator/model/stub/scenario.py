@@ -115,4 +115,5 @@ class Scenario:
             message = f"{whose} has {len(steps)} steps; this is request {number}"
             return Step(status=400, body={"error": {"code": "scenario_ended", "message": message}})
         step = steps[min(number, len(steps)) - 1]
-        return step if step.usage else replace(step, usage=_DEFAULT_USAGE)
+        completes = step.failed is None and step.incomplete is None
+        return replace(step, usage=_DEFAULT_USAGE) if completes and not step.usage else step

@@ -98,7 +98,10 @@ class Step:
 
     items: tuple[OutputItem, ...] = ()
     usage: Usage | None = None
-    """None: 100 in and 20 out in a scenario, an estimate from the bytes in a behaviour."""
+    """None: 100 in and 20 out in a scenario, an estimate from the bytes in a behaviour.
+
+    A response that fails or is incomplete tells a usage only if it is given here.
+    """
     status: int | None = None
     """Another HTTP status than 200; `headers` and `body` go with it, and nothing else counts."""
     headers: Mapping[str, str] = field(default_factory=dict)
