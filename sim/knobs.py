@@ -33,6 +33,8 @@ class Knobs:
     mixed: bool
     """Some workers are of the version before."""
     small: bool
+    queue: int
+    """How many entries a submission queue takes."""
 
     @classmethod
     def drawn(cls, rng: Random) -> Knobs:
@@ -41,6 +43,7 @@ class Knobs:
             confirmed=rng.choice((0.9, 1.0)) if rng.random() < 0.2 else None,
             mixed=rng.random() < 0.15,
             small=rng.random() < 0.25,
+            queue=rng.choice((3, 6)) if rng.random() < 0.15 else 1_000,
         )
 
     @property

@@ -522,7 +522,6 @@ WORKLOADS = {
     play.__name__: Workload(play.__name__, play)
     for play in (*PLAYS, *(play for plays, _ in LATER for play in plays))
 }
-WORKLOADS |= {"single": Workload("single", single, {"sq_max_entries": 4})}
 WORKLOADS |= {"poison": Workload("poison", poison, {"max_tries": 5})}
 WORKLOADS |= {play.__name__: Workload(play.__name__, play, FEW_EVENTS) for play in (archives, latecomers)}
 

@@ -82,7 +82,7 @@ class World:
         shards, page = master.choice((1, 1, 2)), master.choice((2, 32))
         self.knobs = Knobs.drawn(Random(f"dendro:{seed}:knobs"))
         config = BrokerConfig(shards=shards, watch_s=6.0, max_tries=100, page=page)
-        config = replace(config, quarantine_event=orjson.dumps(QUARANTINED))
+        config = replace(config, sq_max_entries=self.knobs.queue, quarantine_event=orjson.dumps(QUARANTINED))
         network = Network(self.loop, double, Random(master.getrandbits(64)), self.trace)
         ledger = Ledger(self.loop, self.trace)
         objects = SimObjects(self.loop.time)

@@ -215,7 +215,10 @@ def amount(spend: Spend | None) -> tuple[int, int, int]:
 
 def _mail_rows(request: CommitRequest, shape: CommitShape) -> list[Argument]:
     order = shape.order(request.claim.session)
-    return rows((order[m.to], m.payload, int(m.interrupt), m.key, int(m.counted)) for m in request.mail)
+    return rows(
+        (order[m.to], m.payload, int(m.interrupt), m.key, int(m.counted), int(m.bounded))
+        for m in request.mail
+    )
 
 
 def tree_event_rows(events: Iterable[TreeEvent], order: Mapping[SessionId, int]) -> list[Argument]:

@@ -144,6 +144,8 @@ class Mail:
     key: str
     counted: bool = True
     """Whether it waits in the inbox for a model; others are obeyed when they arrive."""
+    bounded: bool = True
+    """Whether a full queue refuses it; else it is taken beyond the queue's bound."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,14 @@ class Letter:
         """Whether it waits in the inbox for a model; the others are obeyed when they arrive."""
         return self.kind in COUNTED
 
+    @property
+    def bounded(self) -> bool:
+        """Whether a full queue refuses it: a word may be said later, an end or a cancel must arrive.
+
+        Two agents whose queues are full would else wait for each other's room for ever.
+        """
+        return self.kind == "message"
+
 
 COUNTED = frozenset({"message", "completion"})
 

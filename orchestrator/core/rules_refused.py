@@ -17,6 +17,7 @@ from orchestrator.core.rules_cancelling import pass_over
 from orchestrator.core.rules_ending import fail
 from orchestrator.core.rules_mail import cancel, mail_arrived
 from orchestrator.core.rules_standing import pruned_mark, watchdog_timer
+from orchestrator.core.rules_subagents import arm
 from orchestrator.core.state import Phase
 
 ENDED = "this agent was cancelled or pruned: it takes no more input"
@@ -41,7 +42,7 @@ def commit_refused(draft: Draft, command: c.CommitRefused) -> None:
         case c.CallAssessed(call_id):
             _call_refused(draft, call_id, _why(command))
         case c.TimerFired(id):
-            _watchdog_refused(draft, id)
+            _watchdog_refused(draft, id, command.reason)
         case c.TellChildren():
             pass_over(draft, command.detail)
         case c.BeginRequest() if command.reason in {"budget_spent", "budget_reserved"}:
@@ -82,8 +83,12 @@ def _call_refused(draft: Draft, call_id: str, text: str) -> None:
     reject(draft, call, text)
 
 
-def _watchdog_refused(draft: Draft, timer: str) -> None:
-    """Its target is gone, so it is of no use any more."""
-    for agent_id in draft.state.tree.watchdogs:
+def _watchdog_refused(draft: Draft, timer: str, reason: str) -> None:
+    """A watchdog whose target is gone ends; one whose target has a full queue skips this message."""
+    for agent_id, watchdog in draft.state.tree.watchdogs.items():
         if timer == watchdog_timer(agent_id):
-            draft.add(e.watchdog_ended(agent_id))
+            if reason == "queue_full":
+                arm(draft, watchdog)
+            else:
+                draft.add(e.watchdog_ended(agent_id))
+            return

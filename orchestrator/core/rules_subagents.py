@@ -135,7 +135,7 @@ def _watchdog(draft: Draft, call: Call, asked: c.SetWatchdog) -> None:
         finish(draft, call, f"an agent keeps at most {most} watchdogs; cancel one first")
         return
     else:
-        _arm(draft, Watchdog(id, asked.target.session, asked.interval_ms, asked.message, 0))
+        arm(draft, Watchdog(id, asked.target.session, asked.interval_ms, asked.message, 0))
         action = "replaced" if had else "started"
     result = {
         "agent_id": id,
@@ -146,7 +146,7 @@ def _watchdog(draft: Draft, call: Call, asked: c.SetWatchdog) -> None:
     finish(draft, call, _dumps(result))
 
 
-def _arm(draft: Draft, watchdog: Watchdog, sent: e.Json | None = None) -> None:
+def arm(draft: Draft, watchdog: Watchdog, sent: e.Json | None = None) -> None:
     due = draft.moment.at_ms + watchdog.interval_ms
     generation = draft.set_timer(watchdog_timer(watchdog.agent_id), due)
     draft.add(e.watchdog_set({**asdict(watchdog), "generation": generation}, sent))
@@ -158,7 +158,7 @@ def watchdog_fired(draft: Draft, watchdog: Watchdog) -> None:
     payload = {"prompt": watchdog.message, "watchdog": True}
     post(draft, target, payload, f"watchdog:{draft.state.facts.agent_id}:{watchdog.generation}")
     sent = e.letter_sent(watchdog.agent_id, one_line(watchdog.message, SENT_CHARS), interrupt=False)
-    _arm(draft, watchdog, sent)
+    arm(draft, watchdog, sent)
 
 
 # ── cancel and prune ──────────────────────────────────────────────────────────────────────────

@@ -56,8 +56,6 @@ MAX_STEP_BYTES = 256 << 10
 """A step is cut here; one more decision still fits the commit's bounds (256 entries, 1 MB)."""
 _DECIDED = (OweRequest, AssessCall, CloseCalls, TellChildren)
 """What is owed and runs nowhere: whoever holds the session next decides it as well."""
-QUEUE_FULL_S = 0.2
-"""Until a letter to a full queue is tried again."""
 ARCHIVE_S = 2.0
 """Until an archive that could not be read is tried again."""
 
@@ -454,10 +452,6 @@ class Runner:
             # Redis went back behind the reservation of its number: it is assessed again, with another one.
             self._side_work.forget_numbers()
             self._arrivals.inbox.extendleft(reversed(self._trial.arrived))
-        elif answer.reason == "queue_full" and self._trial.certain:
-            # A letter that has to arrive: its reader is busy, and makes room.
-            self._arrivals.inbox.extendleft(reversed(self._trial.arrived))
-            await self._ports.sleep(QUEUE_FULL_S)
         else:
             self._trial.refused(answer, self._arrivals.inbox)
 

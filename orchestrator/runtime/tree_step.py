@@ -99,7 +99,14 @@ def _plain(value: Any) -> Any:
 
 def _mail(letter: Letter) -> Mail:
     payload = dumps({"kind": letter.kind, **letter.payload})
-    return Mail(SessionId(letter.to), payload, letter.interrupt, letter.key, counted=letter.counted)
+    return Mail(
+        SessionId(letter.to),
+        payload,
+        letter.interrupt,
+        letter.key,
+        counted=letter.counted,
+        bounded=letter.bounded,
+    )
 
 
 def _event(event: CoreEvent, after: int, blobs: dict[str, bytes]) -> TreeEvent:

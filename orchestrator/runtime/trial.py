@@ -46,11 +46,6 @@ class Trial:
         """Whether the step may take no more commands."""
         return bool(self.singly) and bool(self.arrived or self.made)
 
-    @property
-    def certain(self) -> bool:
-        """Whether nothing else can be decided in the place of these commands, whatever the tree says."""
-        return all(isinstance(command, c.CloseCalls | c.TellChildren) for command in self.made)
-
     def asks_for_file(self, before: State) -> str:
         """The first submission because of which the rollout's file is to be brought up to date."""
         ops = (command for command, _ in self.arrived if isinstance(command, c.Submitted))

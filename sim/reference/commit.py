@@ -104,7 +104,7 @@ def _read_tree(sight: Sight, keys: Sequence[bytes], given: Given, step: Step) ->
         key, sq, eq = keys[at : at + 3]
         step.targets.append(Target(session, step.pools[int(pool)], sight.hash(key), sq, eq))
         at += 3
-    step.mail = given.rows(5)
+    step.mail = given.rows(6)
     for _ in range(given.number()):
         step.children.append(birth(given, step.pools, keys, at))
         at += 6
@@ -221,7 +221,8 @@ def _undeliverable(sight: Sight, step: Step) -> Reply | None:
         if target.hash_[b"pool"] != target.pool.name:
             return [b"MOVED", target.hash_[b"tree"], target.hash_[b"pool"], target.session]
         full = sight.stream(target.sq).length + entries >= step.most[0]
-        if full or held_bytes(target.hash_) + held + size > step.most[1]:
+        full = full or held_bytes(target.hash_) + held + size > step.most[1]
+        if full and row[5] == b"1":
             return [b"REFUSED", b"queue_full", target.session, []]
         waiting[int(row[0])] = [entries + 1, held + size]
         target.mailed = True

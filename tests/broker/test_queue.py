@@ -14,8 +14,28 @@ from orchestrator.broker.errors import (
     SubmissionConflict,
     UnknownSession,
 )
-from orchestrator.broker.records import BrokerConfig, NewSubmission, NewTree, Submit
-from tests.broker.actors import Backend, claimed, created, new_session, session_id, step, submitted, working
+from orchestrator.broker.records import (
+    BrokerConfig,
+    Committed,
+    Mail,
+    NewSession,
+    NewSubmission,
+    NewTree,
+    Refused,
+    Submit,
+)
+from orchestrator.core.ids import AgentId
+from tests.broker.actors import (
+    POOL,
+    Backend,
+    claimed,
+    created,
+    new_session,
+    session_id,
+    step,
+    submitted,
+    working,
+)
 
 
 async def test_client_that_submits_twice_gets_the_first_answer(broker: Broker) -> None:
@@ -94,6 +114,23 @@ async def test_queue_is_bounded_in_bytes_and_reading_frees_them(backend: Backend
     await submitted(broker, session, "s3", b"x" * 100)
     with pytest.raises(QueueFull):
         await submitted(broker, session, "s4", b"x" * 100)
+    await broker.aclose()
+
+
+async def test_full_queue_refuses_a_message_and_takes_the_end_of_an_agent(backend: Backend) -> None:
+    broker = backend.broker(BrokerConfig(sq_max_entries=2, lease_s=60.0))
+    held = await working(broker)
+    child = NewSession(session_id(), held.claim.tree, POOL, AgentId(1), held.claim.session)
+    born = await broker.commit(step(held, held.claim, "spawn", cursor=held.sq_tip, children=(child,)))
+    assert isinstance(born, Committed)
+    for number in range(2):
+        await submitted(broker, child.session, f"s{number}")
+    message = Mail(child.session, b"a word", False, "m1")
+    refused = await broker.commit(step(born, held.claim, "word", mail=(message,)))
+    assert refused == Refused("queue_full", child.session)
+    end = Mail(child.session, b"the end", False, "m2", bounded=False)
+    assert isinstance(await broker.commit(step(born, held.claim, "end", mail=(end,))), Committed)
+    assert [entry.payload for entry in await broker.read_sq(child.session)][-1] == b"the end"
     await broker.aclose()
 
 

@@ -522,6 +522,17 @@ def test_watchdog_wakes_its_owner() -> None:
     assert "where are we?" in grove.root.shown()[-1]["output"]
 
 
+def test_watchdog_whose_target_takes_no_more_skips_a_message_and_stays() -> None:
+    grove, (_,) = a_family()
+    grove.root.asks("w", "subagent_watchdog", c.SetWatchdog(grove.target(1), 30_000, "how far?"))
+    timer = grove.root.timers.pop("watchdog:1")
+    grove.now_ms = timer.at_ms
+    fired = c.TimerFired(timer.id, timer.generation)
+    grove.root.happens(c.CommitRefused(fired, "queue_full", grove.target(1).session))
+    assert grove.registry().agents[1].pending == (0, 0)
+    assert grove.root.timers["watchdog:1"].at_ms == timer.at_ms + 30_000
+
+
 # ── cancel and prune ────────────────────────────────────────────────────────────────────────
 
 

@@ -11,7 +11,7 @@
 --       cursor|'' release taken_regular taken_interrupts eq_keep eq_ttl_ms sq_max sq_max_bytes, then lists, each a
 --       count and its rows: fields(2) entries(3) events(3) timers_clear(1) timers_set(4)
 --       approvals_open(2) approvals_close(1); then 0, or 1 and what concerns the tree:
---       pools(1) targets(2) mail(5) children(a birth each) tree_events(after inbox once about parts(1)
+--       pools(1) targets(2) mail(6) children(a birth each) tree_events(after inbox once about parts(1)
 --       targets(1)) summary(2) draws(3) unless_marked(1) within_budget settlements(request estimated
 --       amount) reservations(request amount) waits(timer amount). Target 0 is the session itself;
 --       inbox '' is none.
@@ -57,7 +57,7 @@ if take_number() == 1 then
     target.key, target.sq, target.eq = KEYS[next_key], KEYS[next_key + 1], KEYS[next_key + 2]
     next_key = next_key + 3
   end
-  mail = take_list(5)
+  mail = take_list(6)
   for i = 1, take_number() do
     children[i] = take_birth(next_key, pools)
     next_key = next_key + BIRTH_KEYS
@@ -159,7 +159,7 @@ for _, m in ipairs(mail) do
   if box.archived then return {'REFUSED', 'archived_target', target[1], {}} end
   if box.pool ~= target.pool.name then return {'MOVED', box.tree, box.pool, target[1]} end
   if ahead(target.sq, box.n) then return ahead_reply(target.sq, box.n) end
-  if not has_room(box, #m[2], limits.sq_max, limits.sq_max_bytes) then
+  if m[6] == '1' and not has_room(box, #m[2], limits.sq_max, limits.sq_max_bytes) then
     return {'REFUSED', 'queue_full', target[1], {}}
   end
   box.pending = box.pending + 1
