@@ -39,6 +39,11 @@ DEFECTS = (
         text(evolve, "_request_ended", 'not payload.get("usage")', "True"),
     ),
     Mutant(
+        "a timer that is gone raises",
+        "`fire` compares the moment of a timer that somebody else has fired or cleared",
+        lua("fire", "if not at or tonumber(at) > now", "if tonumber(at) > now"),
+    ),
+    Mutant(
         "marks stop nothing",
         "`commit` does not look whether an agent was cancelled meanwhile",
         lua("commit", "for _, row in ipairs(unless_marked) do", "for _, row in ipairs({}) do"),

@@ -23,6 +23,7 @@ from redis import exceptions as foreign
 from orchestrator.broker.scripts import load
 from sim.double import Double
 from sim.loop import Lane, SimLoop, current_lane
+from sim.reference.check import STATEMENTS
 from sim.trace import Trace
 
 QUIET = frozenset(
@@ -194,6 +195,9 @@ class Network:
             reply = self._double.run(*sent.args)
         except foreign.RedisError as raised:
             error = raised
+        if type(error) is foreign.ResponseError and sent.name in STATEMENTS:
+            # A refusal, or a script that is not known, is an error of its own kind: nothing of it ran.
+            self.misstated(sent.name, f"it raised {error}, and an answer was to be expected")
         if stated is not None and error is None and (unlike := stated.difference(reply)):
             self.misstated(sent.name, unlike)
         if self._trace.kept and sent.name not in QUIET:
