@@ -179,7 +179,8 @@ def marks_above(ancestors: tuple[int, ...], agent_id: int) -> tuple[str, ...]:
 
 
 def end_watchdogs(draft: Draft) -> None:
-    for agent_id in draft.state.tree.watchdogs:
+    # A snapshot does not keep the order in which they were set.
+    for agent_id in sorted(draft.state.tree.watchdogs):
         draft.clear_timer(watchdog_timer(agent_id))
         draft.add(e.watchdog_ended(agent_id))
 

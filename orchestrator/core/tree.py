@@ -215,9 +215,14 @@ TREE_STEPS: Mapping[str, Callable[[TreeView, Payload], TreeView]] = {
 def decode_tree(wire: Payload) -> TreeView:
     """The view that a snapshot holds."""
     nested = {
-        "children": {int(id): Child(**child) for id, child in wire["children"].items()},
+        "children": {id: Child(**child) for id, child in _by_number(wire["children"])},
         "to_end": tuple(wire["to_end"]),
         "inbox": tuple(Mail(**mail) for mail in wire["inbox"]),
-        "watchdogs": {int(id): Watchdog(**dog) for id, dog in wire["watchdogs"].items()},
+        "watchdogs": {id: Watchdog(**dog) for id, dog in _by_number(wire["watchdogs"])},
     }
     return TreeView(**{**wire, **nested})
+
+
+def _by_number(wire: Mapping[str, Payload]) -> list[tuple[int, Payload]]:
+    """Agents in the order in which they were made; a snapshot's names are sorted as texts, 10 before 5."""
+    return sorted((int(id), made) for id, made in wire.items())

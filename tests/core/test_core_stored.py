@@ -30,6 +30,7 @@ from orchestrator.core.snapshot import (
 )
 from orchestrator.core.state import State
 from orchestrator.core.stored import decode_entry, encode_entry, encode_event
+from orchestrator.core.tree import Child, TreeView, Watchdog
 from tests.core.driver import NOON_MS, Session, a_command, a_patch, assistant
 
 LARGE = ("output", "stdout", "arguments", "image_url", "patch")
@@ -172,6 +173,16 @@ def test_session_goes_on_from_a_snapshot_as_from_its_log() -> None:
     session.stopped()
     tail = [decode_entry(line) for line in session.lines[at:]]
     assert digest(fold(restored, tail, at + 1)) == session.digest
+
+
+def test_agents_come_out_of_a_snapshot_in_the_order_in_which_they_were_made() -> None:
+    children = {id: Child(id, f"s{id}", "spawn", "running", NOON_MS) for id in (2, 5, 10, 11)}
+    dogs = {id: Watchdog(id, f"s{id}", 60_000, "", 1) for id in (5, 10)}
+    state = State(tree=TreeView(children=children, watchdogs=dogs))
+    again = decode(encode(state))
+    assert again == state
+    assert list(again.tree.children) == [2, 5, 10, 11]
+    assert list(again.tree.watchdogs) == [5, 10]
 
 
 def test_snapshot_knows_its_place_and_one_of_another_core_is_passed_over() -> None:

@@ -9,6 +9,7 @@ import pytest
 from orchestrator.core import commands as c
 from orchestrator.core.history import for_model
 from orchestrator.core.state import Phase
+from orchestrator.core.stored import decode_entry
 from tests.core.driver import a_command, assistant, function_call, op, text
 from tests.core.grove import Agent, Grove, answers
 
@@ -531,6 +532,18 @@ def test_watchdog_whose_target_takes_no_more_skips_a_message_and_stays() -> None
     grove.root.happens(c.CommitRefused(fired, "queue_full", grove.target(1).session))
     assert grove.registry().agents[1].pending == (0, 0)
     assert grove.root.timers["watchdog:1"].at_ms == timer.at_ms + 30_000
+
+
+def test_watchdogs_end_by_number_whatever_order_they_were_set_in() -> None:
+    grove, _ = a_family()
+    grove.root.asks("w1", "subagent_watchdog", c.SetWatchdog(grove.target(1), 30_000, "well?"))
+    grove.root.asks("w0", "subagent_watchdog", c.SetWatchdog(grove.target(0), 30_000, "and you?"))
+    assert list(grove.root.state.tree.watchdogs) == [1, 0]
+    grove.root.shutdown()
+    grove.settle()
+    logged = [decode_entry(line).payload for line in grove.root.lines]
+    ended = [fact["agent_id"] for fact in logged if fact.get("kind") == "watchdog_ended"]
+    assert ended == [0, 1]
 
 
 # ── cancel and prune ────────────────────────────────────────────────────────────────────────
