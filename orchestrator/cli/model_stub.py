@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,7 +49,11 @@ def model_stub(
     script = Scenario.read(scenario) if scenario is not None else built_in(behaviour or "echo")
     pace = Pace(think_ms=think_ms, delta_delay_ms=delta_delay_ms)
     with suppress(asyncio.CancelledError):
-        asyncio.run(_serve(StubConfig(script, host, port, pace)))
+        asyncio.run(_serve(StubConfig(script, host, port, pace, _warn)))
+
+
+def _warn(text: str) -> None:
+    print(f"dendro model-stub: {text}", file=sys.stderr, flush=True)
 
 
 async def _serve(config: StubConfig) -> None:

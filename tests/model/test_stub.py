@@ -182,6 +182,43 @@ async def test_shell_behaviour_asks_for_n_commands_and_then_speaks() -> None:
     assert len({item["call_id"] for item in history if "name" in item}) == 3
 
 
+def tool(name: str) -> dict[str, Any]:
+    return {"type": "function", "name": name, "parameters": {}}
+
+
+async def test_stub_warns_once_of_each_tool_that_a_request_does_not_offer() -> None:
+    calls = [{"call": "shel"}, {"call": "shell"}, {"item": {"type": "function_call", "name": "pach"}}]
+    script = Scenario.parse({"steps": [{"items": [*calls, {"text": "x"}]}], "after_end": "repeat_last"})
+    warnings: list[str] = []
+    body = {"tools": [tool("shell"), tool("apply_patch"), {"type": "local_shell"}]}
+    async with running(StubConfig(script, warn=warnings.append)) as stub, httpx.AsyncClient() as client:
+        for _ in range(2):
+            answer = await client.post(f"{stub.base_url}/responses", json=body)
+            assert answer.text.count('"name":"shel"') == 2, "it is sent all the same"
+    assert warnings == [
+        f"the scenario calls `{name}`, which this request does not offer: it offers apply_patch, shell"
+        for name in ("shel", "pach")
+    ]
+
+
+async def test_stub_says_nothing_of_calls_in_a_step_that_refuses_the_request() -> None:
+    script = Scenario.parse([{"items": [{"call": "shel"}], "status": 500}])
+    warnings: list[str] = []
+    async with running(StubConfig(script, warn=warnings.append)) as stub, httpx.AsyncClient() as client:
+        assert (await client.post(f"{stub.base_url}/responses", json={})).status_code == 500
+    assert warnings == []
+
+
+async def test_behaviour_that_has_no_tool_to_call_is_named_in_the_warning() -> None:
+    warnings: list[str] = []
+    config = StubConfig(behaviour("shell:1"), warn=warnings.append)
+    async with running(config) as stub, httpx.AsyncClient() as client:
+        await client.post(f"{stub.base_url}/responses", json={"tools": [{"type": "local_shell"}]})
+    (warning,) = warnings
+    assert warning.startswith("the behaviour shell:1 calls `shell`, which this request does not offer: ")
+    assert warning.endswith("it offers no tool with a name")
+
+
 async def test_behaviour_answers_a_repeated_request_alike() -> None:
     async with connected(behaviour("shell:2")) as peer:
         assert await peer.ask() == await peer.ask()

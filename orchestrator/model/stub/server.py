@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from orchestrator.model.stub.journal import Exchange, Journal
 from orchestrator.model.stub.render import Frame, Identity, frames
 from orchestrator.model.stub.script import Answer, Script, Step, StubRequest, Usage
+from orchestrator.model.stub.unoffered import UnofferedTools
 
 _KEEPALIVE_S = 75
 
@@ -39,6 +40,10 @@ class Pace:
     """Before every delta."""
 
 
+def _drop(warning: str) -> None:
+    """Drops a warning."""
+
+
 @dataclass(frozen=True, slots=True)
 class StubConfig:
     """What a stub server is started with; port 0 takes a free one."""
@@ -47,6 +52,8 @@ class StubConfig:
     host: str = "127.0.0.1"
     port: int = 0
     pace: Pace = Pace()
+    warn: Callable[[str], None] = _drop
+    """Takes a warning of a script that is probably not what was meant."""
 
 
 class NotLoopback(ValueError):
@@ -56,11 +63,12 @@ class NotLoopback(ValueError):
 class Stub:
     """The routes of one server, with its journal."""
 
-    def __init__(self, script: Script, pace: Pace) -> None:
+    def __init__(self, config: StubConfig) -> None:
         self.journal = Journal()
-        self._script = script
-        self._pace = pace
-        self._model = f"stub:{script.name}"
+        self._script = config.script
+        self._pace = config.pace
+        self._model = f"stub:{config.script.name}"
+        self._unoffered = UnofferedTools(config.script.name, config.warn)
 
     def app(self) -> Starlette:
         """The ASGI application."""
@@ -82,6 +90,7 @@ class Stub:
             return _json({"error": {"code": "invalid_json", "message": str(error)}}, 400)
         exchange = self.journal.open(asked.session, raw)
         answer = self._script.answer(asked)
+        self._unoffered.check(asked, answer)
         return _Reply(answer.step, self._frames(asked, answer), self._pace, exchange, self.journal)
 
     async def requests(self, request: Request) -> Response:
@@ -225,7 +234,7 @@ class RunningStub:
 
 def build_app(script: Script, pace: Pace | None = None) -> Starlette:
     """The stub's ASGI application, for a server of one's own."""
-    return Stub(script, pace or Pace()).app()
+    return Stub(StubConfig(script, pace=pace or Pace())).app()
 
 
 @contextlib.asynccontextmanager
@@ -235,7 +244,7 @@ async def running(config: StubConfig) -> AsyncIterator[RunningStub]:
     Raises `NotLoopback`, or OSError when the port is taken.
     """
     listener = _listen(config.host, config.port)
-    stub = Stub(config.script, config.pace)
+    stub = Stub(config)
     # uvicorn reports each cut connection as an error of the application; they are what was asked for.
     server = _Server(
         uvicorn.Config(
