@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from orchestrator.core.blobs import REFERENCE, is_reference
+from orchestrator.core.blobs import REFERENCE, is_reference, references
 from orchestrator.core.entries import DENDRO, RESPONSE_ITEM, Entry
 from orchestrator.model.events import ItemDone, ModelEvent
 from orchestrator.model.request import Prompt
@@ -43,6 +43,8 @@ class Conversations:
         self._begun: defaultdict[str, list[Asked]] = defaultdict(list)
         self._letters: list[Mapping[str, Any]] = []
         """Those that were put into a log, and not held against their senders' yet."""
+        self._plain: dict[int, tuple[Item, bool]] = {}
+        """Items by their identity, and whether all their texts stand in them."""
         self._said: dict[str, tuple[list[Item], Mapping[str, int] | None]] = {}
 
     def read(self, session: str, grammar: Grammar, entry: Entry, epoch: int) -> None:
@@ -100,9 +102,17 @@ class Conversations:
         if len(wanted) != len(items):
             return f"{len(items)} items are sent of {len(wanted)}"
         for at, (own, sent) in enumerate(zip(wanted, items, strict=True)):
-            if not _same(own, sent):
+            if not self._same_item(own, sent):
                 return f"item {at} is sent as {str(sent)[:150]}, and is {str(own)[:150]}"
         return ""
+
+    def _same_item(self, logged: Item, sent: Item) -> bool:
+        """Whether an item of the log is what was sent; most are equal and hold no reference."""
+        known = self._plain.get(id(logged))
+        if known is None:
+            # The item is kept with the answer: else another could come under its number.
+            known = self._plain[id(logged)] = logged, not any(references(logged))
+        return (known[1] and logged == sent) or _same(logged, sent)
 
     def _opened(self, session: str, items: Sequence[Item]) -> list[Item]:
         outputs = {item["call_id"]: item for item in items if item.get("type") in OUTPUTS}
@@ -139,9 +149,9 @@ class Conversations:
             texts = "".join(text_of(item) for item in items if item.get("type") == "message")
             check("".join(task["summary"]) == texts, f"the summary {texts!r} is {task['summary']} in the log")
             return
-        told = f"{fact['response_id']} said {items}, the log has {task['items']}"
-        check(len(items) == len(task["items"]), told)
-        check(all(_same(own, item) for own, item in zip(task["items"], items, strict=True)), told)
+        logged = task["items"]
+        if len(items) != len(logged) or not all(map(self._same_item, logged, items)):
+            raise Wrong(f"{fact['response_id']} said {items}, the log has {logged}")
 
 
 class _Gone(Exception):

@@ -74,6 +74,8 @@ class Double:
         return total
 
     def _wrong_s(self, at_s: float) -> float:
+        if not self._steps:
+            return 0.0
         return next((wrong for since, wrong in reversed(self._steps) if since <= at_s), 0.0)
 
     def step(self, seconds: float) -> None:

@@ -9,6 +9,7 @@ keeps the conversation as a plain list. `agrees` compares all of it with the fol
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import orjson
@@ -93,14 +94,10 @@ class Grammar:
         """What the next entries must be."""
         self.read_so_far = 0
         self._rules: dict[str, Callable[[Mapping[str, Any], Entry, int], None]] = {
-            name.removeprefix("_fact_"): getattr(self, name)
-            for name in dir(self)
-            if name.startswith("_fact_")
+            name.removeprefix("_fact_"): getattr(self, name) for name in _names("_fact_")
         }
         self._events: dict[str, Callable[[Mapping[str, Any], Entry], None]] = {
-            name.removeprefix("_event_"): getattr(self, name)
-            for name in dir(self)
-            if name.startswith("_event_")
+            name.removeprefix("_event_"): getattr(self, name) for name in _names("_event_")
         }
 
     def read(self, entry: Entry, epoch: int) -> None:
@@ -628,8 +625,15 @@ class Grammar:
                 "steered": len(folded.steered),
                 "message": folded.last_message,
             }
-        for name, value in own.items():
-            check(value == told[name], f"{name}: the log says {value}, the state {told[name]}")
+        if own != told:
+            name = next(name for name, value in own.items() if value != told[name])
+            raise Wrong(f"{name}: the log says {own[name]}, the state {told[name]}")
+
+
+@cache
+def _names(prefix: str) -> tuple[str, ...]:
+    """The methods for kinds of facts, or of events."""
+    return tuple(name for name in dir(Grammar) if name.startswith(prefix))
 
 
 _FOLLOWS: Mapping[str, tuple[str, ...]] = {

@@ -22,7 +22,7 @@ from orchestrator.core.entries import COMPACTED, DENDRO, EVENT_MSG, RESPONSE_ITE
 from orchestrator.core.evolve import evolve
 from orchestrator.core.history import OUTPUT_KINDS
 from orchestrator.core.registry import RegistryView, projected
-from orchestrator.core.snapshot import decode_snapshot, encode
+from orchestrator.core.snapshot import decode_snapshot, encode, encode_snapshot
 from orchestrator.core.state import Phase, State
 from orchestrator.core.stored import decode_entry
 from orchestrator.model.request import Prompt
@@ -274,7 +274,12 @@ class Watch(Resting):
     def _snapshot(self, session: str, args: Sequence[Any]) -> None:
         """What a resume would begin with is the fold of the log up to there."""
         seen = self.sessions[session]
-        found = decode_snapshot(self._double.look("GET", self.keys.snapshot(session)), self.secret)
+        data = self._double.look("GET", self.keys.snapshot(session))
+        # The canonical form decides: one of this version is compared as it was written.
+        if data == encode_snapshot(seen.state, seen.seq, seen.head, self.secret):
+            self.reach.saw("snapshot_compared")
+            return
+        found = decode_snapshot(data, self.secret)
         if found is None or found[1] != seen.seq:
             return
         if found[2] != seen.head or not _same(found[0], seen.state):

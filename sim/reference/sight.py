@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from sim.store import Store
@@ -42,6 +43,7 @@ class Stream:
         self.added.clear()
 
 
+@lru_cache(maxsize=10_000)
 def kind_of(key: bytes) -> bytes:
     return key.partition(b"}:")[2].partition(b":")[0]
 
