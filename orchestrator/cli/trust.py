@@ -32,9 +32,9 @@ def trust(
 
     \b
     dendro trust
-    dendro trust ~/work/dendro.toml
+    dendro trust ~/src/project/dendro.toml
     dendro trust --list
-    dendro trust --revoke ~/work/dendro.toml
+    dendro trust --revoke ~/src/project/dendro.toml
     """
     from orchestrator.settings import SettingsSources, TrustList
 

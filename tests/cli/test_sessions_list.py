@@ -42,9 +42,9 @@ async def test_person_sees_a_tree_as_one_line_with_the_standing_of_its_agents(fo
 
 
 async def test_person_finds_trees_by_status_folder_and_text_of_their_agents_too(found: Opened) -> None:
-    failing = await planted_tree(found, ids(2, 1), ["failed"], cwd="/work/a", title="Mend the flaky test")
-    named = await planted_tree(found, ids(1, 2), cwd="/work/a/b", name="Release", updated_ms=5_000)
-    await planted_tree(found, ids(1, 3), cwd="/work/ab")
+    failing = await planted_tree(found, ids(2, 1), ["failed"], cwd="/srv/a", title="Mend the flaky test")
+    named = await planted_tree(found, ids(1, 2), cwd="/srv/a/b", name="Release", updated_ms=5_000)
+    await planted_tree(found, ids(1, 3), cwd="/srv/ab")
 
     async def roots(wanted: Filter) -> Sequence[str]:
         return [
@@ -52,9 +52,9 @@ async def test_person_finds_trees_by_status_folder_and_text_of_their_agents_too(
         ]
 
     assert await roots(Filter(statuses=frozenset({"failed"}))) == [failing[0]]
-    assert await roots(Filter(folder="/work/a")) == [named[0], failing[0]], "the newest first"
+    assert await roots(Filter(folder="/srv/a")) == [named[0], failing[0]], "the newest first"
     assert await roots(Filter(text="FLAKY")) == [failing[0]]
-    assert await roots(Filter(text="release", folder="/work/ab")) == []
+    assert await roots(Filter(text="release", folder="/srv/ab")) == []
 
 
 async def test_program_gets_single_sessions_with_their_place_in_the_tree(found: Opened) -> None:
