@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from io import TextIOBase
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from prompt_toolkit.completion import Completer, WordCompleter
 from prompt_toolkit.data_structures import Size
 from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import FileHistory
+from prompt_toolkit.input.vt100 import Vt100Input
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.patch_stdout import patch_stdout
 from rich.console import Console
@@ -62,6 +63,17 @@ def _prepare(file: Path) -> None:
         file.write_bytes(rest[rest.find(b"\n\n") + 1 :])
 
 
+class Keys(Vt100Input):
+    """Keys as they are pressed, also while an event is drawn above the line.
+
+    prompt_toolkit gives the terminal back to the kernel for that moment: a Ctrl-D that is pressed then is
+    the end of a file that nobody reads, and is lost.
+    """
+
+    def cooked_mode(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
 class Editor:
     """Reads lines, one after another."""
 
@@ -77,6 +89,7 @@ class Editor:
             completer=_slash_words(words),
             complete_while_typing=False,
             erase_when_done=True,
+            input=Keys(sys.stdin),
             output=_output(term),
             reserve_space_for_menu=2,
         )

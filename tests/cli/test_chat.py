@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import termios
 from pathlib import Path
 
+from orchestrator.cli.editor import Keys
 from tests.cli.machine import SLEEP, TOUCH, Machine, says
 
 UNTRUSTED = ("-c", "approval_policy=untrusted", "-c", "sandbox_mode=danger-full-access")
@@ -38,6 +42,17 @@ def test_person_talks_with_an_agent_and_goes_on_with_the_session_later(machine: 
             person.type("/quit\r")
             assert person.exit_code() == 0
     assert len(machine.sessions()) == 1
+
+
+def test_keys_are_not_lost_while_an_event_is_drawn() -> None:
+    ours, theirs = pty.openpty()
+    try:
+        with os.fdopen(theirs, "r") as terminal, Keys(terminal).raw_mode():
+            while_read = termios.tcgetattr(theirs)
+            with Keys(terminal).cooked_mode():
+                assert termios.tcgetattr(theirs) == while_read
+    finally:
+        os.close(ours)
 
 
 def test_lines_are_kept_for_the_next_conversation_in_a_file_of_the_person_alone(machine: Machine) -> None:

@@ -210,7 +210,9 @@ def test_proto_leaves_quietly_when_its_client_is_gone(machine: Machine) -> None:
         process.stdin.write(b"nonsense\n")
         process.stdin.close()
         assert process.wait(30) == 1
-        assert process.stderr.read() == b""
+        said = process.stderr.read()
+        assert said.count(b"\n") == 1, "that the session may only read, and nothing else"
+        assert b"is in no git repository" in said
 
 
 def test_revoke_says_who_held_the_session(machine: Machine) -> None:
