@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from asyncio import Future
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from random import Random
 from typing import Any, ClassVar
 
@@ -20,6 +21,9 @@ from sim.network import Sent, session_of
 
 SLOW_S = 3.5
 """A commit that takes longer outlives its sender's trust in the claim."""
+TRUSTED_LATE_S = (2.1, 3.7)
+"""Trust for four seconds from an answer that is later outlives a lease of six."""
+CLAIM_TRUSTED_S = 3.9
 UNSAID_S = 150.0
 """Long enough for upkeep to come by."""
 
@@ -185,6 +189,47 @@ class LateWord(Ambush):
         if touched and sent.lane.startswith("u") and self.rng.random() < 0.3:
             self.lets_go(self.rng.uniform(0.0, 0.01))
         return False
+
+    def frees(self, sent: Sent, reply: Any) -> float | None:
+        return None
+
+
+class LateAnswer(Ambush):
+    """A claim's first renewal is answered so late that the lease has run out before what is counted from the
+    answer does; then its machine reaches nobody.
+
+    The renewal must be sent soon: the claim itself is trusted until the answer is there.
+    """
+
+    claimed_s: float = -inf
+
+    def takes(self, sent: Sent, future: Future[Any]) -> bool:
+        if sent.name == "renew" and sent.machine == self.victim:
+            least_s, most_s = TRUSTED_LATE_S
+            most_s = min(most_s, self.claimed_s + CLAIM_TRUSTED_S - self.site.loop.time())
+            if most_s > least_s:
+                late_s = self.rng.uniform(least_s, most_s)
+                self.site.network.answers_s[sent.lane] = late_s, late_s
+        return False
+
+    def saw(self, sent: Sent, reply: Any) -> bool:
+        if sent.name == "claim" and _done(reply):
+            self.victim, self.claimed_s = sent.machine, self.site.loop.time()
+        if sent.name != "renew" or sent.lane not in self.site.network.answers_s:
+            return False
+        late_s, _ = self.site.network.answers_s.pop(sent.lane)
+        self.cuts(sent.machine, late_s + 0.01, 14.0)
+        return True
+
+    def lets_go(self, after_s: float = 0.0) -> None:
+        """Whatever is answered from here on is answered at once."""
+        self.site.network.answers_s.pop(f"{self.victim}/renew", None)
+
+    def holds(self, sent: Sent) -> bool:
+        return False
+
+    def caught(self) -> None:
+        return None
 
     def frees(self, sent: Sent, reply: Any) -> float | None:
         return None

@@ -10,6 +10,7 @@ from random import Random
 
 from redis import exceptions as foreign
 
+from sim.ambush import Ambush, LateAnswer
 from sim.double import Double
 from sim.loop import Lane
 from sim.machines import Machine, Site
@@ -36,6 +37,9 @@ class Illnesses:
     def _draw_machine(self) -> Machine | None:
         raise NotImplementedError
 
+    def lie_in_wait(self, kind: type[Ambush]) -> None:
+        raise NotImplementedError
+
     def _cut_off(self, machine: str, after_s: float, lasts_s: float) -> None:
         raise NotImplementedError
 
@@ -46,8 +50,10 @@ class Illnesses:
         self.site.ledger.thaw()
 
     async def _late_answers(self) -> None:
-        """All answers to a machine take seconds; then it reaches nobody."""
-        if machine := self._draw_machine():
+        """All answers to a machine, or that to a claim's first renewal, take seconds; then it is cut off."""
+        if self._rng.random() < 0.5:
+            self.lie_in_wait(LateAnswer)
+        elif machine := self._draw_machine():
             network, lasts_s = self.site.network, self._rng.uniform(3.0, 8.0)
             network.answers_s[machine.name] = ANSWERS_S
             self.site.loop.on(self.lane, network.answers_s.pop, machine.name, None, after=lasts_s)

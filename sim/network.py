@@ -119,7 +119,7 @@ class Network:
         self.refuses: Callable[[], foreign.RedisError] | None = None
         """What every command is answered with that may write; None as a rule."""
         self.answers_s: dict[str, tuple[float, float]] = {}
-        """Machines that wait long for answers."""
+        """Machines, or lanes of theirs, that wait long for answers."""
 
     # ── sending ───────────────────────────────────────────────────────────────────────────────
 
@@ -209,7 +209,7 @@ class Network:
         if sent.fate == "lost_after":
             self._loop.on(self.lane, self._lose, future, after=self._rng.uniform(0.001, 0.5))
         elif sent.fate == "ok":
-            late = self.answers_s.get(sent.machine)
+            late = self.answers_s.get(sent.lane) or self.answers_s.get(sent.machine)
             after = self._delay() if late is None else self._rng.uniform(*late)
             self._loop.on(self.lane, self._answer, sent.machine, future, reply, error, after=after)
         self.arrived(sent, reply)
