@@ -26,7 +26,7 @@ from orchestrator.cli.live import visible
 from orchestrator.cli.notifications import notifications
 from orchestrator.cli.opening import Opened, opened
 from orchestrator.cli.past import page_before
-from orchestrator.cli.resuming import new_session, open_requests, to_resume
+from orchestrator.cli.resuming import new_session, take_up_requests, to_resume
 from orchestrator.cli.views import Calling, LiveView
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.client import Event
@@ -255,17 +255,18 @@ async def _hold(
     worker: Companion | None,
 ) -> ExitCode:
     first, head, cursor = where
-    if head is not None:
-        for request in await open_requests(found, head):
-            chat.open_requests.add(request)
-        if opening.override is not None:
-            await chat.submit(opening.override)
-    if first is not None:
-        images = [LocalImageInput(path=str(image.resolve())) for image in opening.images]
-        await chat.start(first, images)
-    at_rest = head is not None and head.status in ("idle", "closed") and head.sq_tip == head.cursor
-    await chat.begin(busy=not at_rest)
     with chat.hearing_ctrl_c():
+        if head is not None:
+            await chat.left.unless(take_up_requests(chat, found, head))
+            head = await chat.seat.client.head(head.session)
+            if opening.override is not None:
+                await chat.submit(opening.override)
+        if first is not None:
+            images = [LocalImageInput(path=str(image.resolve())) for image in opening.images]
+            await chat.start(first, images)
+        at_rest = head is not None and head.status in ("idle", "closed") and head.sq_tip == head.cursor
+        if not chat.left.is_set():
+            await chat.begin(busy=not at_rest)
         return await chat.run(cursor, worker)
 
 

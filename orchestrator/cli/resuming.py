@@ -7,14 +7,14 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import SessionHead, StoredEvent
 from orchestrator.cli.deciding import open_requests_of
-from orchestrator.cli.faults import set_aside
+from orchestrator.cli.faults import no_worker, set_aside
 from orchestrator.cli.folding import fold_session
 from orchestrator.cli.opening import Opened
 from orchestrator.core.birth import session_configured
@@ -27,6 +27,9 @@ from orchestrator.gateways.client import Client
 from orchestrator.gateways.workspace import look_at
 from orchestrator.settings import Settings
 from orchestrator.wiring import new_birth
+
+if TYPE_CHECKING:
+    from orchestrator.cli.conversation import Conversation
 
 READ_S = 15.0
 """A worker that was started with the command reads within a second or two, on a busy machine later."""
@@ -114,6 +117,14 @@ async def until_read(found: Opened, head: SessionHead) -> bool:
                 waiting = [each.session for each in heads if each.sq_tip != each.cursor]
                 await asyncio.sleep(LOOK_S if waiting else 0)
     return not waiting
+
+
+async def take_up_requests(talk: Conversation, found: Opened, head: SessionHead) -> None:
+    """Gives the conversation the requests that wait for the person; one that is answered waits for nobody."""
+    if not await until_read(found, head):
+        talk.seat.view.note(f"an answer is on its way, and {no_worker(head.pool)}")
+    for request in await open_requests(found, head):
+        talk.open_requests.add(request)
 
 
 async def open_requests(found: Opened, head: SessionHead) -> list[dict[str, Any]]:

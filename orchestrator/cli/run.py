@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.faults import ExitCode, Fault, no_worker
+from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import Invocation, say_if_read_only
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from orchestrator.broker.records import SessionHead
     from orchestrator.cli.companion import Companion
     from orchestrator.cli.conversation import Conversation
-    from orchestrator.cli.opening import Opened
     from orchestrator.core.ids import SessionId
     from orchestrator.gateways.client import Client
     from orchestrator.protocol.ops import OverrideTurnContext
@@ -139,7 +137,7 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
     from orchestrator.cli.conversation import Conversation, Seat
     from orchestrator.cli.notifications import notifications
     from orchestrator.cli.opening import opened
-    from orchestrator.cli.resuming import new_session, to_resume
+    from orchestrator.cli.resuming import new_session, take_up_requests, to_resume
     from orchestrator.cli.views import Calling, JsonView, LiveView
 
     view = JsonView() if wish.json else LiveView()
@@ -159,7 +157,7 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
             if wish.prompt is None:
                 if head.status in ("idle", "closed") and head.sq_tip == head.cursor:
                     raise Fault(f"session {session} is {head.status}: give it a prompt", ExitCode.USAGE)
-                await talk.left.unless(_look_at_requests(talk, found, head))
+                await talk.left.unless(take_up_requests(talk, found, head))
             else:
                 await talk.left.unless(_speak(talk, wish))
             code = await talk.run(cursor, worker)
@@ -167,16 +165,6 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
             await talk.left.unless(calling.end())
     view.end(talk.seat.name, code, at_rest or {})
     return code
-
-
-async def _look_at_requests(talk: Conversation, found: Opened, head: SessionHead) -> None:
-    """The requests that wait for the person; one whose answer is on its way waits for nobody."""
-    from orchestrator.cli.resuming import open_requests, until_read
-
-    if not await until_read(found, head):
-        talk.seat.view.note(f"an answer is on its way, and {no_worker(head.pool)}")
-    for request in await open_requests(found, head):
-        talk.open_requests.add(request)
 
 
 async def _at_rest(client: Client, session: SessionId) -> Mapping[str, Any]:

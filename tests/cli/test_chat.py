@@ -100,6 +100,22 @@ def test_approval_is_asked_in_the_lines_place_and_a_message_is_no_answer(machine
     assert "+n\n" not in history, "an answer is no line to be typed again"
 
 
+def test_question_that_was_answered_while_no_worker_was_there_is_not_put_again(machine: Machine) -> None:
+    with machine.model(TOUCH, says("it is there")) as user:
+        assert user.run("run", "touch it", *UNTRUSTED).returncode == 3
+        [session] = user.session_ids()
+        assert (
+            "no worker has taken it yet" in user.run("approvals", session, "--allow", "touch made.txt").stdout
+        )
+        with user.terminal("run", "--resume", session) as person:
+            shown = person.wait_for("it is there")
+            shown += person.wait_for(DONE)
+            person.type("\x04")
+            assert person.exit_code() == 0
+    assert "uit the turn:" not in shown
+    assert (machine.folder / "made.txt").exists()
+
+
 def test_ctrl_c_interrupts_the_turn_and_the_second_one_leaves(machine: Machine) -> None:
     with machine.model(SLEEP, says("again")) as user, user.terminal("run", *FREE) as person:
         person.wait_for(IDLE)
