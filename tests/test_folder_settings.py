@@ -9,7 +9,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
-from orchestrator.settings.records import APPROVAL_POLICIES, SANDBOX_MODES
+from orchestrator.settings.command_records import SANDBOX_MODES
+from orchestrator.settings.records import APPROVAL_POLICIES
 from orchestrator.settings.sources import KEYED_RECORDS, TRUSTED_ONLY, settings_of
 from orchestrator.settings.values import bare
 

@@ -20,12 +20,14 @@ from orchestrator.settings import (
     SettingsError,
     SettingsSources,
     TrustList,
+    command_records,
     load_settings,
+    model_records,
     records,
 )
 from orchestrator.settings.document import configuration_page, field_texts
 from orchestrator.settings.layers import Found, Layers, Origin, Rank, parse_value
-from orchestrator.settings.records import ModelPrice, ProviderSettings
+from orchestrator.settings.model_records import ModelPrice, ProviderSettings
 from orchestrator.settings.sources import KEYED_RECORDS, known_paths, settings_of, variable
 
 REPOSITORY = Path(__file__).parent.parent
@@ -491,7 +493,9 @@ def test_profiles_that_were_not_chosen_are_not_judged(load: Load) -> None:
 
 
 def test_every_record_that_can_be_set_is_known_by_file_environment_and_page() -> None:
-    found = {value for value in vars(records).values() if isinstance(value, type) and is_dataclass(value)}
+    modules = (command_records, model_records, records)
+    values = [value for module in modules for value in vars(module).values()]
+    found = {value for value in values if isinstance(value, type) and is_dataclass(value)}
     with_keys = {record for record in found if any(True for _ in settings_of(record))}
     assert with_keys == {*KEYED_RECORDS, ProviderSettings, ModelPrice}
 

@@ -1,6 +1,6 @@
 """Writes `docs/configuration.md` from the records: the text under a field is its documentation.
 
-Reads the source of `records`, because Python does not keep the string under a field.
+Reads the source of the records, because Python does not keep the string under a field.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from dataclasses import MISSING, fields
 from itertools import pairwise
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from orchestrator.settings.records import ModelPrice, ProviderSettings, Setting
+from orchestrator.settings.model_records import ModelPrice, ProviderSettings
+from orchestrator.settings.setting import Setting
 from orchestrator.settings.sources import KEYED_RECORDS, settings_of, variable
 from orchestrator.settings.values import bare
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 
 from orchestrator.settings.layers import KeyPath, Layers, leaves
-from orchestrator.settings.records import SETTING, Setting
+from orchestrator.settings.setting import SETTING, Setting
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 SHOWN_KEY_CHARS = 60

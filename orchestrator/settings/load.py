@@ -17,30 +17,30 @@ from types import MappingProxyType
 from typing import Any, TypeVar, get_type_hints
 from urllib.parse import urlsplit
 
-from orchestrator.settings.layers import KeyPath, Layers, SettingsError
-from orchestrator.settings.records import (
-    AgentSettings,
-    ChainSettings,
+from orchestrator.settings.command_records import (
     EnvironmentPolicy,
-    FrontSettings,
-    HostSettings,
-    LogSettings,
-    ModelPrice,
-    ModelSettings,
-    ProviderSettings,
-    RedisSettings,
     SandboxMode,
     SandboxPolicy,
     SandboxSettings,
-    Secret,
+    ToolSettings,
+)
+from orchestrator.settings.layers import KeyPath, Layers, SettingsError
+from orchestrator.settings.model_records import ModelPrice, ModelSettings, ProviderSettings
+from orchestrator.settings.records import (
+    AgentSettings,
+    ChainSettings,
+    FrontSettings,
+    HostSettings,
+    LogSettings,
+    RedisSettings,
     SessionDefaults,
     Settings,
-    ToolSettings,
     UpkeepSettings,
     WireSettings,
     WorkerSettings,
 )
 from orchestrator.settings.repository import in_work_tree
+from orchestrator.settings.setting import Secret
 from orchestrator.settings.sources import (
     INSTRUCTIONS_FILES,
     SHARED_RETRY_KEYS,

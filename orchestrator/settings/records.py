@@ -13,65 +13,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal, NewType, TypeVar
+from typing import Literal
 
+from orchestrator.settings.command_records import (
+    SandboxPolicy,
+    SandboxSettings,
+    ToolSettings,
+)
+from orchestrator.settings.model_records import ModelSettings
+from orchestrator.settings.setting import KIB, MIB, Secret, setting
 from orchestrator.settings.trust import FolderConfig
 
-Secret = NewType("Secret", str)
-"""A value that is never shown: not in errors, not in `repr`, not by `doctor`."""
-
 ApprovalPolicy = Literal["untrusted", "on-failure", "on-request", "never"]
-SandboxMode = Literal["read-only", "workspace-write", "danger-full-access"]
 APPROVAL_POLICIES = ("untrusted", "on-request", "on-failure", "never")
 """From the one that asks most to the one that never does."""
-SANDBOX_MODES = ("read-only", "workspace-write", "danger-full-access")
-"""From the one that permits least to the one that permits everything."""
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 Summary = Literal["auto", "concise", "detailed", "none"]
 Verbosity = Literal["low", "medium", "high"]
 
 NOTIFICATIONS = ("agent-turn-complete", "approval-requested")
-KIB = 1024
-MIB = 1024 * KIB
-SETTING = "setting"
-EMPTY: Mapping[str, str] = MappingProxyType({})
-
-T = TypeVar("T")
-
-
-FolderRule = Literal["free", "trusted", "down", "up"] | tuple[object, ...]
-"""What the `dendro.toml` of a folder may do with a setting while no person has trusted it.
-
-free      set it: nothing comes of it that the person has not permitted
-trusted   nothing: it loosens a bound, or names where data, keys or programs are
-down, up  lower it, or raise it: only in the direction that permits less
-a tuple   move it towards the first of these values, which permits least
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What the reader must know of one field beside its type."""
-
-    key: str
-    folder: FolderRule | None = None
-    """None: as its record has it, see `TRUSTED_ONLY`; a folder may not set it."""
-    at_least: float | None = None
-    at_most: float | None = None
-    milliseconds: bool = False
-    choices: tuple[str, ...] = ()
-    """Of a list: what may stand in it. `true` is all of them, `false` none."""
-    pattern: str = ""
-    shown_default: str = ""
-
-
-def setting(default: T, key: str = "", *, hidden: bool = False, **limits: Any) -> T:
-    """A field that can be set under `key` (dotted; the field's name if empty); `hidden` from `repr`."""
-    metadata = {SETTING: Setting(key, **limits)}
-    if isinstance(default, Mapping):
-        return field(default_factory=lambda: default, metadata=metadata, repr=not hidden)
-    return field(default=default, metadata=metadata, repr=not hidden)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,245 +162,6 @@ class UpkeepSettings:
     verify_sessions: int = setting(20, "upkeep.verify_sessions", at_least=0)
     """Sessions whose hash chain is checked from the first entry every ten minutes, in turn. A broken chain
     is an error in the log of `dendro upkeep`."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToolSettings:
-    """Tools: what a command gets when nobody says more."""
-
-    timeout_s: float = setting(10.0, "tools.timeout_s", folder="free", at_least=0.1)
-    """Seconds that a command gets when the model names no limit."""
-
-    max_deltas: int = setting(10_000, "tools.max_deltas", folder="down", at_least=0)
-    """Output deltas that one call may send; its end carries the output anyway."""
-
-    local_shell: bool = setting(False, "tools.local_shell", folder=(False, True))
-    """Offer the Responses API's built-in `local_shell` in the place of `shell`, for models that were trained
-    with it. Its calls may set environment variables, which approvals show; without it such a call is
-    refused."""
-
-
-@dataclass(frozen=True, slots=True)
-class EnvironmentPolicy:
-    """Which variables of the worker a command inherits; applied in the order of these fields."""
-
-    inherit: Literal["all", "core", "none"] = setting(
-        "all", "shell_environment_policy.inherit", folder=("none", "core", "all")
-    )
-    """Where to begin: everything, only `PATH`, `HOME`, `LANG` and the like, or nothing."""
-
-    ignore_default_excludes: bool = setting(
-        False, "shell_environment_policy.ignore_default_excludes", folder=(False, True)
-    )
-    """Let variables through whose names look secret (`*KEY*`, `*TOKEN*`, `*SECRET*`). The peer does so by
-    default; here a command has to be given its secrets by name."""
-
-    exclude: tuple[str, ...] = setting((), "shell_environment_policy.exclude", folder="trusted")
-    """Names to leave out: globs, upper or lower case."""
-
-    set: Mapping[str, str] = setting(EMPTY, "shell_environment_policy.set", folder="trusted")
-    """Variables to add."""
-
-    include_only: tuple[str, ...] = setting((), "shell_environment_policy.include_only", folder="trusted")
-    """If given, only names that match one of these globs remain."""
-
-
-@dataclass(frozen=True, slots=True)
-class SandboxSettings:
-    """Confinement: with what means this worker enforces a session's sandbox policy."""
-
-    mechanism: Literal["auto", "bubblewrap", "landlock"] = setting(
-        "auto", "sandbox.mechanism", folder="trusted"
-    )
-    """`auto` takes bubblewrap, else Landlock. Where neither works, confined commands are refused."""
-
-    max_processes: int = setting(1024, "sandbox.max_processes", folder="down", at_least=8)
-    """Processes that one command may have at once, where the kernel lets the worker set it."""
-
-    max_memory_bytes: int | None = setting(
-        None,
-        "sandbox.max_memory_bytes",
-        folder="trusted",
-        at_least=64 * MIB,
-        shown_default="half of the machine's memory",
-    )
-    """Memory that one command may use, all its processes together, where the worker can make cgroups
-    (`dendro doctor` says so); a command that wants more is killed and told why. Elsewhere each process has
-    this much of its own (RLIMIT_DATA), and what wants more is refused it."""
-
-    unix_sockets: bool = setting(False, "sandbox.unix_sockets", folder=(False, True))
-    """Let confined commands make Unix sockets, and so connect to those of other programs: a terminal
-    multiplexer or a container engine runs what it is told, outside of the sandbox. Without it `socketpair`
-    works, and Python's `multiprocessing` with the start method `forkserver` does not. Landlock never gives
-    them."""
-
-    environment: EnvironmentPolicy = field(default_factory=EnvironmentPolicy)
-
-
-@dataclass(frozen=True, slots=True)
-class ProviderSettings:
-    """One model provider: a table `[model_providers.NAME]`. Never leaves the worker."""
-
-    id: str
-
-    name: str = setting("")
-    """Name for people."""
-
-    base_url: str = setting("")
-    """Root of the API, with its version: `https://host/v1`. Required; `OPENAI_BASE_URL` sets that of
-    `openai`."""
-
-    env_key: str | None = setting(None, shown_default="none: no key is sent")
-    """Environment variable that holds the API key."""
-
-    env_key_instructions: str = setting("")
-    """What to tell a person when that variable is empty."""
-
-    wire_api: Literal["responses"] = setting("responses")
-    """Protocol: the Responses API."""
-
-    query_params: Mapping[str, str] = setting(EMPTY, hidden=True)
-    """Added to every URL."""
-
-    http_headers: Mapping[str, str] = setting(EMPTY, hidden=True)
-    """Added to every request."""
-
-    env_http_headers: Mapping[str, str] = setting(EMPTY)
-    """Header → environment variable that holds its value; left out when that is empty."""
-
-    request_max_retries: int = setting(4, at_least=0, at_most=100)
-    """Repetitions of an HTTP request after 429, 5xx or a failed connection, silent."""
-
-    stream_max_retries: int = setting(5, at_least=0, at_most=100)
-    """Repetitions after a stream that broke off, each announced by `stream_error`."""
-
-    stream_idle_timeout_s: float = setting(300.0, "stream_idle_timeout_ms", milliseconds=True, at_least=0.001)
-    """Milliseconds without a byte after which a stream counts as broken."""
-
-    max_response_bytes: int = setting(64 << 20, at_least=1 << 20)
-    """Longest stream that one request may bring, in bytes. A longer one is cut off and fails its task: it
-    is not tried again, because it would be paid for again."""
-
-    connect_timeout_s: float = setting(15.0, at_least=0.1)
-    """Seconds to wait for a connection."""
-
-    proxy: str | None = setting(
-        None, hidden=True, shown_default="`HTTPS_PROXY`, `HTTP_PROXY`, unless `NO_PROXY` says so"
-    )
-    """HTTP proxy on the way, `http://` or `https://`. Those of the environment are not used for loopback
-    addresses."""
-
-    ca_file: Path | None = setting(None, shown_default="`SSL_CERT_FILE`, else the built-in authorities")
-    """PEM file of the authorities to trust, for the provider and for a proxy that is reached by `https://`."""
-
-    previous_response_id: bool = setting(False)
-    """Send only what is new and name the response before. Only for providers that store responses."""
-
-    parallel_tool_calls: bool = setting(False)
-    """Let the model ask for several calls in one response: for trees that make many agents at once. Off, as
-    with the recorded peer; not every model of a provider takes it."""
-
-    requests_per_minute: int | None = setting(None, at_least=1, shown_default="no limit")
-    """Requests per minute of the whole fleet."""
-
-    tokens_per_minute: int | None = setting(None, at_least=1, shown_default="no limit")
-    """Tokens per minute of the whole fleet."""
-
-    api_key: Secret | None = field(default=None, repr=False)
-    """Value of the variable that `env_key` names."""
-
-    secret_headers: Mapping[str, str] = field(default_factory=lambda: EMPTY, repr=False)
-    """Resolved `env_http_headers`."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelPrice:
-    """What a model costs: a table `[model_prices."NAME"]`, in dollars per million tokens."""
-
-    input: float = setting(0.0, at_least=0)
-    """Input tokens that were not cached."""
-
-    cached_input: float = setting(0.0, at_least=0)
-    """Cached input tokens."""
-
-    output: float = setting(0.0, at_least=0)
-    """Output tokens, reasoning included."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSettings:
-    """Models: what the worker knows of them and of their providers."""
-
-    context_window: int | None = setting(
-        None,
-        "model_context_window",
-        folder="free",
-        at_least=1,
-        shown_default="272,000 for `gpt-5*`, 200,000 for `codex-mini-latest`",
-    )
-    """Tokens that the configured model can read. Unknown models have none: no share of it is shown, and
-    nothing is compacted automatically."""
-
-    auto_compact_token_limit: int | None = setting(
-        None, "model_auto_compact_token_limit", folder="free", at_least=1, shown_default="90 % of the window"
-    )
-    """Tokens of a turn after which the history is compacted."""
-
-    max_output_tokens: int = setting(16_000, "model_max_output_tokens", folder="up", at_least=1)
-    """Tokens reserved for an answer when a budget is checked before the request."""
-
-    show_raw_reasoning: bool = setting(False, "show_raw_agent_reasoning", folder="free")
-    """Tell clients the raw reasoning of models that give it away (`agent_reasoning_raw_content`)."""
-
-    model: str = "gpt-5"
-    provider: str = "openai"
-    providers: Mapping[str, ProviderSettings] = field(default_factory=lambda: MappingProxyType({}))
-    prices: Mapping[str, ModelPrice] = field(default_factory=lambda: MappingProxyType({}))
-
-
-@dataclass(frozen=True, slots=True)
-class SandboxPolicy:
-    """What a session's commands may do."""
-
-    mode: SandboxMode = setting(
-        "read-only",
-        "sandbox_mode",
-        folder=SANDBOX_MODES,
-        shown_default="`workspace-write` in a git repository, else `read-only`",
-    )
-    """`read-only`, `workspace-write` (the working folder, the roots below, `/tmp` and `$TMPDIR`; `.git`
-    stays read-only), or `danger-full-access`."""
-
-    writable_roots: tuple[Path, ...] = setting((), "sandbox_workspace_write.writable_roots", folder="trusted")
-    """Further folders that may be written. Relative ones count from the file's folder."""
-
-    network_access: bool = setting(False, "sandbox_workspace_write.network_access", folder=(False, True))
-    """Allow the network."""
-
-    exclude_tmpdir_env_var: bool = setting(
-        False, "sandbox_workspace_write.exclude_tmpdir_env_var", folder=(True, False)
-    )
-    """Keep `$TMPDIR` read-only."""
-
-    exclude_slash_tmp: bool = setting(
-        False, "sandbox_workspace_write.exclude_slash_tmp", folder=(True, False)
-    )
-    """Keep `/tmp` read-only."""
-
-    chosen: bool = True
-    """False if nobody has set a mode, and the folder decides."""
-
-    def wire(self) -> dict[str, object]:
-        """The policy as the protocol writes it."""
-        if self.mode != "workspace-write":
-            return {"mode": self.mode}
-        return {
-            "mode": self.mode,
-            "writable_roots": [str(root) for root in self.writable_roots],
-            "network_access": self.network_access,
-            "exclude_tmpdir_env_var": self.exclude_tmpdir_env_var,
-            "exclude_slash_tmp": self.exclude_slash_tmp,
-        }
 
 
 @dataclass(frozen=True, slots=True)

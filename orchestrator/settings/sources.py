@@ -13,6 +13,12 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from orchestrator.sandbox.policy import PROJECT_CONFIG
+from orchestrator.settings.command_records import (
+    EnvironmentPolicy,
+    SandboxPolicy,
+    SandboxSettings,
+    ToolSettings,
+)
 from orchestrator.settings.folder import FolderRules, keys_below, written
 from orchestrator.settings.layers import (
     Found,
@@ -27,24 +33,19 @@ from orchestrator.settings.layers import (
     parse_value,
     read_config,
 )
+from orchestrator.settings.model_records import ModelSettings
 from orchestrator.settings.records import (
-    SETTING,
     AgentSettings,
     ChainSettings,
-    EnvironmentPolicy,
     FrontSettings,
     LogSettings,
-    ModelSettings,
     RedisSettings,
-    SandboxPolicy,
-    SandboxSettings,
     SessionDefaults,
-    Setting,
-    ToolSettings,
     UpkeepSettings,
     WireSettings,
     WorkerSettings,
 )
+from orchestrator.settings.setting import SETTING, Setting
 from orchestrator.settings.trust import FolderConfig, TrustList
 
 Usual = Mapping[KeyPath, Callable[[], object]]

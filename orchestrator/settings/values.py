@@ -13,7 +13,7 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Final, Literal, NewType, Union, get_args, get_origin
 
 from orchestrator.settings.layers import Found, KeyPath, Layers, SettingsError, absolute
-from orchestrator.settings.records import Setting
+from orchestrator.settings.setting import Setting
 
 
 class _Unset(Enum):

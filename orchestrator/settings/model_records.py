@@ -1,0 +1,135 @@
+"""What can be set of models: their providers, their prices, and what a worker knows of them."""
+
+# ruff: noqa: RUF009
+# `setting` makes a field, as `dataclasses.field` does; the rule knows only the latter.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from orchestrator.settings.setting import EMPTY, Secret, setting
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderSettings:
+    """One model provider: a table `[model_providers.NAME]`. Never leaves the worker."""
+
+    id: str
+
+    name: str = setting("")
+    """Name for people."""
+
+    base_url: str = setting("")
+    """Root of the API, with its version: `https://host/v1`. Required; `OPENAI_BASE_URL` sets that of
+    `openai`."""
+
+    env_key: str | None = setting(None, shown_default="none: no key is sent")
+    """Environment variable that holds the API key."""
+
+    env_key_instructions: str = setting("")
+    """What to tell a person when that variable is empty."""
+
+    wire_api: Literal["responses"] = setting("responses")
+    """Protocol: the Responses API."""
+
+    query_params: Mapping[str, str] = setting(EMPTY, hidden=True)
+    """Added to every URL."""
+
+    http_headers: Mapping[str, str] = setting(EMPTY, hidden=True)
+    """Added to every request."""
+
+    env_http_headers: Mapping[str, str] = setting(EMPTY)
+    """Header → environment variable that holds its value; left out when that is empty."""
+
+    request_max_retries: int = setting(4, at_least=0, at_most=100)
+    """Repetitions of an HTTP request after 429, 5xx or a failed connection, silent."""
+
+    stream_max_retries: int = setting(5, at_least=0, at_most=100)
+    """Repetitions after a stream that broke off, each announced by `stream_error`."""
+
+    stream_idle_timeout_s: float = setting(300.0, "stream_idle_timeout_ms", milliseconds=True, at_least=0.001)
+    """Milliseconds without a byte after which a stream counts as broken."""
+
+    max_response_bytes: int = setting(64 << 20, at_least=1 << 20)
+    """Longest stream that one request may bring, in bytes. A longer one is cut off and fails its task: it
+    is not tried again, because it would be paid for again."""
+
+    connect_timeout_s: float = setting(15.0, at_least=0.1)
+    """Seconds to wait for a connection."""
+
+    proxy: str | None = setting(
+        None, hidden=True, shown_default="`HTTPS_PROXY`, `HTTP_PROXY`, unless `NO_PROXY` says so"
+    )
+    """HTTP proxy on the way, `http://` or `https://`. Those of the environment are not used for loopback
+    addresses."""
+
+    ca_file: Path | None = setting(None, shown_default="`SSL_CERT_FILE`, else the built-in authorities")
+    """PEM file of the authorities to trust, for the provider and for a proxy that is reached by `https://`."""
+
+    previous_response_id: bool = setting(False)
+    """Send only what is new and name the response before. Only for providers that store responses."""
+
+    parallel_tool_calls: bool = setting(False)
+    """Let the model ask for several calls in one response: for trees that make many agents at once. Off, as
+    with the recorded peer; not every model of a provider takes it."""
+
+    requests_per_minute: int | None = setting(None, at_least=1, shown_default="no limit")
+    """Requests per minute of the whole fleet."""
+
+    tokens_per_minute: int | None = setting(None, at_least=1, shown_default="no limit")
+    """Tokens per minute of the whole fleet."""
+
+    api_key: Secret | None = field(default=None, repr=False)
+    """Value of the variable that `env_key` names."""
+
+    secret_headers: Mapping[str, str] = field(default_factory=lambda: EMPTY, repr=False)
+    """Resolved `env_http_headers`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPrice:
+    """What a model costs: a table `[model_prices."NAME"]`, in dollars per million tokens."""
+
+    input: float = setting(0.0, at_least=0)
+    """Input tokens that were not cached."""
+
+    cached_input: float = setting(0.0, at_least=0)
+    """Cached input tokens."""
+
+    output: float = setting(0.0, at_least=0)
+    """Output tokens, reasoning included."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """Models: what the worker knows of them and of their providers."""
+
+    context_window: int | None = setting(
+        None,
+        "model_context_window",
+        folder="free",
+        at_least=1,
+        shown_default="272,000 for `gpt-5*`, 200,000 for `codex-mini-latest`",
+    )
+    """Tokens that the configured model can read. Unknown models have none: no share of it is shown, and
+    nothing is compacted automatically."""
+
+    auto_compact_token_limit: int | None = setting(
+        None, "model_auto_compact_token_limit", folder="free", at_least=1, shown_default="90 % of the window"
+    )
+    """Tokens of a turn after which the history is compacted."""
+
+    max_output_tokens: int = setting(16_000, "model_max_output_tokens", folder="up", at_least=1)
+    """Tokens reserved for an answer when a budget is checked before the request."""
+
+    show_raw_reasoning: bool = setting(False, "show_raw_agent_reasoning", folder="free")
+    """Tell clients the raw reasoning of models that give it away (`agent_reasoning_raw_content`)."""
+
+    model: str = "gpt-5"
+    provider: str = "openai"
+    providers: Mapping[str, ProviderSettings] = field(default_factory=lambda: MappingProxyType({}))
+    prices: Mapping[str, ModelPrice] = field(default_factory=lambda: MappingProxyType({}))
