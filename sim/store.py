@@ -4,7 +4,8 @@
 the command. Replies are what the protocol's second version carries: bytes, integers, lists of them, None.
 Scripts are compiled once a process; what a run leaves behind is Lua's to collect.
 
-Knows no clock, and nothing of sessions. `tests/sim/test_sim_double.py` compares it with fakeredis.
+Knows no clock, and nothing of sessions. `tests/sim/test_sim_double.py` compares it with fakeredis, and with a
+server.
 """
 
 from __future__ import annotations

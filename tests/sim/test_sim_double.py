@@ -1,19 +1,22 @@
-"""The simulator's Redis against fakeredis, whole simulations, word by word."""
+"""The simulator's Redis against fakeredis and a real server, whole simulations, word by word."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from fakeredis import FakeServer, FakeStrictRedis
+from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from sim.double import EPOCH_S, Command, Double, encoded, opened
 from sim.network import scripts
 from sim.world import World
 from tests.broker.doubles import FakeClock, redis_time
+from tests.servers import RedisServer, debian_redis, required
 
 READ_WHOLE = {
     b"hash": ("HGETALL", "key"),
@@ -40,11 +43,10 @@ class _ServedTime(FakeClock):
 
 
 class _Pair:
-    """Says every command of a simulation to fakeredis too."""
+    """Says every command of a simulation to another server too."""
 
-    def __init__(self, double: Double, clock: _ServedTime) -> None:
-        self.double, self.clock = double, clock
-        self.fake = FakeStrictRedis(server=FakeServer(version=(7,)), protocol=2)
+    def __init__(self, double: Double, clock: _ServedTime, other: Redis) -> None:
+        self.double, self.clock, self.fake = double, clock, other
         self._run, self._look, self._restore = double.run, double.look, double.restore
         self._sources = {script.sha.encode(): script.source for script in scripts().values()}
         self.compared = 0
@@ -92,21 +94,75 @@ def _paired() -> Iterator[_Pair]:
     with opened() as double:
         clock = _ServedTime(double)
         with redis_time(clock), pytest.MonkeyPatch.context() as patched:
-            pair = _Pair(double, clock)
-            for name in ("run", "look", "restore"):
-                patched.setattr(double, name, getattr(pair, name))
+            pair = _Pair(double, clock, FakeStrictRedis(server=FakeServer(version=(7,)), protocol=2))
+            _listens(pair, patched)
             yield pair
+
+
+def _listens(pair: _Pair, patched: pytest.MonkeyPatch) -> None:
+    for name in ("run", "look", "restore"):
+        patched.setattr(pair.double, name, getattr(pair, name))
+
+
+class _RealPair(_Pair):
+    """A server whose clock nobody can set is told the time with each command.
+
+    Its keys expire by its own clock, long after a simulation that takes seconds: none may that is used again.
+    """
+
+    def _said(self, command: Command) -> Any:
+        now_us = round(self.clock.time() * 1_000_000)
+        own_id = b"%d-*" % (now_us // 1000)
+        name, *rest = command
+        if name in (b"EVAL", b"EVALSHA"):
+            source = self._sources.get(rest[0], rest[0])
+            shown = b"{'%d', '%d'}" % divmod(now_us, 1_000_000)
+            timed = source.replace(b"redis.call('TIME')", shown).replace(b"'*'", b"'%b'" % own_id)
+            return self.fake.execute_command("EVAL", timed, *rest[1:])
+        if name == b"XADD":
+            rest = [own_id if word == b"*" else word for word in rest]
+        return self.fake.execute_command(name.decode(), *rest)
+
+
+@contextmanager
+def _paired_with_a_server(folder: Path) -> Iterator[_Pair]:
+    binary = required(debian_redis(), "redis-server")
+    with (
+        RedisServer(folder, binary) as server,
+        closing(server.client()) as client,
+        opened() as double,
+        pytest.MonkeyPatch.context() as patched,
+    ):
+        pair = _RealPair(double, _ServedTime(double), client)
+        _listens(pair, patched)
+        yield pair
 
 
 @pytest.mark.parametrize(("workload", "seed"), [("family", 7), ("approvals", 15), ("archives", 7)])
 def test_simulated_redis_answers_every_command_as_fakeredis_does(workload: str, seed: int) -> None:
     with _paired() as pair:
-        outcome = World(seed, pair.double, workload).run()
-        assert outcome.violation is None
-        # What is left, too: a reply may hide that a value is another one.
-        for key in pair.fake.keys("*"):
-            pair.look(*(word if word != "key" else key for word in READ_WHOLE[pair.fake.type(key)]))
-        assert pair.compared > 100
+        _is_lived(pair, workload, seed)
+
+
+@pytest.mark.parametrize(
+    ("workload", "seed"),
+    [("family", 7), ("approvals", 15), ("budgets", 3), ("limits", 2), ("letters", 5), ("outages", 2)],
+)
+def test_simulated_redis_answers_every_command_as_a_real_server_does(
+    workload: str, seed: int, tmp_path: Path
+) -> None:
+    with _paired_with_a_server(tmp_path) as pair:
+        _is_lived(pair, workload, seed)
+
+
+def _is_lived(pair: _Pair, workload: str, seed: int) -> None:
+    outcome = World(seed, pair.double, workload).run()
+    assert outcome.violation is None
+    # What is left, too: a reply may hide that a value is another one.
+    for key in cast(list[bytes], pair.fake.keys("*")):
+        kind = cast(bytes, pair.fake.type(key))
+        pair.look(*(word if word != "key" else key for word in READ_WHOLE[kind]))
+    assert pair.compared > 100
 
 
 def test_script_is_refused_a_global_of_its_own_and_the_order_of_a_tables_keys() -> None:
