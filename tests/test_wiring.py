@@ -21,7 +21,7 @@ from orchestrator.settings import (
     load_settings,
 )
 from orchestrator.tools.toolbox import ToolConfig
-from orchestrator.wiring import new_birth
+from orchestrator.wiring import new_birth, session_pool, worker_pools
 from orchestrator.wiring.worker import provider_policies, providers
 
 
@@ -43,6 +43,13 @@ def test_session_of_a_shared_pool_marks_its_folder(tmp_path: Path) -> None:
 def test_session_of_one_host_leaves_its_folder_alone(tmp_path: Path) -> None:
     assert birth(tmp_path).facts.workspace is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_worker_of_a_named_pool_serves_the_sessions_of_its_host_too(tmp_path: Path) -> None:
+    own = settings(tmp_path)
+    named = settings(tmp_path, 'worker.pools=["gpu"]')
+    assert worker_pools(own) == (session_pool(own), "default")
+    assert worker_pools(named) == ("gpu", session_pool(own))
 
 
 def test_floors_of_waits_and_watchdogs_reach_a_new_tree(tmp_path: Path) -> None:

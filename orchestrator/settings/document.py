@@ -36,7 +36,9 @@ file, your own file, the default.
   marked so; all else in it is ignored, and one line on stderr names the keys. `dendro trust` (in the folder,
   or `dendro trust FILE`) trusts the file as it is now: a change has to be trusted again. `dendro trust
   --list` shows what is trusted, `dendro trust --revoke FILE` takes it back. Commands and patches of agents
-  cannot write a `dendro.toml` unasked.
+  cannot write a `dendro.toml` unasked: where a folder has none, a confined command sees an empty folder of
+  that name while it runs. `git status` and `git add -A` pass over it; `rm -rf *` and `git clean` cannot
+  remove it, and end with 1.
 - **The home folder** holds the private Redis server, exported rollouts and the archive: `DENDRO_HOME`, else
   `$XDG_DATA_HOME/dendro`, else `~/.local/share/dendro`.
 - **`-c key=value`** takes a dotted key; the value is read as TOML, and as a string if it is none:

@@ -95,8 +95,9 @@ class WorkerSettings:
     """Workers: how many sessions, for how long, and when a claim may be trusted."""
 
     pools: tuple[str, ...] = setting((), "worker.pools", shown_default='this host and "default"')
-    """Labels that the worker serves. A session made in a local folder asks for `host:<machine id>`, because
-    only that machine has the folder; `default` is for folders that every worker of the pool can see."""
+    """Labels that the worker serves, beside that of sessions made here (`pool`). A session made in a local
+    folder asks for `host:<machine id>`, because only that machine has the folder; `default` is for folders
+    that every worker of the pool can see."""
 
     concurrency: int = setting(16, "worker.concurrency", at_least=1, at_most=10_000)
     """Sessions that one worker runs at once. Parked sessions do not count."""
