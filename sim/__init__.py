@@ -10,7 +10,7 @@ One story, by module:
     machines    worker processes that are killed, stopped, stuck and drained;  upkeep: those that keep tidy
     objects     the archive's folder;  files: that of rollouts
     players     the model and the tools;  ledger: what commands really did
-    people      clients;  workloads: what they are up to
+    people      clients;  workloads, workloads_kept: what they are up to, on a stage
     nemesis     what goes wrong;  illnesses: servers and keepers that go on serving
     invariants  the rules;  watch: those of every step;  audit: those of the end
     rights      what watch asks: who may run what;  accounts: a tree's counters;  deadlines: timers;

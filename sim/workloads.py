@@ -7,7 +7,7 @@ they have to say; what comes of it is watched by others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -15,74 +15,18 @@ from typing import Any
 
 from orchestrator.broker.admission import Limits
 from orchestrator.core.settings import TreeRules
-from orchestrator.core.state import State
 from orchestrator.runtime.ports import ProviderPolicy
-from sim.ambush import LateCopy, LateWord, SlowCommit
-from sim.machines import POOL, Site
+from sim.ambush import LateCopy, SlowCommit
+from sim.machines import POOL
 from sim.moving import NEVER, UpkeepRules
-from sim.nemesis import Nemesis
-from sim.people import FREE, Diary, Person
+from sim.people import FREE, Person
+from sim.stage import ENOUGH, Stage, born, perhaps_agents, used, visits
 from sim.undecidable import undecidable
-
-ENOUGH = {"tokens": 5_000, "cost": 50_000, "requests": 20, "wall": 3_600_000}
-"""What is added to budgets at the end, as often as they are spent."""
-
-
-@dataclass
-class Stage:
-    """What a play has to work with."""
-
-    site: Site
-    diary: Diary
-    rng: Random
-    nemesis: Nemesis
-    people: list[Person] = field(default_factory=list)
-    janitor: Person | None = None
-
-    def person(self) -> Person:
-        person = Person(self.site, f"p{len(self.people) + 1}", Random(self.rng.getrandbits(64)), self.diary)
-        self.people.append(person)
-        return person
-
-    def open_approvals(self) -> list[tuple[str, str]]:
-        """(session, call) of every open request, as the fleet's queue has them."""
-        watch, found = self.site.watch, []
-        for session, seen in watch.sessions.items():
-            if (seen.state.facts.approval_timeout_ms or SOON_MS) < SOON_MS:
-                # Nobody answers in its timer's place.
-                continue
-            task = seen.state.task
-            found += [(session, call.call_id) for call in (task.awaiting if task else ())]
-        return found
-
-    async def answer_all(self) -> None:
-        """Whatever waits for people gets it: answers, budgets, an end of trees where a watchdog barks."""
-        if self.janitor is None:
-            self.janitor = Person(self.site, "janitor", Random(self.rng.getrandbits(64)), self.diary)
-        janitor, told = self.janitor, []
-        told += [janitor.decides(session, "exec", call, "denied") for session, call in self.open_approvals()]
-        told += [janitor.adds(tree, ENOUGH) for tree in self.trees_that(lambda state: state.tree.paused)]
-        told += [janitor.shuts(tree) for tree in self.trees_that(lambda state: state.tree.watchdogs)]
-        watch = self.site.watch
-        told += [self.nemesis.readmits(session) for session in watch.quarantined()]
-        for act in told:
-            await asyncio.wait([janitor.does(act, "answers")])
-
-    def trees_that(self, hold: Callable[[State], object]) -> list[str]:
-        """Trees some session of which is in such a state, unless they are closed or being closed."""
-        watch = self.site.watch
-        found = dict.fromkeys(seen.tree for seen in watch.sessions.values() if hold(seen.state))
-        return [tree for tree in found if not watch.sessions[tree].state.closing]
-
+from sim.workloads_kept import archives, files, outages
 
 PROVIDER = "openai"
-SOON_MS = 60_000
 FAR = "far"
 """A pool with workers of its own."""
-LOOKS_AT_S = 10.0
-"""Upkeep looks for what is to be moved some seconds before that, each minute."""
-DELETES_AT_S = 1_060.0
-"""Seventeen minutes and forty seconds past the hour at which a simulation begins."""
 REAPED_WITHIN_S = 420.0
 """A job of upkeep that its process did not survive is taken up again after five minutes."""
 
@@ -99,7 +43,7 @@ async def single(stage: Stage) -> None:
     """One session, one person, commands that need no approval."""
     person = stage.person()
     stage.site.mind.appetite.asks = 0.0
-    await _used(stage, person, await _born(stage, person, "never"), stage.rng.choice((1, 3, 6)))
+    await used(stage, person, await born(stage, person, "never"), stage.rng.choice((1, 3, 6)))
 
 
 async def approvals(stage: Stage) -> None:
@@ -112,12 +56,12 @@ async def approvals(stage: Stage) -> None:
         "approval_timeout_ms": rng.choice((None, None, 2_000, 5_000, 3_600_000)),
         "on_user_input": rng.choice(("replace", "steer")),
         "mode": rng.choice((FREE, "workspace-write")),
-        **_perhaps_agents(rng, 0.4),
+        **perhaps_agents(rng, 0.4),
     }
     policy = rng.choice(("untrusted", "untrusted", "on-request", "on-failure"))
-    session = await _born(stage, person, policy, **facts)
+    session = await born(stage, person, policy, **facts)
     other.does(other.follows(session, partial(other.answers, session)), "follows")
-    await _used(stage, person, session, rng.choice((2, 4)))
+    await used(stage, person, session, rng.choice((2, 4)))
 
 
 async def several(stage: Stage) -> None:
@@ -127,8 +71,8 @@ async def several(stage: Stage) -> None:
         person = stage.person()
         policy = stage.rng.choice(("never", "on-request", "untrusted"))
         steer = stage.rng.choice(("replace", "steer"))
-        session = await _born(stage, person, policy, on_user_input=steer)
-        plays.append(person.does(_visits(stage, person, session), "visits"))
+        session = await born(stage, person, policy, on_user_input=steer)
+        plays.append(person.does(visits(stage, person, session), "visits"))
     await asyncio.wait(plays)
 
 
@@ -148,8 +92,8 @@ async def tree(stage: Stage) -> None:
     stage.site.mind.appetite.verbs |= {"subagent_spawn": 12}
     # Who only ever interrupts a tree never sees it grow.
     steer = rng.choice(("replace", "steer", "steer"))
-    session = await _born(stage, person, policy, agents=True, tree_rules=rules, on_user_input=steer)
-    await _used(stage, person, session, rng.choice((1, 3, 5)))
+    session = await born(stage, person, policy, agents=True, tree_rules=rules, on_user_input=steer)
+    await used(stage, person, session, rng.choice((1, 3, 5)))
     if rng.random() < 0.2:
         await asyncio.wait([person.does(person.shuts(session), "shuts")])
 
@@ -162,8 +106,8 @@ async def family(stage: Stage) -> None:
     rules = TreeRules(
         slots=5, spawned=4, depth=rng.choice((1, 2)), await_floor_s=1.0, await_cap_s=rng.choice((5.0, 20.0))
     )
-    session = await _born(stage, person, "never", agents=True, tree_rules=rules)
-    await _used(stage, person, session, rng.choice((2, 3)))
+    session = await born(stage, person, "never", agents=True, tree_rules=rules)
+    await used(stage, person, session, rng.choice((2, 3)))
 
 
 async def brood(stage: Stage) -> None:
@@ -172,7 +116,7 @@ async def brood(stage: Stage) -> None:
     appetite.calls, appetite.asks, appetite.agents = 0.15, 0.0, 0.2
     appetite.opening = ("subagent_spawn",) * 4 + ("subagent_await",)
     rules = TreeRules(slots=5, spawned=4, depth=1, await_floor_s=1.0, await_cap_s=30.0)
-    session = await _born(stage, person, "never", agents=True, tree_rules=rules)
+    session = await born(stage, person, "never", agents=True, tree_rules=rules)
     await asyncio.wait([person.does(person.says(session), "says")])
 
 
@@ -189,10 +133,10 @@ async def budgets(stage: Stage) -> None:
     }
     given = dict(rng.sample(sorted(few.items()), rng.choice((1, 1, 2))))
     rules = TreeRules(slots=4, spawned=6, depth=2, await_floor_s=1.0, await_cap_s=60.0, budgets=given)
-    session = await _born(stage, person, "never", agents=True, tree_rules=rules)
+    session = await born(stage, person, "never", agents=True, tree_rules=rules)
     other = stage.person()
     adds = [other.does(_adds(other, stage, session, sorted(few)), "adds")]
-    await _used(stage, person, session, rng.choice((2, 4)))
+    await used(stage, person, session, rng.choice((2, 4)))
     await asyncio.wait(adds)
 
 
@@ -215,8 +159,8 @@ async def watchdogs(stage: Stage) -> None:
     rules = TreeRules(
         slots=3, spawned=3, depth=1, await_floor_s=1.0, await_cap_s=20.0, watchdog_floor_s=1.0, watchdogs=2
     )
-    session = await _born(stage, person, "never", agents=True, tree_rules=rules)
-    await _used(stage, person, session, rng.choice((2, 5)))
+    session = await born(stage, person, "never", agents=True, tree_rules=rules)
+    await used(stage, person, session, rng.choice((2, 5)))
 
 
 async def forks(stage: Stage) -> None:
@@ -226,8 +170,8 @@ async def forks(stage: Stage) -> None:
     stage.site.mind.appetite.large = 0.3
     person.habits |= {"compact": 4}
     rules = TreeRules(slots=4, spawned=5, depth=3, await_floor_s=1.0, await_cap_s=30.0)
-    session = await _born(stage, person, "never", agents=True, tree_rules=rules)
-    await _used(stage, person, session, rng.choice((2, 4)))
+    session = await born(stage, person, "never", agents=True, tree_rules=rules)
+    await used(stage, person, session, rng.choice((2, 4)))
 
 
 async def compactions(stage: Stage) -> None:
@@ -235,7 +179,7 @@ async def compactions(stage: Stage) -> None:
     person = stage.person()
     person.habits |= {"compact": 8, "interrupt": 2}
     steer = stage.rng.choice(("replace", "steer"))
-    await _used(stage, person, await _born(stage, person, "never", on_user_input=steer), 6)
+    await used(stage, person, await born(stage, person, "never", on_user_input=steer), 6)
 
 
 async def waits(stage: Stage) -> None:
@@ -247,8 +191,8 @@ async def waits(stage: Stage) -> None:
     rules = TreeRules(slots=4, spawned=4, depth=2, await_floor_s=floor, await_cap_s=7_200.0)
     expires = rng.choice((None, 5_400_000))
     facts = {"agents": True, "tree_rules": rules, "approval_timeout_ms": expires}
-    session = await _born(stage, person, "untrusted", **facts)
-    await _used(stage, person, session, rng.choice((1, 3)))
+    session = await born(stage, person, "untrusted", **facts)
+    await used(stage, person, session, rng.choice((1, 3)))
 
 
 async def limits(stage: Stage) -> None:
@@ -259,48 +203,6 @@ async def limits(stage: Stage) -> None:
     people = [stage.person() for _ in range(rng.choice((2, 3)))]
     plays = [person.does(_alone(stage, person), "works") for person in people]
     await asyncio.wait(plays)
-
-
-async def archives(stage: Stage) -> None:
-    """Sessions and trees that are closed, go to the archive, and come back when somebody speaks to them."""
-    rng, disk = stage.rng, Random(stage.rng.getrandbits(64))
-    slow_s = rng.choice((0.001, 0.1, 1.0))
-    stage.site.loop.thread_s = lambda: slow_s * disk.random()
-    stage.nemesis.keep_up(
-        UpkeepRules(
-            processes=rng.choice((1, 1, 2)),
-            seal_after=rng.choice((5, 20)),
-            archive_after_s=rng.choice((0.0, 30.0)),
-            retention_s=rng.choice((None, 90.0, 90.0, 600.0)),
-        )
-    )
-    stage.site.mind.appetite.large = 0.3
-    plays = []
-    for _ in range(rng.choice((1, 2))):
-        person = stage.person()
-        person.habits |= {"compact": 3}
-        facts: dict[str, Any] = {
-            "on_user_input": rng.choice(("replace", "steer")),
-            **_perhaps_agents(rng, 0.5),
-        }
-        session = await _born(stage, person, "never", **facts)
-        plays.append(person.does(_comes_back(stage, person, session), "comes back"))
-    await asyncio.wait(plays)
-
-
-async def _comes_back(stage: Stage, person: Person, session: str) -> None:
-    """Leaves for so long that the session may be archived, or deleted, and speaks to it again."""
-    for _ in range(stage.rng.choice((1, 2, 3))):
-        await person.works(session, stage.rng.choice((1, 2, 4)))
-        await person.shuts(session)
-        until_deletions = stage.rng.random() < 0.3
-        if until_deletions or stage.rng.random() < 0.5:
-            stage.nemesis.lie_in_wait(LateWord)
-        awhile_s = stage.rng.choice((1.0, 60.0, 120.0)) * stage.rng.uniform(0.5, 1.5)
-        if until_deletions:
-            # Shortly before upkeep looks for what is to be deleted, once an hour.
-            awhile_s = (DELETES_AT_S - stage.site.loop.time()) % 3_600.0 - stage.rng.uniform(0.0, 30.0)
-        await asyncio.sleep(awhile_s)
 
 
 async def abandoned(stage: Stage) -> None:
@@ -314,7 +216,7 @@ async def abandoned(stage: Stage) -> None:
     if only_upkeep or rng.random() < 0.3:
         nemesis.keep_up(UpkeepRules(processes=1, seal_after=1_000, archive_after_s=NEVER))
     rules = TreeRules(slots=4, spawned=4, depth=2, await_floor_s=1.0)
-    session = await _born(stage, person, "never", pool=FAR, agents=True, tree_rules=rules)
+    session = await born(stage, person, "never", pool=FAR, agents=True, tree_rules=rules)
     await asyncio.wait([person.does(person.says(session), "says")])
     await asyncio.sleep(rng.choice((0.5, 2.0, 6.0)) * rng.uniform(0.5, 1.5))
     nemesis.abandon((FAR, POOL) if only_upkeep else (FAR,), within_s=15.0)
@@ -323,53 +225,6 @@ async def abandoned(stage: Stage) -> None:
     await nemesis.abandoned.wait()
     await _reaped(stage)
     nemesis.man(FAR)
-
-
-async def files(stage: Stage) -> None:
-    """Sessions whose rollouts are kept in files, on disks that lose what was written last."""
-    stage.nemesis.weights |= {"kill": 20, "kill_at": 20}
-    await _keeps_files(stage, _speaks_again)
-
-
-async def _keeps_files(stage: Stage, uses: Callable[[Stage, Person, str], Coroutine[Any, Any, None]]) -> None:
-    """Sessions whose rollouts are asked for, one or two, each with a person."""
-    rng, plays = stage.rng, []
-    for _ in range(rng.choice((1, 2))):
-        person = stage.person()
-        person.habits |= {"path": 6, "compact": 2}
-        steer = rng.choice(("replace", "steer"))
-        facts = {"kept": True, "on_user_input": steer, **_perhaps_agents(rng, 0.4)}
-        session = await _born(stage, person, "never", **facts)
-        plays.append(person.does(uses(stage, person, session), "uses"))
-    await asyncio.wait(plays)
-
-
-async def _speaks_again(stage: Stage, person: Person, session: str) -> None:
-    """Says something in peace, too."""
-    await _visits(stage, person, session)
-    await stage.nemesis.calm.wait()
-    await person.works(session, 1)
-
-
-async def outages(stage: Stage) -> None:
-    """Sessions with files, sealed and archived, where disks are full, archives away, and copies lost."""
-    after_s = stage.rng.choice((0.0, 20.0))
-    stage.nemesis.weights |= {"full_disk": 15, "archive_away": 15, "lost_snapshot": 8, "kill_keeper": 5}
-    stage.nemesis.keep_up(UpkeepRules(processes=1, seal_after=5, archive_after_s=after_s))
-    await _keeps_files(stage, _speaks_up)
-
-
-async def _speaks_up(stage: Stage, person: Person, session: str) -> None:
-    """Says something to a session that cannot be read just then, too."""
-    await _visits(stage, person, session)
-    if stage.rng.random() < 0.5:
-        # By then upkeep has moved what it may.
-        await asyncio.sleep((LOOKS_AT_S - stage.site.loop.time()) % 60.0)
-        hiding = stage.nemesis.hides(session, stage.rng.uniform(1.0, 20.0))
-        stage.site.loop.start(stage.nemesis.lane, hiding, "hides")
-        await person.works(session, 1)
-    await stage.nemesis.calm.wait()
-    await person.works(session, 1)
 
 
 async def amnesia(stage: Stage) -> None:
@@ -382,7 +237,7 @@ async def amnesia(stage: Stage) -> None:
         appetite.verbs |= {"subagent_spawn": 20}
         rules = TreeRules(slots=4, spawned=8, depth=2, await_floor_s=1.0, await_cap_s=20.0)
         facts |= {"agents": True, "tree_rules": rules}
-    await _used(stage, person, await _born(stage, person, "never", **facts), rng.choice((2, 4)))
+    await used(stage, person, await born(stage, person, "never", **facts), rng.choice((2, 4)))
 
 
 async def letters(stage: Stage) -> None:
@@ -392,7 +247,7 @@ async def letters(stage: Stage) -> None:
     appetite.opening = ("subagent_spawn",) * 2
     appetite.calls, appetite.asks = 0.4, 0.0
     rules = TreeRules(slots=4, spawned=4, depth=1, await_floor_s=1.0, await_cap_s=20.0)
-    session = await _born(stage, person, "never", agents=True, tree_rules=rules)
+    session = await born(stage, person, "never", agents=True, tree_rules=rules)
     if rng.random() < 0.7:
         stage.nemesis.lie_in_wait(LateCopy)
     await asyncio.wait([person.does(person.says(session), "says")])
@@ -409,7 +264,7 @@ async def ends(stage: Stage) -> None:
     appetite.verbs |= {"subagent_spawn": 25, "subagent_cancel": 1}
     stage.nemesis.weights |= {"end_at": 90, "kill_at": 15}
     rules = TreeRules(slots=4, spawned=4, depth=2, await_floor_s=1.0, await_cap_s=20.0)
-    session = await _born(stage, person, "never", agents=True, tree_rules=rules, on_user_input="steer")
+    session = await born(stage, person, "never", agents=True, tree_rules=rules, on_user_input="steer")
     await person.says(session)
     for _ in range(rng.choice((2, 3))):
         await asyncio.sleep(rng.choice((1.0, 3.0, 6.0)) * rng.uniform(0.5, 1.5))
@@ -420,7 +275,7 @@ async def ends(stage: Stage) -> None:
 async def poison(stage: Stage) -> None:
     """A session that kills every worker that touches it, until it is set aside; then somebody mends it."""
     rng, person, watch = stage.rng, stage.person(), stage.site.watch
-    session = await _born(stage, person, "never", **_perhaps_agents(rng, 0.3))
+    session = await born(stage, person, "never", **perhaps_agents(rng, 0.3))
     await person.works(session, rng.choice((0, 1)))
     watch.poisonous.add(session)
     await person.says(session)
@@ -436,8 +291,8 @@ async def poison(stage: Stage) -> None:
 async def latecomers(stage: Stage) -> None:
     """A session whose followers come while it is at work, leave, and come back to where they were."""
     rng, person = stage.rng, stage.person()
-    facts: dict[str, Any] = {"on_user_input": rng.choice(("replace", "steer")), **_perhaps_agents(rng, 0.3)}
-    session = await _born(stage, person, "never", **facts)
+    facts: dict[str, Any] = {"on_user_input": rng.choice(("replace", "steer")), **perhaps_agents(rng, 0.3)}
+    session = await born(stage, person, "never", **facts)
     used = [person.does(person.works(session, rng.choice((2, 4, 6))), "works")]
     late = []
     for _ in range(rng.choice((1, 2, 3))):
@@ -460,37 +315,8 @@ async def _reaped(stage: Stage) -> None:
         watch.reach.saw("reaped")
 
 
-def _perhaps_agents(rng: Random, share: float) -> dict[str, Any]:
-    """What a session is born with that may make agents, as this share of them may."""
-    rules = TreeRules(slots=3, spawned=4, depth=2, await_floor_s=1.0)
-    return {"agents": True, "tree_rules": rules} if rng.random() < share else {}
-
-
 async def _alone(stage: Stage, person: Person) -> None:
-    await person.works(await _born(stage, person, "never"), stage.rng.choice((2, 4)))
-
-
-async def _visits(stage: Stage, person: Person, session: str) -> None:
-    await person.works(session, stage.rng.choice((1, 3, 5)))
-    if stage.rng.random() < 0.4:
-        await person.shuts(session)
-        await person.works(session, stage.rng.choice((0, 1)))
-
-
-async def _born(stage: Stage, person: Person, policy: str, **facts: Any) -> str:
-    born = person.does(person.creates(policy, **facts), "creates")
-    await asyncio.wait([born])
-    session: str = born.result()
-    person.does(person.follows(session, partial(person.answers, session)), "follows")
-    return session
-
-
-async def _used(stage: Stage, person: Person, session: str, acts: int) -> None:
-    used = [person.does(person.works(session, acts), "works")]
-    if stage.rng.random() < 0.3:
-        second = stage.person()
-        used.append(second.does(second.works(session, 2), "works"))
-    await asyncio.wait(used)
+    await person.works(await born(stage, person, "never"), stage.rng.choice((2, 4)))
 
 
 PLAYS = (

@@ -31,10 +31,11 @@ from sim.network import Network, Sent, session_of
 from sim.objects import SimObjects
 from sim.people import Diary, Person
 from sim.players import Mind
+from sim.stage import Stage
 from sim.trace import Trace
 from sim.undecidable import Stumbled
 from sim.watch import QUARANTINED, Watch
-from sim.workloads import WORKLOADS, Stage, chosen
+from sim.workloads import WORKLOADS, chosen
 from workers.upkeep import log as upkeep_log
 
 LOGS = (log, upkeep_log)

@@ -9,7 +9,8 @@ import pytest
 
 from sim.campaign import run_batch
 from sim.loop import Lane, SimLoop
-from sim.workloads import WORKLOADS, Stage, Workload, _born
+from sim.stage import Stage, born
+from sim.workloads import WORKLOADS, Workload
 
 
 def test_sleeper_stays_as_far_from_its_next_look_as_it_was_when_time_is_skipped() -> None:
@@ -26,7 +27,7 @@ def test_sleeper_stays_as_far_from_its_next_look_as_it_was_when_time_is_skipped(
 async def _after_an_hour(stage: Stage) -> None:
     """Somebody who comes back to a session an hour later."""
     person = stage.person()
-    session = await _born(stage, person, "never")
+    session = await born(stage, person, "never")
     await stage.site.loop.start(person.lane, asyncio.sleep(3600.0), "sleeps")
     await person.does(person.says(session), "says")
 

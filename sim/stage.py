@@ -1,0 +1,96 @@
+"""The stage on which a workload's play is performed, and the acts that many plays share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any
+
+from orchestrator.core.settings import TreeRules
+from orchestrator.core.state import State
+from sim.machines import Site
+from sim.nemesis import Nemesis
+from sim.people import Diary, Person
+
+ENOUGH = {"tokens": 5_000, "cost": 50_000, "requests": 20, "wall": 3_600_000}
+"""What is added to budgets at the end, as often as they are spent."""
+SOON_MS = 60_000
+
+
+@dataclass
+class Stage:
+    """What a play has to work with."""
+
+    site: Site
+    diary: Diary
+    rng: Random
+    nemesis: Nemesis
+    people: list[Person] = field(default_factory=list)
+    janitor: Person | None = None
+
+    def person(self) -> Person:
+        person = Person(self.site, f"p{len(self.people) + 1}", Random(self.rng.getrandbits(64)), self.diary)
+        self.people.append(person)
+        return person
+
+    def open_approvals(self) -> list[tuple[str, str]]:
+        """(session, call) of every open request, as the fleet's queue has them."""
+        watch, found = self.site.watch, []
+        for session, seen in watch.sessions.items():
+            if (seen.state.facts.approval_timeout_ms or SOON_MS) < SOON_MS:
+                # Nobody answers in its timer's place.
+                continue
+            task = seen.state.task
+            found += [(session, call.call_id) for call in (task.awaiting if task else ())]
+        return found
+
+    async def answer_all(self) -> None:
+        """Whatever waits for people gets it: answers, budgets, an end of trees where a watchdog barks."""
+        if self.janitor is None:
+            self.janitor = Person(self.site, "janitor", Random(self.rng.getrandbits(64)), self.diary)
+        janitor, told = self.janitor, []
+        told += [janitor.decides(session, "exec", call, "denied") for session, call in self.open_approvals()]
+        told += [janitor.adds(tree, ENOUGH) for tree in self.trees_that(lambda state: state.tree.paused)]
+        told += [janitor.shuts(tree) for tree in self.trees_that(lambda state: state.tree.watchdogs)]
+        watch = self.site.watch
+        told += [self.nemesis.readmits(session) for session in watch.quarantined()]
+        for act in told:
+            await asyncio.wait([janitor.does(act, "answers")])
+
+    def trees_that(self, hold: Callable[[State], object]) -> list[str]:
+        """Trees some session of which is in such a state, unless they are closed or being closed."""
+        watch = self.site.watch
+        found = dict.fromkeys(seen.tree for seen in watch.sessions.values() if hold(seen.state))
+        return [tree for tree in found if not watch.sessions[tree].state.closing]
+
+
+def perhaps_agents(rng: Random, share: float) -> dict[str, Any]:
+    """What a session is born with that may make agents, as this share of them may."""
+    rules = TreeRules(slots=3, spawned=4, depth=2, await_floor_s=1.0)
+    return {"agents": True, "tree_rules": rules} if rng.random() < share else {}
+
+
+async def visits(stage: Stage, person: Person, session: str) -> None:
+    await person.works(session, stage.rng.choice((1, 3, 5)))
+    if stage.rng.random() < 0.4:
+        await person.shuts(session)
+        await person.works(session, stage.rng.choice((0, 1)))
+
+
+async def born(stage: Stage, person: Person, policy: str, **facts: Any) -> str:
+    born = person.does(person.creates(policy, **facts), "creates")
+    await asyncio.wait([born])
+    session: str = born.result()
+    person.does(person.follows(session, partial(person.answers, session)), "follows")
+    return session
+
+
+async def used(stage: Stage, person: Person, session: str, acts: int) -> None:
+    used = [person.does(person.works(session, acts), "works")]
+    if stage.rng.random() < 0.3:
+        second = stage.person()
+        used.append(second.does(second.works(session, 2), "works"))
+    await asyncio.wait(used)
