@@ -11,7 +11,7 @@ One story, by module:
     objects     the archive's folder;  files: that of rollouts
     players     the model and the tools;  ledger: what commands really did
     people      clients;  workloads, workloads_kept: what they are up to, on a stage
-    nemesis     what goes wrong;  illnesses: servers and keepers that go on serving
+    nemesis     what goes wrong;  illnesses: servers and keepers that go on serving;  dooms: at which command
     invariants  the rules;  watch: those of every step;  audit: those of the end
     rights      what watch asks: who may run what;  accounts: a tree's counters;  deadlines: timers;
                 cancels: ended agents;  inputs: what people said;  shown: what others are told;

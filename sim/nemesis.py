@@ -7,13 +7,13 @@ everything comes to rest.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from orchestrator.core.snapshot import CORE_VERSION
 from sim.ambush import Ambush, LateClaim, LateCommit, LateCopy, LateStopped, SlowCommit
+from sim.dooms import Doom, acts, ends, reserves, says, starts_a_call
 from sim.double import Double
 from sim.illnesses import Illnesses
 from sim.loop import Lane
@@ -32,20 +32,6 @@ class Plan:
     workers: int
 
 
-@dataclass(slots=True)
-class Doom:
-    """Something that hits a machine when so many more of its commands have taken effect."""
-
-    victim: Process | None
-    """None: whoever sends the command that counts."""
-    strikes: Callable[[Process], None]
-    left: int
-    counts: Callable[[Sent], bool]
-    anybody: bool = False
-    """What strikes hits nobody by name: any process's command counts, a person's too."""
-
-
-IDLE = ("peek", "timers_due", "heartbeat")
 KINDS = (
     ("kill", 8),
     ("kill_at", 8),
@@ -73,34 +59,6 @@ KINDS = (
     ("frozen_keeper", 2),
     ("end_at", 6),
 )
-
-
-def _acts(sent: Sent) -> bool:
-    return sent.name not in IDLE
-
-
-def _starts_a_call(sent: Sent) -> bool:
-    """What it decided is in the log, and it is about to do it."""
-    decided = (arg for arg in sent.args if isinstance(arg, bytes))
-    return sent.name == "commit" and any(b'"phase":"running"' in arg for arg in decided)
-
-
-def _ends(sent: Sent) -> bool:
-    """A task is being stopped by it, or an agent ended."""
-    decided = (arg for arg in sent.args if isinstance(arg, bytes))
-    return sent.name == "commit" and any(
-        b'"kind":"stopping"' in arg or b'"canceling":' in arg for arg in decided
-    )
-
-
-def _says(sent: Sent) -> bool:
-    """Something was said to a session, and its holder is about to hear of it."""
-    return sent.name == "submit"
-
-
-def _reserves(sent: Sent) -> bool:
-    """It was given numbers, and nothing is made of them yet."""
-    return sent.name == "reserve"
 
 
 class Nemesis(Illnesses):
@@ -267,17 +225,17 @@ class Nemesis(Illnesses):
     async def _kill_at(self) -> None:
         """It dies around the moment when a command of it takes effect."""
         if victim := self._victim():
-            self._doomed = Doom(victim, self._end, self._rng.choice((1, 1, 2, 3, 5, 8, 13)), _acts)
+            self._doomed = Doom(victim, self._end, self._rng.choice((1, 1, 2, 3, 5, 8, 13)), acts)
 
     async def _pause_at(self) -> None:
         """It is stopped there, and wakes up when others have had its session for a while."""
         if victim := self._victim():
-            counts, lefts = self._rng.choice(((_acts, (1, 1, 2, 3, 5, 8, 13)), (_starts_a_call, (1, 1, 2))))
+            counts, lefts = self._rng.choice(((acts, (1, 1, 2, 3, 5, 8, 13)), (starts_a_call, (1, 1, 2))))
             self._doomed = Doom(victim, self._stop, self._rng.choice(lefts), counts)
 
     async def _end_at(self) -> None:
         """Whoever stops a task or ends an agent next is lost in the middle of that."""
-        self._doomed = Doom(None, self._rng.choice((self._end, self._stop)), 1, _ends)
+        self._doomed = Doom(None, self._rng.choice((self._end, self._stop)), 1, ends)
 
     def _draw_machine(self) -> Machine | None:
         return self._rng.choice(self.living) if self.living else None
@@ -454,9 +412,9 @@ class Nemesis(Illnesses):
         if victim := self._victim():
             some, few, one = (1, 2, 3, 5, 8), (1, 1, 2), (1,)
             counts, lefts = self._rng.choice(
-                ((_acts, some), (_starts_a_call, few), (_reserves, one), (_reserves, one), (_says, one))
+                ((acts, some), (starts_a_call, few), (reserves, one), (reserves, one), (says, one))
             )
-            anybody = counts in (_says, _reserves)
+            anybody = counts in (says, reserves)
             self._doomed = Doom(victim, self._forget, self._rng.choice(lefts), counts, anybody)
 
     def _forget(self, victim: Process | None = None) -> None:
