@@ -58,7 +58,13 @@ DEFECTS = (
     Mutant(
         "deleted with what was queued",
         "`delete` looks whether a worker holds the session, and not whether one is to take it",
-        lua("delete", "if owed or redis.call(", "if redis.call("),
+        lua("delete", "if owed or used or redis.call(", "if used or redis.call("),
+        "archives",
+    ),
+    Mutant(
+        "deleted after it was used",
+        "`delete` does not ask whether a worker has had the session since somebody looked",
+        lua("delete", "if owed or used or redis.call(", "if owed or redis.call("),
         "archives",
     ),
     Mutant(

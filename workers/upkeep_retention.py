@@ -66,7 +66,7 @@ async def _delete_session(storage: Storage, seen: SessionHead, *, owed: bool) ->
     if (head.epoch, head.sq_tip) != (seen.epoch, seen.sq_tip):
         raise SessionHeld(head.session, head.holder or "")
     try:
-        await storage.broker.delete_session(head.session, owed=owed)
+        await storage.broker.delete_session(head.session, owed=owed, epoch=seen.epoch)
     except UnknownSession:
         log.info("session %s was deleted by somebody else", head.session)
 

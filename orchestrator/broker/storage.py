@@ -67,10 +67,13 @@ class Storage(Reader):
             case code:
                 raise unexpected("restore", code)
 
-    async def delete_session(self, session: SessionId, *, owed: bool = False) -> None:
+    async def delete_session(
+        self, session: SessionId, *, owed: bool = False, epoch: int | None = None
+    ) -> None:
         """Removes every key of a session that nobody holds; for a root, of its tree log and blobs too.
 
-        Raises `SessionHeld` if a worker holds it, or is to take it; `owed`: what it was given may go too.
+        Raises `SessionHeld` if a worker holds it, or is to take it, or has had it since `epoch` was seen.
+        `owed`: what it was given may go too.
         """
         place = await self.place(session)
         shard = self.keys.shard_of(session)
@@ -89,7 +92,7 @@ class Storage(Reader):
             self.keys.snapshot(session),
             *(await self._tree_keys(place) if str(place.tree) == session else ()),
         ]
-        args: list[Argument] = [session, int(owed)]
+        args: list[Argument] = [session, int(owed), "" if epoch is None else epoch]
         args += requests.rows((f"{session}:{a.key}",) for a in opened)
         args += requests.rows((f"{session}:{t.decode()}",) for t in timers)
         reply = await self._wire.run(Call(load("delete"), keys, args))

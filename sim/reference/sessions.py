@@ -332,11 +332,12 @@ def restore(sight: Sight, keys: Keys, given: Given) -> Reply:
 
 
 def delete(sight: Sight, keys: Keys, given: Given) -> Reply:
-    name, owed_too = given.word(), given.number() == 1
+    name, owed_too, epoch = given.word(), given.number() == 1, given.word()
     approvals, timers = given.rows(1), given.rows(1)
     session, due, leases = sight.hash(keys[0]), sight.zset(keys[1]), sight.zset(keys[2])
     owes = name in due or number(session, b"sq") != number(session, b"cursor")
-    if name in leases or (owes and not owed_too):
+    used = epoch != b"" and int(epoch) != number(session, b"epoch")
+    if name in leases or used or (owes and not owed_too):
         return [b"HELD", session.get(b"owner", b"")]
     for zset in (due, leases, sight.zset(keys[3])):
         zset.pop(name, None)

@@ -126,6 +126,21 @@ async def test_deleted_tree_leaves_nothing_of_its_own(backend: Backend) -> None:
     await broker.aclose()
 
 
+async def test_session_that_was_used_since_it_was_seen_is_not_deleted(broker: Broker) -> None:
+    held, _ = await _three_entries(broker)
+    session = held.claim.session
+    await broker.release(held.claim, park_at=None)
+    seen = await claimed(broker, session, "w2", "c2")
+    await broker.commit(step(seen, seen.claim, "k2", cursor=seen.sq_tip, release="park"))
+    await submitted(broker, session, "s2")
+    used = await claimed(broker, session, "w2", "c3")
+    await broker.commit(step(used, used.claim, "k3", cursor=used.sq_tip, release="park"))
+    with pytest.raises(SessionHeld):
+        await broker.delete_session(session, epoch=seen.claim.epoch)
+    await broker.delete_session(session, epoch=used.claim.epoch)
+    assert await broker.head(session) is None
+
+
 async def test_session_that_was_given_something_is_not_deleted(broker: Broker) -> None:
     held, _ = await _three_entries(broker)
     await broker.release(held.claim, park_at=None)
