@@ -15,6 +15,7 @@ from orchestrator.cli.invocation import Invocation, say_if_read_only
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from orchestrator.broker.records import SessionHead
     from orchestrator.cli.companion import Companion
     from orchestrator.cli.conversation import Conversation
     from orchestrator.core.ids import SessionId
@@ -96,9 +97,13 @@ def run(
     _check(wish, settings, own_worker=not no_worker)
     if resume is None:
         say_if_read_only(settings)
+    # Its own worker may be faster than this process, and be done with what was queued.
+    left = uvloop.run(_left(settings, resume)) if _only_resumes(wish) and resume is not None else None
     with companion(invocation, wanted=not no_worker) as worker:
         talking = (
-            _converse(settings, wish, worker) if _is_conversation(wish) else _run(settings, wish, worker)
+            _converse(settings, wish, worker)
+            if _is_conversation(wish)
+            else _run(settings, wish, worker, left)
         )
         code = uvloop.run(talking)
         if worker is not None and code == ExitCode.INTERRUPTED:
@@ -125,13 +130,32 @@ def _is_conversation(wish: Wish) -> bool:
     return wish.prompt is None and not wish.json and at_a_terminal()
 
 
+def _only_resumes(wish: Wish) -> bool:
+    return wish.prompt is None and not _is_conversation(wish)
+
+
+async def _left(settings: Settings, resume: str) -> SessionHead:
+    """The session as it was left; raises `Fault` if there is nothing in it to go on with."""
+    from orchestrator.cli.opening import opened
+    from orchestrator.cli.resuming import to_resume
+
+    async with opened(settings, insists=True) as found:
+        head = await to_resume(found, resume)
+    if head.status in ("idle", "closed") and head.sq_tip == head.cursor:
+        raise Fault(f"session {head.session} is {head.status}: give it a prompt", ExitCode.USAGE)
+    return head
+
+
 async def _converse(settings: Settings, wish: Wish, worker: Companion | None) -> ExitCode:
     from orchestrator.cli.chat import Opening, converse
 
     return await converse(settings, Opening(wish.resume, wish.images, _override(wish)), worker)
 
 
-async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> ExitCode:
+async def _run(
+    settings: Settings, wish: Wish, worker: Companion | None, left: SessionHead | None
+) -> ExitCode:
+    """`left`: the session that only goes on, as it was before its worker was started."""
     from orchestrator.broker.follow import BEGINNING, EqCursor
     from orchestrator.cli.asking import at_a_terminal
     from orchestrator.cli.conversation import Conversation, Seat
@@ -146,7 +170,7 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
         if wish.resume is None:
             session = await new_session(settings, client)
         else:
-            head = await to_resume(found, wish.resume)
+            head = left or await to_resume(found, wish.resume)
             session, cursor = head.session, EqCursor.at(head)
         calling = notifications(settings, session, view.note)
         seat = Seat(client, session, Calling(view, calling), at_a_terminal() and not wish.json)
@@ -155,8 +179,6 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
             most = f" · up to {settings.agents.budget_requests:,} model requests (agents.budget_requests)"
             view.note(f"session {talk.seat.name}{most if wish.resume is None else ''}")
             if wish.prompt is None:
-                if head.status in ("idle", "closed") and head.sq_tip == head.cursor:
-                    raise Fault(f"session {session} is {head.status}: give it a prompt", ExitCode.USAGE)
                 await talk.left.unless(take_up_requests(talk, found, head))
             else:
                 await talk.left.unless(_speak(talk, wish))
