@@ -195,6 +195,10 @@ async def _wrong_type_at_each_key(backend: Backend, wire: Wire, call: Call) -> N
             await wire.command("RENAME", key, f"{key}:kept")
         await wire.command(*(("RPUSH", key, "x") if kind != b"list" else ("SET", key, "x")))
         await _refused(backend, wire, call)
+        if call.script.name not in READ_ONLY:
+            reply = await wire.run(call)
+            assert reply[:2] == [b"CORRUPT", key.encode()], (call.script.name, key, reply)
+            await _refused_by_its_arguments(backend, wire, replace(call, args=[*call.args, "one too many"]))
         await wire.command("DEL", key)
         if kind != b"none":
             await wire.command("RENAME", f"{key}:kept", key)
@@ -229,7 +233,15 @@ async def _bad_arguments(backend: Backend, wire: Wire, call: Call) -> None:
         return
     args = list(call.args)
     for wrong in ([], args[:-1], args[: len(args) // 2], [*args, "one too many"]):
-        await _refused(backend, wire, replace(call, args=wrong))
+        await _refused_by_its_arguments(backend, wire, replace(call, args=wrong))
+
+
+async def _refused_by_its_arguments(backend: Backend, wire: Wire, call: Call) -> None:
+    """The script must say so before it looks at a key."""
+    before = await everything(backend.look())
+    with pytest.raises(BrokerError, match="MISCALL"):
+        await wire.run(call)
+    assert await everything(backend.look()) == before, call.script.name
 
 
 async def _foreign_claim(backend: Backend, wire: Wire, call: Call) -> None:
