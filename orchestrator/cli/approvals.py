@@ -44,7 +44,8 @@ def approvals(
     below, the call and what it is for. The oldest first.
 
     Each answer is a submission to the agent that asked, with your name in its
-    log. Whoever answers second is told who decided.
+    log. An answer that comes second says who decided, and how; a glob that only
+    means earlier requests is an error that says so.
 
     A glob allows a script only if it is plain and each of its commands matches;
     redirects, substitutions and variables need the call's id. It denies as soon
@@ -74,7 +75,8 @@ def approvals(
 async def _approvals(invocation: Invocation, id: str | None, wishes: Wishes, *, json: bool) -> None:
     import asyncio
 
-    from orchestrator.cli.deciding import Decided, chosen, decide, open_requests_of, without_decided
+    from orchestrator.cli.decided import decided_before
+    from orchestrator.cli.deciding import Decided, chosen, decide, open_requests_of
     from orchestrator.cli.opening import opened
     from orchestrator.cli.text import plain
 
@@ -84,18 +86,18 @@ async def _approvals(invocation: Invocation, id: str | None, wishes: Wishes, *, 
         if not any(wishes.values()):
             await _list(found, asked, json=json)
             return
-        wishes, gone = (wishes, []) if tree is None else await without_decided(found, tree, asked, wishes)
+        before = await decided_before(found, tree, asked, wishes)
         client, gate = found.client(), asyncio.Semaphore(AT_ONCE)
 
         async def answered(request: Asked, decision: ReviewDecision) -> Decided:
             async with gate:
                 return await decide(client, found, request, decision)
 
-        choice = chosen(asked, wishes)
+        choice = chosen(asked, before.without_calls(wishes), before.similar)
         done = await asyncio.gather(*(answered(*one) for one in choice.decisions))
     for why in choice.passed_over:
         typer.echo(plain(why), err=True)
-    for line in (*gone, *(decided.line() for decided in done)):
+    for line in (*before.calls.values(), *(decided.line() for decided in done)):
         typer.echo(plain(line))
 
 

@@ -24,6 +24,7 @@ from orchestrator.cli.patterns import denies, names_call, why_not_allowed
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.entries import DENDRO
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.rules_surfacing import WITHDRAWN
 from orchestrator.gateways.client import Client
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.policy import ReviewDecision
@@ -140,8 +141,10 @@ class Chosen:
     passed_over: tuple[str, ...]
 
 
-def chosen(asked: Sequence[Asked], wishes: Wishes) -> Chosen:
-    """Finds what the patterns mean.
+def chosen(
+    asked: Sequence[Asked], wishes: Wishes, decided_before: Mapping[str, Sequence[str]] | None = None
+) -> Chosen:
+    """Finds what the patterns mean; `decided_before` has lines for patterns that mean earlier requests.
 
     Raises `Fault` for a pattern that means none, and for a request of which two different things are said.
     """
@@ -153,7 +156,8 @@ def chosen(asked: Sequence[Asked], wishes: Wishes) -> Chosen:
             others = [request for place, request in enumerate(asked) if place not in meant]
             near = [] if decision is ReviewDecision.DENIED else [one.passed_over(pattern) for one in others]
             if not meant:
-                reasons = "".join(f"\n{why}" for why in near if why)
+                earlier = (decided_before or {}).get(pattern, ())
+                reasons = "".join(f"; {why}" for why in (*near, *earlier) if why)
                 raise Fault(
                     f"no open request is meant by {pattern!r}; `dendro approvals` lists them{reasons}"
                 )
@@ -185,6 +189,8 @@ class Decided:
         about = f"{self.asked.call}  {self.asked.subject}"
         if not self.decision:
             return f"{about}: handed in, and kept; {no_worker(self.asked.pool)}"
+        if self.decision == WITHDRAWN:
+            return f"{about}: withdrawn, since its turn ended first"
         words = WORDS.get(self.decision, self.decision)
         return f"{about}: {words}" if self.ours else f"{about}: already {words}, by {self.who or 'a client'}"
 
@@ -218,42 +224,6 @@ async def _answer(found: Opened, asked: Asked) -> Mapping[str, Any] | None:
             if fact["kind"] == "answer" and fact["call_id"] == asked.call_id:
                 return dict(fact)
             if fact["kind"] == "task_ended":
-                return {"decision": "withdrawn: its turn ended", "who": ""}
+                return {"decision": WITHDRAWN, "who": ""}
         after = page[-1].seq
     return None
-
-
-# ── what was decided before ───────────────────────────────────────────────────────────────────
-
-
-async def without_decided(
-    found: Opened, tree: TreeId, asked: Sequence[Asked], wishes: Wishes
-) -> tuple[Wishes, list[str]]:
-    """The wishes without the calls that were decided before; and a line for each of those: who decided."""
-    told: dict[str, str] = {}
-    for pattern in {pattern for patterns in wishes.values() for pattern in patterns}:
-        agent, colon, call_id = pattern.partition(":")
-        if colon and agent.isdecimal() and all(pattern != one.call for one in asked):
-            fact = await _past_answer(found, tree, int(agent), call_id)
-            if fact is not None:
-                words = WORDS.get(fact["decision"], fact["decision"])
-                told[pattern] = f"{pattern}: already {words}, by {fact['who'] or 'a client'}"
-    kept = {
-        decision: [each for each in patterns if each not in told] for decision, patterns in wishes.items()
-    }
-    return kept, list(told.values())
-
-
-async def _past_answer(found: Opened, tree: TreeId, agent: int, call_id: str) -> Mapping[str, Any] | None:
-    """The decision about a call in its agent's log, the last one of this id."""
-    named = (await found.broker.agents(tree)).get(f"s:{agent}") if agent else tree.encode()
-    head = await found.broker.head(SessionId(named.decode())) if named else None
-    if head is None:
-        return None
-    answer = None
-    async for stored in found.log(head.session, head.seq):
-        line = orjson.loads(stored.payload)
-        fact = line["payload"]
-        if line["type"] == DENDRO and fact["kind"] == "answer" and fact["call_id"] == call_id:
-            answer = fact
-    return answer

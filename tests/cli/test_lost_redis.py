@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -118,9 +119,21 @@ def test_an_answer_given_while_no_worker_was_there_is_taken_by_the_next_run(
         [waiting] = json.loads(user.run("approvals", session, "--json").stdout)
         went_on = user.run("run", "--resume", session)
         assert (went_on.returncode, "done" in went_on.stdout) == (0, True), went_on.stderr
-        late = user.run("approvals", session, "--deny", f"0:{waiting['call_id']}")
-        assert (late.returncode, late.stdout.startswith(f"0:{waiting['call_id']}: already allowed, by ")) == (
-            0,
-            True,
-        ), late.stderr
+        call = waiting["call_id"]
+        for words in (
+            (session, "--deny", f"0:{call}"),
+            (session, "--deny", call),
+            ("--all", "--deny", call),
+            ("--all", "--allow", f"0:{call}"),
+        ):
+            late = user.run("approvals", *words)
+            told = re.search(rf"^0:{call}.*: already allowed, by \S+@\S+$", late.stdout, re.M)
+            assert (late.returncode, told is not None) == (0, True), f"{words}: {late.stdout}{late.stderr}"
+        for words in ((session, "--deny", "touch*"), ("--all", "--allow", "touch made.txt")):
+            late = user.run("approvals", *words)
+            told = re.search(rf"; 0:{call} touch made.txt: already allowed, by \S+@\S+$", late.stderr, re.M)
+            assert (late.returncode, told is not None) == (1, True), f"{words}: {late.stdout}{late.stderr}"
+            assert "no open request is meant by" in late.stderr, "a pattern names no single request"
+        unknown = user.run("approvals", "--all", "--deny", "npm *")
+        assert (unknown.returncode, "already" in unknown.stderr) == (1, False)
     assert (user.folder / "made.txt").exists()

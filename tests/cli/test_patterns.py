@@ -51,7 +51,7 @@ def is_meant(request: Asked, pattern: str, decision: ReviewDecision = ALLOW) -> 
 )
 def test_pattern_does_not_allow_what_a_script_runs_besides(hidden: str, decision: ReviewDecision) -> None:
     assert not is_meant(script(hidden), "git count*", decision)
-    with pytest.raises(Fault, match=r"(?s)no open request .*\n1:c1 .* is not allowed by 'git count\*': its "):
+    with pytest.raises(Fault, match=r"(?s)no open request .*; 1:c1 .* is not allowed by 'git count\*': its "):
         chosen([script(hidden)], {decision: ["git count*"]})
 
 

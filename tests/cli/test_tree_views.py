@@ -13,7 +13,7 @@ from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.serving import Serving
 from orchestrator.broker.tree_records import Account, Registry, Spend
 from orchestrator.cli.budget import amounts, used_of
-from orchestrator.cli.deciding import Asked, chosen
+from orchestrator.cli.deciding import Asked, Decided, chosen
 from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.live import lifecycle_text
 from orchestrator.cli.standing import status_of
@@ -285,6 +285,11 @@ def test_two_different_answers_to_one_request_are_refused() -> None:
         chosen(OPEN, {ALLOW: ["*"], DENY: ["npm *"]})
     assert caught.value.code == ExitCode.USAGE
     assert len(chosen(OPEN, {ALLOW: ["git *", "3:c1"], DENY: ["npm *"]}).decisions) == 2
+
+
+def test_request_whose_turn_ended_first_is_withdrawn_by_nobody() -> None:
+    line = Decided(FETCH, "withdrawn", "", ours=False).line()
+    assert line == "3:c1  git fetch origin: withdrawn, since its turn ended first"
 
 
 # ── amounts ───────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,169 @@
+"""Requests that wait for nobody any more: who decided them, and how.
+
+An answer that comes second is told so, however it names the request: by agent and call, by the call
+alone, or by a pattern. Logs are read from their end, and only for what no open request is meant by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import orjson
+
+from orchestrator.cli.deciding import WORDS, Asked, Decided, Wishes
+from orchestrator.cli.opening import Opened
+from orchestrator.cli.past import page_before
+from orchestrator.cli.patterns import names_call
+from orchestrator.core.blobs import references, resolve
+from orchestrator.core.entries import DENDRO
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.tree import ROOT
+from orchestrator.gateways.client import Event
+from orchestrator.gateways.requests import ASKS
+from orchestrator.protocol.policy import ReviewDecision
+
+LOOK_BACK = 500
+"""Requests and decisions that are read of one tree, from its end."""
+TREES = 50
+"""Trees of the fleet that are looked through, those that changed last first."""
+SHOWN = 3
+"""Earlier requests that are told for one pattern, the newest first."""
+
+Gone = tuple[str, ReviewDecision]
+"""A pattern that no open request is meant by, and the answer that it was to give."""
+
+
+@dataclass(slots=True)
+class Before:
+    """What is told of requests that were decided before."""
+
+    calls: dict[str, str] = field(default_factory=dict)
+    """For a pattern that names one call: how it was decided."""
+    similar: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """For another pattern: how the last requests that it means were decided."""
+
+    def without_calls(self, wishes: Wishes) -> Wishes:
+        """The wishes that are still to be answered."""
+        return {
+            decision: [each for each in patterns if each not in self.calls]
+            for decision, patterns in wishes.items()
+        }
+
+
+async def decided_before(
+    found: Opened, tree: TreeId | None, asked: Sequence[Asked], wishes: Wishes
+) -> Before:
+    """Looks for the requests that wishes mean and that are not open, in a tree or in the fleet's newest."""
+    gone = [
+        (pattern, decision)
+        for decision, patterns in wishes.items()
+        for pattern in patterns
+        if not any(one.meant_by(pattern, decision) for one in asked)
+    ]
+    before = Before()
+    if tree is not None:
+        before.calls.update(await _named_calls(found, tree, gone))
+        gone = [(pattern, decision) for pattern, decision in gone if pattern not in before.calls]
+    if gone:
+        async for each in _trees(found, tree):
+            gone = await _look_through(found, each, gone, before)
+            if not gone:
+                break
+    return before
+
+
+async def _trees(found: Opened, tree: TreeId | None) -> AsyncIterator[TreeId]:
+    if tree is not None:
+        yield tree
+        return
+    heads = await found.broker.heads(await found.broker.newest(TREES))
+    for each in dict.fromkeys(head.tree for head in heads):
+        yield each
+
+
+async def _look_through(found: Opened, tree: TreeId, gone: Sequence[Gone], before: Before) -> list[Gone]:
+    """Adds what one tree knows; answers the patterns that it knows nothing of."""
+    earlier, left = await _earlier(found, tree), list[Gone]()
+    for pattern, decision in gone:
+        meant = list(islice((one for one in earlier if one.asked.meant_by(pattern, decision)), SHOWN))
+        if not meant:
+            left.append((pattern, decision))
+        elif names_call(pattern, meant[0].asked.agent_id, meant[0].asked.call_id):
+            before.calls[pattern] = meant[0].line()
+        else:
+            before.similar[pattern] = tuple(one.line() for one in meant)
+    return left
+
+
+# ── a tree's decisions ────────────────────────────────────────────────────────────────────────
+
+
+async def _earlier(found: Opened, tree: TreeId) -> list[Decided]:
+    """The requests of a tree that were decided, the last one first."""
+    root = await found.broker.head(SessionId(tree))
+    if root is None:
+        return []
+    page = await page_before(found, root, LOOK_BACK, _asks_or_resolves)
+    requests: dict[tuple[int, str], Event] = {}
+    decided: list[Decided] = []
+    for event in page.events:
+        call = int(event.msg.get("agent_id", ROOT)), str(event.msg["call_id"])
+        if event.type in ASKS:
+            requests[call] = event
+        elif (request := requests.pop(call, None)) is not None:
+            asked = await _as_asked(found, tree, request.msg)
+            who = str(event.msg["who"])
+            decided.append(Decided(asked, str(event.msg["decision"]), who, ours=False))
+    return decided[::-1]
+
+
+def _asks_or_resolves(message: Mapping[str, Any]) -> bool:
+    return message["type"] in ASKS or message["type"] == "request_resolved"
+
+
+async def _as_asked(found: Opened, tree: TreeId, message: Mapping[str, Any]) -> Asked:
+    texts = await found.large_texts(tree, references(message))
+    return Asked(
+        session=SessionId(message.get("session_id", tree)),
+        tree=tree,
+        agent_id=int(message.get("agent_id", ROOT)),
+        agent_path=str(message.get("agent_path", ROOT)),
+        call_id=str(message["call_id"]),
+        opened_ms=0,
+        request=resolve(dict(message), texts.get),
+        seq=0,
+    )
+
+
+# ── one call, in its agent's own log ──────────────────────────────────────────────────────────
+
+
+async def _named_calls(found: Opened, tree: TreeId, gone: Sequence[Gone]) -> dict[str, str]:
+    """How calls that are named with their agents were decided, however long ago."""
+    told: dict[str, str] = {}
+    for pattern in {pattern for pattern, _ in gone}:
+        agent, colon, call_id = pattern.partition(":")
+        if colon and agent.isdecimal():
+            fact = await _answer(found, tree, int(agent), call_id)
+            if fact is not None:
+                words = WORDS.get(fact["decision"], fact["decision"])
+                told[pattern] = f"{pattern}: already {words}, by {fact['who'] or 'a client'}"
+    return told
+
+
+async def _answer(found: Opened, tree: TreeId, agent: int, call_id: str) -> Mapping[str, Any] | None:
+    """The decision about a call in its agent's log, the last one of this id."""
+    named = (await found.broker.agents(tree)).get(f"s:{agent}") if agent else tree.encode()
+    head = await found.broker.head(SessionId(named.decode())) if named else None
+    if head is None:
+        return None
+    answer = None
+    async for stored in found.log(head.session, head.seq):
+        line = orjson.loads(stored.payload)
+        fact = line["payload"]
+        if line["type"] == DENDRO and fact["kind"] == "answer" and fact["call_id"] == call_id:
+            answer = fact
+    return answer
