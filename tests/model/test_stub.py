@@ -264,6 +264,39 @@ async def test_stub_refuses_a_body_that_is_no_object() -> None:
             assert (await http.post(f"{stub.base_url}/responses", content=body)).status_code == 400
 
 
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"tools": 7}, "`tools` must be an array, not a number"),
+        ({"tools": {"name": "shell"}}, "`tools` must be an array, not an object"),
+        ({"tools": ["shell"]}, "`tools[0]` must be an object, not a string"),
+        ({"tools": [{"name": ["shell"]}]}, "`tools[0].name` must be a string, not an array"),
+        ({"input": True}, "`input` must be a string or an array, not a boolean"),
+        ({"input": [7]}, "`input[0]` must be an object, not a number"),
+        ({"input": [{"type": {}}]}, "`input[0].type` must be a string, not an object"),
+        ({"input": [{"type": "function_call_output", "call_id": []}]}, "`input[0].call_id` must be a string"),
+        ({"input": [{"role": "user", "content": 7}]}, "`input[0].content` must be a string or an array"),
+        ({"input": [{"role": "user", "content": [{"text": None}]}]}, "`input[0].content[0].text` must be a"),
+        ({"input": [{"output": [1]}]}, "`input[0].output[0]` must be an object"),
+    ],
+)
+@pytest.mark.parametrize("name", ["instant", "tree"])
+async def test_stub_refuses_a_field_of_another_type_and_names_it(
+    name: str, body: dict[str, Any], says: str
+) -> None:
+    async with running(StubConfig(behaviour(name))) as stub, httpx.AsyncClient() as http:
+        answer = await http.post(f"{stub.base_url}/responses", json=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (400, "invalid_request")
+    assert error["message"].startswith(says)
+
+
+@pytest.mark.parametrize("body", [{}, {"tools": None, "input": None}, {"input": "hello"}])
+async def test_stub_answers_a_request_without_tools_or_items(body: dict[str, Any]) -> None:
+    async with running(StubConfig(behaviour("instant"))) as stub, httpx.AsyncClient() as http:
+        assert (await http.post(f"{stub.base_url}/responses", json=body)).status_code == 200
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "example.com"])
 async def test_stub_listens_on_loopback_only(host: str) -> None:
     with pytest.raises(NotLoopback, match="loopback only"):

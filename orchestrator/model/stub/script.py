@@ -14,6 +14,8 @@ from typing import Any, ClassVar, Protocol
 import orjson
 from pydantic import ConfigDict
 
+from orchestrator.model.stub.request_shape import check_shape
+
 _STRICT = ConfigDict(extra="forbid")
 
 
@@ -133,10 +135,11 @@ class StubRequest:
 
     @classmethod
     def of(cls, raw: bytes, session_header: str | None) -> StubRequest:
-        """Reads a posted body; raises ValueError if it is not a JSON object."""
+        """Reads a posted body; raises ValueError without a JSON object, `InvalidRequest` for a wrong type."""
         body = orjson.loads(raw)
         if not isinstance(body, dict):
             raise ValueError("the body is not a JSON object")
+        check_shape(body)
         session = body.get("prompt_cache_key") or session_header or ""
         return cls(str(session), body, len(raw), blake2b(raw, digest_size=4).hexdigest())
 

@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from orchestrator.model.stub.journal import Exchange, Journal
 from orchestrator.model.stub.render import Frame, Identity, frames
+from orchestrator.model.stub.request_shape import InvalidRequest
 from orchestrator.model.stub.script import Answer, Script, Step, StubRequest, Usage
 from orchestrator.model.stub.unoffered import UnofferedTools
 
@@ -87,7 +88,8 @@ class Stub:
         try:
             asked = StubRequest.of(raw, request.headers.get("session_id"))
         except ValueError as error:
-            return _json({"error": {"code": "invalid_json", "message": str(error)}}, 400)
+            code = "invalid_request" if isinstance(error, InvalidRequest) else "invalid_json"
+            return _json({"error": {"code": code, "message": str(error)}}, 400)
         exchange = self.journal.open(asked.session, raw)
         answer = self._script.answer(asked)
         self._unoffered.check(asked, answer)
