@@ -108,8 +108,10 @@ async def _list(found: Opened, asked: Sequence[Asked], *, json: bool) -> None:
     if json:
         import orjson
 
+        from orchestrator.cli.text import json_for_stdout
+
         values = [one.value() for one in asking]
-        typer.echo(orjson.dumps(values, option=orjson.OPT_INDENT_2).decode())
+        typer.echo(json_for_stdout(orjson.dumps(values, option=orjson.OPT_INDENT_2)))
         return
     if not asking:
         typer.echo("nothing waits for a person")

@@ -97,7 +97,9 @@ async def _budget(invocation: Invocation, text: str, add: Mapping[str, int], *, 
     if json:
         import orjson
 
-        typer.echo(orjson.dumps(_value(registry), option=orjson.OPT_INDENT_2).decode())
+        from orchestrator.cli.text import json_for_stdout
+
+        typer.echo(json_for_stdout(orjson.dumps(_value(registry), option=orjson.OPT_INDENT_2)))
         return
     _show(registry)
     if first_cost and (unknown := _uncounted(registry)):

@@ -26,10 +26,11 @@ def doctor(
     from rich.console import Console
 
     from orchestrator.cli.doctor import as_json, diagnose, exit_code, render
+    from orchestrator.cli.text import json_for_stdout
 
     findings = asyncio.run(diagnose(Invocation.of(ctx).settings(quiet=True)))
     if json:
-        typer.echo(as_json(findings))
+        typer.echo(json_for_stdout(as_json(findings).encode()))
     else:
         render(findings, Console())
     raise typer.Exit(exit_code(findings))

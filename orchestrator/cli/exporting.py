@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Protocol
 
 import typer
 
 from orchestrator.cli.invocation import Invocation
+from orchestrator.cli.text import json_for_stdout
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
@@ -138,11 +139,27 @@ async def _texts_of(found: Opened, head: SessionHead, lines: Sequence[LogLine]) 
     return texts
 
 
+class _Lines(Protocol):
+    """Takes the lines of a file, each whole."""
+
+    def write(self, lines: bytes, /) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Stdout:
+    """Standard output: a program gets the very bytes, a terminal the same values."""
+
+    out: BinaryIO
+
+    def write(self, lines: bytes, /) -> None:
+        self.out.write(json_for_stdout(lines))
+
+
 @contextmanager
-def _output(file: str) -> Iterator[BinaryIO]:
+def _output(file: str) -> Iterator[_Lines]:
     """Stdout, or a file that appears under its name only when it is complete."""
     if file == "-":
-        yield sys.stdout.buffer
+        yield _Stdout(sys.stdout.buffer)
         sys.stdout.buffer.flush()
         return
     path = Path(file)

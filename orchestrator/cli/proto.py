@@ -57,7 +57,7 @@ async def _serve(settings: Settings, resume: str | None, worker: Companion | Non
     from orchestrator.broker.follow import BEGINNING
     from orchestrator.cli.opening import opened
     from orchestrator.cli.resuming import greeting, new_session, to_resume, until_read
-    from orchestrator.cli.stdio import read_stdin, write_stdout
+    from orchestrator.cli.stdio import read_stdin, write_json
     from orchestrator.gateways.ndjson import Ending, NdjsonConnection, Streams
 
     async with opened(settings, insists=True) as found:
@@ -71,8 +71,8 @@ async def _serve(settings: Settings, resume: str | None, worker: Companion | Non
                 await worker.outliving(until_read(found, head), _go_on(session))
             told = await greeting(found, head)
             cursor = told.cursor
-            await write_stdout(told.line)
-        streams = Streams(read_stdin, write_stdout)
+            await write_json(told.line)
+        streams = Streams(read_stdin, write_json)
         connection = NdjsonConnection(client, session, streams, settings.wire.line_limit_bytes)
         serving = connection.serve(cursor)
         if worker is not None:

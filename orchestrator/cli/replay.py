@@ -44,7 +44,9 @@ def replay(
 
     folded = asyncio.run(_folded(Invocation.of(ctx), source, at))
     if json:
-        print(_as_json(folded))
+        from orchestrator.cli.text import json_for_stdout
+
+        typer.echo(json_for_stdout(_as_json(folded)))
     else:
         for line in summary(folded):
             print(line)
@@ -65,7 +67,7 @@ async def _folded(invocation: Invocation, source: str, at: int | None) -> Folded
         return await fold_session(found, await found.find(source), at)
 
 
-def _as_json(folded: Folded) -> str:
+def _as_json(folded: Folded) -> bytes:
     import orjson
 
     from orchestrator.core.snapshot import digest, encode
@@ -82,7 +84,7 @@ def _as_json(folded: Folded) -> str:
         "broken": {"seq": folded.broken.seq, "reason": folded.broken.reason} if folded.broken else None,
         "state": orjson.Fragment(encode(folded.state)),
     }
-    return orjson.dumps(value).decode()
+    return orjson.dumps(value)
 
 
 def summary(folded: Folded) -> Iterator[str]:

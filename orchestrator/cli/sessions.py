@@ -71,7 +71,9 @@ def sessions(
     if json:
         import orjson
 
-        typer.echo(orjson.dumps(listing.rows, option=orjson.OPT_INDENT_2).decode())
+        from orchestrator.cli.text import json_for_stdout
+
+        typer.echo(json_for_stdout(orjson.dumps(listing.rows, option=orjson.OPT_INDENT_2)))
         return
     from rich.console import Console
 

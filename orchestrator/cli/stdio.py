@@ -40,6 +40,15 @@ async def read_stdin(limit: int) -> bytes:
     return await result
 
 
+async def write_json(data: bytes) -> None:
+    """Writes lines of JSON; raises BrokenPipeError when nobody reads any more."""
+    if os.isatty(STDOUT):
+        from orchestrator.cli.text import json_for_stdout
+
+        data = json_for_stdout(data)
+    await write_stdout(data)
+
+
 async def write_stdout(data: bytes) -> None:
     """Writes all of it; raises BrokenPipeError when nobody reads any more."""
     # A pipe that is writable takes PIPE_BUF bytes at once (POSIX, write).

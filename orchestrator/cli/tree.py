@@ -55,9 +55,10 @@ async def _show(invocation: Invocation, text: str, *, once: bool, json: bool) ->
         if json:
             import orjson
 
+            from orchestrator.cli.text import json_for_stdout
             from orchestrator.cli.tree_view import as_value
 
-            typer.echo(orjson.dumps(as_value(picture), option=orjson.OPT_INDENT_2).decode())
+            typer.echo(json_for_stdout(orjson.dumps(as_value(picture), option=orjson.OPT_INDENT_2)))
         elif once or not console.is_terminal:
             show(picture, console if console.is_terminal else Console(width=PLAIN_WIDTH, highlight=False))
         else:

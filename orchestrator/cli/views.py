@@ -14,7 +14,7 @@ from orchestrator.cli.asking import show_request
 from orchestrator.cli.faults import ExitCode
 from orchestrator.cli.live import Live
 from orchestrator.cli.notifications import Notifications
-from orchestrator.cli.text import plain
+from orchestrator.cli.text import json_for_stdout, plain
 from orchestrator.gateways.client import Event
 
 
@@ -79,7 +79,8 @@ class JsonView:
     """Events as NDJSON on stdout, and nothing else there."""
 
     def event(self, event: Event) -> None:
-        sys.stdout.buffer.write(orjson.dumps({"id": event.id, "msg": event.msg}) + b"\n")
+        line = orjson.dumps({"id": event.id, "msg": event.msg})
+        sys.stdout.buffer.write(json_for_stdout(line) + b"\n")
         sys.stdout.buffer.flush()
 
     def ask(self, request: Mapping[str, Any]) -> None:

@@ -44,7 +44,7 @@ def _check_content(content: Any, place: str) -> None:
             _require(part["text"], f"{place}[{at}].text", str, null=False)
 
 
-_NAMES = {list: "an array", dict: "an object", str: "a string"}
+_NAMES: Mapping[type, str] = {list: "an array", dict: "an object", str: "a string"}
 
 
 def _require(value: Any, place: str, *types: type, null: bool = True) -> None:
