@@ -19,6 +19,7 @@ from orchestrator.broker.errors import (
     BrokerError,
     Corrupt,
     Misconfigured,
+    OutOfMemory,
     QueueFull,
     SessionArchived,
     SubmissionConflict,
@@ -360,7 +361,7 @@ class Broker(Trees, Storage, Admission):
     # ── workers ───────────────────────────────────────────────────────────────────────────────
 
     async def confirmed(self, claim: Claim, seq: int, replicas: int, timeout_s: float) -> bool:
-        """Whether so many replicas have the holder's log up to `seq`; no answer means no.
+        """Whether so many replicas have the holder's log up to `seq`; no answer, or a full server, means no.
 
         WAIT speaks of the writes of its own connection, and a pool hands out any of them: so it follows
         a write of its own, which stands behind all the others in the stream that replicas read. And the
@@ -374,7 +375,7 @@ class Broker(Trees, Storage, Admission):
         ]
         try:
             _, (holder, length), have = await self._wire.together(rows)
-        except Unavailable:
+        except (Unavailable, OutOfMemory):
             return False
         return holder == claim.claim_id.encode() and int(length) >= seq and int(have) >= replicas
 
