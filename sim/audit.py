@@ -131,7 +131,7 @@ def _trees(world: World) -> None:
 
 def _patches(world: World) -> None:
     for (session, call_id), count in world.site.ledger.written.items():
-        if count > 1 and world.site.watch.went_back_s < 0:
+        if count > 1 and world.site.watch.forgot_s < 0:
             world.site.watch.broken("effects_once", f"{session}: {call_id} was written {count} times")
 
 

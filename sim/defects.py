@@ -142,7 +142,7 @@ def _ends_unproved(real: Any) -> Any:
 
 def _spares_patches(real: Any) -> Any:
     def kills(self: SimKeeper, claim: str = "") -> None:
-        runs = [run for run in self._ledger.running() if run.machine == self._machine]
+        runs = [run for run in self._ledger.running() if run.machine == self.machine]
         for run in runs:
             if not run.files and claim in ("", run.claim):
                 self._ledger.end(run, "killed")
@@ -363,9 +363,7 @@ DEFECTS = (
         swapped(
             Leases,
             "__init__",
-            lambda real: (
-                lambda self, times, extend, clock: real(self, replace(times, trust_s=16.0), extend, clock)
-            ),
+            lambda real: lambda self, times, *given: real(self, replace(times, trust_s=16.0), *given),
         ),
     ),
     Mutant(

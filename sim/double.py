@@ -46,6 +46,7 @@ class Double:
         """Scripts by their SHA-1."""
         self._ever: dict[bytes, bytes] = {}
         """Those too that it has forgotten."""
+        self._second: Double | None = None
 
     def now_s(self) -> float:
         """Redis's clock: the simulated time, wherever it stands."""
@@ -171,6 +172,14 @@ class Double:
                 self._execute(command)
         finally:
             self._replayed = None
+
+    def second(self) -> Double:
+        """Another server with the same data and the same clock; a process has one of them, too."""
+        other = self._second = self._second or Double()
+        other.simulated, other.journal, other._steps = self.simulated, self.journal, self._steps
+        other._known, other._ever = dict(self._known), self._ever
+        other.restore(len(other.journal))
+        return other
 
     # ── beside the commands ───────────────────────────────────────────────────────────────────
 

@@ -117,6 +117,10 @@ RULES = {
         "When a session is claimed, no command of an earlier claim runs any more.",
         Case("a session was claimed of which a command had been killed in the last ten seconds"),
     ),
+    "trusted": Rule(
+        "Nobody is given a session from a holder who still trusts its claim.",
+        Case("a session was claimed from a holder whose lease had run out", ("case owner",)),
+    ),
     "right_to_run": Rule(
         "When everything has come to rest no command runs any more.",
         Case("a command was killed by its keeper: by a deadline, or with its worker"),
@@ -384,6 +388,8 @@ CASES = {
     "unknown_scripts": Case("a script was asked for that Redis had forgotten"),
     "quarantined": Case("a session was quarantined"),
     "unconfirmed": Case("replicas did not confirm in time that a call was to start"),
+    "counts_for_nothing": Case("replicas did not confirm in time that a claim was renewed"),
+    "outlived": Case("a session was claimed at a new primary whose holder still reached the old one"),
     "ending": Case("a task with more open calls than a commit closes ended in pieces", ("fact ending",)),
     "told_to_end": Case("more agents were cancelled than one commit tells", ("fact told_to_end",)),
     "queue_full": Case("a queue took nothing more", ("reply submit FULL", "reply commit REFUSED queue_full")),

@@ -51,6 +51,8 @@ class Ledger:
         """Patches that were written, by call."""
         self.frozen: dict[SimKeeper, float] = {}
         """Keepers that stand still, and since when."""
+        self.keepers: dict[str, SimKeeper] = {}
+        """Who was told the deadlines of each claim."""
         self._asked: Counter[str] = Counter()
         self.saw: Callable[[str], None] = lambda case: None
         """Told of cases that rules are interested in."""
@@ -114,7 +116,7 @@ class SimKeeper:
     ) -> None:
         self._loop = loop
         self._ledger = ledger
-        self._machine = machine
+        self.machine = machine
         self._simulated = simulated
         self.lane = Lane(f"{machine}/keeper")
         self.slow_s = 0.0
@@ -126,6 +128,7 @@ class SimKeeper:
 
     def extend(self, claim: str, deadline_boottime: float) -> None:
         deadline = self._simulated(deadline_boottime)
+        self._ledger.keepers[claim] = self
         self.deadlines[claim] = max(deadline, self.deadlines.get(claim, deadline))
         after = max(0.0, deadline - self._loop.time()) + self.slow_s
         self._loop.on(self.lane, self._look, claim, deadline, after=after)
@@ -154,11 +157,11 @@ class SimKeeper:
             self._loop.on(self.lane, self.kill_now, claim)
             return
         for run in self._ledger.running():
-            if run.machine == self._machine and claim in ("", run.claim):
+            if run.machine == self.machine and claim in ("", run.claim):
                 self._ledger.saw("right_to_run")
                 self._ledger.end(run, "killed")
 
     def _look(self, claim: str, deadline: float) -> None:
         # Not asked of the loop: a sum of seconds may fall short of the deadline by its last digit.
-        if self.deadlines[claim] <= deadline:
+        if self.trusted_until_s(claim) <= deadline:
             self.kill_now(claim)

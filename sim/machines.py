@@ -98,10 +98,18 @@ class SimRenewal(Leases):
     """The renewal thread, on a lane of its own."""
 
     def __init__(self, machine: Machine, report: Report) -> None:
-        super().__init__(machine.times, machine.keeper.extend, machine.clock)
+        confirm = None if machine.site.knobs.confirmed is None else self._has_replicas
+        super().__init__(machine.times, machine.keeper.extend, machine.clock, confirm)
         self._machine = machine
         self._report = report
         self._stopped = False
+
+    async def _has_replicas(self, broker: Broker, claim: Claim, seq: int) -> bool:
+        """Whether replicas have a renewal, before the next one is due."""
+        confirmed = await broker.confirmed(claim, seq, 1, self._times.renew_s / 2)
+        if not confirmed:
+            self._machine.site.watch.reach.saw("counts_for_nothing")
+        return confirmed
 
     def start(self) -> None:
         self.tick()
@@ -204,7 +212,8 @@ class Machine(Process):
         self.times = LeaseTimes()
         self.renewing = Lane(f"{name}/renew")
         self.keeper = SimKeeper(site.loop, site.ledger, name, self.clock.simulated)
-        broker, wire = broker_on(site, name, self.clock, core)
+        self._broker, wire = broker_on(site, name, self.clock, core)
+        broker = self._broker
         tools = SimTools(site.mind, site.ledger, self.keeper, name, site.watch.rights.starting)
         ports = Ports(
             broker=broker,
@@ -245,9 +254,7 @@ class Machine(Process):
 
     async def _confirmed(self, claim: Claim, seq: int) -> bool:
         """Whether replicas have the log up to there in time (`effects = "wait"`)."""
-        rng, likely = self.site.mind.rng, self.site.knobs.confirmed
-        await self.sleep(rng.uniform(0.0, 0.5))
-        confirmed = likely is None or rng.random() < likely
+        confirmed = await self._broker.confirmed(claim, seq, 1, 1.0)
         if not confirmed:
             self.site.watch.reach.saw("unconfirmed")
         return confirmed
@@ -276,6 +283,7 @@ class Machine(Process):
         for lane in self.lanes:
             self.site.loop.kill(lane)
         self.keeper.kill_now()
+        self.keeper.deadlines.clear()
         self.site.files.crashed(self.name)
 
     def wedge(self, seconds: float) -> None:

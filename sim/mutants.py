@@ -18,6 +18,7 @@ from pathlib import Path
 
 from sim.campaign import run_batch
 from sim.defects import DEFECTS
+from sim.defects_of_deployments import DEFECTS as DEFECTS_OF_DEPLOYMENTS
 from sim.defects_of_files import DEFECTS as DEFECTS_OF_FILES
 from sim.defects_of_readers import DEFECTS as DEFECTS_OF_READERS
 from sim.defects_of_rules import DEFECTS as DEFECTS_OF_RULES
@@ -39,6 +40,7 @@ MUTANTS = (
     *DEFECTS_OF_READERS,
     *DEFECTS_OF_UNDECIDABLE,
     *DEFECTS_OF_RULES,
+    *DEFECTS_OF_DEPLOYMENTS,
 )
 
 

@@ -15,6 +15,7 @@ from orchestrator.core.snapshot import CORE_VERSION
 from sim.ambush import Ambush, LateClaim, LateCommit, LateCopy, LateStopped, SlowCommit
 from sim.dooms import Doom, acts, ends, reserves, says, starts_a_call
 from sim.double import Double
+from sim.failover import Failover
 from sim.illnesses import Illnesses
 from sim.loop import Lane
 from sim.machines import POOL, Machine, Operator, Process, Site
@@ -89,6 +90,8 @@ class Nemesis(Illnesses):
         self._leaving: tuple[str, ...] = ()
         self._operator: Operator | None = None
         self._queue: SimQueue | None = None
+        self.failover: Failover | None = None
+        """Where replicas are asked, and one of them is promoted."""
         site.network.arrived = self._arrived
         site.network.detour = self._waylaid
 
@@ -169,6 +172,9 @@ class Nemesis(Illnesses):
 
     async def rages(self) -> None:
         """The whole plan, then peace."""
+        if self.failover is not None:
+            self.failover.mans = self.start_worker
+            self.failover.begins(self._plan.lasts_s)
         for _ in range(self._plan.faults):
             await asyncio.sleep(self._rng.expovariate(self._plan.faults / self._plan.lasts_s))
             name = self._rng.choices(list(self.weights), list(self.weights.values()))[0]
@@ -186,6 +192,8 @@ class Nemesis(Illnesses):
         self.site.files.full.clear()
         self.site.objects.away = False
         self._doomed = None
+        if self.failover is not None:
+            self.failover.ends()
         self.recover()
         self._clear_ambush()
         self.site.watch.peace_s = self.site.loop.time()
@@ -245,6 +253,8 @@ class Nemesis(Illnesses):
 
     def _arrived(self, sent: Sent, reply: Any) -> None:
         """The command took effect; its reply is on the way and will find nobody, or somebody in a hurry."""
+        if self.failover is not None:
+            self.failover.saw(sent)
         if self._ambush is not None and self._ambush.saw(sent, reply):
             self._ambush = None
         if sent.name == "claim" and self.site.watch.poisonous:
@@ -391,12 +401,16 @@ class Nemesis(Illnesses):
     def _goes_down(self, loses_s: float) -> float:
         """Redis is gone, and what it did last; for how long, is answered."""
         network, now = self.site.network, self.site.loop.time()
+        if self.failover is not None:
+            self.failover.heals()
         network.go_down()
         journal = self._double.journal
         kept = sum(at <= now - loses_s for at, _ in journal)
         if kept < len(journal):
             self._double.restore(kept)
             self.site.objects.put_back(now - loses_s)
+            if network.replicas is not None:
+                network.replicas.went_back(now - loses_s)
             self.site.watch.went_back(now - loses_s)
             self.site.trace.note("nemesis", "loses", len(journal) - kept, "commands", loses_s, "s")
         return self._rng.uniform(0.05, 3.0)

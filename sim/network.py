@@ -24,10 +24,14 @@ from orchestrator.broker.scripts import load
 from sim.double import Double
 from sim.loop import Lane, SimLoop, current_lane
 from sim.reference.check import STATEMENTS
+from sim.replicas import Replicas
 from sim.trace import Trace
 
+TOGETHER = "TOGETHER"
+"""Several commands of one connection, one behind the other."""
+
 QUIET = frozenset(
-    {"peek", "timers_due", "heartbeat", "XREAD", "XRANGE", "XREVRANGE", "HMGET", "XADD", "EXPIRE"}
+    {"peek", "timers_due", "heartbeat", "XREAD", "XRANGE", "XREVRANGE", "HMGET", "XADD", "EXPIRE", TOGETHER}
 )
 """Not worth a line of the trace each time."""
 
@@ -62,6 +66,7 @@ class Weather:
 class Waiter:
     """Somebody who blocks on streams."""
 
+    machine: str
     row: tuple[Any, ...]
     keys: frozenset[str]
     future: asyncio.Future[Any]
@@ -107,6 +112,8 @@ class Network:
         """Called when the sender of a commit is about to go on with its answer."""
         self.detour: Callable[[Sent, asyncio.Future[Any]], bool] = lambda sent, future: False
         """Whether somebody takes a command off the network, to `deliver` it at a moment of his own."""
+        self.replicas: Replicas | None = None
+        """Who confirms what was written, in seeds where replicas are asked."""
         self.states = False
         """Whether each script's answer and writes are compared with what is stated of it."""
         self.misstated: Callable[[str, str], None] = lambda name, unlike: None
@@ -131,7 +138,7 @@ class Network:
             fate = "lost_before"
         sent = Sent(machine, current_lane().name, self._name(args), args, fate)
         asked = fate == "ok" and sent.name in LOOKS and args[0] == "EVALSHA"
-        if asked and (nothing := self._double.idle_look(args)) is not None:
+        if asked and (nothing := self._server(machine).idle_look(args)) is not None:
             self.commands += 1
             return nothing
         if fate in ("lost_before", "late"):
@@ -183,16 +190,20 @@ class Network:
             self._lose(future)
             return
         if sent.name == "XREAD":
-            self._block(sent.args, future)
+            self._block(sent, future)
             return
         self.commands += 1
-        error, reply, writes = None, None, self._double.writes
-        stated = self._double.stated(sent.name, sent.args) if self.states else None
+        server = self._server(sent.machine)
+        if sent.name == TOGETHER:
+            self._together(server, sent, future)
+            return
+        error, reply, writes = None, None, server.writes
+        stated = server.stated(sent.name, sent.args) if self.states else None
         try:
             if self.refuses is not None and sent.name not in READS:
                 self.refused += 1
                 raise self.refuses()
-            reply = self._double.run(*sent.args)
+            reply = server.run(*sent.args)
         except foreign.RedisError as raised:
             error = raised
         if type(error) is foreign.ResponseError and sent.name in STATEMENTS:
@@ -202,17 +213,50 @@ class Network:
             self.misstated(sent.name, unlike)
         if self._trace.kept and sent.name not in QUIET:
             fate = sent.fate if sent.fate != "ok" else ""
+            fate = fate if server is self._double else f"{fate} apart".strip()
             self._trace.note(sent.lane, sent.name, *_told(sent.name, sent.args, reply, error), fate)
-        self.wrote(sent.name, sent.args, reply)
-        if self._waiters and self._double.writes != writes:
-            self._wake(sent.args)
+        if server is self._double:
+            self.wrote(sent.name, sent.args, reply)
+        if self._waiters and server.writes != writes:
+            self._wake(server, sent.args)
         if sent.fate == "lost_after":
             self._loop.on(self.lane, self._lose, future, after=self._rng.uniform(0.001, 0.5))
         elif sent.fate == "ok":
             late = self.answers_s.get(sent.lane) or self.answers_s.get(sent.machine)
             after = self._delay() if late is None else self._rng.uniform(*late)
             self._loop.on(self.lane, self._answer, sent.machine, future, reply, error, after=after)
-        self.arrived(sent, reply)
+        if server is self._double:
+            self.arrived(sent, reply)
+
+    def _server(self, machine: str) -> Double:
+        """The primary that a machine's connections lead to."""
+        return self._double if self.replicas is None else self.replicas.server(machine)
+
+    def _together(self, server: Double, sent: Sent, future: asyncio.Future[Any]) -> None:
+        """A row of commands whose last one waits for replicas (WAIT)."""
+        *rows, (_, wanted, timeout_ms) = sent.args[1]
+        if self.refuses is not None or self.replicas is None:
+            self.refused += 1
+            error = (
+                self.refuses() if self.refuses is not None else foreign.ResponseError("no replica is known")
+            )
+            self._loop.on(self.lane, self._answer, sent.machine, future, None, error, after=self._delay())
+            return
+        replies = [server.run(*row) for row in rows]
+        confirms, after_s = self.replicas.asked(server, wanted, timeout_ms / 1000)
+        self._loop.on(
+            self.lane, self._confirm, sent, future, replies, confirms, after=after_s + self._delay()
+        )
+
+    def _confirm(
+        self, sent: Sent, future: asyncio.Future[Any], replies: list[Any], confirms: Callable[[], int]
+    ) -> None:
+        have = confirms()
+        self._trace.note(sent.lane, "confirmed", *(words[0] for words in sent.args[1][1:2]), have)
+        if sent.fate == "lost_after":
+            self._lose(future)
+        elif sent.fate == "ok":
+            self._answer(sent.machine, future, [*replies, have], None)
 
     def _answer(self, machine: str, future: asyncio.Future[Any], reply: Any, error: Any) -> None:
         if future.done():
@@ -231,28 +275,30 @@ class Network:
 
     # ── blocking ──────────────────────────────────────────────────────────────────────────────
 
-    def _block(self, args: tuple[Any, ...], future: asyncio.Future[Any]) -> None:
+    def _block(self, sent: Sent, future: asyncio.Future[Any]) -> None:
+        args = sent.args
         at = args.index("BLOCK")
         row, block_s = (*args[:at], *args[at + 2 :]), int(args[at + 1]) / 1000
-        found = self._double.look(*row)
+        found = self._server(sent.machine).look(*row)
         if found:
             self._loop.on(self.lane, self._reply_to, future, found, after=self._delay())
             return
         streams = row[row.index("STREAMS") + 1 :]
         keys = frozenset(streams[: len(streams) // 2])
-        self._waiters.append(Waiter(row, keys, future))
+        self._waiters.append(Waiter(sent.machine, row, keys, future))
         self._loop.on(self.waiting, self._reply_to, future, None, after=block_s)
 
     def _reply_to(self, future: asyncio.Future[Any], found: Any) -> None:
         if not future.done():
             future.set_result(found)
 
-    def _wake(self, args: tuple[Any, ...]) -> None:
+    def _wake(self, server: Double, args: tuple[Any, ...]) -> None:
         touched, waiting = set(_keys(args)), []
         for waiter in self._waiters:
             if waiter.future.done():
                 continue
-            found = self._double.look(*waiter.row) if not touched.isdisjoint(waiter.keys) else None
+            concerned = not touched.isdisjoint(waiter.keys) and self._server(waiter.machine) is server
+            found = server.look(*waiter.row) if concerned else None
             if found:
                 late = self._rng.random() < self.weather.late_wake
                 delay = self._rng.uniform(0.1, 3.0) if late else self._delay()
@@ -268,6 +314,13 @@ class Network:
             self._loop.on(self.lane, self._lose, waiter.future, after=self._rng.uniform(0.0, 0.05))
         self._waiters.clear()
 
+    def breaks(self, whose: Callable[[str], bool]) -> None:
+        """Machines that wait at a server learn that it is not theirs any more."""
+        gone = [waiter for waiter in self._waiters if whose(waiter.machine)]
+        self._waiters = [waiter for waiter in self._waiters if not whose(waiter.machine)]
+        for waiter in gone:
+            self._loop.on(self.lane, self._lose, waiter.future, after=self._rng.uniform(0.0, 0.05))
+
 
 class Line:
     """One process's client: what the broker's `Wire` stands on."""
@@ -279,14 +332,37 @@ class Line:
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         return await self._network.send(self._machine, args)
 
+    def pipeline(self, transaction: bool) -> Row:
+        return Row(self)
+
     async def aclose(self) -> None:
         return None
+
+
+class Row:
+    """Commands that are sent together, and answered together."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._commands: list[tuple[Any, ...]] = []
+
+    async def __aenter__(self) -> Row:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        return None
+
+    def execute_command(self, *args: Any) -> None:
+        self._commands.append(args)
+
+    async def execute(self) -> Any:
+        return await self._line.execute_command(TOGETHER, self._commands)
 
 
 def _keys(args: tuple[Any, ...]) -> Sequence[Any]:
     if args[0] in ("EVALSHA", "EVAL"):
         return args[3 : 3 + int(args[2])]
-    return args[1:2]
+    return args[1:2] if args[0] != TOGETHER else ()
 
 
 _SCRIPTS: dict[str, Any] = {}

@@ -52,12 +52,25 @@ class Rights:
         """The session's holder has been silent for longer than its lease."""
         reach, task = self._watch.reach, seen.state.task
         reach.saw("owner")
+        self._not_trusted(session, seen.claim)
         if any(run.ended_s > self._watch.now_s - 10.0 for run in self._ledger.killed(session)):
             reach.saw("alone")
         if task is not None and task.stopping:
             reach.saw("stopping_taken_over")
         if seen.state.tree.canceling and not seen.state.tree.ended:
             reach.saw("cancel_taken_over")
+
+    def _not_trusted(self, session: str, claim: str) -> None:
+        """Whoever held it, and may live, does not believe in its claim any more."""
+        watch, keeper = self._watch, self._ledger.keepers.get(claim)
+        if keeper is None:
+            return
+        if watch.parted is not None and watch.parted(keeper.machine):
+            watch.reach.saw("outlived")
+        left_s = keeper.trusted_until_s(claim) - watch.now_s
+        if left_s > 0.0 and watch.now_s > watch.doubted_s + TRUST_S:
+            told = f"{session} was claimed, and {keeper.machine} trusts its own claim for {left_s:.1f} s more"
+            watch.broken("trusted", told)
 
     @property
     def _now_ms(self) -> float:
@@ -86,10 +99,10 @@ class Rights:
 
         A renewal that Redis lost with its last second is one that its sender goes by.
         """
-        went_back_s, now_s = self._watch.went_back_s, self._watch.now_s
+        forgot_s, now_s = self._watch.forgot_s, self._watch.now_s
         if run.lost or not self._ledger.kept(run) or now_s < self._watch.stepped_s + TRUST_S:
             return False
-        return run.began_s > went_back_s and now_s > went_back_s + TRUST_S
+        return run.began_s > forgot_s and now_s > forgot_s + TRUST_S
 
     def went_back(self) -> None:
         """Called when the sessions were read anew: some of what runs may never have been decided on now."""
@@ -98,7 +111,7 @@ class Rights:
 
     def look(self) -> None:
         """Called after every write: nobody believes for long in what Redis has forgotten."""
-        if self._orphans and self._watch.now_s > self._watch.went_back_s + TRUST_S:
+        if self._orphans and self._watch.now_s > self._watch.forgot_s + TRUST_S:
             orphans, self._orphans = self._orphans, []
             if left := [f"{run.session} {run.call_id}" for run in orphans if run.state == "running"]:
                 self._watch.broken("begun_in_log", f"Redis forgot the decisions to run {left}, and they run")
@@ -116,7 +129,7 @@ class Rights:
                 return True
             watch.broken("begun_in_log", f"{session}: {call.call_id} starts, and its log does not say so")
         runs = self._ledger.by_call[session, call.call_id]
-        starts = 1 + sum(not run.lost and run.began_s > watch.went_back_s for run in runs)
+        starts = 1 + sum(not run.lost and run.began_s > watch.forgot_s for run in runs)
         # A patch can be judged by what it left. A command is decided on again where the sandbox stopped it.
         patch = call.spec["kind"] == "patch"
         most = 1 + sum(run.denied for run in runs)

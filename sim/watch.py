@@ -46,9 +46,9 @@ from sim.network import session_of, sessions_of
 from sim.objects import SimObjects
 from sim.queued import Waiting, waiting
 from sim.reach import Reach
-from sim.requests import Requests
+from sim.requests import LATE_S, Requests
 from sim.resting import Resting
-from sim.rights import Rights
+from sim.rights import TRUST_S, Rights
 from sim.shown import Shown, expected_of
 from tests.core.auditor import Audit
 
@@ -137,6 +137,11 @@ class Watch(Resting):
         """Sessions that kill every worker that touches them: these are quarantined, and no others."""
         self.reads_anew = False
         """Whether entries are read that were written before what else Redis has."""
+        self.forgot_s = -100.0
+        """When Redis last forgot what it may not: a failover forgets nothing that was confirmed."""
+        self.parted: Callable[[str], bool] | None = None
+        """While there is a second primary, which nobody looks at: who still reaches the old one."""
+        self._was_parted = False
         self.stepped_s = -100.0
         """When Redis's clock was last put forward by more than a lease can bear."""
         self.written_s = 0.0
@@ -150,7 +155,9 @@ class Watch(Resting):
 
     @property
     def went_back_s(self) -> float:
-        """When Redis was last put back to an earlier moment."""
+        """When Redis was last put back to an earlier moment, or somebody wrote to a primary that was left."""
+        if self.parted is not None:
+            return self._loop.time()
         return self.rewinds[-1][1] if self.rewinds else -100.0
 
     @property
@@ -161,7 +168,7 @@ class Watch(Resting):
     @property
     def doubted_s(self) -> float:
         """When claims were last worth less than they seem: Redis went back, or its clock forward."""
-        return max(self.went_back_s, self.stepped_s)
+        return max(self.forgot_s, self.stepped_s)
 
     def stepped(self) -> None:
         """Redis's clock was put forward by more than a lease can bear."""
@@ -383,6 +390,9 @@ class Watch(Resting):
 
     def asked(self, prompt: Prompt) -> None:
         """The model is asked something."""
+        if self._late_s > self._loop.time():
+            # Maybe by what a primary was told that was left: no log here has begun it.
+            return
         try:
             self.conversations.asked(prompt)
         except Wrong as error:
@@ -412,7 +422,7 @@ class Watch(Resting):
             self.reach.saw("said")
 
     def _task_ended(self, session: str, seen: Seen) -> None:
-        if left := self.rights.running(session):
+        if (left := self.rights.running(session)) and not self.reads_anew:
             self.broken("stopped", f"{session}: the task ended while {[run.call_id for run in left]} run")
         if any(run.state == "killed" for run in self._ledger.since_task(session)):
             self.reach.saw("stopped")
@@ -433,7 +443,7 @@ class Watch(Resting):
         claims_end = output.startswith(("finished", "{'$blob", "Success"))
         if claims_end and not any(run.state == "finished" for run in runs):
             self.broken("told_truly", f"{session}: {call_id} has the output {output[:40]!r} and never ended")
-        if any(run.state == "running" and self.rights.stands(run) for run in runs):
+        if any(run.state == "running" and self.rights.stands(run) for run in runs) and not self.reads_anew:
             self.broken("told_truly", f"{session}: {call_id} has the output {output[:40]!r} while it runs")
 
     def _place(self, session: str, seen: Seen, data: dict[bytes, bytes]) -> None:
@@ -548,8 +558,28 @@ class Watch(Resting):
 
     # ── Redis goes back ───────────────────────────────────────────────────────────────────────
 
+    @property
+    def _late_s(self) -> float:
+        """Until when somebody may go by what a primary was told that was left."""
+        return self.went_back_s + TRUST_S + LATE_S if self._was_parted else -1.0
+
+    def parts(self, to_s: float, stays: Callable[[str], bool]) -> None:
+        """A replica was promoted, with what was written until then; the old primary lives on for others."""
+        self.parted, self._was_parted = stays, True
+        self._read_anew(to_s)
+
+    def is_one_again(self) -> None:
+        """What the old primary was told is lost."""
+        self.parted = None
+        now_s = self._loop.time()
+        self.rewinds.append((now_s, now_s))
+
     def went_back(self, to_s: float) -> None:
-        """Redis holds what it held at `to_s`: everything is read anew."""
+        """Redis holds what it held at `to_s`, and may have lost what it must not."""
+        self.forgot_s = self._loop.time()
+        self._read_anew(to_s)
+
+    def _read_anew(self, to_s: float) -> None:
         self.rewinds.append((to_s, self._loop.time()))
         if any(at_s <= to_s for times in self.taken.values() for at_s in times):
             self.reach.saw("acknowledged")

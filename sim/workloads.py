@@ -37,6 +37,8 @@ class Workload:
     play: Callable[[Stage], Awaitable[None]]
     broker: Mapping[str, Any] = field(default_factory=dict)
     """What it sets of the broker's configuration."""
+    replicas: bool = False
+    """Whether replicas are asked under all of its seeds, and promoted."""
 
 
 async def single(stage: Stage) -> None:
@@ -240,6 +242,17 @@ async def amnesia(stage: Stage) -> None:
     await used(stage, person, await born(stage, person, "never", **facts), rng.choice((2, 4)))
 
 
+async def primaries(stage: Stage) -> None:
+    """Two sessions with commands, whose Redis fails over while the old primary still serves some."""
+    plays, appetite = [], stage.site.mind.appetite
+    appetite.calls, appetite.asks = 0.9, 0.0
+    for _ in range(2):
+        person = stage.person()
+        session = await born(stage, person, "never", on_user_input=stage.rng.choice(("replace", "steer")))
+        plays.append(person.does(person.works(session, stage.rng.choice((2, 4))), "works"))
+    await asyncio.wait(plays)
+
+
 async def letters(stage: Stage) -> None:
     """A tree whose root is given one letter after another to pass on, and has little to say itself."""
     rng, person, appetite = stage.rng, stage.person(), stage.site.mind.appetite
@@ -341,6 +354,7 @@ LATER = (
     ((poison,), 0.03),
     ((undecidable,), 0.03),
     ((ends,), 0.05),
+    ((primaries,), 0.02),
 )
 """Each line takes this share of the seeds over: all others keep their story."""
 FEW_EVENTS = {"eq_keep": 40, "eq_ttl_s": 90.0}
@@ -348,6 +362,7 @@ WORKLOADS = {
     play.__name__: Workload(play.__name__, play)
     for play in (*PLAYS, *(play for plays, _ in LATER for play in plays))
 }
+WORKLOADS |= {"primaries": Workload("primaries", primaries, replicas=True)}
 WORKLOADS |= {"poison": Workload("poison", poison, {"max_tries": 5})}
 WORKLOADS |= {play.__name__: Workload(play.__name__, play, FEW_EVENTS) for play in (archives, latecomers)}
 

@@ -19,6 +19,7 @@ from orchestrator.runtime.log import log
 from sim.audit import audit
 from sim.double import Double
 from sim.exported import Exported
+from sim.failover import Failover
 from sim.files import SimFiles
 from sim.invariants import Broken, Violation
 from sim.knobs import Knobs
@@ -31,6 +32,7 @@ from sim.network import Network, Sent, session_of
 from sim.objects import SimObjects
 from sim.people import Diary, Person
 from sim.players import Mind
+from sim.replicas import Replicas
 from sim.stage import Stage
 from sim.trace import Trace
 from sim.undecidable import Stumbled
@@ -43,6 +45,8 @@ REST_WITHIN_S = 240.0
 """Of simulated time, from the last fault until everything has come to rest."""
 MOST_STEPS = 400_000
 LOOK_S = 0.5
+FAILOVERS = 0.5
+"""The share of seeds with replicas in which one is promoted."""
 SHOWN_WITHIN_S = 8.0
 """What the last commit shows has reached everybody who follows."""
 
@@ -94,6 +98,8 @@ class World:
         mind.heard, mind.said = watch.asked, watch.conversations.said
         self.workload = WORKLOADS[workload or chosen(seed, master)]
         config = replace(config, **self.workload.broker)
+        if self.workload.replicas:
+            self.knobs = replace(self.knobs, confirmed=self.knobs.confirmed or 1.0)
         files = SimFiles(self.loop.time, Random(f"dendro:{seed}:files"))
         self.exported = Exported(watch, files)
         self.site = Site(
@@ -114,6 +120,12 @@ class World:
             workers=master.choice((1, 2, 2, 3)),
         )
         self.nemesis = Nemesis(self.site, double, Random(master.getrandbits(64)), plan)
+        if self.knobs.confirmed is not None:
+            rng = Random(f"dendro:{seed}:replicas")
+            network.replicas = Replicas(double, self.loop.time, rng, self.knobs.confirmed)
+            if self.workload.replicas or (plan.faults and rng.random() < FAILOVERS):
+                times = rng.choice((1, 2, 3)) if self.workload.replicas else 1
+                self.nemesis.failover = Failover(self.site, rng, lambda: self.nemesis.living, times)
         self.lulls = Lulls(self.site, lambda: self.nemesis.living, Random(master.getrandbits(64)))
         self._plan = plan
         self._master = master
