@@ -35,6 +35,15 @@ class Asked:
     items: Sequence[Item]
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A whole response, as the model gave it."""
+
+    items: Sequence[Item]
+    usage: Mapping[str, int] | None
+    rate_limits: Mapping[str, Any] | None
+
+
 class Conversations:
     """Of one simulation."""
 
@@ -45,7 +54,7 @@ class Conversations:
         """Those that were put into a log, and not held against their senders' yet."""
         self._plain: dict[int, tuple[Item, bool]] = {}
         """Items by their identity, and whether all their texts stand in them."""
-        self._said: dict[str, tuple[list[Item], Mapping[str, int] | None]] = {}
+        self._said: dict[str, Said] = {}
 
     def read(self, session: str, grammar: Grammar, entry: Entry, epoch: int) -> None:
         """Takes an entry of a session's log; raises `Wrong` where none like it may stand."""
@@ -62,7 +71,7 @@ class Conversations:
                 asked = Asked(task["request"], task["settings"], tuple(grammar.conversation))
                 self._begun[session].append(asked)
             elif fact["kind"] == "request_ended" and fact["outcome"] == "completed":
-                self._answered(fact, task)
+                self._answered(fact, task, grammar)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise Wrong(f"{type(error).__name__}: {error}") from error
 
@@ -135,16 +144,25 @@ class Conversations:
 
     # ── what it said ──────────────────────────────────────────────────────────────────────────
 
-    def said(self, response: str, events: Sequence[ModelEvent], usage: Mapping[str, int] | None) -> None:
+    def said(
+        self,
+        response: str,
+        events: Sequence[ModelEvent],
+        usage: Mapping[str, int] | None,
+        rate_limits: Mapping[str, Any] | None,
+    ) -> None:
         """The model has said a whole response."""
-        self._said[response] = [event.item for event in events if isinstance(event, ItemDone)], usage
+        items = [event.item for event in events if isinstance(event, ItemDone)]
+        self._said[response] = Said(items, usage, rate_limits)
 
-    def _answered(self, fact: Mapping[str, Any], task: Mapping[str, Any]) -> None:
-        items, usage = self._said[fact["response_id"]]
+    def _answered(self, fact: Mapping[str, Any], task: Mapping[str, Any], grammar: Grammar) -> None:
+        said = self._said[fact["response_id"]]
+        items = said.items
         check(
-            fact.get("usage") == usage,
-            f"{fact['response_id']} used {usage}, the log says {fact.get('usage')}",
+            fact.get("usage") == said.usage,
+            f"{fact['response_id']} used {said.usage}, the log says {fact.get('usage')}",
         )
+        grammar.expects_rate_limits(said.rate_limits)
         if task["purpose"] == "compact":
             texts = "".join(text_of(item) for item in items if item.get("type") == "message")
             check("".join(task["summary"]) == texts, f"the summary {texts!r} is {task['summary']} in the log")

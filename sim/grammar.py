@@ -84,6 +84,8 @@ class Grammar:
         self.closing = ""
         self.closed = False
         self.totals: dict[str, int] | None = None
+        self.rate_limits: Mapping[str, Any] | None = None
+        """What the provider said of its limits last."""
         self._uncounted: list[Mapping[str, Any]] = []
         self.task: dict[str, Any] | None = None
         self.bookmarks: list[tuple[str, int]] = []
@@ -149,6 +151,8 @@ class Grammar:
         check(self.task is None, "two tasks hold the session")
         if self.queue:
             check(fact["id"] == self.queue.pop(0), f"task {fact['id']} begins before what was queued first")
+        given = self.agent.get("summary") or not fact["id"].startswith("spawn-")
+        check(given, f"{fact['id']} begins, and its agent was given nothing to do")
         check(dict(fact["settings"]) == self.settings, f"a task has the settings {dict(fact['settings'])}")
         self.closed = False
         window = fact["settings"].get("window") or WINDOWS.get(fact["settings"]["model"])
@@ -322,6 +326,15 @@ class Grammar:
         taken = fact["wait"] in (0, self.generation)
         check(taken, f"a retry waits for generation {fact['wait']}, {self.generation} was taken")
 
+    def expects_rate_limits(self, snapshot: Mapping[str, Any] | None) -> None:
+        """A response came with these, or with none: what follows it in the log says so."""
+        if snapshot is not None:
+            told = {"kind": "rate_limits", "snapshot": snapshot}
+            self._due.append(("what the provider said of its limits", lambda e: dict(e.payload) == told))
+
+    def _fact_rate_limits(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        self.rate_limits = fact["snapshot"]
+
     def _fact_retry_due(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         check(self._task["wait"], "a retry is due that nobody waits for")
         self._task["wait"] = 0
@@ -356,6 +369,9 @@ class Grammar:
             self.totals = sums
             check(info["model_context_window"] == task["window"], f"the window is told as {info}")
         self._uncounted.clear()
+        limits = self.rate_limits or {"primary": None, "secondary": None}
+        check(message["rate_limits"] == limits, f"limits {limits} are told as {message['rate_limits']}")
+        self.rate_limits = message["rate_limits"]
         response = message.get("response_id", "")
         check(not response or response == task["response"], f"the response is told as {response}")
         if response:
@@ -590,6 +606,7 @@ class Grammar:
             "used": self.used,
             "items": len(self.conversation),
             "kept": len(self.kept),
+            "rate_limits": self.rate_limits,
         }
         told: dict[str, Any] = {
             "task": folded and folded.id,
@@ -607,6 +624,7 @@ class Grammar:
             "used": state.tokens.total.total_tokens if state.tokens else 0,
             "items": len(state.history),
             "kept": len(state.kept_user_texts),
+            "rate_limits": state.rate_limits,
         }
         if task is not None and folded is not None:
             own |= {

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from sim.watch import Seen, Watch
 
 TURNS = frozenset({"user_input", "user_turn", "compact"})
-"""Ops that begin a task, join one, or are answered with an error."""
+"""Ops that begin a task, join one, or are answered with an error. A message to the root itself is one too."""
 
 
 class Given(NamedTuple):
@@ -19,6 +19,12 @@ class Given(NamedTuple):
     n: int
     id: str
     op: str
+    agent_id: int | None = None
+    """The agent that it is for, where it names one."""
+
+    @property
+    def is_turn(self) -> bool:
+        return self.op in TURNS or (self.op == "message_agent" and self.agent_id == 0)
 
 
 class Taken(NamedTuple):
@@ -28,6 +34,8 @@ class Taken(NamedTuple):
     steered: list[str]
     queued: set[str]
     refused: set[str]
+    letters: set[str]
+    """From people."""
 
 
 def check_inputs(watch: Watch, session: str, seen: Seen) -> None:
@@ -43,14 +51,14 @@ def check_inputs(watch: Watch, session: str, seen: Seen) -> None:
     waits = {waiting.id for waiting in seen.state.queue}
     if waits and not (seen.state.closed or seen.state.tree.canceling):
         watch.broken("in_order", f"{session} is at rest, and {sorted(waits)} wait")
-    met = {*taken.begun, *taken.steered, *taken.refused, *waits}
-    turns = [given.id for given in seen.given if given.id in places and given.op in TURNS]
+    met = {*taken.begun, *taken.steered, *taken.refused, *taken.letters, *waits}
+    turns = [given.id for given in seen.given if given.id in places and given.is_turn]
     if lost := [id for id in turns if id not in met]:
         watch.broken("in_order", f"{session}: {lost} were taken from the queue, and nothing came of them")
 
 
 def _taken(seen: Seen) -> Taken:
-    taken = Taken([], [], set(), set())
+    taken = Taken([], [], set(), set(), set())
     for entry in seen.entries:
         if entry.type == EVENT_MSG and entry.payload["type"] == "error":
             taken.refused.add(entry.id)
@@ -62,6 +70,8 @@ def _taken(seen: Seen) -> Taken:
                     taken.steered.append(entry.payload["id"])
                 case "queued":
                     taken.queued.add(entry.payload["id"])
+                case "mail" if entry.payload["mail"]["key"].startswith("person:"):
+                    taken.letters.add(entry.payload["mail"]["key"].rpartition(":")[2])
                 case _:
                     pass
     return taken

@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from sim.grammar import Grammar, Item, check
+from sim.refusals import may_make, refusal_is_true
 
 ACTIVE = ("queued", "running")
 NOT_RUN = ("aborted", "not run", "killed", "in doubt", "internal error", "in_doubt")
@@ -71,10 +72,13 @@ def output_is_true(item: Item, log: Grammar) -> None:
     check(output is not None, f"{item['call_id']} is answered with nothing")
     if not isinstance(output, str):
         return
+    name = call.get("name", "")
+    if name not in _JUDGES or output.startswith(NOT_RUN):
+        return
     given = orjson.loads(call["arguments"])
-    judge = _JUDGES.get(call.get("name", ""))
-    if judge is not None and not output.startswith(NOT_RUN):
-        judge(given, output, log)
+    if not output.startswith("{"):
+        refusal_is_true(name, given, output, log)
+    _JUDGES[name](given, output, log)
 
 
 def _awaited(given: Mapping[str, Any], output: str, log: Grammar) -> None:
@@ -92,8 +96,10 @@ def _awaited(given: Mapping[str, Any], output: str, log: Grammar) -> None:
     ready, waiting = told["ready"], told["waiting"]
     check(waiting == _active(log), f"{waiting} are waited for, {_active(log)} work")
     check(not (told["timed_out"] and ready), "it timed out, and something is ready")
+    expected = [id for id in waiting if not named or id in named]
+    check(not told["timed_out"] or expected, f"it timed out, and nothing was to come of {named}")
     for group in ready:
-        _was_sent(group, log)
+        _was_sent(group, log, injected=told["injected"])
         agent = group["metadata"]["agent_id"]
         check(
             told["injected"] or not named or agent in {*named} or agent not in log.children,
@@ -108,13 +114,19 @@ def _active(log: Grammar) -> list[int]:
     return sorted(child["agent_id"] for child in listed if child["status"] in ACTIVE)
 
 
-def _was_sent(group: Mapping[str, Any], log: Grammar) -> None:
+def _was_sent(group: Mapping[str, Any], log: Grammar, *, injected: bool) -> None:
     """What is told of one agent is in its letters."""
     letters = [mail for mail in log.mails.values() if mail["sender"]["session_id"] == group["session_id"]]
-    said = {(mail["content"].get("prompt"), mail["at_ms"], mail["interrupt"]) for mail in letters}
+    said: defaultdict[Any, set[str]] = defaultdict(set)
+    for mail in letters:
+        said[mail["content"].get("prompt"), mail["at_ms"], mail["interrupt"]].add(mail["key"])
     for message in group["messages"]:
-        there = (message["prompt"], message["timestamp_ms"], message["interrupt"]) in said
-        check(there or not isinstance(message["prompt"], str), f"{message} is in no letter")
+        if isinstance(message["prompt"], str):
+            keys = said[message["prompt"], message["timestamp_ms"], message["interrupt"]]
+            check(keys, f"{message} is in no letter")
+            # What is put in unasked is taken off behind it.
+            left = not injected and keys <= set(log.inbox)
+            check(not left, f"{message} was read, and waits in the inbox still")
     if group["completion"] is not None:
         ends = [mail["content"] for mail in letters if mail["kind"] == "completion"]
         told = (group["completion_status"], group["completion"])
@@ -132,6 +144,7 @@ def _made(given: Mapping[str, Any], output: str, log: Grammar) -> None:
         return
     child = log.children.get(told["agent_id"])
     check(child is not None, f"agent {told['agent_id']} is told of, and was not made")
+    check(may_make(log), f"agent {told['agent_id']} was made by one that makes none: {log.facts}")
     assert child is not None
     same = told["session_id"] == child["session"] and told["parent_agent_id"] == log.facts["agent_id"]
     check(same and told["parent_session_id"] == log.facts["session_id"], f"{child} is told of as {told}")
@@ -146,11 +159,32 @@ def _made(given: Mapping[str, Any], output: str, log: Grammar) -> None:
 def _helped(given: Mapping[str, Any], output: str, log: Grammar) -> None:
     if not output.startswith("{"):
         return
+    check(may_make(log), f"a helper was made by an agent that makes none: {log.facts}")
     told = orjson.loads(output)
     check(told.get("label") == given.get("label", "subagent"), f"{given} is answered as {told}")
     end = log.before.payload if log.before is not None else {}
     shown = end.get("result", {}).get("Ok") if end.get("type") == "sub_agent_tool_call_end" else None
     check(shown == told.get("response") or not isinstance(shown, str), f"{told} is shown as {shown!r}")
+
+
+def _sent(given: Mapping[str, Any], output: str, log: Grammar) -> None:
+    if not output.startswith("{"):
+        return
+    told = orjson.loads(output)
+    check(told.get("agent_id") == given.get("agent_id"), f"{given} is answered as {told}")
+    child = log.children.get(given.get("agent_id", -1))
+    if child is not None and told["agent_id"] != 0:
+        for name in ("label", "summary"):
+            check(told[name] == child[name], f"{name} of {child} is told as {told[name]!r}")
+        check(given.get("label") in (None, child["label"]), f"{child} is not called as {given} says")
+        working = not given.get("prompt", "").strip() or child["status"] in ACTIVE
+        check(working, f"{child} was given work: {given}")
+
+
+def _ended(given: Mapping[str, Any], output: str, log: Grammar) -> None:
+    if output.startswith("{"):
+        told, child = orjson.loads(output), log.children.get(given.get("agent_id", -1))
+        check(child is None or told["session_id"] == child["session"], f"{given} is answered as {told}")
 
 
 def _set(given: Mapping[str, Any], output: str, log: Grammar) -> None:
@@ -190,6 +224,8 @@ _JUDGES: Mapping[str, Callable[[Mapping[str, Any], str, Grammar], None]] = {
     "subagent_await": _awaited,
     "subagent_spawn": _made,
     "subagent_fork": _made,
+    "subagent_send_message": _sent,
+    "subagent_cancel": _ended,
     "subagent_watchdog": _set,
     "spawn_subagent": _helped,
     "subagent_prune": _pruned,

@@ -21,7 +21,7 @@ from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS, message_text
 from orchestrator.core.state import Call, State
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.errors import FatalKind, FatalModelError, RateLimited, RetryableModelError
-from orchestrator.model.events import Completed, ItemDone, ModelEvent, TextDelta
+from orchestrator.model.events import Completed, ItemDone, ModelEvent, RateLimits, TextDelta
 from orchestrator.model.request import Item, Prompt
 from orchestrator.runtime.ports import CallSite, ProviderPolicy
 from orchestrator.tools.arguments import BadArguments
@@ -90,6 +90,13 @@ class Appetite:
     """The tools for agents that a root calls at once when it is first asked for something."""
 
 
+Saying = Callable[
+    [str, Sequence[ModelEvent], Mapping[str, int] | None, Mapping[str, Any] | None],
+    None,
+]
+"""Told of a response by its id: what it held, what it cost, and the provider's limits."""
+
+
 class Mind:
     """The one model behind every worker's connection."""
 
@@ -105,9 +112,7 @@ class Mind:
         """How every worker makes requests; empty but for what a workload puts there."""
         self.heard: Callable[[Prompt], None] = lambda prompt: None
         """Told of each request, and of what is said to it."""
-        self.said: Callable[[str, Sequence[ModelEvent], Mapping[str, int] | None], None] = (
-            lambda response, events, usage: None
-        )
+        self.said: Saying = lambda response, events, usage, rate_limits: None
         self.asked = 0
         """Requests that were sent."""
         self.answered = 0
@@ -210,6 +215,14 @@ def _outputs_since_input(items: Sequence[Item]) -> int:
     return count
 
 
+def _rate_limits(asked: int) -> dict[str, Any] | None:
+    """What a provider says of its limits; not with every response."""
+    if asked % 3:
+        return None
+    window = {"used_percent": asked % 100, "window_minutes": 300, "resets_at": None}
+    return {"primary": window, "secondary": None}
+
+
 class SimModels:
     """One worker's connection to the model."""
 
@@ -235,6 +248,9 @@ class SimModels:
         fault = self._fault()
         events = mind.turn(prompt)
         cut = mind.rng.randrange(len(events) + 1) if fault == "cut" else len(events)
+        limits = _rate_limits(mind.asked)
+        if limits is not None:
+            yield RateLimits(limits)
         for event in events[:cut]:
             if mind.rng.random() < 0.5:
                 await asyncio.sleep(mind.rng.uniform(0.0, 8.0 if fault == "slow" else 0.3))
@@ -246,7 +262,7 @@ class SimModels:
         mind.trace.note(self._machine, "answers", len(events))
         mind.answered += 1
         response, usage = f"r{mind.answered}", self._usage()
-        mind.said(response, events, usage)
+        mind.said(response, events, usage, limits)
         yield Completed(response, usage, None)
 
     def _cut(self, after: int) -> RetryableModelError:

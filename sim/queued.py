@@ -29,6 +29,8 @@ class Waiting:
     """A letter that brings one of the tree's slots."""
     op: str
     """The submission's; empty if it is none."""
+    agent_id: int | None
+    """The agent that the submission is for, where it names one."""
 
 
 def waiting(entry_id: bytes, fields: Mapping[bytes, bytes]) -> Waiting:
@@ -46,4 +48,5 @@ def waiting(entry_id: bytes, fields: Mapping[bytes, bytes]) -> Waiting:
         counted=letter.get("kind") in COUNTED,
         slot=bool(letter.get("slot")),
         op=said["op"]["type"] if said else "",
+        agent_id=said["op"].get("agent_id") if said else None,
     )

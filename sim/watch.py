@@ -474,7 +474,7 @@ class Watch(Resting):
                 entry = waiting(entry_id, fields)
                 seen.queue.append(entry)
                 if entry.op:
-                    seen.given.append(Given(entry.n, entry.id, entry.op))
+                    seen.given.append(Given(entry.n, entry.id, entry.op, entry.agent_id))
                 self.deadlines.queued(entry)
             seen.tip = tip
         if seen.queue and seen.queue[0].n <= seen.cursor:

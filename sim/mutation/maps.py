@@ -161,7 +161,9 @@ class Map:
                 found |= set(share["took_s"])
                 continue
             for line in range(change.line, ends + 1):
-                found |= set(_near(lines, was, line))
+                near = _near(lines, was, line)
+                # It runs when a module is imported, and at no other time.
+                found |= set(share["took_s"]) if near == [] else set(near or ())
         return found
 
 
@@ -185,12 +187,15 @@ def _were(old: str, new: str) -> dict[int, int]:
     return known
 
 
-def _near(lines: dict[str, list[str]], was: dict[int, int], line: int) -> list[str]:
-    """Who came to a line; of one that is new, or no line of its own, who came to the last before it."""
+def _near(lines: dict[str, list[str]], was: dict[int, int], line: int) -> list[str] | None:
+    """Who came to a line; of one that is new, or no line of its own, who came to the last before it.
+
+    None if nobody did, and nothing if an import alone did.
+    """
     for at in range(line, max(line - 40, 0), -1):
         if at in was and str(was[at]) in lines:
             return lines[str(was[at])]
-    return []
+    return None
 
 
 # ── the simulator's share ─────────────────────────────────────────────────────────────────────
