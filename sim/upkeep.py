@@ -23,6 +23,7 @@ from orchestrator.runtime.loading import BrokenLog
 from orchestrator.runtime.objects import ArchiveUnavailable
 from orchestrator.runtime.segments import BrokenArchive
 from orchestrator.runtime.worker import Worker
+from sim.crons import Hourly
 from sim.double import EPOCH_S
 from sim.loop import Lane, SimLoop
 from sim.machines import Machine, Process, Site, storage_on
@@ -130,6 +131,7 @@ class UpkeepProcess(Process):
         retention_ms = None if rules.retention_s is None else int(rules.retention_s * 1000)
         upkeep = Upkeep(mover, retention_ms, rules.verify_sessions, self._reaping)
         self._settings = worker_settings(upkeep, cast(Any, queue))
+        self._hourly = {cron.name: Hourly(cron) for cron in self._settings["cron_jobs"]}
         queue.heard.append((self.main, self._woken.set))
         self.task = site.loop.start(self.main, self._serves(), "upkeep")
 
@@ -188,12 +190,12 @@ class UpkeepProcess(Process):
         now = self._now()
         for cron in self._settings["cron_jobs"]:
             if cron.next_run is None and not cron.run_at_startup:
-                cron.calculate_next(now)
+                cron.next_run = self._hourly[cron.name].after(now)
             due: datetime = cron.next_run or now
             if due <= now:
                 id = f"{cron.name}:{due.timestamp()}"
                 self._queue.put_cron(Job(id, cron.name, b"[]", self.site.loop.time()))
-                cron.calculate_next(now)
+                cron.next_run = self._hourly[cron.name].after(now)
 
     async def _nap(self) -> None:
         """Until there is something to do, at the latest."""

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 
+import pytest
+from arq.cron import CronJob, cron, next_cron
+from hypothesis import given
+from hypothesis import strategies as st
+
 from sim.campaign import run_batch
+from sim.crons import Hourly
+from sim.double import opened
 from sim.files import UNSYNCED_S, SimFiles
 from sim.loop import SimLoop
-from sim.upkeep import Job, SimQueue
+from sim.moving import UpkeepRules
+from sim.upkeep import Job, SimQueue, UpkeepProcess
+from sim.world import World
 
 
 def _queue() -> tuple[SimLoop, SimQueue]:
@@ -83,3 +93,45 @@ def test_upkeep_ends_what_was_cancelled_in_a_simulation() -> None:
     (outcome,), _ = run_batch([1], "abandoned", traced=True)
     acts = {tuple(line.split()[1:3]) for line in outcome.lines}
     assert ("u1", "commit") in acts
+
+
+def _crons() -> list[CronJob]:
+    """The product's own, as a simulated process of upkeep has them."""
+    with opened() as double:
+        world = World(1, double, "archives")
+        process = UpkeepProcess(
+            world.site, "u1", Random(1), SimQueue(world.loop, Random(2)), UpkeepRules(1, 5, 60.0)
+        )
+        world.loop.close()
+    jobs: list[CronJob] = process._settings["cron_jobs"]
+    return jobs
+
+
+CRONS = _crons()
+
+
+async def _job(ctx: object) -> None:
+    """What a cron job needs to be one."""
+
+
+@given(
+    st.sampled_from(CRONS), st.datetimes(datetime(2027, 1, 15), datetime(2027, 3, 1), timezones=st.just(UTC))
+)
+def test_cron_runs_next_when_arq_would_have_it_run(job: CronJob, now: datetime) -> None:
+    at = {name: getattr(job, name) for name in ("minute", "second", "microsecond")}
+    assert Hourly(job).after(now) == next_cron(now, **at)
+
+
+@given(st.sampled_from(CRONS), st.integers(0, 10**6))
+def test_cron_that_has_just_run_runs_again_when_arq_would_have_it_run(
+    job: CronJob, microseconds: int
+) -> None:
+    hourly = Hourly(job)
+    ran = hourly.after(datetime(2027, 1, 15, 8, tzinfo=UTC)) + timedelta(microseconds=microseconds)
+    at = {name: getattr(job, name) for name in ("minute", "second", "microsecond")}
+    assert hourly.after(ran) == next_cron(ran, **at)
+
+
+def test_cron_of_some_hours_is_refused() -> None:
+    with pytest.raises(ValueError, match="does not run in every hour"):
+        Hourly(cron(_job, hour={3}))
