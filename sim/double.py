@@ -112,13 +112,17 @@ class Double:
 
     def run(self, *args: Any) -> Any:
         """One command; raises the client library's errors."""
-        command, before = encoded(args), self._store.writes
+        return self.take(args[0], encoded(args))
+
+    def take(self, name: str, command: Command) -> Any:
+        """The same of a command as it goes over the wire."""
+        before = self._store.writes
         try:
             reply = self._execute(command)
         finally:
             if self._store.writes != before:
                 self.journal.append((self.simulated(), command))
-        return _parsed(args[0], reply)
+        return _parsed(name, reply)
 
     def idle_look(self, args: Sequence[Any]) -> Any:
         """The answer of a look for work that would find nothing now; None if it is to be sent."""
@@ -128,11 +132,10 @@ class Double:
         keys = [key.encode() for key in args[3 : 3 + args[2]]]
         return found_nothing(source, self._store, keys, self._now_us() // 1000)
 
-    def stated(self, name: str, args: Sequence[Any]) -> Stated | None:
+    def stated(self, name: str, command: Command) -> Stated | None:
         """What a script is to answer and to leave behind; None for a plain command."""
         if name not in STATEMENTS:
             return None
-        command = encoded(args)
         first = 3 + int(command[2])
         return Stated(self._store, name, command[3:first], command[first:], self._now_us())
 

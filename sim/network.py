@@ -21,7 +21,7 @@ from typing import Any
 from redis import exceptions as foreign
 
 from orchestrator.broker.scripts import load
-from sim.double import Double
+from sim.double import Double, encoded
 from sim.loop import Lane, SimLoop, current_lane
 from sim.reference.check import STATEMENTS
 from sim.replicas import Replicas
@@ -197,13 +197,13 @@ class Network:
         if sent.name == TOGETHER:
             self._together(server, sent, future)
             return
-        error, reply, writes = None, None, server.writes
-        stated = server.stated(sent.name, sent.args) if self.states else None
+        error, reply, writes, command = None, None, server.writes, encoded(sent.args)
+        stated = server.stated(sent.name, command) if self.states else None
         try:
             if self.refuses is not None and sent.name not in READS:
                 self.refused += 1
                 raise self.refuses()
-            reply = server.run(*sent.args)
+            reply = server.take(sent.args[0], command)
         except foreign.RedisError as raised:
             error = raised
         if type(error) is foreign.ResponseError and sent.name in STATEMENTS:

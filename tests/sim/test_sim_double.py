@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,15 +48,15 @@ class _Pair:
 
     def __init__(self, double: Double, clock: _ServedTime, other: Redis) -> None:
         self.double, self.clock, self.fake = double, clock, other
-        self._run, self._look, self._restore = double.run, double.look, double.restore
+        self._take, self._look, self._restore = double.take, double.look, double.restore
         self._sources = {script.sha.encode(): script.source for script in scripts().values()}
         self.compared = 0
 
-    def run(self, *args: Any) -> Any:
-        return self._both(self._run, args)
+    def take(self, name: str, command: Command) -> Any:
+        return self._both(partial(self._take, name, command), command)
 
     def look(self, *args: Any) -> Any:
-        return self._both(self._look, args)
+        return self._both(partial(self._look, *args), encoded(args))
 
     def restore(self, through: int) -> None:
         self._restore(through)
@@ -65,10 +66,10 @@ class _Pair:
             self._said(command)
         self.clock.replayed_s = None
 
-    def _both(self, ours: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        reply, error = _outcome(ours, *args)
-        told, refused = _outcome(self._said, encoded(args))
-        assert (told, type(refused)) == (reply, type(error)), args[:8]
+    def _both(self, ours: Callable[[], Any], command: Command) -> Any:
+        reply, error = _outcome(ours)
+        told, refused = _outcome(partial(self._said, command))
+        assert (told, type(refused)) == (reply, type(error)), command[:8]
         self.compared += 1
         if error is not None:
             raise error
@@ -82,9 +83,9 @@ class _Pair:
         return self.fake.execute_command(name.decode(), *rest)
 
 
-def _outcome(say: Callable[..., Any], *args: Any) -> tuple[Any, RedisError | None]:
+def _outcome(say: Callable[[], Any]) -> tuple[Any, RedisError | None]:
     try:
-        return say(*args), None
+        return say(), None
     except RedisError as error:
         return None, error
 
@@ -100,7 +101,7 @@ def _paired() -> Iterator[_Pair]:
 
 
 def _listens(pair: _Pair, patched: pytest.MonkeyPatch) -> None:
-    for name in ("run", "look", "restore"):
+    for name in ("take", "look", "restore"):
         patched.setattr(pair.double, name, getattr(pair, name))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sim.double import Double, opened
+from sim.double import Double, encoded, opened
 from sim.network import scripts
 from sim.reference.check import STATEMENTS
 
@@ -27,9 +27,10 @@ def unlike(server: Double, source: bytes) -> str:
     """What a heartbeat of this text does otherwise than stated."""
     server.know(source, "sha")
     words = ("EVALSHA", "sha", len(KEYS), *KEYS, *ARGS)
-    stated = server.stated("heartbeat", words)
+    command = encoded(words)
+    stated = server.stated("heartbeat", command)
     assert stated is not None
-    return stated.difference(server.run(*words))
+    return stated.difference(server.take("EVALSHA", command))
 
 
 def changed(old: bytes, new: bytes) -> bytes:
