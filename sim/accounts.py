@@ -47,22 +47,27 @@ class Money:
     """By `<session>:<request>`."""
     used: Amount
     """By all agents together."""
+    bounds: Mapping[str, int]
+    """Every limit of the tree, by its name."""
 
     @classmethod
     def of(cls, fields: Mapping[bytes, bytes]) -> Money:
-        reserved, used = {}, []
+        reserved, used, bounds = {}, [], {}
         for name, text in fields.items():
             kind = name[:2]
             if kind == b"r:":
                 reserved[name[2:].decode()] = _amount(text)
             elif kind == b"u:":
                 used.append(_amount(text))
+            elif kind == b"li" and name[:6] == b"limit:":
+                bounds[name[6:].decode()] = int(text)
         return cls(
             _counts(fields, _SPENT),
             _counts(fields, _HELD),
             tuple([_limit(fields, name) for name in _LIMITS]),
             reserved,
             _sum(used),
+            bounds,
         )
 
 
@@ -88,6 +93,8 @@ class Accounts:
         """Each tree's limits, as those who raised them are to find them."""
         self._raised: set[str] = set()
         """Changes of limits that have counted."""
+        self._known: dict[str, tuple[Mapping[bytes, bytes], Money]] = {}
+        """What was read of each tree last."""
 
     def went_back(self) -> None:
         """All logs are read anew."""
@@ -137,16 +144,24 @@ class Accounts:
         fields = self._double.hash(self._keys.agents(tree))
         if not fields:
             return
-        self._limited(tree, fields)
+        money = self._money(tree, fields)
+        self._limited(tree, money)
         self._slots(tree, fields, members)
         self._spawned(tree, fields, members)
-        money = Money.of(fields)
         self._adds_up(tree, money, members)
         self._within(tree, fields, money)
         self._waiting(tree, fields, money, members)
 
-    def _limited(self, tree: str, fields: Mapping[bytes, bytes]) -> None:
-        found = {name[6:].decode(): int(value) for name, value in fields.items() if name[:6] == b"limit:"}
+    def _money(self, tree: str, fields: Mapping[bytes, bytes]) -> Money:
+        """What a tree's fields say; those that have not changed are the same object."""
+        known, money = self._known.get(tree, (None, None))
+        if known is not fields or money is None:
+            money = Money.of(fields)
+            self._known[tree] = fields, money
+        return money
+
+    def _limited(self, tree: str, money: Money) -> None:
+        found = dict(money.bounds)
         known = self._limits.setdefault(tree, found)
         if other := {kind: most for kind, most in known.items() if found.get(kind) != most}:
             self._broken("raised", f"{tree}: its limits are {found}, and were to be {other}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from sim.double import EPOCH_S, Double
@@ -65,7 +66,7 @@ class Commits:
 
     def dated(self, session: str, seq: int, line: bytes) -> None:
         """An entry was written; its line begins with the time at which its step was decided."""
-        at_s = datetime.fromisoformat(line[_STAMP].decode()).timestamp() - EPOCH_S
+        at_s = _moment_s(line[_STAMP])
         now_s = self._double.clock_s
         if now_s > LONG_S:
             self._reach.saw("dated")
@@ -73,3 +74,8 @@ class Commits:
             self._broken(
                 "dated", f"{session}, entry {seq}: dated {at_s - now_s:.3f} s ahead of Redis's clock"
             )
+
+
+@lru_cache(maxsize=16)  # all entries of a step are dated alike
+def _moment_s(stamp: bytes) -> float:
+    return datetime.fromisoformat(stamp.decode()).timestamp() - EPOCH_S

@@ -36,12 +36,12 @@ class Exported:
 
     def _grew(self, session: str, seen: Seen, before: int) -> None:
         """Who is told where the file is, or that the session is over, finds in it all that went before."""
-        path = Path(seen.state.facts.rollout_path)
-        if not (path.name and seen.state.native) or self._watch.went_back_s >= 0 or path in self._files.torn:
-            return
         events = [entry for entry in seen.entries[before:] if entry.type == EVENT_MSG]
         asked = next((event for event in events if event.payload["type"] in ASKED), None)
         if asked is None or any(_warns(e) and (e in events or e.id == asked.id) for e in seen.entries):
+            return
+        path = Path(seen.state.facts.rollout_path)
+        if not (path.name and seen.state.native) or self._watch.went_back_s >= 0 or path in self._files.torn:
             return
         if self._begins(session, seen, self._files.content.get(path, b"")) < len(_lines(seen, before)):
             self._watch.broken("exported", f"{session}: {asked.payload['type']} without its file")

@@ -27,6 +27,7 @@ except ImportError:
 _COMMANDS = Path(__file__).with_name("store.lua")
 _PAGE = 200
 """Entries of a stream that are handed out at once: all lie on Lua's stack, with their words."""
+_UNREAD: tuple[int, int, dict[bytes, bytes]] = -1, -1, {}
 
 
 class Store:
@@ -40,14 +41,17 @@ class Store:
         self._writes, self._hash, self._score = reads[b"writes"], reads[b"hash"], reads[b"score"]
         self._least, self._members, self._entries = reads[b"least"], reads[b"members"], reads[b"entries"]
         self._stream, self._text, self._set = reads[b"stream"], reads[b"text"], reads[b"set"]
-        self._hashes: dict[bytes, tuple[int, dict[bytes, bytes]]] = {}
-        """Those that were read, each as it was when it had changed so often."""
+        self._hashes: dict[bytes, tuple[int, int, dict[bytes, bytes]]] = {}
+        """Those that were read: after how many writes, when they had changed last, and as they were then."""
+        self._lowest: dict[bytes, tuple[int, float]] = {}
+        """The lowest scores of sorted sets that were asked for: after how many writes, and what they were."""
         self.writes = 0
         """How often something changed."""
 
     def clear(self) -> None:
         self._clear()
         self._hashes.clear()
+        self._lowest.clear()
         self.writes = 0
 
     def run(self, now_us: int, source: bytes, keys: Sequence[bytes], argv: Sequence[bytes]) -> Any:
@@ -75,11 +79,17 @@ class Store:
 
     def hash(self, key: bytes) -> dict[bytes, bytes]:
         """A hash as it is; not to be changed."""
-        known = self._hashes.get(key, (-1, {}))
-        found = self._hash(key, known[0])
+        read_at, changed, fields = self._hashes.get(key, _UNREAD)
+        if read_at == self.writes:
+            # The rules ask for the same few keys again and again behind one write.
+            return fields
+        found = self._hash(key, changed)
         if type(found) is tuple:
-            known = self._hashes[key] = found[0], dict(zip(found[1::2], found[2::2], strict=True))
-        return known[1] if found else {}
+            changed, fields = found[0], dict(zip(found[1::2], found[2::2], strict=True))
+        elif not found:
+            changed, fields = -1, {}
+        self._hashes[key] = self.writes, changed, fields
+        return fields
 
     def score(self, key: bytes, member: bytes) -> float | None:
         score: float | None = self._score(key, member)
@@ -87,8 +97,12 @@ class Store:
 
     def least(self, key: bytes) -> float:
         """The lowest score in a sorted set; above all numbers where nothing is."""
-        score: float | None = self._least(key)
-        return inf if score is None else score
+        read_at, lowest = self._lowest.get(key, (-1, inf))
+        if read_at != self.writes:
+            score: float | None = self._least(key)
+            lowest = inf if score is None else score
+            self._lowest[key] = self.writes, lowest
+        return lowest
 
     def members(self, key: bytes) -> dict[bytes, float]:
         """A sorted set's members with their scores, in its order."""

@@ -190,7 +190,9 @@ class Watch(Resting):
     def wrote(self, name: str, args: Sequence[Any], reply: Any) -> None:
         self.rights.look()
         self.reach.replied(name, reply)
-        code = reply[0] if isinstance(reply, list) and reply else b""
+        if not isinstance(reply, list) or not reply or type(reply[0]) is not bytes:
+            return
+        code, session = reply[0], session_of(name, args)
         if name == "admit" and code == b"OK":
             self.admissions.admitted(args)
         if name == "admit" and code == b"WAIT":
@@ -199,18 +201,15 @@ class Watch(Resting):
             self.admissions.settled(args)
         if code == b"CORRUPT":
             self.broken("no_crash", f"{name} found {reply[1:]}")
-        if code == b"QUARANTINED" and session_of(name, args) in self.poisonous:
+        if code == b"QUARANTINED" and session in self.poisonous:
             self.reach.saw("quarantined")
         elif code == b"QUARANTINED":
-            self.broken("no_crash", f"{name} quarantined {session_of(name, args)}")
+            self.broken("no_crash", f"{name} quarantined {session}")
         if name == "claim" and code == b"NONE":
-            self.rights.turned_away(session_of(name, args))
+            self.rights.turned_away(session)
         if name == "commit" and code in (b"OK", b"REFUSED"):
-            self.steps.judged(session_of(name, args), args, code)
-        if code != b"OK":
-            return
-        session = session_of(name, args)
-        if not session:
+            self.steps.judged(session, args, code)
+        if code != b"OK" or not session:
             return
         if name == "commit":
             self.commits += 1
