@@ -51,7 +51,7 @@ class Double:
     def now_s(self) -> float:
         """Redis's clock: the simulated time, wherever it stands."""
         at_s = self.simulated() if self._replayed is None else self._replayed
-        return EPOCH_S + at_s + self._wrong_s(at_s)
+        return EPOCH_S + at_s + self._wrong_s(at_s) if self._steps else EPOCH_S + at_s
 
     @property
     def clock_s(self) -> float:

@@ -135,7 +135,9 @@ class SimLoop:
             heappop(timers)
         if not timers:
             return False
-        self._now = now = max(self._now, timers[0][0])
+        if (first := timers[0][0]) > self._now:
+            self._now = first
+        now = self._now
         while timers and timers[0][0] <= now:
             step = heappop(timers)[2]
             if not step.cancelled_:
@@ -237,17 +239,17 @@ class SimLoop:
         )
 
     def _schedule(self, delay: float, callback: Any, args: tuple[Any, ...], context: Context) -> Step:
-        step = Step(callback, args, context, self._now + max(0.0, delay))
+        step = Step(callback, args, context, self._now + delay if delay > 0.0 else self._now)
         if not self._closed:
             self._numbered += 1
             heappush(self._timers, (step.when_, self._numbered, step))
         return step
 
     def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=cast(Any, self))
+        return asyncio.Future(loop=self)  # type: ignore[arg-type]
 
     def create_task(self, coro: Any, *, name: Any = None, context: Any = None) -> asyncio.Task[Any]:
-        task = asyncio.Task(coro, loop=cast(Any, self), name=name or "task", context=context)
+        task = asyncio.Task(coro, loop=self, name=name or "task", context=context)  # type: ignore[arg-type]
         self.tasks.append(task)
         return task
 

@@ -132,15 +132,15 @@ class Network:
 
     async def send(self, machine: str, args: tuple[Any, ...]) -> Any:
         """One command from a machine; raises what the client library would."""
-        loop, future = self._loop, self._loop.create_future()
-        fate = self._fate()
+        fate, name = self._fate(), self._name(args)
         if self.cut.get(machine) or not self.up:
             fate = "lost_before"
-        sent = Sent(machine, current_lane().name, self._name(args), args, fate)
-        asked = fate == "ok" and sent.name in LOOKS and args[0] == "EVALSHA"
+        asked = fate == "ok" and name in LOOKS and args[0] == "EVALSHA"
         if asked and (nothing := self._server(machine).idle_look(args)) is not None:
             self.commands += 1
             return nothing
+        loop, future = self._loop, self._loop.create_future()
+        sent = Sent(machine, current_lane().name, name, args, fate)
         if fate in ("lost_before", "late"):
             self._trace.note(sent.lane, fate, sent.name)
             loop.on(self.lane, self._lose, future, after=self._rng.uniform(0.001, 0.4))
