@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli.counting import counted
 from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import Invocation
 
@@ -105,7 +106,7 @@ async def _budget(invocation: Invocation, text: str, add: Mapping[str, int], *, 
     if first_cost and (unknown := _uncounted(registry)):
         typer.echo(unknown)
     if woken:
-        typer.echo(f"{woken} agent{'' if woken == 1 else 's'} waited for this, and look again")
+        typer.echo(f"{counted(woken, 'agent')} waited for this, and look again")
 
 
 def _require_limits(registry: Registry, add: Mapping[str, int]) -> None:
@@ -142,8 +143,7 @@ def _uncounted(registry: Registry) -> str:
         unknown = registry.budget["requests"].spent
     if not unknown:
         return ""
-    requests = "1 earlier request" if unknown == 1 else f"{unknown} earlier requests"
-    return f"cost: {requests} ran where no price was known: not counted"
+    return f"cost: {counted(unknown, 'earlier request')} ran where no price was known: not counted"
 
 
 async def _raise(found: Opened, registry: Registry, add: Mapping[str, int]) -> int:
@@ -215,4 +215,4 @@ def _show(registry: Registry) -> None:
     (console if console.is_terminal else Console(width=PLAIN_WIDTH, highlight=False)).print(table)
     if registry.waiting:
         waiting = len(registry.waiting)
-        typer.echo(f"{waiting} agent{' waits' if waiting == 1 else 's wait'} for room in a budget")
+        typer.echo(f"{counted(waiting, 'agent')} {'waits' if waiting == 1 else 'wait'} for room in a budget")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.cli.counting import counted
 from orchestrator.cli.demo_play import Role, Story
 from orchestrator.cli.folding import fold_session
 from orchestrator.cli.opening import Opened
@@ -54,7 +55,7 @@ def _crowd(story: Story, *, folders: bool) -> Claim:
     agents = [role for role in story.roles.values() if role.number]
     deep = max((role.generation for role in agents), default=0)
     forks = sum(role.origin == "fork" for role in agents)
-    text = f"{len(agents)} agents worked, {deep} generations of them, {forks} by a fork"
+    text = f"{counted(len(agents), 'agent')} worked, {counted(deep, 'generation')} of them, {forks} by a fork"
     enough = not folders or (len(agents) >= FEWEST and deep >= 2)
     return Claim(text, bool(agents and forks and enough))
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Protocol
 
 import typer
 
+from orchestrator.cli.counting import counted
 from orchestrator.cli.invocation import Invocation
 from orchestrator.cli.text import json_for_stdout
 
@@ -71,10 +72,10 @@ class Tally:
     def told(self, seq: int) -> str:
         """In the words in which `verify` tells of the file, and `import`."""
         left_out, behind = self.last - self.lines, seq - self.last
-        parts = [f"{self.lines} stand in the file"]
-        parts += [f"{left_out} are left out of it but for their digests"] if left_out else []
-        parts += [f"{behind} follow behind its last line"] if behind else []
-        return f"{seq} entries, {'; '.join(parts)}"
+        parts = [f"{self.lines:,} stand in the file"]
+        parts += [f"{left_out:,} are left out of it but for their digests"] if left_out else []
+        parts += [f"{behind:,} follow behind its last line"] if behind else []
+        return f"{counted(seq, 'entry')}, {'; '.join(parts)}"
 
 
 def header_of(found: Opened, head: SessionHead) -> Header:

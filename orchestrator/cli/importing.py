@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli.counting import counted
 from orchestrator.cli.invocation import Invocation
 
 if TYPE_CHECKING:
@@ -73,8 +74,8 @@ async def _import(settings: Settings, file: Path) -> tuple[SessionId, Plan]:
 def _said(plan: Plan) -> list[str]:
     """What a person should know of the new session."""
     state = plan.state
-    made = f"a session of {len(plan.entries)} entries, from {plan.lines} that stand in the file"
-    left_out = f" ({plan.left_out} are left out of it but for their digests)" if plan.left_out else ""
+    made = f"a session of {counted(len(plan.entries), 'entry')}, from {plan.lines:,} that stand in the file"
+    left_out = f" ({plan.left_out:,} are left out of it but for their digests)" if plan.left_out else ""
     lines = [f"{made}{left_out}; status {state.status}, model {state.settings.model}"]
     lines += plan.notes
     if state.task is not None:

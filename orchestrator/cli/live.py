@@ -15,6 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
+from orchestrator.cli.counting import counted
 from orchestrator.cli.letters import letter_text
 from orchestrator.cli.text import one_line, plain, shown
 from orchestrator.core.tokens import TokenInfo, Usage, context_left
@@ -251,7 +252,7 @@ class Live:
                 used = total.blended_total
                 left = context_left(TokenInfo(total, last), self._tokens.get("model_context_window"))
         share = f", {left:.0%} of the context left" if left is not None else ""
-        return f"{used:,} tokens{share}" if used else ""
+        return f"{counted(used, 'token')}{share}" if used else ""
 
 
 def lifecycle_text(message: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from orchestrator.broker.errors import SessionArchived
 from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.texts import Texts
+from orchestrator.cli.counting import counted
 from orchestrator.cli.faults import Fault
 from orchestrator.cli.short_ids import LEAST, Abbreviation
 from orchestrator.cli.text import plain
@@ -149,7 +150,9 @@ def chosen(text: str, found: Sequence[SessionHead]) -> SessionHead:
         raise Fault(f"no session {text!r}; {_what_names_one(text)}")
     named = ", ".join(head.session for head in found[:CANDIDATES_SHOWN])
     more = f" and {len(found) - CANDIDATES_SHOWN} more" if len(found) > CANDIDATES_SHOWN else ""
-    raise Fault(f"{text!r} is part of the ids of {len(found)} sessions: {named}{more}; give more of the id")
+    raise Fault(
+        f"{text!r} is part of the ids of {counted(len(found), 'session')}: {named}{more}; give more of the id"
+    )
 
 
 def _what_names_one(text: str) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli.counting import counted
 from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import Invocation
 
@@ -69,14 +70,17 @@ async def _remove(found: Opened, root: SessionHead, *, force: bool, ask: bool) -
     if ask and not typer.confirm(f"remove {_described(root, members)}?"):
         typer.echo("nothing was removed")
         return
-    if not all(map(_quiet, members)):
+    if busy := [head for head in members if not _quiet(head)]:
+        # What a worker is doing may take its time to end: somebody waits here meanwhile.
+        typer.echo(f"ending first what is at work: {', '.join(map(_part, busy))}")
         await _end(found, root)
         members = await _members(found, root)
+        root = members[-1]
     files = _files(found, members)
     await _delete(found, members, force=force)
     for file in files:
         file.unlink(missing_ok=True)
-    written = f", {len(files)} rollout file{'' if len(files) == 1 else 's'}" if files else ""
+    written = f", {counted(len(files), 'rollout file')}" if files else ""
     typer.echo(f"removed {_described(root, members)}{written}")
 
 
@@ -103,6 +107,10 @@ def _quiet(head: SessionHead) -> bool:
     return head.holder is None and head.sq_tip == head.cursor and head.status != "running"
 
 
+def _part(head: SessionHead) -> str:
+    return f"agent {head.agent_id}" if head.agent_id else "the root"
+
+
 def _described(root: SessionHead, members: Sequence[SessionHead]) -> str:
     import orjson
 
@@ -111,7 +119,7 @@ def _described(root: SessionHead, members: Sequence[SessionHead]) -> str:
 
     meta = orjson.loads(root.meta) if root.meta else {}
     called = meta.get("name") or meta.get("title")
-    agents = f" and its {len(members) - 1} agents" if len(members) > 1 else ""
+    agents = f" and its {counted(len(members) - 1, 'agent')}" if len(members) > 1 else ""
     return short_id(root.session) + (f" ({one_line(called)})" if called else "") + agents
 
 

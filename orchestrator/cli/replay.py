@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.cli.counting import counted
 from orchestrator.cli.invocation import Invocation
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def _facts(state: State) -> Iterator[tuple[str, str]]:
     yield "cwd", settings.cwd
     kinds = Counter(str(item.get("type")) for item in state.history)
     shares = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-    yield "history", f"{len(state.history)} items{f': {shares}' if shares else ''}"
+    yield "history", f"{counted(len(state.history), 'item')}{f': {shares}' if shares else ''}"
     if tokens is not None:
         left = context_left(tokens, settings.context_window)
         share = f", {left:.0%} of the context left" if left is not None else ""

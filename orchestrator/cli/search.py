@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli.counting import counted
 from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import Invocation
 
@@ -77,10 +78,13 @@ async def _look(found: Opened, text: str, limit: int, *, content: bool, all: boo
                 typer.echo(f"stopped after {limit}: --limit {2 * limit} shows more", err=True)
                 return
     if looked < total:
-        typer.echo(f"read the newest {looked:,} of {total:,} conversations: --all reads the others", err=True)
+        typer.echo(
+            f"read the newest {looked:,} of {counted(total, 'conversation')}: --all reads the others",
+            err=True,
+        )
     elif not shown:
         where = "" if content else "; --content looks into the conversations"
-        typer.echo(f"nothing found among {total:,} sessions{where}", err=True)
+        typer.echo(f"nothing found among {counted(total, 'session')}{where}", err=True)
 
 
 def _show(row: Mapping[str, Any], lines: list[str]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli.counting import counted
 from orchestrator.cli.invocation import Invocation
 
 if TYPE_CHECKING:
@@ -194,9 +195,9 @@ def _remarks(listing: Listing) -> Iterator[str]:
     for pool in sorted(set(unserved)):
         yield nobody_serves(pool)
     if not listing.whole:
-        shown = f"{len(listing.trees):,} tree{'' if len(listing.trees) == 1 else 's'}"
+        shown = counted(len(listing.trees), "tree")
         yield (
-            f"{shown}; looked at {listing.looked:,} of {listing.total:,} sessions, the newest: "
+            f"{shown}; looked at {listing.looked:,} of {counted(listing.total, 'session')}, the newest: "
             "the others with --all or a filter (TEXT, --status, --folder)"
         )
 

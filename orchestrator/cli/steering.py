@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.agents import AGENT_HELP, ID_HELP
+from orchestrator.cli.counting import counted
 from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import Invocation
 
@@ -148,7 +149,7 @@ async def _all_stopped(found: Opened, target: Addressed) -> str:
         below = [agent for agent in known if agent.below(target.agent_id)]
         busy = [agent.agent_id for agent in below if agent.active]
         if not busy:
-            return f"{target.name} and {len(below)} agents below: nothing of them runs"
+            return f"{target.name} and {counted(len(below), 'agent')} below: nothing of them runs"
         if time.monotonic() - began > PATIENCE_S:
             raise Fault(f"handed in; still at work: agents {', '.join(map(str, busy))}")
         await asyncio.sleep(LOOK_S)

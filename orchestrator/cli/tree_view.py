@@ -9,6 +9,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from orchestrator.broker.tree_records import Account, Registry
+from orchestrator.cli.counting import counted
 from orchestrator.cli.sessions import age
 from orchestrator.cli.short_ids import short_id, short_ids
 from orchestrator.cli.standing import agent_status
@@ -36,6 +37,8 @@ REMEDY = "→ start `dendro worker` on the machine of the pool (host:…), or `d
 Shorts = Mapping[SessionId, str]
 LABEL_CHARS = 40
 MICRO = 1_000_000
+COUNTED = ("tokens", "requests")
+"""Budgets of what is counted, and not measured."""
 
 
 def drawing(picture: TreePicture) -> Tree:
@@ -110,7 +113,7 @@ def _remarks(picture: TreePicture, agent: AgentPicture) -> Iterator[tuple[str, s
         if count := agent.summary.get(name):
             yield f"{mark} {count}", style
     if agent.tokens:
-        yield f"{agent.tokens:,} tokens", ""
+        yield counted(agent.tokens, "token"), ""
     if agent.used.cost:
         yield money(agent.used.cost), ""
 
@@ -130,7 +133,7 @@ def headline(picture: TreePicture) -> Text:
     slots, spawned = registry.limits.get("slots"), registry.counters.get("spawned", 0)
     text = Text(f"tree {short_id(picture.tree)}", style="bold")
     text.append(f" · {picture.tree}", style="dim")
-    made = f"{spawned} agent{'' if spawned == 1 else 's'} made"
+    made = f"{counted(spawned, 'agent')} made"
     text.append(f"\n{made}, {active} at work{f' of {slots} slots' if slots else ''}")
     for part, style in budget_parts(registry):
         text.append(" · ")
@@ -145,11 +148,15 @@ def budget_parts(registry: Registry) -> Iterator[tuple[str, str]]:
         if limited or (account.spent and account.kind != "wall"):
             spent = amount(account.kind, account.spent)
             if account.limit is None:
-                yield f"{spent} {account.kind}", ""
+                yield _used(account.kind, account.spent), ""
                 continue
             share = account.spent / account.limit if account.limit else 1.0
             style = "bold red" if share >= 1 else "yellow" if share >= 0.8 else ""
             yield f"{account.kind} {spent} of {amount(account.kind, account.limit)} ({share:.0%})", style
+
+
+def _used(kind: str, value: int) -> str:
+    return counted(value, kind.removesuffix("s")) if kind in COUNTED else f"{amount(kind, value)} {kind}"
 
 
 def amount(kind: str, value: int) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli.counting import counted
 from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import Invocation
 
@@ -187,7 +188,8 @@ def _report(audit: LogAudit) -> Report:
 def _lines(settings: Settings, report: Report) -> Iterator[str]:
     findings = report.findings
     if not findings:
-        yield f"{report.what}: {'; '.join([f'{report.seq} entries follow from each other', *report.shown])}"
+        length = f"{counted(report.seq, 'entry')} follow from each other"
+        yield f"{report.what}: {'; '.join([length, *report.shown])}"
         yield f"head       {report.seq}:{report.head.hex()}"
         return
     yield f"{report.what}: BROKEN{_hint(settings, report)}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
 
 from redis import Redis
@@ -10,6 +12,7 @@ from redis import Redis
 from tests.cli.grove import worker
 from tests.cli.machine import TOUCH, Machine, says
 
+FREE = ("-c", "approval_policy=never", "-c", "sandbox_mode=danger-full-access")
 UNTRUSTED = ("-c", "approval_policy=untrusted", "-c", "sandbox_mode=danger-full-access")
 
 
@@ -39,7 +42,7 @@ def test_person_names_finds_and_removes_a_session_that_no_worker_serves(machine:
     )
 
     assert machine.run("search", "GEOLOGY").stdout.startswith(f"{short}  Geology  what is the moon made of?")
-    assert "nothing found among 1 sessions" in machine.run("search", "basalt").stderr
+    assert "nothing found among 1 session;" in machine.run("search", "basalt").stderr
     read = machine.run("search", "Basalt", "--content").stdout
     assert "    The moon is made of basalt.\n" in read
     assert machine.run("sessions", "geology").stdout.count("Geology") == 1
@@ -68,6 +71,41 @@ def test_person_removes_a_session_that_waits_and_one_that_another_holds_is_ended
             assert removed.returncode == 0, removed.stderr
     assert machine.run("approvals").stdout == "nothing waits for a person\n"
     assert [key for session in waiting for key in keys_of(machine, session)] == []
+
+
+def test_person_removes_a_session_at_work_and_its_command_is_stopped_first(machine: Machine) -> None:
+    seconds = f"60.{os.getpid()}"
+    long = {"items": [{"call": "shell", "args": {"command": ["sleep", seconds], "timeout_ms": 90_000}}]}
+    script = json.dumps({"steps": [long, says("done")], "per_session": False})
+    with machine.playing(script) as user, worker(user) as process:
+        with user.terminal("run", "go", "--no-worker", *FREE) as person:
+            person.wait_for(f"sleep {seconds}")
+            [row] = user.sessions()
+            session, short = row["session_id"], row["session_id"][-8:]
+            refused = user.run("rm", session)
+            assert f"session {session} is running: --force ends and removes it" in refused.stderr
+            assert running(seconds), "nothing was stopped"
+            removed = user.run("rm", session, "--force", "--yes")
+            assert removed.stdout == (
+                f"ending first what is at work: the root\nremoved {short} (go), 1 rollout file\n"
+            ), removed.stderr
+            assert not running(seconds)
+            person.wait_for("the turn was interrupted")
+            assert person.exit_code() == 130
+        assert (user.sessions(), keys_of(user, session)) == ([], [])
+        assert not list(Path(user.environ["DENDRO_HOME"]).rglob(f"*{session}*"))
+        assert user.run("run", "again", "--no-worker").returncode == 0, "its worker serves others"
+        assert process.poll() is None
+
+
+def running(argument: str) -> list[str]:
+    """Processes of this machine with an argument."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if argument.encode() in (words := file.read_bytes().split(b"\0")):
+                found.append(repr(words))
+    return found
 
 
 def test_person_at_a_terminal_is_asked_before_anything_is_removed(machine: Machine) -> None:
