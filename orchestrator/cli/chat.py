@@ -221,7 +221,7 @@ class Opening:
 
 
 async def converse(settings: Settings, opening: Opening, worker: Companion | None) -> ExitCode:
-    """A conversation until the person leaves."""
+    """A conversation until the person leaves; the worker of one that goes on starts after the first look."""
     with above_the_line() as console:
         view = LiveView(console, streaming=True)
         editor = Editor(settings.home / "history", tuple(WORDS), settings.host.environ.get("TERM"))
@@ -236,6 +236,8 @@ async def converse(settings: Settings, opening: Opening, worker: Companion | Non
             else:
                 head, first = await _to_resume(found, opening.resume), None
                 session, cursor = head.session, EqCursor.at(head)
+                if worker is not None:
+                    worker.start()
                 await _show_past(found, head, console)
             calling = notifications(settings, session, view.note)
             chat = Chat(Seat(client, session, Calling(view, calling), interactive=True), None, editor=editor)

@@ -3,6 +3,9 @@
 It is a worker like any other: what it leaves undone, another one takes on. It runs in a
 session of its own, so that a Ctrl-C at the terminal reaches only the process that knows
 what it means. The pipe tells it of our end, however we end.
+
+It starts when it is told to. A command that goes on with a session looks at it first: a worker
+that is quicker would be done with what was queued, and the command would not know what it missed.
 """
 
 from __future__ import annotations
@@ -28,9 +31,32 @@ LEAVE_S = 15.0
 class Companion:
     """A child worker. `dismiss` tells it to leave; leaving the context waits until it has."""
 
-    process: subprocess.Popen[bytes]
-    _pipe: int
+    invocation: Invocation
     abandoned: bool = False
+    _process: subprocess.Popen[bytes] | None = None
+    _pipe: int = -1
+
+    def start(self) -> None:
+        """Starts the worker, once."""
+        if self._process is not None:
+            return
+        theirs, self._pipe = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                self.invocation.command("worker", "--parent-pipe", str(theirs)),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(theirs,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(theirs)
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The worker's process; it was started before."""
+        assert self._process is not None, "nobody has started it"
+        return self._process
 
     def dismiss(self) -> None:
         """The worker drains, and nobody waits for it."""
@@ -70,7 +96,7 @@ class Companion:
     def leave(self) -> None:
         """Closes the pipe and waits for the end, unless it was abandoned."""
         self._close()
-        if self.abandoned:
+        if self.abandoned or self._process is None:
             return
         try:
             self.process.wait(LEAVE_S)
@@ -81,23 +107,10 @@ class Companion:
 
 @contextmanager
 def companion(invocation: Invocation, wanted: bool = True) -> Iterator[Companion | None]:
-    """A worker under the same settings beside this process, or none."""
-    if not wanted:
-        yield None
-        return
-    theirs, ours = os.pipe()
-    try:
-        process = subprocess.Popen(
-            invocation.command("worker", "--parent-pipe", str(theirs)),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=(theirs,),
-            start_new_session=True,
-        )
-    finally:
-        os.close(theirs)
-    worker = Companion(process, ours)
+    """A worker under the same settings, to be started beside this process; or none."""
+    worker = Companion(invocation) if wanted else None
     try:
         yield worker
     finally:
-        worker.leave()
+        if worker is not None:
+            worker.leave()

@@ -43,6 +43,8 @@ def proto(
     if resume is None:
         say_if_read_only(settings)
     with companion(invocation, wanted=not no_worker) as worker:
+        if worker is not None and resume is None:
+            worker.start()
         try:
             code = uvloop.run(_serve(settings, resume, worker))
         except BrokenPipeError:
@@ -68,6 +70,7 @@ async def _serve(settings: Settings, resume: str | None, worker: Companion | Non
             head = await to_resume(found, resume)
             session = head.session
             if worker is not None:
+                worker.start()
                 await worker.outliving(until_read(found, head), _go_on(session))
             told = await greeting(found, head)
             cursor = told.cursor

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
     from orchestrator.cli.companion import Companion
     from orchestrator.cli.conversation import Conversation
+    from orchestrator.cli.opening import Opened
     from orchestrator.core.ids import SessionId
     from orchestrator.gateways.client import Client
     from orchestrator.protocol.ops import OverrideTurnContext
@@ -38,38 +39,35 @@ class Wish:
     cwd: Path | None
 
 
+Prompt = Annotated[str | None, typer.Argument(metavar="PROMPT", help="What to do; `-` reads it from stdin.")]
+Resume = Annotated[str | None, typer.Option("--resume", metavar="ID", help="Go on with this session.")]
+Json = Annotated[bool, typer.Option("--json", help="Events as NDJSON on stdout.")]
+NoWorker = Annotated[
+    bool, typer.Option("--no-worker", help="Start no worker: others serve the session's pool.")
+]
+_CWD = "Where to work, instead of here."
+Cwd = Annotated[
+    Path | None, typer.Option("--cwd", "-C", metavar="DIR", exists=True, file_okay=False, help=_CWD)
+]
+Model = Annotated[
+    str | None, typer.Option("--model", "-m", metavar="MODEL", help="Instead of the configured one.")
+]
+_IMAGE = "Shown to the model; may be repeated."
+Image = Annotated[
+    list[Path] | None,
+    typer.Option("--image", "-i", metavar="FILE", exists=True, dir_okay=False, help=_IMAGE),
+]
+
+
 def run(
     ctx: typer.Context,
-    prompt: Annotated[
-        str | None, typer.Argument(metavar="PROMPT", help="What to do; `-` reads it from stdin.")
-    ] = None,
-    resume: Annotated[
-        str | None, typer.Option("--resume", metavar="ID", help="Go on with this session.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Events as NDJSON on stdout.")] = False,
-    no_worker: Annotated[
-        bool, typer.Option("--no-worker", help="Start no worker: others serve the session's pool.")
-    ] = False,
-    cwd: Annotated[
-        Path | None,
-        typer.Option(
-            "--cwd", "-C", metavar="DIR", exists=True, file_okay=False, help="Where to work, instead of here."
-        ),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", metavar="MODEL", help="Instead of the configured one.")
-    ] = None,
-    image: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--image",
-            "-i",
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help="Shown to the model; may be repeated.",
-        ),
-    ] = None,
+    prompt: Prompt = None,
+    resume: Resume = None,
+    json: Json = False,
+    no_worker: NoWorker = False,
+    cwd: Cwd = None,
+    model: Model = None,
+    image: Image = None,
 ) -> None:
     """Runs one task and shows it as it happens: commands, text, patches, tokens.
 
@@ -97,15 +95,10 @@ def run(
     _check(wish, settings, own_worker=not no_worker)
     if resume is None:
         say_if_read_only(settings)
-    # Its own worker may be faster than this process, and be done with what was queued.
-    left = uvloop.run(_left(settings, resume)) if _only_resumes(wish) and resume is not None else None
     with companion(invocation, wanted=not no_worker) as worker:
-        talking = (
-            _converse(settings, wish, worker)
-            if _is_conversation(wish)
-            else _run(settings, wish, worker, left)
-        )
-        code = uvloop.run(talking)
+        if worker is not None and resume is None:
+            worker.start()
+        code = uvloop.run((_converse if _is_conversation(wish) else _run)(settings, wish, worker))
         if worker is not None and code == ExitCode.INTERRUPTED:
             worker.dismiss()
     raise typer.Exit(code)
@@ -130,18 +123,12 @@ def _is_conversation(wish: Wish) -> bool:
     return wish.prompt is None and not wish.json and at_a_terminal()
 
 
-def _only_resumes(wish: Wish) -> bool:
-    return wish.prompt is None and not _is_conversation(wish)
-
-
-async def _left(settings: Settings, resume: str) -> SessionHead:
-    """The session as it was left; raises `Fault` if there is nothing in it to go on with."""
-    from orchestrator.cli.opening import opened
+async def _to_resume(found: Opened, id: str, prompt: str | None) -> SessionHead:
+    """The session as it was left; raises `Fault` if it is to go on, and has nothing to go on with."""
     from orchestrator.cli.resuming import to_resume
 
-    async with opened(settings, insists=True) as found:
-        head = await to_resume(found, resume)
-    if head.status in ("idle", "closed") and head.sq_tip == head.cursor:
+    head = await to_resume(found, id)
+    if prompt is None and head.status in ("idle", "closed") and head.sq_tip == head.cursor:
         raise Fault(f"session {head.session} is {head.status}: give it a prompt", ExitCode.USAGE)
     return head
 
@@ -152,16 +139,13 @@ async def _converse(settings: Settings, wish: Wish, worker: Companion | None) ->
     return await converse(settings, Opening(wish.resume, wish.images, _override(wish)), worker)
 
 
-async def _run(
-    settings: Settings, wish: Wish, worker: Companion | None, left: SessionHead | None
-) -> ExitCode:
-    """`left`: the session that only goes on, as it was before its worker was started."""
+async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> ExitCode:
     from orchestrator.broker.follow import BEGINNING, EqCursor
     from orchestrator.cli.asking import at_a_terminal
     from orchestrator.cli.conversation import Conversation, Seat
     from orchestrator.cli.notifications import notifications
     from orchestrator.cli.opening import opened
-    from orchestrator.cli.resuming import new_session, take_up_requests, to_resume
+    from orchestrator.cli.resuming import new_session, take_up_requests
     from orchestrator.cli.views import Calling, JsonView, LiveView
 
     view = JsonView() if wish.json else LiveView()
@@ -170,8 +154,10 @@ async def _run(
         if wish.resume is None:
             session = await new_session(settings, client)
         else:
-            head = left or await to_resume(found, wish.resume)
+            head = await _to_resume(found, wish.resume, wish.prompt)
             session, cursor = head.session, EqCursor.at(head)
+            if worker is not None:
+                worker.start()
         calling = notifications(settings, session, view.note)
         seat = Seat(client, session, Calling(view, calling), at_a_terminal() and not wish.json)
         talk = Conversation(seat, None)

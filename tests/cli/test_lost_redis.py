@@ -73,6 +73,43 @@ def test_an_absence_of_redis_is_told_in_one_line_and_its_return_in_another(tmp_p
         assert person.exit_code() == 0
 
 
+def companions(person: Terminal) -> list[bytes]:
+    """The workers that a command has started beside it."""
+    children = Path(f"/proc/{person.process.pid}/task/{person.process.pid}/children").read_text().split()
+    commands = [Path(f"/proc/{child}/cmdline").read_bytes() for child in children]
+    return [command for command in commands if b"--parent-pipe" in command]
+
+
+@pytest.mark.parametrize(
+    ("front", "after"),
+    [
+        (("run", "--json"), "session "),
+        (("run",), r"\[q\]uit the turn"),
+        (("proto",), "session_configured"),
+    ],
+    ids=["run", "conversation", "proto"],
+)
+def test_a_command_that_goes_on_looks_at_the_session_before_its_worker_starts(
+    tmp_path: Path, front: tuple[str, ...], after: str
+) -> None:
+    """A quicker worker would be done with what was queued before the command knew what it was."""
+    durable = {"appendonly": "yes", "appendfsync": "always"}
+    with start_redis(tmp_path / "redis", config=durable) as server:
+        machine = Machine.at(tmp_path, server.url)
+        asked = ("-c", "approval_policy=untrusted", "-c", "sandbox_mode=danger-full-access")
+        with machine.model(TOUCH, says("done")) as user:
+            assert user.run("run", "touch it", *asked).returncode == 3
+            [session] = user.session_ids()
+            server.terminate()
+            with user.terminal(front[0], "--resume", session, *front[1:]) as person:
+                person.wait_for("Redis is away")
+                assert companions(person) == [], "nothing was looked at yet"
+                server.start()
+                person.wait_for(after)
+                if front[0] == "proto":
+                    assert len(companions(person)) == 1
+
+
 def test_a_second_ctrl_c_leaves_at_once_while_redis_is_away(tmp_path: Path) -> None:
     with working(tmp_path) as (_, server, person):
         server.kill()
