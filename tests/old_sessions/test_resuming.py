@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from tests.servers import RedisServer, start_redis
 from workers.upkeep_checks import verify_session
 
 pytestmark = [pytest.mark.realredis, pytest.mark.slow, pytest.mark.timeout(300)]
+AT_ONCE = 4
+"""Commands that run at once; a machine has two cores at least."""
 CONFIG = 'pool = "old"\n[worker]\npools = ["old"]\n'
 
 
@@ -53,11 +56,16 @@ def test_old_sessions_go_on(kept: Kept, machine: Machine, tmp_path: Path) -> Non
         _tree_is_finished(trees, kept)
         process.terminate()
         process.wait()
-    with machine.behaving("echo") as user:
-        for how in ("talk", "closed", "compacted", "interrupted", "lost", "asking"):
-            if how in kept.index["made"]:
-                _goes_on(user, kept, how)
-        _is_imported(user, kept, tmp_path)
+    # One worker serves them all: to start one for each command takes most of the time.
+    with machine.behaving("echo") as user, worker(user):
+        talk, made = kept.made("talk"), ("talk", "closed", "compacted", "interrupted", "lost", "asking")
+        # Each command spends its time on its own start, and none waits for another's session.
+        with ThreadPoolExecutor(AT_ONCE) as people:
+            done = [people.submit(_goes_on, user, kept, how) for how in made if how in kept.index["made"]]
+            files = [kept.file(name, tmp_path) for name in (f"{talk}.jsonl", f"{talk}.full.jsonl")]
+            done += [people.submit(_is_imported, user, file) for file in files]
+        for each in done:
+            each.result()
         asyncio.run(_all_fold_and_verify(user, kept))
 
 
@@ -77,7 +85,7 @@ def _goes_on(user: Machine, kept: Kept, how: str) -> None:
     session = kept.made(how)
     if how == "asking":
         assert user.run("approvals", session, "--deny", "*").returncode == 0
-    done = user.run("run", "--resume", session, "--json", f"a word to {how}")
+    done = user.run("run", "--resume", session, "--no-worker", "--json", f"a word to {how}")
     seen: list[dict[str, Any]] = [json.loads(line)["msg"] for line in done.stdout.splitlines()]
     assert done.returncode == 0, f"{how}: {done.stdout}{done.stderr}"
     texts = [msg["message"] for msg in seen if msg["type"] == "agent_message"]
@@ -96,12 +104,9 @@ async def _all_fold_and_verify(user: Machine, kept: Kept) -> None:
             assert head.seq >= then["seq"]
 
 
-def _is_imported(user: Machine, kept: Kept, tmp_path: Path) -> None:
+def _is_imported(user: Machine, file: Path) -> None:
     """Each kind of file becomes a session; a full one has the state that it had."""
-    talk = kept.made("talk")
-    for name in (f"{talk}.jsonl", f"{talk}.full.jsonl"):
-        file = kept.file(name, tmp_path)
-        verified = user.run("verify", str(file))
-        assert verified.returncode == 0, f"{name}: {verified.stdout}{verified.stderr}"
-        imported = user.run("import", str(file))
-        assert imported.returncode == 0, imported.stderr
+    verified = user.run("verify", str(file))
+    assert verified.returncode == 0, f"{file.name}: {verified.stdout}{verified.stderr}"
+    imported = user.run("import", str(file))
+    assert imported.returncode == 0, imported.stderr
