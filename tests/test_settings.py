@@ -5,32 +5,21 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from orchestrator.settings import (
     Settings,
     SettingsError,
     SettingsSources,
     TrustList,
-    command_records,
     load_settings,
-    model_records,
-    records,
 )
-from orchestrator.settings.document import configuration_page, field_texts
-from orchestrator.settings.layers import Found, Layers, Origin, Rank, parse_value
-from orchestrator.settings.model_records import ModelPrice, ProviderSettings
-from orchestrator.settings.sources import KEYED_RECORDS, known_paths, settings_of, variable
-
-REPOSITORY = Path(__file__).parent.parent
+from orchestrator.settings.model_records import ModelPrice
+from orchestrator.settings.sources import known_paths, variable
 
 Load = Callable[..., Settings]
 
@@ -232,6 +221,14 @@ def test_every_key_has_a_variable_of_its_own() -> None:
     variables = [variable(path) for path in known_paths()]
     assert len(variables) == len(set(variables))
     assert {"DENDRO_REDIS_URL", "DENDRO_UPKEEP_URL", "DENDRO_CHAIN_SECRET"} <= set(variables)
+
+
+def test_limits_of_trees_are_heard_from_file_and_environment(load: Load) -> None:
+    file = "max_active_subagents = 3\n[agents]\nbudget_tokens = 1000\nwatchdog_floor_s = 2"
+    found = load(file, {"DENDRO_AGENTS_BUDGET_COST": "1.50"})
+    assert (found.agents.slots, found.agents.budget_tokens, found.agents.budget_cost) == (3, 1000, 1.5)
+    assert found.agents.watchdog_floor_s == 2
+    assert found.warnings == ()
 
 
 # --- Types
@@ -487,99 +484,3 @@ def test_profiles_that_were_not_chosen_are_not_judged(load: Load) -> None:
     assert load(file).warnings == ()
     with pytest.raises(SettingsError, match="approval_policy"):
         load(file, profile="old")
-
-
-# --- Documentation
-
-
-def test_every_record_that_can_be_set_is_known_by_file_environment_and_page() -> None:
-    modules = (command_records, model_records, records)
-    values = [value for module in modules for value in vars(module).values()]
-    found = {value for value in values if isinstance(value, type) and is_dataclass(value)}
-    with_keys = {record for record in found if any(True for _ in settings_of(record))}
-    assert with_keys == {*KEYED_RECORDS, ProviderSettings, ModelPrice}
-
-
-def test_limits_of_trees_are_heard_from_file_and_environment(load: Load) -> None:
-    file = "max_active_subagents = 3\n[agents]\nbudget_tokens = 1000\nwatchdog_floor_s = 2"
-    found = load(file, {"DENDRO_AGENTS_BUDGET_COST": "1.50"})
-    assert (found.agents.slots, found.agents.budget_tokens, found.agents.budget_cost) == (3, 1000, 1.5)
-    assert found.agents.watchdog_floor_s == 2
-    assert found.warnings == ()
-
-
-def test_every_setting_is_documented_under_its_field() -> None:
-    for record in (*KEYED_RECORDS, ProviderSettings, ModelPrice):
-        texts = field_texts(record)
-        for name, _ in settings_of(record):
-            assert texts.get(name, "").endswith("."), f"{record.__name__}.{name}"
-
-
-def test_configuration_page_is_up_to_date() -> None:
-    page = (REPOSITORY / "docs/configuration.md").read_text()
-    assert page == configuration_page(), "run: python -m orchestrator.settings > docs/configuration.md"
-
-
-def test_page_writes_figures_in_full() -> None:
-    assert "default: `8388608` · `DENDRO_WIRE_LINE_LIMIT_BYTES`" in configuration_page()
-    assert "default: `300000`" in configuration_page()
-
-
-def test_page_is_printed_by_the_module() -> None:
-    command = [sys.executable, "-m", "orchestrator.settings"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert printed == configuration_page()
-
-
-def test_only_settings_read_the_environment() -> None:
-    reading = re.compile(r"\bos\.(environ|getenv)\b")
-    readers = {
-        str(file.relative_to(REPOSITORY))
-        for package in ("orchestrator", "workers")
-        for file in (REPOSITORY / package).rglob("*.py")
-        if reading.search(file.read_text())
-    }
-    assert readers <= {"orchestrator/settings/sources.py", "orchestrator/settings/__init__.py"}
-
-
-# --- Layers
-
-KEYS = st.sampled_from(["a", "b", "c"])
-TABLES: st.SearchStrategy[Any] = st.recursive(
-    st.integers() | st.text(max_size=3), lambda inner: st.dictionaries(KEYS, inner, max_size=3), max_leaves=8
-)
-ORIGIN = Origin(Rank.FILE, "file", Path("/"))
-
-
-@settings(max_examples=80)
-@given(tables=st.lists(st.dictionaries(KEYS, TABLES, max_size=3), min_size=1, max_size=4))
-def test_layers_never_hold_a_value_and_a_table_under_one_name(tables: list[dict[str, Any]]) -> None:
-    layers = Layers()
-    for table in tables:
-        layers.merge(table, ORIGIN)
-    held = list(layers.below(()))
-    for one in held:
-        for other in held:
-            assert one == other or other[: len(one)] != one
-
-
-@settings(max_examples=80)
-@given(
-    first=st.dictionaries(KEYS, TABLES, max_size=3), value=TABLES, path=st.lists(KEYS, min_size=1, max_size=3)
-)
-def test_assigned_value_is_found_whole_whatever_was_there(
-    first: dict[str, Any], value: Any, path: list[str]
-) -> None:
-    layers = Layers()
-    layers.merge(first, ORIGIN)
-    layers.assign(tuple(path), Found(value, ORIGIN))
-    expected = Layers()
-    expected.assign(tuple(path), Found(value, ORIGIN))
-    assert layers.below(tuple(path)) == expected.below(tuple(path))
-
-
-@settings(max_examples=80)
-@given(text=st.text(max_size=30))
-def test_any_text_is_a_value(text: str) -> None:
-    assert parse_value(text) is not None
-    assert parse_value("1\nother = 2") == "1\nother = 2"

@@ -19,8 +19,9 @@ from sim.mutation.table import figures, told_on_page
 from sim.mutation.trial import Bounds, Trials
 from sim.mutation.verdicts import Kept, Verdict, equivalents
 
+SETTINGS = tuple(f"tests/test_settings{part}.py" for part in ("", "_layers", "_page"))
 TESTS = (
-    ("tests/core", "tests/protocol", "tests/gateways", "tests/workers", "tests/test_settings.py"),
+    ("tests/core", "tests/protocol", "tests/gateways", "tests/workers", *SETTINGS),
     ("tests/runtime", "tests/broker", "tests/model", "tests/tools", "tests/tree"),
 )
 """Measured side by side, for what runs in the tests' own process."""

@@ -308,3 +308,23 @@ def answers(agent: Agent, words: str = "done") -> Seen:
     agent.begin()
     agent.item(assistant(words))
     return agent.ends()
+
+
+def a_grove(**fields: Any) -> Grove:
+    """A tree whose root works on something."""
+    grove = Grove(**fields)
+    grove.root.say("do it", "u1")
+    return grove
+
+
+def a_family(count: int = 1, **fields: Any) -> tuple[Grove, list[Agent]]:
+    """A root at work, and children that have begun."""
+    grove = a_grove(**fields)
+    children = [grove.root.spawns(f"part {n}") for n in range(count)]
+    grove.settle()
+    return grove, children
+
+
+def statuses(grove: Grove) -> dict[int, str]:
+    """How each agent stands in the registry."""
+    return {id: agent.status for id, agent in grove.registry().agents.items()}

@@ -1,0 +1,62 @@
+"""What is written of settings: each is known everywhere, documented, and read in one place."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import is_dataclass
+from pathlib import Path
+
+from orchestrator.settings import (
+    command_records,
+    model_records,
+    records,
+)
+from orchestrator.settings.document import configuration_page, field_texts
+from orchestrator.settings.model_records import ModelPrice, ProviderSettings
+from orchestrator.settings.sources import KEYED_RECORDS, settings_of
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+def test_every_record_that_can_be_set_is_known_by_file_environment_and_page() -> None:
+    modules = (command_records, model_records, records)
+    values = [value for module in modules for value in vars(module).values()]
+    found = {value for value in values if isinstance(value, type) and is_dataclass(value)}
+    with_keys = {record for record in found if any(True for _ in settings_of(record))}
+    assert with_keys == {*KEYED_RECORDS, ProviderSettings, ModelPrice}
+
+
+def test_every_setting_is_documented_under_its_field() -> None:
+    for record in (*KEYED_RECORDS, ProviderSettings, ModelPrice):
+        texts = field_texts(record)
+        for name, _ in settings_of(record):
+            assert texts.get(name, "").endswith("."), f"{record.__name__}.{name}"
+
+
+def test_configuration_page_is_up_to_date() -> None:
+    page = (REPOSITORY / "docs/configuration.md").read_text()
+    assert page == configuration_page(), "run: python -m orchestrator.settings > docs/configuration.md"
+
+
+def test_page_writes_figures_in_full() -> None:
+    assert "default: `8388608` · `DENDRO_WIRE_LINE_LIMIT_BYTES`" in configuration_page()
+    assert "default: `300000`" in configuration_page()
+
+
+def test_page_is_printed_by_the_module() -> None:
+    command = [sys.executable, "-m", "orchestrator.settings"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed == configuration_page()
+
+
+def test_only_settings_read_the_environment() -> None:
+    reading = re.compile(r"\bos\.(environ|getenv)\b")
+    readers = {
+        str(file.relative_to(REPOSITORY))
+        for package in ("orchestrator", "workers")
+        for file in (REPOSITORY / package).rglob("*.py")
+        if reading.search(file.read_text())
+    }
+    assert readers <= {"orchestrator/settings/sources.py", "orchestrator/settings/__init__.py"}
