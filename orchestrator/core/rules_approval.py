@@ -122,13 +122,13 @@ def _unknown_below(pending: Sequence[PendingBelow], id: str) -> str:
 def _meant(draft: Draft, id: str, seen_seq: int) -> list[Call]:
     """The open requests that an answer under `id` can mean.
 
-    Two people who press Allow on A must not allow B: an answer by turn id counts only
-    for a request that stood in the log when the answer was submitted.
+    Two people who press Allow on A must not allow B, nor A without its sandbox: an answer counts
+    only for a request that stood in the log when the answer was submitted.
     """
     pending = _pending(draft)
     named = [call for call in pending if call.call_id == id]
     if named or draft.state.task is None or id != draft.state.task.id:
-        return named
+        return [call for call in named if call.asked_seq <= seen_seq]
     return [call for call in pending if call.asked_seq <= seen_seq]
 
 

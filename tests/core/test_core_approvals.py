@@ -160,6 +160,22 @@ def test_answer_by_turn_id_counts_only_for_a_request_that_stood_when_it_was_sent
     assert session.call("c2").phase == "running"
 
 
+def test_second_answer_to_a_confined_command_does_not_let_it_run_unconfined() -> None:
+    session = Session(
+        settings={"approval_policy": "untrusted", "sandbox_policy": {"mode": "workspace-write"}}
+    )
+    session.say("go")
+    session.asks_for("c1")
+    session.assessed("c1", a_command("make"))
+    both_saw = session.seq
+    session.decides("c1", "approved", who="ann", seq=both_saw)
+    session.finishes("c1", "denied", events=(exec_end("c1", 1),), sandbox_denied=True)
+    assert session.decides("c1", "approved", who="bob", seq=both_saw).types == []
+    assert session.call("c1").phase == "awaiting_approval"
+    session.decides("c1", "approved", who="bob")
+    assert session.call("c1").spec["sandboxed"] is False
+
+
 def test_contrary_answer_by_turn_id_to_a_decided_request_names_who_decided() -> None:
     session = asked()
     session.decides("u1", "approved", who="ann")
