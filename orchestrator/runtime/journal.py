@@ -94,13 +94,7 @@ class Step:
                 position = self.position
                 self.show(event_of(encoded, position.seq, position.head))
         self._take_timers(decision)
-        opened = [
-            Approval(asked.call_id, encode_request(asked.request, self.blobs))
-            for asked in decision.approvals_open
-        ]
-        self.approvals_open += opened
-        self.size += sum(len(approval.payload) for approval in opened)
-        self.approvals_close += decision.approvals_close
+        self._take_approvals(decision)
         self.export = self.export or decision.export
         if decision.tree is not None:
             self._take_tree(decision.tree)
@@ -111,6 +105,17 @@ class Step:
         news = [TimerSet(timer.id, timer.generation, timer.at_ms) for timer in decision.timers_set]
         self.timers_set = left + news
         self.timers_clear += decision.timers_clear
+
+    def _take_approvals(self, decision: Decision) -> None:
+        """A commit closes before it opens: what is closed behind its opening must not be opened at all."""
+        left = [asked for asked in self.approvals_open if asked.key not in decision.approvals_close]
+        news = [
+            Approval(asked.call_id, encode_request(asked.request, self.blobs))
+            for asked in decision.approvals_open
+        ]
+        self.approvals_open = left + news
+        self.size += sum(len(approval.payload) for approval in news)
+        self.approvals_close += decision.approvals_close
 
     def _account(self, fact: Mapping[str, Any]) -> None:
         """A request's begin reserves, its end settles."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from orchestrator.broker.records import TimerSet
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.commands import Moment
-from orchestrator.core.draft import Decision, Draft, Timer
+from orchestrator.core.draft import Decision, Draft, OpenApproval, Timer
 from orchestrator.core.state import State
 from orchestrator.runtime.journal import Position, Step, Writer
 
 NOON_MS = 1_800_000_000_000
 BARK = Timer("watchdog:1", 1, NOON_MS + 2_000)
+
+ASKED = OpenApproval("c1", {"call_id": "c1", "turn": "u1"})
 
 
 def a_step(*decisions: Decision) -> Step:
@@ -29,6 +31,17 @@ def test_step_does_not_set_a_timer_that_a_later_decision_of_it_clears() -> None:
 def test_step_sets_a_timer_that_an_earlier_decision_of_it_cleared() -> None:
     step = a_step(Decision(timers_clear=(BARK.id,)), Decision(timers_set=(BARK,)))
     assert step.timers_set == [TimerSet(BARK.id, BARK.generation, BARK.at_ms)]
+
+
+def test_step_does_not_ask_people_what_a_later_decision_of_it_has_settled() -> None:
+    step = a_step(Decision(approvals_open=(ASKED,)), Decision(approvals_close=("c1",)))
+    assert step.approvals_open == []
+    assert step.approvals_close == ["c1"], "one of an earlier step may still be there"
+
+
+def test_step_asks_people_again_what_an_earlier_decision_of_it_has_settled() -> None:
+    step = a_step(Decision(approvals_close=("c1",)), Decision(approvals_open=(ASKED,)))
+    assert [asked.key for asked in step.approvals_open] == ["c1"]
 
 
 def test_draft_does_not_set_a_timer_that_it_clears_afterwards() -> None:
