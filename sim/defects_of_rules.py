@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.core import evolve, rules_standing, rules_stop, rules_task
+from orchestrator.core import evolve, rules_approval, rules_standing, rules_stop, rules_task
 from orchestrator.core.frozen import replace
 from orchestrator.runtime import copies
 from orchestrator.runtime.journal import Step
@@ -77,6 +77,17 @@ DEFECTS = (
             "for _, row in ipairs(approvals_close) do",
             "for _, row in ipairs({}) do",
         ),
+    ),
+    Mutant(
+        "earlier answers count",
+        "an answer that was given to a question counts for the next one about the same call",
+        text(
+            rules_approval,
+            "_meant",
+            "return [call for call in named if call.asked_seq <= seen_seq]",
+            "return named",
+        ),
+        "approvals",
     ),
     Mutant(
         "raised twice",

@@ -21,6 +21,8 @@ class Given(NamedTuple):
     op: str
     agent_id: int | None = None
     """The agent that it is for, where it names one."""
+    about: str = ""
+    """The call or the turn that it answers."""
 
     @property
     def is_turn(self) -> bool:

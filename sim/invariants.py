@@ -301,6 +301,10 @@ RULES = {
         ),
         Case("a commit left an approval open"),
     ),
+    "asked_first": Rule(
+        "An answer counts only for a question that had been asked when it was given.",
+        Case("a call was asked about again"),
+    ),
     "raised": Rule(
         "A change of a tree's limits counts once, whatever was sent again.",
         Case("a limit was raised again under the same change", ("reply raise_limits DUP",)),

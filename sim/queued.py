@@ -31,6 +31,8 @@ class Waiting:
     """The submission's; empty if it is none."""
     agent_id: int | None
     """The agent that the submission is for, where it names one."""
+    about: str
+    """The call or the turn that it answers."""
 
 
 def waiting(entry_id: bytes, fields: Mapping[bytes, bytes]) -> Waiting:
@@ -49,4 +51,5 @@ def waiting(entry_id: bytes, fields: Mapping[bytes, bytes]) -> Waiting:
         slot=bool(letter.get("slot")),
         op=said["op"]["type"] if said else "",
         agent_id=said["op"].get("agent_id") if said else None,
+        about=said["op"].get("id", "") if said else "",
     )

@@ -29,6 +29,7 @@ from orchestrator.model.request import Prompt
 from orchestrator.runtime.runner import Runner
 from sim.accounts import Accounts
 from sim.admissions import Admissions
+from sim.asking import Asking
 from sim.cancels import Cancels
 from sim.commits import Commits
 from sim.conversation import Conversations
@@ -119,6 +120,7 @@ class Watch(Resting):
         """The sessions of each tree."""
         self.reach = Reach()
         self.rights = Rights(self, ledger)
+        self.asking = Asking(self)
         self.cancels = Cancels(self, ledger)
         self.requests = Requests(self)
         self.shown = Shown(double, keys, self.broken, self.reach)
@@ -404,6 +406,7 @@ class Watch(Resting):
         if entry.type == DENDRO:
             fact = entry.payload
             self.reach.met("fact", fact["kind"])
+            self.asking.entry(session, seen, fact)
             if fact["kind"] == "call" and fact["phase"] == Phase.RUNNING:
                 seen.running[fact["call_id"]] += 1
             elif fact["kind"] == "forked":
@@ -473,7 +476,7 @@ class Watch(Resting):
                 entry = waiting(entry_id, fields)
                 seen.queue.append(entry)
                 if entry.op:
-                    seen.given.append(Given(entry.n, entry.id, entry.op, entry.agent_id))
+                    seen.given.append(Given(entry.n, entry.id, entry.op, entry.agent_id, entry.about))
                 self.deadlines.queued(entry)
             seen.tip = tip
         if seen.queue and seen.queue[0].n <= seen.cursor:
@@ -586,6 +589,7 @@ class Watch(Resting):
         before = self.sessions
         self.sessions, self.trees = {}, {}
         self.cancels.went_back()
+        self.asking.went_back()
         self.members.clear()
         self.accounts.went_back()
         self._renewed_at.clear()

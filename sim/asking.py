@@ -1,0 +1,50 @@
+"""Answers of people, and the questions that they were given to: an answer is younger than its question.
+
+A call may be asked about twice, first as it is and then without its sandbox. Whoever answers by the call's id
+means the question that was there; so the queue's order is compared, and nothing that the product keeps of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.state import Phase
+
+if TYPE_CHECKING:
+    from sim.watch import Seen, Watch
+
+
+class Asking:
+    """The rule `asked_first`, for a session's own questions."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._asked: dict[tuple[str, str], int] = {}
+        """By session and call: the end of its queue when it was asked about last."""
+
+    def went_back(self) -> None:
+        """What was asked when is not known of logs that are read anew."""
+        self._asked.clear()
+
+    def entry(self, session: str, seen: Seen, fact: Mapping[str, Any]) -> None:
+        """A fact of a session's log, whose queue was read to its end before that was written."""
+        if self._watch.reads_anew:
+            return
+        if fact["kind"] == "call" and fact["phase"] == Phase.AWAITING_APPROVAL:
+            place = session, fact["call_id"]
+            if place in self._asked:
+                self._watch.reach.saw("asked_first")
+            self._asked[place] = seen.tip
+        elif fact["kind"] == "answer" and "agent_id" not in fact and fact["who"] != "timer":
+            self._answered(session, seen, fact)
+
+    def _answered(self, session: str, seen: Seen, fact: Mapping[str, Any]) -> None:
+        asked = self._asked.get((session, fact["call_id"]))
+        if asked is None or seen.state.facts.agent_id:
+            return
+        meant = (fact["call_id"], fact["turn"])
+        if not any(given.about in meant and given.n > asked for given in seen.given):
+            self._watch.broken(
+                "asked_first", f"{session}: {fact['call_id']} is {fact['decision']} by an earlier answer"
+            )
