@@ -27,8 +27,8 @@ from orchestrator.protocol.policy import ReviewDecision
 
 LOOK_BACK = 500
 """Requests and decisions that are read of one tree, from its end."""
-TREES = 50
-"""Trees of the fleet that are looked through, those that changed last first."""
+NEWEST = 50
+"""Sessions of the fleet whose trees are looked through, the newest first."""
 SHOWN = 3
 """Earlier requests that are told for one pattern, the newest first."""
 
@@ -56,7 +56,7 @@ class Before:
 async def decided_before(
     found: Opened, tree: TreeId | None, asked: Sequence[Asked], wishes: Wishes
 ) -> Before:
-    """Looks for the requests that wishes mean and that are not open, in a tree or in the fleet's newest."""
+    """Looks for requests that wishes mean and that are not open: in a tree, or in the newest of the fleet."""
     gone = [
         (pattern, decision)
         for decision, patterns in wishes.items()
@@ -79,7 +79,7 @@ async def _trees(found: Opened, tree: TreeId | None) -> AsyncIterator[TreeId]:
     if tree is not None:
         yield tree
         return
-    heads = await found.broker.heads(await found.broker.newest(TREES))
+    heads = await found.broker.heads(await found.broker.newest(NEWEST))
     for each in dict.fromkeys(head.tree for head in heads):
         yield each
 
