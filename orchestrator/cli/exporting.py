@@ -14,7 +14,6 @@ import typer
 
 from orchestrator.cli.counting import counted
 from orchestrator.cli.invocation import Invocation
-from orchestrator.cli.text import json_for_stdout
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
@@ -153,6 +152,8 @@ class _Stdout:
     out: BinaryIO
 
     def write(self, lines: bytes, /) -> None:
+        from orchestrator.cli.text import json_for_stdout
+
         self.out.write(json_for_stdout(lines))
 
 
