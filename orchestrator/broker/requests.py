@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from orchestrator.broker.connection import Argument, Call
 from orchestrator.broker.errors import CommitTooLarge
@@ -37,11 +38,8 @@ def payload_digest(*parts: bytes) -> str:
 
 def rows(items: Iterable[Sequence[Argument]]) -> list[Argument]:
     """A count and then the rows, flat: what `take_list` reads."""
-    flat: list[Argument] = [0]
-    for item in items:
-        flat[0] = int(flat[0]) + 1
-        flat.extend(item)
-    return flat
+    listed = list(items)
+    return [len(listed), *chain.from_iterable(listed)]
 
 
 def queue_number(sq_id: str) -> int:

@@ -7,6 +7,7 @@ version nibble are the number of the shard that the whole tree lives in.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NewType
 
 SessionId = NewType("SessionId", str)
@@ -54,6 +55,7 @@ def parse_session_id(text: str) -> SessionId:
     return SessionId(lowered)
 
 
+@lru_cache(maxsize=1024)  # every key that is built asks for it
 def shard_of(session: SessionId | TreeId | str, shards: int) -> int:
     """The shard that holds every key of this session's tree."""
     shard = int(session[15:18], 16)
