@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
@@ -161,9 +163,9 @@ class Process(ABC):
         self.awake_s = site.loop.time()
         """When it began, or was let go after it had stood still."""
 
-    async def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> Coroutine[Any, Any, None]:
         """Sleeps by the machine's clock."""
-        await asyncio.sleep(seconds / self.clock.rate)
+        return asyncio.sleep(seconds / self.clock.rate)
 
     @property
     @abstractmethod
