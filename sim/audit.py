@@ -11,6 +11,7 @@ from orchestrator.core.entries import DENDRO, EVENT_MSG, Entry
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS
 from orchestrator.gateways.client import GAP_TEXTS, Event
 from sim.inputs import check_inputs
+from sim.pictures import check_name, check_pictures
 from sim.undecidable import tells_of_a_try
 from sim.watch import QUARANTINED, Seen, Watch
 
@@ -32,6 +33,8 @@ def audit(world: World) -> None:
         _calls(world, session, seen)
         _said(world, session, seen)
         check_inputs(watch, session, seen)
+        check_name(watch, session, seen)
+        check_pictures(watch, session, seen, world.diary.shown)
     _admitted(world)
     _trees(world)
     _patches(world)
@@ -73,7 +76,9 @@ def _submissions(world: World, session: str, seen: Seen) -> None:
         entry.id for entry in seen.entries if entry.type == EVENT_MSG and entry.payload["type"] == "error"
     }
     for noted in diary.acknowledged.values():
-        kept = any(watch.kept(at_s) for at_s in watch.taken[noted.id])
+        taken = watch.taken[noted.id]
+        # What a primary was given that was left is not known here.
+        kept = any(watch.kept(at_s) for at_s in taken) or not (taken or watch.was_parted)
         if noted.session == session and noted.kind in SHOWN and kept and noted.id not in known:
             watch.broken(
                 "acknowledged", f"{session}: {noted.id} ({noted.kind}) was acknowledged and is nowhere"

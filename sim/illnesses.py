@@ -20,8 +20,6 @@ REFUSALS: tuple[Callable[[], foreign.RedisError], ...] = (
     lambda: foreign.ReadOnlyError("You can't write against a read only replica."),
     lambda: foreign.BusyLoadingError("Redis is loading the dataset in memory"),
 )
-SAFE_STEP_S = 1.5
-"""Trust ends two seconds before a lease does, by clocks that go alike: a smaller step leaves some of that."""
 ANSWERS_S = (3.0, 4.9)
 """Longer than a renewal leaves, and just within the client's patience."""
 
@@ -73,12 +71,10 @@ class Illnesses:
         self._double.forget_scripts()
 
     async def _clock_step(self) -> None:
-        """Somebody sets the clock of Redis's host; by how much a lease can bear, or by more."""
+        """Somebody sets the clock of Redis's host; by less than a lease lasts, or by more."""
         step_s = self._rng.choice((-8.0, -1.4, -0.5, 0.5, 1.4, 1.4, 8.0))
         self.site.trace.note("nemesis", "sets the clock by", step_s)
         self._double.step(step_s)
-        if step_s > SAFE_STEP_S:
-            self.site.watch.stepped()
 
     async def _slow_keeper(self) -> None:
         """A keeper's host has much to do: it kills up to a second late."""

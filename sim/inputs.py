@@ -22,7 +22,7 @@ class Given(NamedTuple):
     agent_id: int | None = None
     """The agent that it is for, where it names one."""
     about: str = ""
-    """The call or the turn that it answers."""
+    """The call or the turn that it answers, or the name that it gives."""
 
     @property
     def is_turn(self) -> bool:

@@ -305,6 +305,14 @@ RULES = {
         "An answer counts only for a question that had been asked when it was given.",
         Case("a call was asked about again"),
     ),
+    "shown": Rule(
+        "An input's picture is in the conversation and in the event that tells of it, once each.",
+        Case("an input with a picture was taken"),
+    ),
+    "named": Rule(
+        "A session bears the name that it was given last.",
+        Case("a session was given another name than it had"),
+    ),
     "raised": Rule(
         "A change of a tree's limits counts once, whatever was sent again.",
         Case("a limit was raised again under the same change", ("reply raise_limits DUP",)),

@@ -41,6 +41,8 @@ from sim.machines import POOL, Clock, Site, storage_on
 
 FOLDER = Path("/sim/sessions")
 """Where sessions that are to have a file have it."""
+SHOWS, NAMES = 0.06, 0.04
+"""How likely a picture comes with what is said, and a session is given another name before an act."""
 FREE = "danger-full-access"
 HABITS = {
     "say": 10,
@@ -75,6 +77,8 @@ class Diary:
     acknowledged: dict[str, Acknowledged] = field(default_factory=dict)
     sent: dict[str, str] = field(default_factory=dict)
     """Kind of every submission that was ever sent, by id."""
+    shown: dict[str, str] = field(default_factory=dict)
+    """Pictures, by the submission that they came with."""
     seen: dict[tuple[str, str], list[Event]] = field(default_factory=dict)
     """Events by (person, session), in order."""
     attached: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -90,6 +94,8 @@ class Person:
         self.lane = Lane(name)
         self._site = site
         self._rng = rng
+        # Drawn beside the rest, so that who does nothing of the kind does what it did.
+        self._whims = Random(f"{name}:{rng.getstate()[1][:4]}")
         self._diary = diary
         self._numbered = 0
         self.habits = dict(HABITS)
@@ -161,7 +167,15 @@ class Person:
         return chosen
 
     async def says(self, session: str, id: str = "") -> str:
-        return await self.submits(session, words(f"words {self.name}.{self._numbered}"), id)
+        said = words(f"words {self.name}.{self._numbered}")
+        if self._whims.random() >= SHOWS:
+            return await self.submits(session, said, id)
+        place, size = self._whims.getrandbits(32), self._whims.choice((10, 6_000))
+        picture = f"data:image/png;base64,{place:08x}{'A' * size}"
+        id = id or f"{self.name}.shows{place}"
+        self._diary.shown[id] = picture
+        parts = (*said.items, {"type": "image", "image_url": picture})
+        return await self.submits(session, ops.UserInput(items=cast(Any, parts)), id)
 
     # ── habits ────────────────────────────────────────────────────────────────────────────────
 
@@ -173,6 +187,9 @@ class Person:
             await self._act(session)
 
     async def _act(self, session: str) -> None:
+        if self._whims.random() < NAMES:
+            name = f"the {self.name}.{self._numbered}"
+            await self.submits(session, ops.SetThreadName(name=name))
         match self._rng.choices(list(self.habits), list(self.habits.values()))[0]:
             case "say":
                 await self.says(session)

@@ -32,7 +32,7 @@ class Waiting:
     agent_id: int | None
     """The agent that the submission is for, where it names one."""
     about: str
-    """The call or the turn that it answers."""
+    """The call or the turn that it answers, or the name that it gives."""
 
 
 def waiting(entry_id: bytes, fields: Mapping[bytes, bytes]) -> Waiting:
@@ -51,5 +51,5 @@ def waiting(entry_id: bytes, fields: Mapping[bytes, bytes]) -> Waiting:
         slot=bool(letter.get("slot")),
         op=said["op"]["type"] if said else "",
         agent_id=said["op"].get("agent_id") if said else None,
-        about=said["op"].get("id", "") if said else "",
+        about=(said["op"].get("id") or said["op"].get("name") or "") if said else "",
     )

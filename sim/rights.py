@@ -39,7 +39,7 @@ class Rights:
         if any(not self._ledger.kept(run) for run in old):
             self._watch.reach.saw("keeper_missed")
         old = [run for run in old if self._ledger.kept(run)]
-        if old and self._watch.now_s > self._watch.doubted_s + TRUST_S:
+        if old and self._watch.now_s > self._watch.forgot_s + TRUST_S:
             self._watch.broken("alone", f"{session} was claimed while {[run.call_id for run in old]} run")
 
     def turned_away(self, session: str) -> None:
@@ -68,7 +68,7 @@ class Rights:
         if watch.parted is not None and watch.parted(keeper.machine):
             watch.reach.saw("outlived")
         left_s = keeper.trusted_until_s(claim) - watch.now_s
-        if left_s > 0.0 and watch.now_s > watch.doubted_s + TRUST_S:
+        if left_s > 0.0 and watch.now_s > watch.forgot_s + TRUST_S:
             told = f"{session} was claimed, and {keeper.machine} trusts its own claim for {left_s:.1f} s more"
             watch.broken("trusted", told)
 
@@ -90,9 +90,13 @@ class Rights:
             if state == b"revoked" and self._watch.claim_of(session):
                 self._watch.broken("revoked", f"{session} was revoked, and a claim of it stands")
 
-    def running(self, session: str) -> list[Run]:
-        """Runs that this branch of the log decided on: a lost branch's die when their worker learns of it."""
-        return [run for run in self._ledger.running(session) if self.stands(run)]
+    def running(self, session: str, claim: str = "") -> list[Run]:
+        """Runs that this branch of the log decided on: a lost branch's die when their worker learns of it.
+
+        Those of a claim, if one is given, whatever their keeper does: whoever has it waits for their end.
+        """
+        running = self._ledger.running(session)
+        return [run for run in running if self.stands(run) or (claim and run.claim == claim and not run.lost)]
 
     def stands(self, run: Run) -> bool:
         """Whether Redis still has the decision to start it, and who runs it knows what his claim is worth.
@@ -100,7 +104,7 @@ class Rights:
         A renewal that Redis lost with its last second is one that its sender goes by.
         """
         forgot_s, now_s = self._watch.forgot_s, self._watch.now_s
-        if run.lost or not self._ledger.kept(run) or now_s < self._watch.stepped_s + TRUST_S:
+        if run.lost or not self._ledger.kept(run):
             return False
         return run.began_s > forgot_s and now_s > forgot_s + TRUST_S
 
@@ -125,7 +129,7 @@ class Rights:
         """A tool is about to start a call; whether its decision is of a branch that Redis has lost."""
         session, watch = str(site.session), self._watch
         if not self._decided(session, call.call_id):
-            if watch.now_s < watch.doubted_s + TRUST_S:
+            if watch.now_s < watch.forgot_s + TRUST_S:
                 return True
             watch.broken("begun_in_log", f"{session}: {call.call_id} starts, and its log does not say so")
         runs = self._ledger.by_call[session, call.call_id]

@@ -140,12 +140,11 @@ class Watch(Resting):
         self.reads_anew = False
         """Whether entries are read that were written before what else Redis has."""
         self.forgot_s = -100.0
-        """When Redis last forgot what it may not: a failover forgets nothing that was confirmed."""
+        """When Redis last forgot what it may not, and claims were worth less than they seem; no failover does
+        that."""
         self.parted: Callable[[str], bool] | None = None
         """While there is a second primary, which nobody looks at: who still reaches the old one."""
-        self._was_parted = False
-        self.stepped_s = -100.0
-        """When Redis's clock was last put forward by more than a lease can bear."""
+        self.was_parted = False
         self.written_s = 0.0
         """When something was committed last."""
         self.peace_s = 0.0
@@ -166,15 +165,6 @@ class Watch(Resting):
     def redis_s(self) -> float:
         """What Redis's clock shows, counted from the beginning."""
         return self._double.clock_s
-
-    @property
-    def doubted_s(self) -> float:
-        """When claims were last worth less than they seem: Redis went back, or its clock forward."""
-        return max(self.forgot_s, self.stepped_s)
-
-    def stepped(self) -> None:
-        """Redis's clock was put forward by more than a lease can bear."""
-        self.stepped_s = self._loop.time()
 
     def kept(self, at_s: float) -> bool:
         """Whether Redis still has what it wrote then."""
@@ -287,7 +277,11 @@ class Watch(Resting):
         if data == encode_snapshot(seen.state, seen.seq, seen.head, self.secret):
             self.reach.saw("snapshot_compared")
             return
-        found = decode_snapshot(data, self.secret)
+        try:
+            found = decode_snapshot(data, self.secret)
+        except ValueError as error:
+            self.broken("live_state", f"{session}: its snapshot is of no use: {error}")
+            return
         if found is None or found[1] != seen.seq:
             return
         if found[2] != seen.head or not _same(found[0], seen.state):
@@ -424,7 +418,7 @@ class Watch(Resting):
             self.reach.saw("said")
 
     def _task_ended(self, session: str, seen: Seen) -> None:
-        if (left := self.rights.running(session)) and not self.reads_anew:
+        if (left := self.rights.running(session, seen.claim)) and not self.reads_anew:
             self.broken("stopped", f"{session}: the task ended while {[run.call_id for run in left]} run")
         if any(run.state == "killed" for run in self._ledger.since_task(session)):
             self.reach.saw("stopped")
@@ -563,11 +557,11 @@ class Watch(Resting):
     @property
     def _late_s(self) -> float:
         """Until when somebody may go by what a primary was told that was left."""
-        return self.went_back_s + TRUST_S + LATE_S if self._was_parted else -1.0
+        return self.went_back_s + TRUST_S + LATE_S if self.was_parted else -1.0
 
     def parts(self, to_s: float, stays: Callable[[str], bool]) -> None:
         """A replica was promoted, with what was written until then; the old primary lives on for others."""
-        self.parted, self._was_parted = stays, True
+        self.parted, self.was_parted = stays, True
         self._read_anew(to_s)
 
     def is_one_again(self) -> None:

@@ -20,7 +20,13 @@ from tests.core.driver import Session
 LARGEST_COMMIT = 256
 ENDS = {"task_complete", "turn_aborted"}
 _SCALARS = {str, int, float, bool, type(None)}
-OF_A_SUBMISSION = {"error", "session_configured", "conversation_path", "shutdown_complete"}
+OF_A_SUBMISSION = {
+    "error",
+    "session_configured",
+    "conversation_path",
+    "shutdown_complete",
+    "thread_name_updated",
+}
 """Events that answer a submission under its own id, whatever task runs."""
 
 
