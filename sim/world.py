@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from random import Random
 
 import orjson
@@ -65,8 +67,9 @@ class Outcome:
     reach: Counter[str]
     """What it came by (`sim/reach.py`)."""
     digest: str = ""
-    """Of the trace, and its lines: where they were asked for."""
+    """Of the trace, and of what all sessions and trees have told at the end: where it was asked for."""
     lines: tuple[str, ...] = ()
+    """The trace."""
 
 
 STATED, STATED_OFTEN = 6, 2
@@ -182,7 +185,7 @@ class World:
             self.loop.steps,
             self.loop.time(),
             self._reached(),
-            self.trace.digest() if traced else "",
+            f"{self.trace.digest()}{self._told()}" if traced else "",
             tuple(self.trace.lines()) if traced else (),
         )
         # The clean-up of what is suspended has nobody to tell any more.
@@ -194,6 +197,16 @@ class World:
             for one in LOGS:
                 one.disabled = False
         return outcome
+
+    def _told(self) -> str:
+        """A digest of every log's head, every event queue and every tree's log."""
+        told, keys = hashlib.sha256(), self.site.watch.keys
+        for session, seen in sorted(self.site.watch.sessions.items()):
+            told.update(f"{session} {seen.seq}".encode() + seen.head)
+            for key in (keys.eq(session), keys.tree(session)):
+                for entry_id, fields in self.double.stream_after(key, 0):
+                    told.update(entry_id + b"\0".join(chain.from_iterable(fields.items())))
+        return told.hexdigest()
 
     def _reached(self) -> Counter[str]:
         reach, site = self.site.watch.reach, self.site
