@@ -35,7 +35,10 @@ def without_entries(args: Sequence[Any]) -> bool:
 
 
 class Commits:
-    """The rules of what is committed, and when it says that it was."""
+    """The rules of what is committed, and when it says that it was.
+
+    Two answers no campaign came by, `FENCED head` and `REFUSED cursor`: see `docs/simulator.md`.
+    """
 
     def __init__(
         self, now_s: Callable[[], float], double: Double, broken: Callable[[str, str], None], reach: Reach

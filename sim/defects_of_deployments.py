@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.broker import connection, sealing
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.connection import Wire
+from orchestrator.broker.errors import OutOfMemory
+from orchestrator.gateways.client import Client
+from orchestrator.runtime.copies import Copies
 from orchestrator.runtime.renewal import Leases
 from orchestrator.runtime.side_work import SideWork
-from sim.planting import Mutant, text
+from sim.planting import Mutant, lua, swapped, text
+
+
+def _thinks_it_is_there(real: Any) -> Any:
+    async def submit(self: Client, *given: Any) -> Any:
+        with suppress(OutOfMemory):
+            return await real(self, *given)
+
+    return submit
+
+
+def _trusts_for(seconds: float) -> Any:
+    def make(real: Any) -> Any:
+        return lambda self, times, *given: real(self, replace(times, trust_s=seconds), *given)
+
+    return make
+
 
 DEFECTS = (
     Mutant(
@@ -31,5 +56,51 @@ DEFECTS = (
         "whoever asks replicas does not ask the primary for what they are to have",
         text(Broker, "confirmed", "holder == claim.claim_id.encode() and int(length) >= seq and ", ""),
         "primaries",
+    ),
+    Mutant(
+        "unknown scripts are named again",
+        "a script that Redis does not know is asked for by its name again, and never sent",
+        text(
+            Wire,
+            "run",
+            'self.command("EVAL", call.script.source, *shape)',
+            'self.command("EVALSHA", call.script.sha, *shape)',
+        ),
+    ),
+    Mutant(
+        "unknown scripts are sent bare",
+        "a script that Redis does not know is sent without its arguments",
+        text(Wire, "run", "call.script.source, *shape)", "call.script.source, *shape[: 1 + len(call.keys)])"),
+    ),
+    Mutant(
+        "no time for the keeper",
+        "trust ends so late that a slow keeper kills behind the end of the lease",
+        swapped(Leases, "__init__", _trusts_for(5.8)),
+    ),
+    Mutant(
+        "progress counts as a try",
+        "`commit` does not forget the claims that came to nothing before it",
+        lua("commit", "  set[#set + 1], set[#set + 2] = 'tries', '0'\n", ""),
+        "poison",
+    ),
+    Mutant(
+        "refused is acknowledged",
+        "a client takes a submission that Redis has no memory for as one that it has",
+        swapped(Client, "submit", _thinks_it_is_there),
+    ),
+    Mutant(
+        "read-only is an error of the program",
+        "a server that was made a replica is not asked again",
+        text(connection, "mapped", "isinstance(error, foreign.ReadOnlyError)", "False"),
+    ),
+    Mutant(
+        "entries without the chain key",
+        "a worker chains what it writes as if the deployment had no key",
+        text(sealing, "seal", "writer.secret", 'b""'),
+    ),
+    Mutant(
+        "snapshots without the chain key",
+        "a snapshot is stored without proof of who wrote it",
+        text(Copies, "snapshot", 'key.secret if key else b""', 'b""'),
     ),
 )

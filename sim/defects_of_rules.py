@@ -79,6 +79,11 @@ DEFECTS = (
         ),
     ),
     Mutant(
+        "pictures are left out",
+        "the event that tells what somebody said leaves its pictures out",
+        text(rules_task, "user_message_event", "if images:", "if False:"),
+    ),
+    Mutant(
         "earlier answers count",
         "an answer that was given to a question counts for the next one about the same call",
         text(
