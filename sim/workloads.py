@@ -350,10 +350,10 @@ LATER = (
     ((archives, abandoned, files, latecomers), 0.15),
     ((outages,), 0.05),
     ((amnesia,), 0.05),
-    ((letters,), 0.05),
+    ((letters,), 0.03),
     ((poison,), 0.03),
     ((undecidable,), 0.03),
-    ((ends,), 0.05),
+    ((ends,), 0.02),
     ((primaries,), 0.02),
 )
 """Each line takes this share of the seeds over: all others keep their story."""

@@ -31,6 +31,8 @@ class PendingBelow:
     session: str
     call_id: str
     turn: str
+    sandboxed: bool | None = None
+    """How the call runs if it is approved; None: an earlier version asked, and did not say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ def _route(draft: Draft, command: Submitted, asked: PendingBelow, decision: str)
         "turn": asked.turn,
         "decision": decision,
         "who": by,
+        "sandboxed": asked.sandboxed,
     }
     key = f"answer:{command.client}:{command.id}"
     draft.tree.letters.append(Letter(asked.session, "answer", payload, key))
@@ -66,10 +67,14 @@ def _route(draft: Draft, command: Submitted, asked: PendingBelow, decision: str)
 
 
 def routed_answer(draft: Draft, command: MailArrived) -> None:
-    """An answer that was given at the root; one that was decided here meanwhile stays decided."""
+    """An answer that was given at the root; one that was decided here meanwhile stays decided.
+
+    A command that its sandbox stopped is asked about again under the same id: who allowed it confined has not
+    allowed it without the sandbox.
+    """
     answer = command.payload
     for call in _pending(draft):
-        if call.call_id == answer["call_id"]:
+        if call.call_id == answer["call_id"] and answer.get("sandboxed") in (None, call.spec["sandboxed"]):
             resolve(draft, call, answer["decision"], answer["who"])
             return
     _tell_late(draft, answer)

@@ -106,7 +106,7 @@ def ask(draft: Draft, call: Call, spec: dict[str, Any], reason: str | None) -> N
         spec["timer"] = draft.set_timer(approval_timer(call.call_id), draft.moment.at_ms + timeout)
     draft.add(e.call_phase(call.call_id, Phase.AWAITING_APPROVAL, spec=spec))
     facts = draft.state.facts
-    asked = {"kind": spec["kind"], "turn": draft.task.id, "event": request}
+    asked = {"kind": spec["kind"], "turn": draft.task.id, "event": request, "sandboxed": spec["sandboxed"]}
     asked |= {"tree": facts.tree_id, "agent_id": facts.agent_id, "agent_path": facts.agent_path}
     draft.open_approval(call.call_id, asked)
     surface(draft, request)

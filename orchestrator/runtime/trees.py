@@ -140,7 +140,9 @@ def _pending(approval: OpenApproval, tree: str, at_ms: int) -> PendingBelow | No
     asked = orjson.loads(approval.payload)
     if asked.get("tree") != tree or not asked.get("agent_id") or approval.opened_ms > at_ms:
         return None
-    return PendingBelow(asked["agent_id"], approval.session, approval.key, asked["turn"])
+    return PendingBelow(
+        asked["agent_id"], approval.session, approval.key, asked["turn"], asked.get("sandboxed")
+    )
 
 
 def _decided(entry: TreeEntry) -> DecidedBelow | None:

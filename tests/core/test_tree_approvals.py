@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from orchestrator.core import commands as c
 from orchestrator.core.state import Phase
-from tests.core.driver import a_command, op, text
+from tests.core.driver import a_command, exec_end, op, text
 from tests.core.grove import Agent, Grove, a_family
 
 
 def below(agent: Agent, *calls: str) -> tuple[c.PendingBelow, ...]:
-    return tuple(c.PendingBelow(agent.id, agent.sid, call, agent.task.id) for call in calls)
+    return tuple(
+        c.PendingBelow(agent.id, agent.sid, call, agent.task.id, agent.call(call).spec["sandboxed"])
+        for call in calls
+    )
 
 
 def asking(child: Agent, call_id: str = "c1") -> None:
@@ -44,6 +47,24 @@ def test_answer_that_two_children_could_mean_is_refused_by_name() -> None:
     grove.settle()
     assert first.call("c1").phase is Phase.AWAITING_APPROVAL
     assert second.call("c1").phase is Phase.DONE
+
+
+def test_answer_at_the_root_to_a_confined_command_does_not_let_it_run_unconfined() -> None:
+    grove, (child,) = a_family(
+        settings={"approval_policy": "untrusted", "sandbox_policy": {"mode": "workspace-write"}}
+    )
+    child.asks_for("c1")
+    child.assessed("c1", a_command("make"))
+    both_saw = below(child, "c1")
+    grove.root.submit(op("exec_approval", id="c1", decision="approved"), below=both_saw, who="ann")
+    grove.settle()
+    child.finishes("c1", "denied", events=(exec_end("c1", 1),), sandbox_denied=True)
+    grove.root.submit(op("exec_approval", id="c1", decision="approved"), below=both_saw, who="bob")
+    grove.settle()
+    assert child.call("c1").phase is Phase.AWAITING_APPROVAL
+    grove.root.submit(op("exec_approval", id="c1", decision="approved"), below=below(child, "c1"), who="bob")
+    grove.settle()
+    assert child.call("c1").spec["sandboxed"] is False
 
 
 def test_second_answer_at_the_root_is_told_who_decided() -> None:
