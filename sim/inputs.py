@@ -42,7 +42,7 @@ class Taken(NamedTuple):
 
 def check_inputs(watch: Watch, session: str, seen: Seen) -> None:
     """The rule `in_order`, for a session that is at rest."""
-    taken = _taken(seen)
+    taken, agent_id = _taken(seen), seen.state.facts.agent_id
     places = {given.id: given.n for given in seen.given if given.n <= seen.cursor}
     for lane in (taken.begun, taken.steered):
         known = [id for id in lane if id in places]
@@ -55,8 +55,18 @@ def check_inputs(watch: Watch, session: str, seen: Seen) -> None:
         watch.broken("in_order", f"{session} is at rest, and {sorted(waits)} wait")
     met = {*taken.begun, *taken.steered, *taken.refused, *taken.letters, *waits}
     turns = [given.id for given in seen.given if given.id in places and given.is_turn]
+    said_to = _named_by_people(watch, seen)
+    if strayed := [id for id in taken.letters if said_to.get(id, agent_id) != agent_id]:
+        watch.broken("in_order", f"{session}: {strayed} were written to another agent than {agent_id}")
     if lost := [id for id in turns if id not in met]:
         watch.broken("in_order", f"{session}: {lost} were taken from the queue, and nothing came of them")
+
+
+def _named_by_people(watch: Watch, seen: Seen) -> dict[str, int]:
+    """The agent that each word to an agent of the tree names; all of them are said at its root."""
+    root = watch.sessions.get(seen.tree)
+    given = root.given if root is not None else ()
+    return {one.id: one.agent_id for one in given if one.op == "message_agent" and one.agent_id is not None}
 
 
 def _taken(seen: Seen) -> Taken:

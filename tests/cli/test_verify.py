@@ -184,7 +184,8 @@ async def test_cut_end_is_shown_by_the_archive(deployment: Deployment) -> None:
 async def test_cut_end_of_a_lone_session_is_shown_by_a_head_that_was_noted(deployment: Deployment) -> None:
     asking = deployment.kept.made("asking")
     noted = deployment.head(asking)
-    assert await deployment.findings(asking, head=noted) == []
+    (report,) = await _reports(deployment.settings, asking, False, False, _expected(noted))
+    assert (report.findings, report.shown[1:]) == ([], ("1 notes of others agree",))
     assert await deployment.findings(asking, head=noted[:-48]) == [], "a shorter note shows nearly as much"
     deployment.cut(asking, int(noted.partition(":")[0]) - 2)
     assert await deployment.findings(asking) == [], "nobody else has noted it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -54,3 +55,10 @@ def test_fold_from_a_snapshot_at_any_place_gives_the_same_state(name: str) -> No
 def test_live_session_and_its_replay_agree(name: str) -> None:
     session = LIVES[name]()
     assert digest(session.replayed()) == session.digest
+
+
+def test_state_with_a_mapping_of_another_kind_is_written_as_one_with_a_dict() -> None:
+    limits = {"primary": {"used_percent": 7.0}, "secondary": None}
+    plain, proxied = State(rate_limits=limits), State(rate_limits=MappingProxyType(limits))
+    assert encode(proxied) == encode(plain)
+    assert decode(encode(proxied)) == plain

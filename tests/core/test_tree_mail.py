@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.core import commands as c
 from orchestrator.core.stored import decode_entry
-from tests.core.driver import assistant
+from tests.core.driver import assistant, op
 from tests.core.grove import a_family, a_grove, answers, statuses
 
 # ── mail ────────────────────────────────────────────────────────────────────────────────────
@@ -264,3 +264,36 @@ def test_watchdogs_end_by_number_whatever_order_they_were_set_in() -> None:
     logged = [decode_entry(line).payload for line in grove.root.lines]
     ended = [fact["agent_id"] for fact in logged if fact.get("kind") == "watchdog_ended"]
     assert ended == [0, 1]
+
+
+def test_wait_for_a_child_that_another_agent_prunes_ends_at_once() -> None:
+    grove, (child,) = a_family()
+    grandchild = child.spawns("deeper")
+    grove.settle()
+    assert child.awaits(grandchild.id) is None
+    grove.root.prunes(grandchild.id, completed_only=False)
+    grove.deliver(child)
+    assert child.told("wait")["waiting"] == []
+    assert child.task.waiting is None
+
+
+def test_end_of_a_cancelled_agent_leaves_an_idle_parent_as_it_is() -> None:
+    grove, (child,) = a_family(facts={"tree_rules": {"autosubmit": False}})
+    grandchild = child.spawns("deeper")
+    answers(child, "that is all")
+    grove.settle()
+    turns = child.state.tree.turns
+    grove.root.cancels(grandchild.id)
+    grove.settle()
+    assert grandchild.standing == "canceled"
+    assert (child.state.tree.turns, child.standing) == (turns, "ready")
+    grove.check()
+
+
+def test_word_of_a_person_reaches_the_agent_that_it_names_and_none_below() -> None:
+    grove, (child,) = a_family()
+    grandchild = child.spawns("deeper")
+    grove.settle()
+    word = op("message_agent", agent_id=child.id, text="how far are you?")
+    grove.root.submit(word, agents=(grove.target(child.id), grove.target(grandchild.id)))
+    assert [len(grove.queues[agent.sid]) for agent in (child, grandchild)] == [1, 0]

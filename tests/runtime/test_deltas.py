@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.core.settings import Rules
 from orchestrator.model.events import ItemDone, ReasoningRawDelta, TextDelta
-from orchestrator.runtime.deltas import PIECE_CHARS
+from orchestrator.runtime.deltas import PIECE_CHARS, Deltas
 from orchestrator.runtime.runner import Ended
 from tests.runtime.players import calls, ends, message
 from tests.runtime.stage import Stage
@@ -77,3 +77,11 @@ async def test_megabytes_that_come_at_once_are_shown_in_small_events_and_their_s
     shown = [e for e in await stage.until(session, "task_complete") if e.type == "agent_message_delta"]
     assert "".join(event.msg["delta"] for event in shown) == text + "."
     assert max(len(event.msg["delta"]) for event in shown) <= PIECE_CHARS
+
+
+def test_more_than_256_kib_of_deltas_are_many_for_a_commit() -> None:
+    deltas, overhead = Deltas(), 64
+    deltas.add("t", {"type": "exec_command_output_delta", "chunk": "x" * (256 * 1024 - overhead)})
+    assert not deltas.many
+    deltas.add("t", {"type": "exec_command_output_delta", "chunk": ""})
+    assert deltas.many

@@ -17,6 +17,7 @@ from orchestrator.protocol import bounds, ops
 from orchestrator.protocol.submission import MalformedSubmission
 from orchestrator.runtime import arrivals
 from orchestrator.runtime import runner as runners
+from orchestrator.runtime.defects import submission_of
 from orchestrator.runtime.intake import command_of
 from orchestrator.runtime.runner import Ended
 from tests.runtime.players import USAGE, calls, ends
@@ -304,3 +305,10 @@ async def test_an_output_that_no_commit_can_carry_is_replaced_by_a_word_about_it
     assert await stage.run(session) is Ended.PARKED
     assert "its output could not be recorded: it is more than one step" in stage.models.outputs()["c1"]
     assert stage.tools.started["c1"] == 1
+
+
+def test_letter_that_cannot_be_decided_is_named_by_its_key() -> None:
+    letter = c.MailArrived("message", {}, "message:0:1:c1", 1, False)
+    assert submission_of(letter) == "message:0:1:c1"
+    assert submission_of(c.Submitted("u1", ops.Interrupt(), "client")) == "u1"
+    assert submission_of(c.BeginRequest()) == ""

@@ -17,7 +17,7 @@ from orchestrator.core.entries import forked
 from orchestrator.core.history import user_message
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.inheritance import bequest
-from orchestrator.runtime.export import Line, RolloutFile
+from orchestrator.runtime.export import Line, RolloutFile, last_line
 from orchestrator.runtime.files import locked
 from orchestrator.runtime.ports import Ports
 
@@ -138,6 +138,9 @@ async def test_what_a_crash_left_of_an_inherited_conversation_is_written_again(t
     assert [orjson.loads(line)["payload"] for line in whole[1:-1]] == items
     for torn in (b"".join(whole[:2]), b"".join(whole[:3]) + whole[3][:20]):
         path.write_bytes(torn)
+        with path.open("r+b") as file:
+            assert last_line(file).seq == 1
+        assert path.read_bytes() == whole[0]
         assert await log.exported(path, 4) == 4
         assert path.read_bytes() == b"".join(whole)
 

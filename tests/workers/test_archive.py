@@ -240,3 +240,10 @@ def test_manifest_of_a_newer_version_may_say_more_of_a_segment() -> None:
     segment = Segment("n", 1, 2, "00" * 32, "11" * 32, "sha", 5)
     text = Manifest((segment,)).encode().replace(b'"bytes":5', b'"bytes":5,"packed":3')
     assert Manifest.decode(text).segments == (segment,)
+
+
+def test_store_of_any_kind_takes_a_second_object_into_a_folder() -> None:
+    objects = Objects("memory://dendro-second")
+    for content in (b"first", b"second"):
+        objects.put(f"folder/{content.decode()}", content)
+        assert objects.get(f"folder/{content.decode()}") == content
