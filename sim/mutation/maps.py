@@ -153,7 +153,9 @@ class Map:
         text = (ROOT / change.path).read_text(encoding="utf-8")
         ends = text.count("\n", 0, change.end) + 1
         found: set[str] = set()
-        for share in self.shares:
+        # A share that never imported a file has no lines of it, and nobody who came to it.
+        shares = [share for share in self.shares if change.path in share["lines"]]
+        for share in shares or self.shares:
             lines = share["lines"].get(change.path)
             was = _were(share["texts"][change.path], text) if lines is not None else {}
             if lines is None or change.line not in was:

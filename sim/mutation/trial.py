@@ -163,7 +163,12 @@ def hunt(change: Change | None, plan: Sequence[Seed], within_s: float) -> dict[s
 
 
 def failing_test(change: Change | None, names: Sequence[str], within_s: float) -> str | None:
-    """The first of some tests that fails; None if all pass."""
+    """The first of some tests that fails; None if all pass. A process that a signal ended is tried again."""
+    found = _failing(change, names, within_s)
+    return _failing(change, names, within_s) if found is not None and found.startswith("signal ") else found
+
+
+def _failing(change: Change | None, names: Sequence[str], within_s: float) -> str | None:
     with TemporaryDirectory(prefix="mutation-") as folder:
         Path(folder, "names").write_text("\n".join(names), encoding="utf-8")
         environment = {**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": folder, "PYTHONDONTWRITEBYTECODE": "1"}
@@ -190,5 +195,7 @@ def failing_test(change: Change | None, names: Sequence[str], within_s: float) -
             return f"timeout: no end within {within_s:.0f} s"
     if done.returncode == 0:
         return None
+    if done.returncode < 0:
+        return f"signal {-done.returncode}: {told[-200:]}"
     failed = _FAILED.search(told)
     return failed.group(1).strip() if failed else f"exit code {done.returncode}: {told[-200:]}"
