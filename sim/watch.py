@@ -55,6 +55,7 @@ from tests.core.auditor import Audit
 
 QUARANTINED = {"id": "", "msg": {"type": "error", "message": "set aside", "codex_error_info": None}}
 """What followers of a quarantined session are told, which no log has."""
+SALT_BYTES = 16
 _REFERS = f'"{REFERENCE}"'.encode()
 
 
@@ -345,6 +346,10 @@ class Watch(Resting):
         if stored.seq > 1 and seen.epoch and stored.epoch != epoch and stored.epoch != 0:
             self.broken(
                 "epochs", f"{session}: entry {stored.seq} is of epoch {stored.epoch}, the claim of {epoch}"
+            )
+        if len(stored.salt) != SALT_BYTES:
+            self.broken(
+                "chain", f"entry {stored.seq} of session {session} has a salt of {len(stored.salt)} bytes"
             )
         self.steps.dated(session, stored.seq, stored.payload)
         entry = whole = decode_entry(stored.payload)

@@ -214,6 +214,7 @@ async def _stream_ahead_of_its_session(backend: Backend, wire: Wire, call: Call)
         existed = await wire.command("EXISTS", key)
         await wire.command("XADD", key, "999999-0", "p", "from nowhere")
         await _refused(backend, wire, call)
+        assert (await wire.run(call))[:2] in ([b"CORRUPT", key.encode()], [b"FENCED", 0]), call.script.name
         await wire.command(*(("XDEL", key, "999999-0") if existed else ("DEL", key)))
         if existed:
             await _lower_last_id(wire, key)

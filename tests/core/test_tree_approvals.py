@@ -102,3 +102,11 @@ def test_root_is_told_of_an_answer_that_nobody_gave_in_time() -> None:
     child.fires("approval:c1")
     told = grove.log[-1].message
     assert (told["type"], told["decision"], told["who"]) == ("request_resolved", "denied", "timer")
+
+
+def test_answer_for_another_agent_is_not_held_against_what_the_root_was_asked() -> None:
+    grove, (child,) = a_family()
+    asking(grove.root)
+    grove.root.submit(op("exec_approval", id="c1", decision="approved"), who="ann")
+    seen = grove.root.submit(op("exec_approval", id="c1", decision="denied", agent_id=child.id))
+    assert "no single approval is pending under 'c1' in the tree" in seen.one("error")["message"]
