@@ -172,6 +172,25 @@ def test_nobody_waits_for_a_cancelled_agent_that_a_message_did_not_start_again()
     grove.check()
 
 
+def test_end_of_a_cancelled_agent_leaves_an_idle_parent_as_it_is() -> None:
+    grove, (parent,) = a_family(facts={"tree_rules": {"autosubmit": False}})
+    parent.spawns("quickly")
+    grove.settle()
+    answers(grove.agents[2], "done")
+    grove.settle()
+    parent.begin()
+    for call_id, name in (("m", "send_message"), ("x", "cancel")):
+        parent.item(function_call(call_id, f"subagent_{name}"))
+    parent.ends()
+    parent.assessed("m", c.SendMessage(grove.target(2), "go on"))
+    parent.assessed("x", c.CancelAgent(grove.target(2)))
+    answers(parent, "that is all")
+    turns = parent.state.tree.turns
+    grove.settle()
+    assert grove.agents[2].state.tree.ended
+    assert (parent.state.tree.turns, parent.standing) == (turns, "ready")
+
+
 def test_agent_that_has_ended_says_so_to_everybody_who_asks() -> None:
     grove, (child,) = a_family()
     seen_at_work = grove.target(1)

@@ -277,19 +277,6 @@ def test_wait_for_a_child_that_another_agent_prunes_ends_at_once() -> None:
     assert child.task.waiting is None
 
 
-def test_end_of_a_cancelled_agent_leaves_an_idle_parent_as_it_is() -> None:
-    grove, (child,) = a_family(facts={"tree_rules": {"autosubmit": False}})
-    grandchild = child.spawns("deeper")
-    answers(child, "that is all")
-    grove.settle()
-    turns = child.state.tree.turns
-    grove.root.cancels(grandchild.id)
-    grove.settle()
-    assert grandchild.standing == "canceled"
-    assert (child.state.tree.turns, child.standing) == (turns, "ready")
-    grove.check()
-
-
 def test_word_of_a_person_reaches_the_agent_that_it_names_and_none_below() -> None:
     grove, (child,) = a_family()
     grandchild = child.spawns("deeper")
