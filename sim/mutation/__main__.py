@@ -25,7 +25,9 @@ TESTS = (
     ("tests/runtime", "tests/broker", "tests/model", "tests/tools", "tests/tree"),
 )
 """Measured side by side, for what runs in the tests' own process."""
-PLAIN = ("-p", "no:randomly", "-p", "no:cacheprovider", "-m", "not realredis and not slow")
+WITH_SERVER = ("tests/cli/test_verify.py", "tests/cli/test_export_file.py", "tests/cli/test_import.py")
+"""Measured beside them, on a real server: what reads whole logs, archives and files."""
+PLAIN = ("-p", "no:randomly", "-p", "no:cacheprovider", "-m")
 
 
 def main() -> int:
@@ -81,11 +83,12 @@ def _measure(folder: Path) -> None:
         for at in range(2)
     ]
     _side_by_side(shares, [{}, {}])
+    marked = [*((some, "not realredis and not slow") for some in TESTS), (WITH_SERVER, "not slow")]
     tests = [
-        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "sim.mutation.noting", *PLAIN, *some]
-        for some in TESTS
+        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "sim.mutation.noting", *PLAIN, marks, *some]
+        for some, marks in marked
     ]
-    _side_by_side(tests, [{"MUTATION_MAP": str(folder / f"tests-{at}.json")} for at in range(2)])
+    _side_by_side(tests, [{"MUTATION_MAP": str(folder / f"tests-{at}.json")} for at in range(len(tests))])
 
 
 def _side_by_side(commands: Sequence[Sequence[str]], variables: Sequence[dict[str, str]]) -> None:

@@ -152,7 +152,7 @@ class Map:
     def _of_lines(self, change: Change) -> set[str]:
         text = (ROOT / change.path).read_text(encoding="utf-8")
         ends = text.count("\n", 0, change.end) + 1
-        found: set[str] = set()
+        found, imported = set[str](), False
         # A share that never imported a file has no lines of it, and nobody who came to it.
         shares = [share for share in self.shares if change.path in share["lines"]]
         for share in shares or self.shares:
@@ -164,9 +164,10 @@ class Map:
                 continue
             for line in range(change.line, ends + 1):
                 near = _near(lines, was, line)
-                # It runs when a module is imported, and at no other time.
-                found |= set(share["took_s"]) if near == [] else set(near or ())
-        return found
+                imported = imported or near == []
+                found |= set(near or ())
+        # It runs when a module is imported, and at no other time.
+        return set(self._all) if imported and not found else found
 
 
 def _at_import(change: Change) -> bool:
