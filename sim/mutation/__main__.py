@@ -25,7 +25,10 @@ TESTS = (
     ("tests/runtime", "tests/broker", "tests/model", "tests/tools", "tests/tree"),
 )
 """Measured side by side, for what runs in the tests' own process."""
-WITH_SERVER = ("tests/cli/test_verify.py", "tests/cli/test_export_file.py", "tests/cli/test_import.py")
+WITH_SERVER = (
+    *(f"tests/cli/test_{name}.py" for name in ("verify", "export_file", "import")),
+    *(f"tests/workers/test_{name}.py" for name in ("sealing", "sealed_readers", "retention")),
+)
 """Measured beside them, on a real server: what reads whole logs, archives and files."""
 PLAIN = ("-p", "no:randomly", "-p", "no:cacheprovider", "-m")
 

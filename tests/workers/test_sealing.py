@@ -13,7 +13,7 @@ from orchestrator.core import entries as e
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.snapshot import digest
 from orchestrator.runtime.loading import end_of, folded
-from orchestrator.runtime.restore import Storage, restore_session
+from orchestrator.runtime.restore import Storage, referenced_blobs, restore_session
 from orchestrator.runtime.segments import BrokenArchive, Manifest, Segment
 from tests.workers.actors import (
     DAY_MS,
@@ -250,3 +250,14 @@ async def test_session_of_ten_thousand_entries_loads_from_snapshot_and_tail_alon
     position = await folded(storage, end_of(await head_of(storage, author.session)))
     assert digest(position.state) == digest(author.position.state)
     assert read == [(10_000, 100)]
+
+
+async def test_texts_of_a_long_log_are_looked_for_500_entries_at_a_time(storage: Storage) -> None:
+    author = await (await Author(storage).is_born()).writes(some_entries(1_300))
+    pauses: list[float] = []
+
+    async def noted(seconds: float) -> None:
+        pauses.append(seconds)
+
+    assert await referenced_blobs(replace(storage, sleep=noted), author.session) == set()
+    assert pauses == [0, 0], "others run in between"
