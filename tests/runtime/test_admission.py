@@ -234,3 +234,15 @@ def test_a_picture_costs_a_budget_what_it_costs_the_limits_of_a_provider(url: An
     )
     reserved = Accounting(max_output_tokens=1_000).estimate(state).tokens
     assert IMAGE_BYTES // 4 <= reserved - 1_000 <= IMAGE_BYTES // 4 + 50
+
+
+def test_budget_counts_what_a_history_holds_by_its_bytes() -> None:
+    def reserved(item: dict[str, Any]) -> int:
+        state = State(
+            facts=SessionFacts(tree_rules=TreeRules(budgets={"tokens": 1_000_000})), history=Log.of([item])
+        )
+        return Accounting(max_output_tokens=0).estimate(state).tokens
+
+    plain = {"type": "message", "text": "é" * 2_000}
+    assert reserved({**plain, "text": "é" * 4_000}) - reserved(plain) == 1_000
+    assert reserved({**plain, "": [True] * 1_000}) - reserved(plain) == 1_000

@@ -85,3 +85,15 @@ def test_more_than_256_kib_of_deltas_are_many_for_a_commit() -> None:
     assert not deltas.many
     deltas.add("t", {"type": "exec_command_output_delta", "chunk": ""})
     assert deltas.many
+
+
+async def test_delta_behind_a_finished_text_is_shown_though_the_text_is_not_in_the_log_yet(
+    stage: Stage,
+) -> None:
+    session = await stage.session()
+    stage.models.will([TextDelta("one"), message("one"), TextDelta("two"), message("two"), ends()])
+    await stage.say(session)
+    await stage.run(session)
+    events = await stage.until(session, "task_complete")
+    shown = [event.msg for event in events if event.type in ("agent_message", "agent_message_delta")]
+    assert [msg.get("delta") or msg["message"] for msg in shown] == ["one", "one", "two", "two"]
