@@ -67,3 +67,14 @@ async def test_full_queue_does_not_stop_a_deadline(broker: Broker) -> None:
     for number in range(2, 1_001):
         await submitted(broker, held.claim.session, f"s{number}")
     assert len(await broker.fire(SHARD)) == 1
+
+
+async def test_deadline_whose_session_or_timer_is_gone_is_taken_off(broker: Broker) -> None:
+    keys = broker.keys
+    for gone in (keys.session, keys.timer):
+        held = await working(broker)
+        session = held.claim.session
+        await broker.commit(step(held, held.claim, "k", timers_set=(TimerSet("t", 1, LONG_AGO),)))
+        await broker.command("DEL", gone(session))
+        assert await broker.fire(SHARD) == ()
+        assert await broker.command("ZCARD", keys.timers(SHARD)) == 0
