@@ -186,3 +186,28 @@ async def test_a_file_whose_last_line_cannot_be_read_is_made_anew(tmp_path: Path
         file.write(damage)
     assert await log.exported(path, 5, fresh_from=4) == 5
     assert _seqs(path) == [1, 2, 5]
+
+
+class Forgetful(Log):
+    """A log of which a large text is nowhere any more."""
+
+    def __init__(self, kinds: str) -> None:
+        super().__init__(kinds)
+        self.fetched: list[set[str]] = []
+
+    async def fetch(self, tree: TreeId, digests: set[str]) -> None:
+        self.fetched.append(digests)
+
+    def get(self, digest: str) -> str | None:
+        return None
+
+
+async def test_text_that_is_nowhere_is_asked_for_once_and_its_line_is_written(tmp_path: Path) -> None:
+    log, path = Forgetful("e"), tmp_path / "r.jsonl"
+    text = {"$blob": "a" * 64, "bytes": 9_000}
+    log.replace(
+        2, {"timestamp": "t", "type": "event_msg", "payload": {"type": "agent_message", "message": text}}
+    )
+    assert await log.exported(path, 2) == 2
+    assert log.fetched == [{"a" * 64}]
+    assert len(path.read_bytes().splitlines()) == 2

@@ -50,6 +50,12 @@ async def test_unmarked_folder_only_has_to_exist(tmp_path: Path) -> None:
     assert await look(SessionFacts(), "") is not None
 
 
+async def test_name_that_is_too_long_for_a_folder_is_told_as_one_that_is_not_there(tmp_path: Path) -> None:
+    told = await look(SessionFacts(), str(tmp_path / ("x" * 5_000)))
+    assert told is not None
+    assert "is not on this worker's machine" in told
+
+
 async def test_a_folder_in_order_is_looked_at_once_in_a_moment_and_a_faulty_one_each_time() -> None:
     now, found, looked = 0.0, None, 0
 

@@ -12,6 +12,7 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.core import entries as e
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.snapshot import digest
+from orchestrator.runtime.audit import audit_session
 from orchestrator.runtime.loading import end_of, folded
 from orchestrator.runtime.restore import Storage, referenced_blobs, restore_session
 from orchestrator.runtime.segments import BrokenArchive, Manifest, Segment
@@ -261,3 +262,17 @@ async def test_texts_of_a_long_log_are_looked_for_500_entries_at_a_time(storage:
 
     assert await referenced_blobs(replace(storage, sleep=noted), author.session) == set()
     assert pauses == [0, 0], "others run in between"
+
+
+async def test_audit_of_a_long_log_lets_others_run_in_between(storage: Storage) -> None:
+    author = await (await Author(storage).is_born()).writes(some_entries(1_300))
+    pauses: list[float] = []
+
+    async def noted(seconds: float) -> None:
+        pauses.append(seconds)
+
+    head = await storage.broker.head(author.session)
+    assert head is not None
+    audit = await audit_session(replace(storage, sleep=noted), head)
+    assert audit.findings == []
+    assert len(pauses) >= 2
