@@ -14,6 +14,7 @@ from typing import Any, cast
 import fakeredis
 import orjson
 import pytest
+import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis import Redis
@@ -30,7 +31,7 @@ from orchestrator.cli.import_plan import Newcomer, plan_import
 from orchestrator.cli.verify import _expected, _reports
 from orchestrator.cli.verify_file import audit_file
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
-from orchestrator.core.ids import SessionId, created_ms
+from orchestrator.core.ids import SessionId, TreeId, created_ms
 from orchestrator.gateways.workspace import Workspace
 from orchestrator.runtime.archive import Archive
 from orchestrator.runtime.audit import audit_session
@@ -226,6 +227,9 @@ async def test_large_text_that_was_changed_or_is_gone_is_named_with_its_entry(de
     [gone] = await deployment.findings(talk)
     assert "is neither in Redis nor in the archive" in gone
     assert int(gone.split()[0]) > 0
+    archive = Archive.at(deployment.settings.upkeep.archive_url)
+    await archive.write_blob(TreeId(talk), key.decode().rpartition(":")[2], zstandard.decompress(whole))
+    assert await deployment.findings(talk) == []
 
 
 @real
