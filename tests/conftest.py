@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -12,6 +14,26 @@ from hypothesis import settings
 # A busy machine is no defect, but hypothesis takes an example that came late for one.
 settings.register_profile("dendro", deadline=None)
 settings.load_profile("dendro")
+
+
+def _leave_repositories() -> None:
+    """Puts temporary folders where no folder above has a `.git`.
+
+    In a git repository commands may write, and the folder's mark stands in its `.git`: tests that make a
+    folder of their own expect that it is in none.
+    """
+    own = tempfile.gettempdir()
+    places = (place for place in (own, "/tmp", "/var/tmp", "/dev/shm") if os.access(place, os.W_OK))
+    free = next((place for place in places if not _has_repository_above(Path(place).resolve())), own)
+    if free != own:
+        os.environ["TMPDIR"] = tempfile.tempdir = free
+
+
+def _has_repository_above(place: Path) -> bool:
+    return any((folder / ".git").exists() for folder in (place, *place.parents))
+
+
+_leave_repositories()
 
 
 @pytest.hookimpl(optionalhook=True)
