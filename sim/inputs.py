@@ -54,7 +54,13 @@ def check_inputs(watch: Watch, session: str, seen: Seen) -> None:
     if waits and not (seen.state.closed or seen.state.tree.canceling):
         watch.broken("in_order", f"{session} is at rest, and {sorted(waits)} wait")
     met = {*taken.begun, *taken.steered, *taken.refused, *taken.letters, *waits}
-    turns = [given.id for given in seen.given if given.id in places and given.is_turn]
+    # A word to the root at work goes through its queue again; behind a shutdown it meets a closed session.
+    closed = any(entry.type == DENDRO and entry.payload["kind"] == "closing" for entry in seen.entries)
+    turns = [
+        given.id
+        for given in seen.given
+        if given.id in places and given.is_turn and (given.op in TURNS or not closed)
+    ]
     said_to = _named_by_people(watch, seen)
     if strayed := [id for id in taken.letters if said_to.get(id, agent_id) != agent_id]:
         watch.broken("in_order", f"{session}: {strayed} were written to another agent than {agent_id}")
