@@ -76,23 +76,14 @@ def output_is_true(item: Item, log: Grammar) -> None:
     if name not in _JUDGES or output.startswith(NOT_RUN):
         return
     given = orjson.loads(call["arguments"])
-    if not output.startswith("{"):
+    if output.startswith("{"):
+        _JUDGES[name](given, orjson.loads(output), log)
+    else:
         refusal_is_true(name, given, output, log)
-    _JUDGES[name](given, output, log)
 
 
-def _awaited(given: Mapping[str, Any], output: str, log: Grammar) -> None:
-    listed = {id for id, child in log.children.items() if not child["pruned"]}
+def _awaited(given: Mapping[str, Any], told: Mapping[str, Any], log: Grammar) -> None:
     named = given.get("agent_ids") or []
-    if output.startswith("there is no agent"):
-        check(not listed, f"there are no agents, but for {listed}")
-        return
-    if output.startswith("not a child of yours"):
-        check(set(named) - listed, f"{named} are no children, and {listed} are")
-        return
-    if not output.startswith("{"):
-        return
-    told = orjson.loads(output)
     ready, waiting = told["ready"], told["waiting"]
     check(waiting == _active(log), f"{waiting} are waited for, {_active(log)} work")
     check(not (told["timed_out"] and ready), "it timed out, and something is ready")
@@ -136,10 +127,7 @@ def _was_sent(group: Mapping[str, Any], log: Grammar, *, injected: bool) -> None
         )
 
 
-def _made(given: Mapping[str, Any], output: str, log: Grammar) -> None:
-    if not output.startswith("{"):
-        return
-    told = orjson.loads(output)
+def _made(given: Mapping[str, Any], told: Mapping[str, Any], log: Grammar) -> None:
     if "agent_id" not in told:
         return
     child = log.children.get(told["agent_id"])
@@ -156,21 +144,15 @@ def _made(given: Mapping[str, Any], output: str, log: Grammar) -> None:
         )
 
 
-def _helped(given: Mapping[str, Any], output: str, log: Grammar) -> None:
-    if not output.startswith("{"):
-        return
+def _helped(given: Mapping[str, Any], told: Mapping[str, Any], log: Grammar) -> None:
     check(may_make(log), f"a helper was made by an agent that makes none: {log.facts}")
-    told = orjson.loads(output)
     check(told.get("label") == given.get("label", "subagent"), f"{given} is answered as {told}")
     end = log.before.payload if log.before is not None else {}
     shown = end.get("result", {}).get("Ok") if end.get("type") == "sub_agent_tool_call_end" else None
     check(shown == told.get("response") or not isinstance(shown, str), f"{told} is shown as {shown!r}")
 
 
-def _sent(given: Mapping[str, Any], output: str, log: Grammar) -> None:
-    if not output.startswith("{"):
-        return
-    told = orjson.loads(output)
+def _sent(given: Mapping[str, Any], told: Mapping[str, Any], log: Grammar) -> None:
     check(told.get("agent_id") == given.get("agent_id"), f"{given} is answered as {told}")
     child = log.children.get(given.get("agent_id", -1))
     if child is not None and told["agent_id"] != 0:
@@ -181,16 +163,12 @@ def _sent(given: Mapping[str, Any], output: str, log: Grammar) -> None:
         check(working, f"{child} was given work: {given}")
 
 
-def _ended(given: Mapping[str, Any], output: str, log: Grammar) -> None:
-    if output.startswith("{"):
-        told, child = orjson.loads(output), log.children.get(given.get("agent_id", -1))
-        check(child is None or told["session_id"] == child["session"], f"{given} is answered as {told}")
+def _ended(given: Mapping[str, Any], told: Mapping[str, Any], log: Grammar) -> None:
+    child = log.children.get(given.get("agent_id", -1))
+    check(child is None or told["session_id"] == child["session"], f"{given} is answered as {told}")
 
 
-def _set(given: Mapping[str, Any], output: str, log: Grammar) -> None:
-    if not output.startswith("{"):
-        return
-    told = orjson.loads(output)
+def _set(given: Mapping[str, Any], told: Mapping[str, Any], log: Grammar) -> None:
     if "action" not in told:
         return
     id, stands = told["agent_id"], told["agent_id"] in log.watchdogs
@@ -204,10 +182,7 @@ def _set(given: Mapping[str, Any], output: str, log: Grammar) -> None:
         )
 
 
-def _pruned(given: Mapping[str, Any], output: str, log: Grammar) -> None:
-    if not output.startswith("{"):
-        return
-    told = orjson.loads(output)
+def _pruned(given: Mapping[str, Any], told: Mapping[str, Any], log: Grammar) -> None:
     for name, count in told["counts"].items():
         check(count == len(told[name]), f"{count} {name} of {told[name]}")
     own = {child["session"]: child for child in log.children.values()}
@@ -220,7 +195,7 @@ def _pruned(given: Mapping[str, Any], output: str, log: Grammar) -> None:
         )
 
 
-_JUDGES: Mapping[str, Callable[[Mapping[str, Any], str, Grammar], None]] = {
+_JUDGES: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any], Grammar], None]] = {
     "subagent_await": _awaited,
     "subagent_spawn": _made,
     "subagent_fork": _made,

@@ -40,9 +40,20 @@ def _reads_only(given: Mapping[str, Any], log: Grammar, told: str) -> bool:
     return bool(log.facts["helper_call"])
 
 
+def _listed(log: Grammar) -> set[int]:
+    return {id for id, child in log.children.items() if not child["pruned"]}
+
+
+def _no_children(given: Mapping[str, Any], log: Grammar, told: str) -> bool:
+    return not _listed(log)
+
+
+def _names_a_stranger(given: Mapping[str, Any], log: Grammar, told: str) -> bool:
+    return bool(set(given.get("agent_ids") or ()) - _listed(log))
+
+
 def _not_listed(given: Mapping[str, Any], log: Grammar, told: str) -> bool:
-    child = log.children.get(int(told))
-    return int(told) == given.get("agent_id") and (child is None or child["pruned"])
+    return int(told) == given.get("agent_id") and int(told) not in _listed(log)
 
 
 def _canceled(given: Mapping[str, Any], log: Grammar, told: str) -> bool:
@@ -86,7 +97,8 @@ _REFUSALS: tuple[tuple[re.Pattern[str], Holds], ...] = tuple(
         (r"this tree may make \d+ agents in all", lambda given, log, told: may_make(log)),
         (r"no slot is free", _always),
         (r"the tree's budget of \w+ is spent", _always),
-        (r"there is no agent to wait for|not a child of yours", _always),
+        (r"there is no agent to wait for", _no_children),
+        (r"not a child of yours", _names_a_stranger),
         (r"there is no agent (\d+)", _not_listed),
         (r"agent (\d+) is not below you", _not_listed),
         (r"agent (\d+) was canceled", _canceled),
