@@ -17,6 +17,7 @@ from orchestrator.core.draft import SPAWNED, Draft
 from orchestrator.runtime import requests
 from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.journal import Step
+from orchestrator.runtime.runner import Runner
 from sim.planting import Mutant, lua, swapped, text
 
 
@@ -88,6 +89,17 @@ DEFECTS = (
             'if "response_id" in fact and fact.get("usage"):',
         ),
         "budgets",
+    ),
+    Mutant(
+        "leaving ends nothing in pieces",
+        "a worker that only ends what was lost does not tell the children of an agent that has many",
+        text(
+            Runner,
+            "_advance",
+            "progressed, leaving = True, self._side_work.leaving()",
+            "progressed = not (leaving := self._side_work.leaving())",
+        ),
+        "abandoned",
     ),
     Mutant(
         "settling wakes nobody",

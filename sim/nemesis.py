@@ -207,7 +207,7 @@ class Nemesis(Illnesses):
         self.site.trace.note("nemesis", "peace")
 
     def _manned(self) -> int:
-        return sum(not machine.draining for machine in self.living)
+        return sum(POOL in machine.pools and not machine.draining for machine in self.living)
 
     # ── faults ────────────────────────────────────────────────────────────────────────────────
 

@@ -37,15 +37,17 @@ class Requests:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._sent: Counter[tuple[str, str, int]] = Counter()
+        self.untrusted = False
+        """Whether the claim under which the last request was sent had run out: its sender stood still."""
 
     def sending(self, sent: Sent) -> None:
         """Called when a request leaves."""
         watch = self._watch
         now_s, recent = watch.now_s, watch.now_s < watch.went_back_s + LATE_S + 4.0
-        trusted = now_s <= sent.trusted_until_s()
+        self.untrusted = now_s > sent.trusted_until_s()
         seen = watch.sessions.get(sent.session)
         request = seen.state.task.request if seen is not None and seen.state.task is not None else None
-        if not trusted:
+        if self.untrusted:
             # Its worker has just woken up. It may have sent before it looked at the time, and no later.
             watch.reach.saw("requests")
             self._not_long_behind(sent)

@@ -116,8 +116,10 @@ class Rights:
     def look(self) -> None:
         """Called after every write: nobody believes for long in what Redis has forgotten."""
         if self._orphans and self._watch.now_s > self._watch.forgot_s + TRUST_S:
-            orphans, self._orphans = self._orphans, []
-            if left := [f"{run.session} {run.call_id}" for run in orphans if run.state == "running"]:
+            running = [run for run in self._orphans if run.state == "running"]
+            # A keeper that stands still kills as soon as it goes on.
+            self._orphans = [run for run in running if not self._ledger.kept(run)]
+            if left := [f"{run.session} {run.call_id}" for run in running if self._ledger.kept(run)]:
                 self._watch.broken("begun_in_log", f"Redis forgot the decisions to run {left}, and they run")
 
     def _decided(self, session: str, call_id: str) -> bool:

@@ -390,7 +390,7 @@ class Watch(Resting):
 
     def asked(self, prompt: Prompt) -> None:
         """The model is asked something."""
-        if self._late_s > self._loop.time():
+        if self._late_s > self._loop.time() or (self.was_parted and self.requests.untrusted):
             # Maybe by what a primary was told that was left: no log here has begun it.
             return
         try:

@@ -54,7 +54,7 @@ __all__ = ["Ended", "Runner", "RunnerConfig"]
 MAX_STEP_ENTRIES = 128
 MAX_STEP_BYTES = 256 << 10
 """A step is cut here; one more decision still fits the commit's bounds (256 entries, 1 MB)."""
-_DECIDED = (OweRequest, AssessCall, CloseCalls, TellChildren)
+_BEGUN_LATER = (OweRequest, AssessCall)
 """What is owed and runs nowhere: whoever holds the session next decides it as well."""
 ARCHIVE_S = 2.0
 """Until an archive that could not be read is tried again."""
@@ -279,8 +279,11 @@ class Runner:
         return self._owing[1]
 
     async def _advance(self, step: Step) -> None:
-        """Decides what needs no news: calls whose turn it is, a request that is owed and due."""
-        progressed = not self._side_work.leaving()
+        """Decides what needs no news: calls whose turn it is, a request that is owed and due.
+
+        Whoever leaves ends what is to end in pieces, and begins nothing.
+        """
+        progressed, leaving = True, self._side_work.leaving()
         self._cut = False
         while progressed:
             self._cut = self._full(step)
@@ -290,6 +293,14 @@ class Runner:
             state = step.position.state
             for work in self._owed(state):
                 match work:
+                    case CloseCalls():
+                        self._make(step, c.CloseCalls())
+                        progressed = True
+                    case TellChildren():
+                        self._make(step, c.TellChildren())
+                        progressed = True
+                    case _ if leaving:
+                        continue
                     case AssessCall() | OweRequest() if fault := await self._workspace.fault(state):
                         self._decide(step, c.TaskRefused(fault))
                         # A task with very many calls ends in several steps.
@@ -309,12 +320,6 @@ class Runner:
                     case OweRequest(not_before_ms) if not_before_ms <= step.at_ms:
                         self._make(step, c.BeginRequest())
                         progressed = True
-                    case CloseCalls():
-                        self._make(step, c.CloseCalls())
-                        progressed = True
-                    case TellChildren():
-                        self._make(step, c.TellChildren())
-                        progressed = True
                     case _:
                         continue
                 break
@@ -331,8 +336,8 @@ class Runner:
         owed = self._owed(state)
         if not owed:
             return "park"
-        starts_nothing = all(isinstance(work, _DECIDED) for work in owed)
-        return "yield" if self._side_work.leaving() and starts_nothing else "keep"
+        runs_nothing = all(isinstance(work, _BEGUN_LATER) for work in owed)
+        return "yield" if self._side_work.leaving() and runs_nothing else "keep"
 
     # ── committing ────────────────────────────────────────────────────────────────────────────
 

@@ -191,3 +191,15 @@ async def test_a_lost_claim_stops_a_command_while_a_commit_is_on_its_way(stage: 
     committing.open()
     assert await task is Ended.LOST
     assert stage.tools.started == {"c1": 1}
+
+
+async def test_a_leaving_worker_ends_a_task_with_very_many_calls_to_its_last_piece(stage: Stage) -> None:
+    session = await stage.session(policy="untrusted")
+    stage.models.will([*(calls(f"c{number}", ask=True) for number in range(400)), ends()])
+    await stage.say(session)
+    assert await stage.run(session) is Ended.PARKED
+    await stage.submit(session, ops.Interrupt())
+    runner = stage.runner(await stage.claimed(session))
+    runner.drain()
+    assert await runner.run() is Ended.PARKED, "nothing is left for whoever comes next"
+    assert [e["reason"] for e in await stage.logged_events(session, "turn_aborted")] == ["interrupted"]
