@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bench.tree_script import TreeScript
-from orchestrator.model.stub import Scenario, Script, behaviour, build_app
+from orchestrator.stub import Scenario, Script, behaviour, build_app
 
 
 class Watched:

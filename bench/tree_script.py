@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from orchestrator.core.rules_model import MOST_CALLS
-from orchestrator.model.stub.script import Answer, Call, Step, StubRequest, Text
+from orchestrator.stub.script import Answer, Call, Step, StubRequest, Text
 
 MOMENT_MS = 60.0
 _ORDER = re.compile(r"Make (\d+) agents")

@@ -1,6 +1,6 @@
 """The play that the demo shows: a root and its agents, a death, a question, a change of orders.
 
-The agents' parts are the stub's (`model.stub.tree`). Here are the spectators: one follower an
+The agents' parts are the stub's (`stub.tree`). Here are the spectators: one follower an
 agent, all in one loop, and what the demo itself does at its cues.
 """
 

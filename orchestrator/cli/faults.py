@@ -96,9 +96,9 @@ def _setup() -> tuple[type[Exception], ...]:
     from orchestrator.broker.embedded import EmbeddedError
     from orchestrator.broker.errors import BrokerError
     from orchestrator.model.provider import InvalidProvider
-    from orchestrator.model.stub import NotLoopback, ScenarioError, UnknownBehaviour
     from orchestrator.sandbox.probe import NoConfinement
     from orchestrator.settings import SettingsError
+    from orchestrator.stub import NotLoopback, ScenarioError, UnknownBehaviour
 
     stub = (NotLoopback, ScenarioError, UnknownBehaviour)
     return (SettingsError, EmbeddedError, BrokerError, InvalidProvider, NoConfinement, *stub)

@@ -11,7 +11,7 @@ import typer
 from orchestrator.cli.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
-    from orchestrator.model.stub import StubConfig
+    from orchestrator.stub import StubConfig
 
 
 def model_stub(
@@ -41,8 +41,8 @@ def model_stub(
     import asyncio
     from contextlib import suppress
 
-    from orchestrator.model.stub import Pace, Scenario, StubConfig
-    from orchestrator.model.stub import behaviour as built_in
+    from orchestrator.stub import Pace, Scenario, StubConfig
+    from orchestrator.stub import behaviour as built_in
 
     if scenario is not None and behaviour is not None:
         raise Fault("give a --scenario or a --behaviour, not both", ExitCode.USAGE)
@@ -61,7 +61,7 @@ async def _serve(config: StubConfig) -> None:
     import asyncio
     import signal
 
-    from orchestrator.model.stub import serve
+    from orchestrator.stub import serve
 
     loop, serving = asyncio.get_running_loop(), asyncio.current_task()
     assert serving is not None

@@ -20,7 +20,7 @@ from typing import Any
 
 import httpx
 
-from orchestrator.model.stub import Scenario, StubConfig, running
+from orchestrator.stub import Scenario, StubConfig, running
 from tests.acceptance.allowances import Message
 from tests.acceptance.comparator import has_come
 from tests.acceptance.placeholders import Bindings

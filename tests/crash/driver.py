@@ -24,8 +24,8 @@ from orchestrator.core.birth import Birth
 from orchestrator.core.ids import SessionId, TreeId, new_session_id
 from orchestrator.core.settings import SessionFacts, TreeRules, TurnSettings
 from orchestrator.gateways.client import Client, ClientPorts
-from orchestrator.model.stub import Pace, StubConfig, running
 from orchestrator.settings import SettingsSources, load_settings
+from orchestrator.stub import Pace, StubConfig, running
 from orchestrator.wiring import Deployment, deployment
 from tests.crash import grove
 from tests.crash.audit import audit

@@ -14,8 +14,8 @@ from typing import Any
 
 import orjson
 
-from orchestrator.model.stub.conversation import Conversation
-from orchestrator.model.stub.script import Call, Step, StubRequest, Text
+from orchestrator.stub.conversation import Conversation
+from orchestrator.stub.script import Call, Step, StubRequest, Text
 from tests.crash.workload import Ledger
 
 ERRANDS = (

@@ -14,8 +14,8 @@ from random import Random
 
 import orjson
 
-from orchestrator.model.stub.conversation import Conversation
-from orchestrator.model.stub.script import Answer, Call, OutputItem, Step, StubRequest, Text
+from orchestrator.stub.conversation import Conversation
+from orchestrator.stub.script import Answer, Call, OutputItem, Step, StubRequest, Text
 
 WORDS = ("exec", "exec", "slow", "big", "patch", "pair", "think")
 IN_DOUBT = "in doubt"

@@ -12,7 +12,7 @@ from orchestrator.model.client import ClientPorts, HttpBudget, ResponsesClient
 from orchestrator.model.events import ModelEvent
 from orchestrator.model.provider import Provider, ProviderSecrets
 from orchestrator.model.request import Prompt
-from orchestrator.model.stub import RunningStub, Scenario, Script, StubConfig, running
+from orchestrator.stub import RunningStub, Scenario, Script, StubConfig, running
 
 API_KEY = "sk-very-secret"
 

@@ -14,7 +14,7 @@ from orchestrator.model.client import HttpBudget
 from orchestrator.model.errors import RetryableModelError
 from orchestrator.model.events import ItemDone
 from orchestrator.model.request import request_body
-from orchestrator.model.stub import Scenario
+from orchestrator.stub import Scenario
 
 RECORDED = Path(__file__).parent / "recorded"
 CONVERSATIONS = sorted(path.name for path in RECORDED.iterdir())

@@ -16,8 +16,8 @@ from orchestrator.model.connections import verification
 from orchestrator.model.errors import FatalModelError, RetryableModelError
 from orchestrator.model.events import Completed
 from orchestrator.model.provider import InvalidProvider, Provider, ProviderSecrets
-from orchestrator.model.stub import Scenario, StubConfig, running
 from orchestrator.runtime.providers import KnownProvider, ModelClients
+from orchestrator.stub import Scenario, StubConfig, running
 from tests.model.proxying import proxy, tls_end
 from tests.model.stubbed_client import prompt
 from tests.papers import make_authority, make_certificate

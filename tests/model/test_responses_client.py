@@ -30,7 +30,7 @@ from orchestrator.model.events import (
     TextDelta,
 )
 from orchestrator.model.provider import Provider, ProviderSecrets
-from orchestrator.model.stub import Scenario
+from orchestrator.stub import Scenario
 
 OK = {"items": [{"text": "recovered"}]}
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.model.stub import behaviour
-from orchestrator.model.stub.render import Identity, frames
-from orchestrator.model.stub.script import StubRequest, Usage
-from orchestrator.model.stub.survey import report_path
+from orchestrator.stub import behaviour
+from orchestrator.stub.render import Identity, frames
+from orchestrator.stub.script import StubRequest, Usage
+from orchestrator.stub.survey import report_path
 
 Item = dict[str, Any]
 IN_DOUBT = "in doubt: the worker was lost while this call was running; it may have had effects"

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 import orjson
 from pydantic import ConfigDict
 
-from orchestrator.model.stub.request_shape import check_shape
+from orchestrator.stub.request_shape import check_shape
 
 _STRICT = ConfigDict(extra="forbid")
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import orjson
 
-from orchestrator.model.stub.conversation import Conversation, MadeCall
-from orchestrator.model.stub.script import Call, OutputItem, Reasoning, Step, Text
-from orchestrator.model.stub.survey import patch_call, report_path, written
+from orchestrator.stub.conversation import Conversation, MadeCall
+from orchestrator.stub.script import Call, OutputItem, Reasoning, Step, Text
+from orchestrator.stub.survey import patch_call, report_path, written
 
 _FOLDERS = "git ls-files | grep / | cut -d/ -f1 | sort | uniq -c | sort -rn | head -n 3"
 _SIZE = "git ls-files | wc -l"

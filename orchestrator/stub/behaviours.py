@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from orchestrator.model.stub.conversation import Conversation
-from orchestrator.model.stub.script import Answer, Call, Script, Step, StubRequest, Text
-from orchestrator.model.stub.survey import survey_step
-from orchestrator.model.stub.tree import tree_step
+from orchestrator.stub.conversation import Conversation
+from orchestrator.stub.script import Answer, Call, Script, Step, StubRequest, Text
+from orchestrator.stub.survey import survey_step
+from orchestrator.stub.tree import tree_step
 
 _INSTANT = Step(items=(Text("All done."),))
 

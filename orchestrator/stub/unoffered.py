@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from orchestrator.model.stub.script import Answer, Call, CustomCall, RawItem, StubRequest
+from orchestrator.stub.script import Answer, Call, CustomCall, RawItem, StubRequest
 
 _CALL_TYPES = frozenset({"function_call", "custom_tool_call"})
 

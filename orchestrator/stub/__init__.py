@@ -2,14 +2,14 @@
 
 It answers from a scenario file or from a small built-in behaviour, on loopback only, for
 the demo, the tests, and users who want deterministic runs. It never hides: every response
-names its model `stub:<script>`. It must not know the client beside it, nor anything of
+names its model `stub:<script>`. It must not know the model client, nor anything of
 sessions but the id that a request carries.
 """
 
-from orchestrator.model.stub.behaviours import UnknownBehaviour, behaviour
-from orchestrator.model.stub.scenario import Scenario, ScenarioError
-from orchestrator.model.stub.script import Script
-from orchestrator.model.stub.server import (
+from orchestrator.stub.behaviours import UnknownBehaviour, behaviour
+from orchestrator.stub.scenario import Scenario, ScenarioError
+from orchestrator.stub.script import Script
+from orchestrator.stub.server import (
     NotLoopback,
     Pace,
     RunningStub,

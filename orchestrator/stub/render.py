@@ -14,7 +14,7 @@ from typing import Any, assert_never
 
 import orjson
 
-from orchestrator.model.stub.script import (
+from orchestrator.stub.script import (
     Answer,
     Call,
     CustomCall,

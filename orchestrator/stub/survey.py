@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import orjson
 
-from orchestrator.model.stub.conversation import Conversation, MadeCall, ToolOutput
-from orchestrator.model.stub.script import Call, CustomCall, OutputItem, Reasoning, Step, Text
+from orchestrator.stub.conversation import Conversation, MadeCall, ToolOutput
+from orchestrator.stub.script import Call, CustomCall, OutputItem, Reasoning, Step, Text
 
 _MAX_ATTEMPTS = 3
 _MAX_LINES = 30

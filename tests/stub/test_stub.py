@@ -10,12 +10,11 @@ from typing import Any, cast
 
 import httpx
 import pytest
-from stubbed_client import Connected, connected, prompt
 
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.errors import FatalModelError
 from orchestrator.model.events import Completed, Created, ItemDone, ModelEvent, TextDelta
-from orchestrator.model.stub import (
+from orchestrator.stub import (
     NotLoopback,
     Pace,
     RunningStub,
@@ -27,9 +26,10 @@ from orchestrator.model.stub import (
     running,
     serve,
 )
-from orchestrator.model.stub.journal import Journal
-from orchestrator.model.stub.render import halves, thirds
+from orchestrator.stub.journal import Journal
+from orchestrator.stub.render import halves, thirds
 from orchestrator.tools.subagents.roles import role_of
+from tests.model.stubbed_client import Connected, connected, prompt
 
 
 def said(events: list[ModelEvent]) -> str:

@@ -22,11 +22,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from orchestrator.model.stub.journal import Exchange, Journal
-from orchestrator.model.stub.render import Frame, Identity, frames
-from orchestrator.model.stub.request_shape import InvalidRequest
-from orchestrator.model.stub.script import Answer, Script, Step, StubRequest, Usage
-from orchestrator.model.stub.unoffered import UnofferedTools
+from orchestrator.stub.journal import Exchange, Journal
+from orchestrator.stub.render import Frame, Identity, frames
+from orchestrator.stub.request_shape import InvalidRequest
+from orchestrator.stub.script import Answer, Script, Step, StubRequest, Usage
+from orchestrator.stub.unoffered import UnofferedTools
 
 _KEEPALIVE_S = 75
 

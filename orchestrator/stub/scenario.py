@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Literal
 import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from orchestrator.model.stub.conversation import Conversation
-from orchestrator.model.stub.script import Answer, Step, StubRequest, Usage
+from orchestrator.stub.conversation import Conversation
+from orchestrator.stub.script import Answer, Step, StubRequest, Usage
 
 
 class ScenarioError(ValueError):
