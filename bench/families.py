@@ -16,7 +16,8 @@ from orchestrator.core import commands as c
 from orchestrator.core.ids import SessionId, TreeId, new_session_id, shard_of
 from orchestrator.core.snapshot import encode_snapshot
 from orchestrator.protocol.codec import parse_submission
-from orchestrator.runtime.journal import Position, Step
+from orchestrator.rollouts.position import Position
+from orchestrator.runtime.journal import Step
 
 AT_ONCE = 16
 _CALLS = 50

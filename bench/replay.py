@@ -19,7 +19,8 @@ from orchestrator.core.ids import SessionId
 from orchestrator.core.snapshot import encode_snapshot
 from orchestrator.core.state import State
 from orchestrator.core.stored import decode_entry
-from orchestrator.runtime.journal import Position, Step, Writer
+from orchestrator.rollouts.position import Position
+from orchestrator.runtime.journal import Step, Writer
 
 SNAPSHOT_ITEMS = 2_000
 _COMMIT_ENTRIES = 256

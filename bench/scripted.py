@@ -22,8 +22,9 @@ from orchestrator.protocol.codec import encode_submission, parse_submission
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.submission import Submission
-from orchestrator.runtime.journal import Position, Step, Writer
-from orchestrator.runtime.summary import session_meta
+from orchestrator.rollouts.position import Position
+from orchestrator.rollouts.summary import session_meta
+from orchestrator.runtime.journal import Step, Writer
 from orchestrator.runtime.tree_step import TreeStep
 
 ANSWER = {

@@ -18,7 +18,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.model.client import HttpBudget, ResponsesClient
 from orchestrator.model.events import Completed, ItemDone, ModelEvent
 from orchestrator.model.provider import Provider
-from orchestrator.runtime.journal import Position
+from orchestrator.rollouts.position import Position
 from orchestrator.runtime.loading import end_of, folded
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.prompting import build_prompt

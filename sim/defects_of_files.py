@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.runtime import export
+from orchestrator.rollouts import rollout_file as export
+from orchestrator.rollouts.rollout_file import Part
 from orchestrator.runtime.copies import Copies
-from orchestrator.runtime.export import Part
 from orchestrator.runtime.loading import load
 from orchestrator.runtime.runner import Runner
 from sim.planting import Mutant, swapped

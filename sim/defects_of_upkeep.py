@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from orchestrator.rollouts.archive import Archive
+from orchestrator.rollouts.segments import encode_entries, segment_of
 from orchestrator.runtime import reaping
-from orchestrator.runtime.archive import Archive
-from orchestrator.runtime.segments import encode_entries, segment_of
 from sim.planting import Mutant, lua, swapped
 from workers import upkeep_reaping, upkeep_sealing
 

@@ -23,10 +23,10 @@ from orchestrator.broker.texts import Texts
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.snapshot import CORE_VERSION
-from orchestrator.runtime.archive import Archive
+from orchestrator.rollouts.archive import Archive
+from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.renewal import Leases, LeaseTimes, Report
-from orchestrator.runtime.restore import Storage
 from orchestrator.runtime.runner import Runner, RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
 from sim.accounts import ACCOUNTING

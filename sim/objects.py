@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from orchestrator.runtime.objects import ArchiveUnavailable, Objects
+from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
 
 
 class _Door:

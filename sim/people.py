@@ -32,9 +32,9 @@ from orchestrator.gateways.client import Client, ClientPorts, Event
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
-from orchestrator.runtime.objects import ArchiveUnavailable
+from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.rollout_path import rollout_path
 from orchestrator.runtime.restore import restore_session
-from orchestrator.runtime.rollout_path import rollout_path
 from sim.double import EPOCH_S
 from sim.loop import Lane
 from sim.machines import POOL, Clock, Site, storage_on

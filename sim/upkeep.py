@@ -19,9 +19,9 @@ from typing import Any, cast
 import orjson
 
 from orchestrator.broker.errors import BrokerError, OutOfMemory, Unavailable
+from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.runtime.loading import BrokenLog
-from orchestrator.runtime.objects import ArchiveUnavailable
-from orchestrator.runtime.segments import BrokenArchive
 from orchestrator.runtime.worker import Worker
 from sim.crons import Hourly
 from sim.double import EPOCH_S

@@ -15,7 +15,6 @@ import orjson
 
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.replies import number_of, stored_entry, tree_entry
-from orchestrator.cli.tree_reading import tree_fact
 from orchestrator.core.blobs import REFERENCE, resolve
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 from orchestrator.core.entries import COMPACTED, DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
@@ -26,6 +25,7 @@ from orchestrator.core.snapshot import decode_snapshot, encode, encode_snapshot
 from orchestrator.core.state import Phase, State
 from orchestrator.core.stored import decode_entry
 from orchestrator.model.request import Prompt
+from orchestrator.rollouts.tree_log import tree_fact
 from orchestrator.runtime.runner import Runner
 from sim.accounts import Accounts
 from sim.admissions import Admissions

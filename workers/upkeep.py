@@ -34,9 +34,9 @@ from orchestrator.broker.errors import Unavailable
 from orchestrator.broker.records import SessionHead
 from orchestrator.broker.sockets import Era
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.runtime.archive import Archive
+from orchestrator.rollouts.archive import Archive
+from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.reaping import GRACE_MS, trees_to_look_after
-from orchestrator.runtime.restore import Storage
 from orchestrator.settings import Settings
 from orchestrator.wiring import chain_key, deployment, redis_url, worker_name
 from orchestrator.wiring.reaping import reaping

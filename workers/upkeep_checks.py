@@ -13,9 +13,9 @@ from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import Fired, SessionHead, WorkerState
 from orchestrator.core.chain import BrokenLink
 from orchestrator.core.ids import SessionId
-from orchestrator.runtime.audit import audit_session
-from orchestrator.runtime.full_log import head_of
-from orchestrator.runtime.restore import Storage
+from orchestrator.rollouts.audit import audit_session
+from orchestrator.rollouts.full_log import head_of
+from orchestrator.rollouts.storage import Storage
 
 log = logging.getLogger("dendro.upkeep")
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from orchestrator.broker.errors import SessionHeld, UnknownSession
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.runtime.restore import Storage
+from orchestrator.rollouts.storage import Storage
 from workers.upkeep_sealing import ended_ms
 
 log = logging.getLogger("dendro.upkeep")

@@ -29,11 +29,12 @@ from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import Claimed, Fenced, Refused, SessionHead, Stored
 from orchestrator.core.ids import SessionId
 from orchestrator.core.snapshot import encode_snapshot
-from orchestrator.runtime.archive import SEGMENT_ENTRIES, stretches
-from orchestrator.runtime.full_log import full_log, head_of
+from orchestrator.rollouts.archive import SEGMENT_ENTRIES, stretches
+from orchestrator.rollouts.full_log import full_log, head_of
+from orchestrator.rollouts.segments import BrokenArchive, Manifest
+from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.loading import end_of, folded
-from orchestrator.runtime.restore import Storage, referenced_blobs
-from orchestrator.runtime.segments import BrokenArchive, Manifest
+from orchestrator.runtime.restore import referenced_blobs
 
 log = logging.getLogger("dendro.upkeep")
 

@@ -6,14 +6,15 @@ is the writer's to say.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from orchestrator.broker.records import NewEntry, NewEvent
+from orchestrator.core.blobs import externalise
 from orchestrator.core.chain import GENESIS, SALT_BYTES, next_chain, payload_digest
 from orchestrator.core.entries import EVENT_MSG, Entry
-from orchestrator.core.stored import Encoded, encode_entry, encode_event
+from orchestrator.core.stored import Encoded, encode_entry, encode_event, encode_value
 
 
 class ChainWriter(Protocol):
@@ -72,3 +73,8 @@ def seal_first(
         if entry.type == EVENT_MSG:
             events.append(event_of(encoded, seq, head))
     return FirstEntries(tuple(sealed), tuple(events))
+
+
+def encode_request(request: Mapping[str, Any], blobs: dict[str, bytes]) -> bytes:
+    """An open approval as the fleet's queue keeps it; large changes go to `blobs`."""
+    return encode_value(externalise(request, blobs), blobs)

@@ -187,7 +187,7 @@ async def _take_claims(found: Opened, target: Addressed, ending: Sequence[int]) 
 
 async def _report(found: Opened, target: Addressed, ending: Sequence[int], after: int) -> list[str]:
     """How each agent ended, by the events of the tree log."""
-    from orchestrator.cli.tree_reading import tree_log
+    from orchestrator.rollouts.tree_log import tree_log
 
     proofs: dict[int, str] = {}
     for fact in await tree_log(found.broker, target.tree, after):

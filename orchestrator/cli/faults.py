@@ -115,9 +115,10 @@ def _failures() -> tuple[type[Exception], ...]:
         UnknownSession,
     )
     from orchestrator.protocol.submission import ProtocolError
+    from orchestrator.rollouts.errors import RolloutError
+    from orchestrator.rollouts.objects import ArchiveUnavailable
+    from orchestrator.rollouts.segments import BrokenArchive
     from orchestrator.runtime.loading import BrokenLog
-    from orchestrator.runtime.objects import ArchiveUnavailable
-    from orchestrator.runtime.segments import BrokenArchive
 
     session = (Corrupt, QueueFull, SessionArchived, SessionHeld, SubmissionConflict, UnknownSession)
-    return (*session, ProtocolError, BrokenLog, BrokenArchive, ArchiveUnavailable)
+    return (*session, ProtocolError, RolloutError, BrokenLog, BrokenArchive, ArchiveUnavailable)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.counting import counted
 from orchestrator.cli.invocation import Invocation
+from orchestrator.core.counts import counted
 
 if TYPE_CHECKING:
-    from orchestrator.cli.import_plan import Plan
     from orchestrator.core.ids import SessionId
+    from orchestrator.rollouts.import_plan import Plan
     from orchestrator.settings import Settings
 
 
@@ -50,13 +50,14 @@ async def _import(settings: Settings, file: Path) -> tuple[SessionId, Plan]:
     import os
     import time
 
-    from orchestrator.cli.export_file import BadLine, read_rollout
     from orchestrator.cli.faults import Fault
-    from orchestrator.cli.import_plan import Newcomer, plan_import
-    from orchestrator.cli.import_store import store
     from orchestrator.cli.opening import opened
     from orchestrator.gateways.workspace import Workspace
-    from orchestrator.wiring import VERSION, chain_key, new_birth
+    from orchestrator.rollouts.errors import RolloutError
+    from orchestrator.rollouts.file_format import BadLine, read_rollout
+    from orchestrator.rollouts.import_plan import Newcomer, plan_import
+    from orchestrator.rollouts.import_store import store
+    from orchestrator.wiring import VERSION, chain_key, new_birth, worker_name
 
     now_ms = time.time_ns() // 1_000_000
     birth = new_birth(settings, Workspace(), now_ms, os.urandom)
@@ -65,10 +66,10 @@ async def _import(settings: Settings, file: Path) -> tuple[SessionId, Plan]:
     try:
         with file.open("rb") as lines:
             plan = plan_import(read_rollout(lines, blobs), newcomer, blobs, key.secret if key else b"")
-    except (BadLine, Fault) as error:
+    except (BadLine, RolloutError) as error:
         raise Fault(f"{file}: {error}; nothing was imported") from None
     async with opened(settings) as found:
-        return await store(found, plan, blobs, now_ms), plan
+        return await store(found, plan, blobs, now_ms, worker_name()), plan
 
 
 def _said(plan: Plan) -> list[str]:

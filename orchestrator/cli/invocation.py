@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from orchestrator.cli.faults import Fault
+
 if TYPE_CHECKING:
     from orchestrator.settings import FolderConfig, Settings
 
@@ -118,3 +120,13 @@ def hoisted(arguments: Sequence[str]) -> list[str]:
 def _next(words: Iterator[str]) -> list[str]:
     word = next(words, None)
     return [] if word is None else [word]
+
+
+def existing_file(text: str) -> Path | None:
+    """The file that an argument names, None if it means a session; raises `Fault` for a missing file."""
+    path = Path(text).expanduser()
+    if path.is_file():
+        return path
+    if "/" in text or path.suffix:
+        raise Fault(f"no file {text}")
+    return None

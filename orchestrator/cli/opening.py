@@ -11,26 +11,29 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import SessionArchived
 from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.texts import Texts
-from orchestrator.cli.counting import counted
 from orchestrator.cli.faults import Fault
 from orchestrator.cli.short_ids import LEAST, Abbreviation
 from orchestrator.cli.text import plain
+from orchestrator.core.counts import counted
 from orchestrator.core.ids import InvalidSessionId, SessionId, TreeId, parse_session_id
 from orchestrator.gateways.client import Client, ClientPorts
-from orchestrator.runtime.archive import Archive
-from orchestrator.runtime.full_log import full_log
+from orchestrator.rollouts.archive import Archive
+from orchestrator.rollouts.full_log import full_log
+from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.segments import BrokenArchive
+from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.loading import BrokenLog
-from orchestrator.runtime.objects import ArchiveUnavailable
-from orchestrator.runtime.restore import Storage, restore_session
-from orchestrator.runtime.segments import BrokenArchive
+from orchestrator.runtime.restore import restore_session
 from orchestrator.settings import Settings
 from orchestrator.wiring import Deployment, chain_key, deployment, redis_url
+from orchestrator.wiring.sessions import SESSIONS
 
 MOST_MEANT = 1_000
 """Sessions that one abbreviation is compared for: of a tree with more, any of them leads to it."""
@@ -66,6 +69,11 @@ class Opened:
         """The key of the hash chain; empty without one."""
         key = chain_key(self.settings)
         return key.secret if key else b""
+
+    @property
+    def rollout_files(self) -> Path:
+        """The folder of rollout files in this user's data folder."""
+        return self.settings.home / SESSIONS
 
     def archive(self) -> Archive:
         """Where sealed stretches of logs are."""

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.counting import counted
 from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import Invocation
+from orchestrator.core.counts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -150,7 +150,7 @@ def _files(found: Opened, members: Sequence[SessionHead]) -> list[Path]:
 
 
 async def _delete(found: Opened, members: Sequence[SessionHead], *, force: bool) -> None:
-    from orchestrator.runtime.restore import Storage
+    from orchestrator.rollouts.storage import Storage
     from workers.upkeep_retention import delete_tree
 
     storage = Storage(found.broker, found.deployment.blobs, found.archive(), found.secret)

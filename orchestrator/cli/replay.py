@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.counting import counted
 from orchestrator.cli.invocation import Invocation
+from orchestrator.core.counts import counted
 
 if TYPE_CHECKING:
-    from orchestrator.cli.folding import Folded
     from orchestrator.core.state import State
+    from orchestrator.rollouts.replay import Folded
 
 KINDS = {
     "full": "full export",
@@ -55,8 +55,9 @@ def replay(
 
 
 async def _folded(invocation: Invocation, source: str, at: int | None) -> Folded:
-    from orchestrator.cli.folding import existing_file, fold_file, fold_session
+    from orchestrator.cli.invocation import existing_file
     from orchestrator.cli.opening import opened
+    from orchestrator.rollouts.replay import fold_file, fold_session
     from orchestrator.wiring import chain_key
 
     settings = invocation.settings()
@@ -107,7 +108,7 @@ def summary(folded: Folded) -> Iterator[str]:
 
 def _facts(state: State) -> Iterator[tuple[str, str]]:
     from orchestrator.core.tokens import context_left
-    from orchestrator.runtime.summary import title
+    from orchestrator.rollouts.summary import title
 
     facts, settings, tokens = state.facts, state.settings, state.tokens
     yield "session", facts.session_id or str(state.meta.get("id", "unknown"))

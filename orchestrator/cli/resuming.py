@@ -15,7 +15,6 @@ from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import SessionHead, StoredEvent
 from orchestrator.cli.deciding import open_requests_of
 from orchestrator.cli.faults import no_worker, set_aside
-from orchestrator.cli.folding import fold_session
 from orchestrator.cli.opening import Opened
 from orchestrator.core.birth import session_configured
 from orchestrator.core.blobs import references, resolve
@@ -25,6 +24,7 @@ from orchestrator.core.stored import decode_entry
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.workspace import look_at
+from orchestrator.rollouts.replay import fold_session
 from orchestrator.settings import Settings
 from orchestrator.wiring import new_birth
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.counting import counted
 from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import Invocation
+from orchestrator.core.counts import counted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -104,8 +104,8 @@ async def _lines(found: Opened, head: SessionHead, text: str) -> AsyncIterator[s
     from orchestrator.core.blobs import references, resolve
     from orchestrator.core.entries import EVENT_MSG
     from orchestrator.core.stored import decode_entry
-    from orchestrator.runtime.objects import ArchiveUnavailable
-    from orchestrator.runtime.segments import BrokenArchive
+    from orchestrator.rollouts.objects import ArchiveUnavailable
+    from orchestrator.rollouts.segments import BrokenArchive
 
     count, wanted = 0, re.compile(re.escape(text), re.IGNORECASE)
     try:

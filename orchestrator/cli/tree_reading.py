@@ -8,7 +8,7 @@ has grown, so that looking at a large tree every second costs little.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,12 +17,12 @@ import orjson
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.serving import Serving
-from orchestrator.broker.tree_records import Registry, Spend, TreeEntry
+from orchestrator.broker.tree_records import Registry, Spend
 from orchestrator.cli.live import command_text
 from orchestrator.cli.standing import session_status, wants_worker
 from orchestrator.core.entries import DENDRO, EVENT_MSG, milliseconds
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.core.registry import Agent, RegistryView, TreeFact, projected
+from orchestrator.core.registry import Agent, projected
 
 TAIL = 80
 """Entries at a log's end in which an agent's doings are looked for."""
@@ -255,41 +255,3 @@ def _first_line(text: str) -> str:
 def written_ms(line: bytes) -> int:
     """When a stored entry was written."""
     return milliseconds(orjson.loads(line)["timestamp"])
-
-
-# ── the tree log ──────────────────────────────────────────────────────────────────────────────
-
-
-def tree_fact(entry: TreeEntry) -> TreeFact:
-    """An entry of the tree log as its fold takes it."""
-    return TreeFact(
-        orjson.loads(entry.payload)["msg"],
-        orjson.loads(entry.about) if entry.about else {},
-        {depth.session: (depth.regular, depth.interrupts) for depth in entry.depths},
-    )
-
-
-async def tree_log(broker: Broker, tree: TreeId, after: int = 0) -> list[TreeFact]:
-    """All entries of the tree log after a `tree_seq`."""
-    return [tree_fact(entry) async for entry in tree_entries(broker, tree, after)]
-
-
-async def tree_entries(broker: Broker, tree: TreeId, after: int = 0) -> AsyncIterator[TreeEntry]:
-    """The same as they are stored, page by page."""
-    while page := await broker.read_tree(tree, after):
-        for entry in page:
-            yield entry
-        after = page[-1].tree_seq
-
-
-def differs(log: RegistryView, projection: RegistryView) -> str:
-    """What the projection says otherwise than the fold of its log; empty if they are equal."""
-    if log.agents.keys() != projection.agents.keys():
-        return f"agents {sorted(projection.agents)} instead of {sorted(log.agents)}"
-    for number, told in log.agents.items():
-        shown = projection.agents[number]
-        names = ("record", "status", "marked", "pending")
-        wrong = [name for name in names if getattr(told, name) != getattr(shown, name)]
-        if wrong:
-            return f"agent {number}: {', '.join(wrong)}"
-    return "" if log.spawned == projection.spawned else "the number of agents made"

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.counting import counted
 from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import Invocation
+from orchestrator.core.counts import counted
 
 if TYPE_CHECKING:
-    from orchestrator.broker.records import SessionHead
-    from orchestrator.cli.opening import Opened
-    from orchestrator.core.chain import BrokenLink, ExpectedHead
-    from orchestrator.runtime.audit import LogAudit, Witness
+    from orchestrator.core.chain import ExpectedHead
+    from orchestrator.rollouts.verify import Report
     from orchestrator.settings import Settings
 
 FINDINGS_SHOWN = 20
@@ -24,20 +21,6 @@ NOT_SHOWN = (
     "not shown  an end that was cut off together with all that noted it, and a session deleted whole:\n"
     "           keep `head` elsewhere, and compare it later with --expect-head"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What was checked of one log."""
-
-    what: str
-    seq: int
-    head: bytes
-    shown: tuple[str, ...]
-    """What holds, for people."""
-    findings: Sequence[BrokenLink]
-    key_id: str = ""
-    """Which key the log says that its chain was keyed by; sessions do not say it, full exports do."""
 
 
 def verify(
@@ -102,84 +85,27 @@ def _expected(text: str | None) -> ExpectedHead | None:
 async def _reports(
     settings: Settings, source: str, tree: bool, all_: bool, expected: ExpectedHead | None
 ) -> list[Report]:
-    from orchestrator.cli.folding import existing_file
+    from orchestrator.cli.invocation import existing_file
     from orchestrator.cli.opening import opened
-    from orchestrator.cli.verify_file import audit_file
+    from orchestrator.rollouts.verify import session_report, sessions_by_tree, tree_reports
+    from orchestrator.rollouts.verify_file import audit_file
+    from orchestrator.wiring import chain_key
 
     path = existing_file(source) if source else None
     if path is not None:
         if tree:
             raise Fault("--tree needs a session: a file is of one", ExitCode.USAGE)
-        return [audit_file(settings, path, expected)]
+        key = chain_key(settings)
+        return [audit_file(path, key.secret if key else b"", expected)]
     async with opened(settings) as found:
         if all_ or tree:
+            named = await found.find_tree(source) if source else None
             return [
-                report async for heads in _trees(found, source) for report in await _of_tree(found, heads)
+                report
+                async for heads in sessions_by_tree(found, named)
+                for report in await tree_reports(found, heads)
             ]
-        return [_report(await _of_session(found, await found.find(source), expected))]
-
-
-# ── sessions ──────────────────────────────────────────────────────────────────────────────────
-
-
-async def _of_session(found: Opened, head: SessionHead, expected: ExpectedHead | None) -> LogAudit:
-    from orchestrator.runtime.audit import Witness, audit_session, tree_witnesses
-
-    witnesses = [*await tree_witnesses(found.broker, head.tree), *_noted_in_file(found, head)]
-    if expected is not None:
-        witnesses.append(Witness(head.session, expected.seq, expected.chain, "--expect-head"))
-    return await audit_session(found.storage(), head, witnesses)
-
-
-def _noted_in_file(found: Opened, head: SessionHead) -> Iterator[Witness]:
-    """What the session's rollout file notes, where its workers write it into this user's data folder."""
-    from datetime import datetime
-
-    from orchestrator.core.ids import created_ms
-    from orchestrator.runtime.audit import Witness
-    from orchestrator.runtime.export import last_noted
-
-    moment = datetime.fromtimestamp(created_ms(head.session) / 1000)
-    day = found.settings.home / "sessions" / f"{moment:%Y}" / f"{moment:%m}" / f"{moment:%d}"
-    for path in day.glob(f"rollout-*-{head.session}.jsonl"):
-        if path.is_file():
-            with path.open("rb") as file:
-                line = last_noted(file)
-            if line.seq:
-                yield Witness(head.session, line.seq, line.head, f"the file {path}")
-
-
-async def _trees(found: Opened, source: str) -> AsyncIterator[list[SessionHead]]:
-    """The sessions of the tree that `source` belongs to, or of each tree that there is."""
-    if source:
-        tree = await found.find_tree(source)
-        # Agents that were pruned are in no registry, so the tree's shard is read.
-        pages = found.broker.heads_of_shard(found.broker.keys.shard_of(tree))
-        yield [head async for page in pages for head in page if head.tree == tree]
-        return
-    async for sessions in found.broker.session_ids():
-        # All of a tree are in one shard, and each page is one shard's.
-        trees: dict[str, list[SessionHead]] = {}
-        for head in await found.broker.heads(sessions):
-            trees.setdefault(str(head.tree), []).append(head)
-        for heads in trees.values():
-            yield heads
-
-
-async def _of_tree(found: Opened, heads: Sequence[SessionHead]) -> list[Report]:
-    """In the order in which the agents were made."""
-    from orchestrator.runtime.audit import audit_tree
-
-    noted = [note for head in heads for note in _noted_in_file(found, head)]
-    audits = [audit async for audit in audit_tree(found.storage(), heads, noted)]
-    return [_report(audit) for audit in reversed(audits)]
-
-
-def _report(audit: LogAudit) -> Report:
-    shown = ["it is this session's log"] if audit.named else ["its entries name no session"]
-    shown += [f"{audit.texts} large texts are there"] if audit.texts else []
-    shown += [f"{audit.witnesses} notes of others agree"] if audit.witnesses else []
-    return Report(f"session {audit.session}", audit.seq, audit.head, tuple(shown), audit.findings)
+        return [await session_report(found, await found.find(source), expected)]
 
 
 # ── what is printed ───────────────────────────────────────────────────────────────────────────

@@ -12,8 +12,9 @@ from typing import TypeVar
 
 from orchestrator.broker.errors import OutOfMemory, Unavailable
 from orchestrator.broker.records import Claim, CommitRequest, Committed, Fenced, Refused, Release
+from orchestrator.rollouts.position import Position
 from orchestrator.runtime.deltas import COALESCE_S, Delta, Deltas
-from orchestrator.runtime.journal import Position, Step
+from orchestrator.runtime.journal import Step
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.tree_step import TreeStep

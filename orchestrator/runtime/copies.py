@@ -10,13 +10,13 @@ from pathlib import Path
 
 from orchestrator.broker.records import Fenced, Stored, StoredEntry
 from orchestrator.core.snapshot import encode_snapshot
-from orchestrator.runtime.export import RolloutFile
+from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.rollout_file import RolloutFile
+from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.runtime.held import Held
 from orchestrator.runtime.journal import Step
 from orchestrator.runtime.loading import Loaded
 from orchestrator.runtime.log import log
-from orchestrator.runtime.objects import ArchiveUnavailable
-from orchestrator.runtime.segments import BrokenArchive
 
 
 class Copies:

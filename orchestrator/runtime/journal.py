@@ -12,26 +12,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.broker.records import Approval, NewEntry, NewEvent, TimerSet
-from orchestrator.broker.sealing import event_of, seal
-from orchestrator.core.blobs import externalise
+from orchestrator.broker.sealing import encode_request, event_of, seal
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.draft import Decision, TreePart
 from orchestrator.core.entries import DENDRO, EVENT_MSG
 from orchestrator.core.evolve import evolve
-from orchestrator.core.frozen import record
 from orchestrator.core.state import State
-from orchestrator.core.stored import Encoded, encode_entry, encode_value
+from orchestrator.core.stored import Encoded, encode_entry
+from orchestrator.rollouts.position import Position
 from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.tree_step import TreeSite, TreeStep
-
-
-@record
-class Position:
-    """A session's state and where in the log it was folded up to."""
-
-    state: State
-    seq: int
-    head: bytes
 
 
 @dataclass(slots=True)
@@ -162,8 +152,3 @@ class Step:
     @property
     def empty(self) -> bool:
         return not (self.entries or self.timers_clear or self.approvals_close or self.tree)
-
-
-def encode_request(request: Mapping[str, Any], blobs: dict[str, bytes]) -> bytes:
-    """An open approval as the fleet's queue keeps it; large changes go to `blobs`."""
-    return encode_value(externalise(request, blobs), blobs)

@@ -22,12 +22,12 @@ from orchestrator.core.settings import SessionFacts
 from orchestrator.core.snapshot import decode_snapshot
 from orchestrator.core.state import State
 from orchestrator.core.stored import decode_entry
-from orchestrator.runtime.archive import Archive
-from orchestrator.runtime.full_log import full_log
-from orchestrator.runtime.journal import Position
+from orchestrator.rollouts.archive import Archive
+from orchestrator.rollouts.full_log import full_log
+from orchestrator.rollouts.position import Position
+from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import Ports
-from orchestrator.runtime.segments import BrokenArchive
 
 FOLD_SLICE_S = 0.005
 """A fold gives the loop back after this long: other sessions' renewals and streams go on."""

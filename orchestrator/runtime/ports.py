@@ -22,8 +22,8 @@ from orchestrator.core.state import Call, State
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.events import ModelEvent
 from orchestrator.model.request import Item, Prompt
-from orchestrator.runtime.archive import Archive
-from orchestrator.runtime.files import Files, locked
+from orchestrator.rollouts.archive import Archive
+from orchestrator.rollouts.files import Files, locked
 from orchestrator.runtime.workspace import WorkspaceCheck, look
 from orchestrator.tools.subagents.port import Tree
 

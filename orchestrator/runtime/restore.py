@@ -6,36 +6,17 @@ folded again, so what comes back was proved by the chain, entry by entry.
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-
-from orchestrator.broker.blobs import Blobs
-from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import Refused, StoredEntry
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.snapshot import encode_snapshot
-from orchestrator.runtime.archive import Archive
-from orchestrator.runtime.export import blob_hashes
-from orchestrator.runtime.full_log import full_log, head_of
+from orchestrator.rollouts.full_log import full_log, head_of
+from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.rollout_file import blob_hashes
+from orchestrator.rollouts.segments import BrokenArchive
+from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.loading import BrokenLog, end_of, folded
-from orchestrator.runtime.objects import ArchiveUnavailable
-from orchestrator.runtime.segments import BrokenArchive
 
 _PAGE = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Storage:
-    """Where sessions are kept: Redis and the archive. `secret` is the chain's key, if it has one."""
-
-    broker: Broker
-    blobs: Blobs
-    archive: Archive
-    secret: bytes = b""
-    monotonic: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
 
 async def restore_session(storage: Storage, session: SessionId) -> bool:

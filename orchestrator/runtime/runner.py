@@ -25,6 +25,8 @@ from orchestrator.core.settings import Rules
 from orchestrator.core.state import State
 from orchestrator.core.stored import encode_event
 from orchestrator.protocol.codec import short_id
+from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.summary import session_meta
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.budget import nearly_used, warnings
 from orchestrator.runtime.copies import Copies
@@ -42,10 +44,8 @@ from orchestrator.runtime.intake import Unreadable, judged_running
 from orchestrator.runtime.journal import Step, Writer
 from orchestrator.runtime.loading import Cache, Loaded, load
 from orchestrator.runtime.log import log
-from orchestrator.runtime.objects import ArchiveUnavailable
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.side_work import SideWork, call_of
-from orchestrator.runtime.summary import session_meta
 from orchestrator.runtime.trees import looks_up
 from orchestrator.runtime.trial import Arrived, Trial
 

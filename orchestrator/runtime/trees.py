@@ -20,11 +20,11 @@ from orchestrator.core.registry import RegistryView, projected
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import Call
 from orchestrator.core.tree import ROOT
-from orchestrator.runtime.full_log import read_all
-from orchestrator.runtime.objects import ArchiveUnavailable
+from orchestrator.rollouts.full_log import read_all
+from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.rollout_path import path_beside
+from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.runtime.ports import Ports
-from orchestrator.runtime.rollout_path import path_beside
-from orchestrator.runtime.segments import BrokenArchive
 from orchestrator.tools.subagents.assess import root_target, target_of
 from orchestrator.tools.subagents.port import LogUnreadable
 from orchestrator.tools.subagents.specs import BATCHED, NAMES

@@ -10,7 +10,7 @@ from orchestrator.core.birth import Birth
 from orchestrator.core.ids import new_session_id
 from orchestrator.core.settings import SessionFacts, TreeRules, TurnSettings, WorkspaceMark
 from orchestrator.gateways.workspace import Workspace, mark
-from orchestrator.runtime.rollout_path import rollout_path
+from orchestrator.rollouts.rollout_path import rollout_path
 from orchestrator.settings import AgentSettings, Settings
 from orchestrator.wiring.deploying import session_pool
 

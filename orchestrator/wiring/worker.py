@@ -15,7 +15,7 @@ from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import Claim
 from orchestrator.core.settings import Rules
 from orchestrator.model.provider import Provider, ProviderSecrets
-from orchestrator.runtime.archive import Archive
+from orchestrator.rollouts.archive import Archive
 from orchestrator.runtime.budget import Accounting, Price
 from orchestrator.runtime.calls import ToolCalls
 from orchestrator.runtime.log import OutageFilter, log

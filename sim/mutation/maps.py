@@ -24,7 +24,7 @@ from typing import Any
 
 from sim.mutation.change import ROOT, Change
 
-PRODUCT = ("orchestrator.core", "orchestrator.runtime")
+PRODUCT = ("orchestrator.core", "orchestrator.runtime", "orchestrator.rollouts")
 MIXED, OF_EACH = 500, 25
 """Seeds of all workloads, and of each workload alone."""
 

@@ -1,9 +1,9 @@
 """Which changes a sample holds: the seed's choice, and the same one as long as a place reads the same.
 
-A sample is split evenly over its scopes (Lua, core, runtime). Within a scope a statement is chosen (each is
-as likely as any other, however much can be changed in it), then one of the operators that fit it, then one
-of their changes. All of it by numbers that are made of the seed and of the text: a line added elsewhere
-moves nothing, and a larger sample of the same seed holds the smaller one.
+A sample is split evenly over its scopes (Lua, core, runtime, rollouts). Within a scope a statement is
+chosen (each is as likely as any other, however much can be changed in it), then one of the operators that
+fit it, then one of their changes. All of it by numbers that are made of the seed and of the text: a line
+added elsewhere moves nothing, and a larger sample of the same seed holds the smaller one.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ SCOPES = {
     "lua": "orchestrator/broker/lua/*.lua",
     "core": "orchestrator/core/**/*.py",
     "runtime": "orchestrator/runtime/**/*.py",
+    "rollouts": "orchestrator/rollouts/**/*.py",
 }
 
 

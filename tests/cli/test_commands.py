@@ -90,7 +90,7 @@ def test_without_a_terminal_an_approval_parks_the_session_for_whoever_comes(mach
 
 @pytest.mark.parametrize("name", sorted(path.name for path in TRANSCRIPTS.iterdir() if path.is_dir()))
 def test_every_recorded_rollout_folds_as_a_file(name: str) -> None:
-    from orchestrator.cli.folding import fold_file
+    from orchestrator.rollouts.replay import fold_file
 
     folded = fold_file(TRANSCRIPTS / name / "rollout.jsonl", None, b"")
     assert folded.kind == "foreign"

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.broker.records import StoredEntry
-from orchestrator.cli.export_file import BadLine, FileWalk, Header, RolloutText, full_line, read_rollout
 from orchestrator.core import entries as e
 from orchestrator.core.blobs import externalise
 from orchestrator.core.chain import GENESIS, BrokenLink, next_chain, payload_digest
@@ -22,9 +21,10 @@ from orchestrator.core.history import INHERITED, user_message
 from orchestrator.core.inheritance import bequest, opened
 from orchestrator.core.state import State
 from orchestrator.core.stored import decode_entry, encode_entry
-from orchestrator.runtime.export import export_lines
-from orchestrator.runtime.inherited_lines import missing_texts
-from orchestrator.runtime.log_line import LogLine
+from orchestrator.rollouts.file_format import BadLine, FileWalk, Header, RolloutText, full_line, read_rollout
+from orchestrator.rollouts.inherited_lines import missing_texts
+from orchestrator.rollouts.log_line import LogLine
+from orchestrator.rollouts.rollout_file import export_lines
 
 SECRET = b"a key"
 TEXTS = st.text(max_size=40) | st.text(min_size=1, max_size=3).map(lambda t: t * 4000)

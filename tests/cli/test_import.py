@@ -10,12 +10,6 @@ from typing import Any
 import pytest
 
 from orchestrator.broker.records import CommitRequest, Fenced
-from orchestrator.cli.export_file import BadLine, RolloutText, read_rollout
-from orchestrator.cli.exporting import Tally, exported, header_of
-from orchestrator.cli.faults import Fault
-from orchestrator.cli.folding import fold_session
-from orchestrator.cli.import_plan import Newcomer, Plan, plan_import
-from orchestrator.cli.import_store import store
 from orchestrator.cli.opening import Opened, opened
 from orchestrator.core import entries as e
 from orchestrator.core.birth import Birth, first_entries
@@ -24,6 +18,12 @@ from orchestrator.core.ids import SessionId
 from orchestrator.core.snapshot import encode
 from orchestrator.core.state import Phase
 from orchestrator.gateways.workspace import Workspace
+from orchestrator.rollouts.errors import RolloutError
+from orchestrator.rollouts.export import Tally, exported, header_of
+from orchestrator.rollouts.file_format import BadLine, RolloutText, read_rollout
+from orchestrator.rollouts.import_plan import Newcomer, Plan, plan_import
+from orchestrator.rollouts.import_store import store
+from orchestrator.rollouts.replay import fold_session
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring import new_birth
 from tests.broker.actors import holder_died
@@ -89,7 +89,7 @@ def busy(settings: Settings, phase: Phase) -> Plan:
 async def file_of(found: Opened, session: SessionId) -> list[bytes]:
     head = await found.broker.head(session)
     assert head is not None
-    lines = [header_of(found, head).encode(found.secret)]
+    lines = [header_of(head, "").encode(found.secret)]
     async for chunk in exported(found, head, True, Tally()):
         lines += chunk.splitlines()
     return lines
@@ -99,7 +99,7 @@ async def copied(found: Opened, session: SessionId) -> tuple[SessionId, Plan]:
     blobs: dict[str, bytes] = {}
     text = read_rollout(await file_of(found, session), blobs)
     plan = plan_import(text, newcomer(found.settings), blobs, b"")
-    return await store(found, plan, blobs, NOW_MS), plan
+    return await store(found, plan, blobs, NOW_MS, "an importer"), plan
 
 
 async def state_of(found: Opened, session: SessionId) -> bytes:
@@ -114,7 +114,7 @@ async def state_of(found: Opened, session: SessionId) -> bytes:
 async def test_a_long_session_is_written_in_pieces_and_is_equal_but_for_its_id(found: Opened) -> None:
     rows = [e.item({"type": "message", "role": "user", "content": str(n) * 50}) for n in range(450)]
     big = e.item({"type": "function_call_output", "call_id": "c", "output": "large " * 9000})
-    original = await store(found, planned(found.settings, big, *rows), {}, NOW_MS)
+    original = await store(found, planned(found.settings, big, *rows), {}, NOW_MS, "an importer")
     copy, plan = await copied(found, original)
     renamed = (await state_of(found, original)).replace(original.encode(), copy.encode())
     assert await state_of(found, copy) == renamed
@@ -138,8 +138,8 @@ async def test_a_worker_takes_an_imported_session_only_when_it_is_whole(
 
     monkeypatch.setattr(type(found.broker), "commit", staticmethod(looked_at))
     rows = [e.item({"type": "message", "role": "user", "content": str(n)}) for n in range(300)]
-    with pytest.raises(Fault, match="was not imported"):
-        await store(found, planned(found.settings, *rows), {}, NOW_MS)
+    with pytest.raises(RolloutError, match="was not imported"):
+        await store(found, planned(found.settings, *rows), {}, NOW_MS, "an importer")
     assert seen == [None]
 
 
@@ -152,13 +152,13 @@ async def test_an_import_that_fails_half_way_leaves_no_session(
     monkeypatch.setattr(type(found.broker), "commit", staticmethod(fenced))
     rows = [e.item({"type": "message", "role": "user", "content": str(n)}) for n in range(300)]
     plan = planned(found.settings, *rows)
-    with pytest.raises(Fault, match="somebody else"):
-        await store(found, plan, {}, NOW_MS)
+    with pytest.raises(RolloutError, match="somebody else"):
+        await store(found, plan, {}, NOW_MS, "an importer")
     assert await found.broker.head(SessionId(plan.facts.session_id)) is None
 
 
 async def test_an_open_request_is_in_the_fleets_queue_again(found: Opened) -> None:
-    session = await store(found, busy(found.settings, Phase.AWAITING_APPROVAL), {}, NOW_MS)
+    session = await store(found, busy(found.settings, Phase.AWAITING_APPROVAL), {}, NOW_MS, "an importer")
     copy, _ = await copied(found, session)
     [approval] = await found.broker.approvals(copy)
     assert approval.key == "c1"
@@ -170,7 +170,7 @@ async def test_an_open_request_is_in_the_fleets_queue_again(found: Opened) -> No
 async def test_a_call_that_ran_under_the_old_session_belongs_to_no_claim_of_the_new_one(
     found: Opened,
 ) -> None:
-    session = await store(found, busy(found.settings, Phase.RUNNING), {}, NOW_MS)
+    session = await store(found, busy(found.settings, Phase.RUNNING), {}, NOW_MS, "an importer")
     _, plan = await copied(found, session)
     assert plan.state.task is not None
     assert [call.epoch for call in plan.state.task.calls] == [0]
@@ -178,17 +178,17 @@ async def test_a_call_that_ran_under_the_old_session_belongs_to_no_claim_of_the_
 
 async def test_a_file_with_a_broken_chain_is_refused(found: Opened) -> None:
     session = await store(
-        found, planned(found.settings, e.item({"type": "other", "text": "one"})), {}, NOW_MS
+        found, planned(found.settings, e.item({"type": "other", "text": "one"})), {}, NOW_MS, "an importer"
     )
     lines = [line.replace(b'"one"', b'"two"') for line in await file_of(found, session)]
-    with pytest.raises(Fault, match="its chain is broken at entry"):
+    with pytest.raises(RolloutError, match="its chain is broken at entry"):
         plan_import(read_rollout(lines), newcomer(found.settings), {}, b"")
 
 
 async def test_a_file_that_ends_early_is_refused(found: Opened) -> None:
-    session = await store(found, planned(found.settings), {}, NOW_MS)
+    session = await store(found, planned(found.settings), {}, NOW_MS, "an importer")
     lines = await file_of(found, session)
-    with pytest.raises(Fault, match="it ends at entry"):
+    with pytest.raises(RolloutError, match="it ends at entry"):
         plan_import(read_rollout(lines[:-1]), newcomer(found.settings), {}, b"")
 
 

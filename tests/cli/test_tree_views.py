@@ -17,13 +17,14 @@ from orchestrator.cli.deciding import Asked, Decided, chosen
 from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.live import lifecycle_text
 from orchestrator.cli.standing import status_of
-from orchestrator.cli.tree_reading import AgentPicture, Doing, TreePicture, differs, doing_of
+from orchestrator.cli.tree_reading import AgentPicture, Doing, TreePicture, doing_of
 from orchestrator.cli.tree_view import as_value, drawing, headline
 from orchestrator.core import entries as e
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView
 from orchestrator.core.stored import encode_entry
 from orchestrator.protocol.policy import ReviewDecision
+from orchestrator.rollouts.tree_log import differs
 
 TREE = TreeId("01a1f84b-eb09-7009-9fd7-ebc79e95569f")
 NOW_MS = 1_800_000_000_000

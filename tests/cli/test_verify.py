@@ -24,18 +24,18 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Wire
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import BrokerConfig, SessionHead, StoredEntry
-from orchestrator.cli.export_file import PLACE, read_rollout
-from orchestrator.cli.faults import Fault
-from orchestrator.cli.folding import fold_file
-from orchestrator.cli.import_plan import Newcomer, plan_import
 from orchestrator.cli.verify import _expected, _reports
-from orchestrator.cli.verify_file import audit_file
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 from orchestrator.core.ids import SessionId, TreeId, created_ms
 from orchestrator.gateways.workspace import Workspace
-from orchestrator.runtime.archive import Archive
-from orchestrator.runtime.audit import audit_session
-from orchestrator.runtime.restore import Storage
+from orchestrator.rollouts.archive import Archive
+from orchestrator.rollouts.audit import audit_session
+from orchestrator.rollouts.errors import RolloutError
+from orchestrator.rollouts.file_format import PLACE, read_rollout
+from orchestrator.rollouts.import_plan import Newcomer, plan_import
+from orchestrator.rollouts.replay import fold_file
+from orchestrator.rollouts.storage import Storage
+from orchestrator.rollouts.verify_file import audit_file
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring import new_birth
 from tests.cli.machine import Machine
@@ -43,6 +43,10 @@ from tests.old_sessions.kept import Kept
 from tests.servers import RedisServer
 
 KEYS = Keys("dendro:", 16)
+
+
+def secret_of(settings: Settings) -> bytes:
+    return settings.chain.key.encode() if settings.chain.key else b""
 
 
 @dataclass
@@ -399,8 +403,8 @@ def test_any_edit_of_the_first_line_of_a_full_export_is_found(
     forged = file.with_name("forged.jsonl")
     forged.write_bytes(json.dumps(other).encode() + b"\n" + rest)
     try:
-        report = audit_file(chosen, forged, None)
-    except Fault:
+        report = audit_file(forged, secret_of(chosen), None)
+    except RolloutError:
         return
     assert report.findings, name
 
@@ -417,16 +421,16 @@ def test_changed_first_line_is_refused_by_import_and_told_by_replay(export: tupl
     assert "first line was changed" in broken.reason
     born = new_birth(chosen, Workspace(), 1_790_000_000_000, bytes)
     newcomer = Newcomer(born.facts, born.settings, "0", born.at_ms)
-    with file.open("rb") as lines, pytest.raises(Fault, match="first line was changed"):
+    with file.open("rb") as lines, pytest.raises(RolloutError, match="first line was changed"):
         plan_import(read_rollout(lines), newcomer, {}, secret)
 
 
 def test_file_shows_a_head_that_was_noted_and_one_that_it_lacks(export: tuple[Settings, Path]) -> None:
     chosen, file = export
-    report = audit_file(chosen, file, None)
+    report = audit_file(file, secret_of(chosen), None)
     assert report.findings == []
-    assert audit_file(chosen, file, _expected(f"{report.seq}:{report.head.hex()}")).findings == []
-    [missed] = audit_file(chosen, file, _expected(f"{report.seq}:{bytes(32).hex()}")).findings
+    assert audit_file(file, secret_of(chosen), _expected(f"{report.seq}:{report.head.hex()}")).findings == []
+    [missed] = audit_file(file, secret_of(chosen), _expected(f"{report.seq}:{bytes(32).hex()}")).findings
     assert "expected" in missed.reason
 
 
@@ -436,7 +440,7 @@ def test_file_whose_naming_entries_are_redacted_does_not_show_whose_it_is(
     chosen, file = export
     first, *lines = file.read_bytes().splitlines(keepends=True)
     kept = Kept.of("keyed" if chosen.chain.key else "plain")
-    assert any(kept.made("talk") in text for text in audit_file(chosen, file, None).shown)
+    assert any(kept.made("talk") in text for text in audit_file(file, secret_of(chosen), None).shown)
     for at in range(3):
         value = json.loads(lines[at])
         stored = {name: value[name] for name in value if name not in PLACE}
@@ -444,7 +448,7 @@ def test_file_whose_naming_entries_are_redacted_does_not_show_whose_it_is(
         place = {name: value[name] for name in ("timestamp", "seq", "epoch", "chain")}
         lines[at] = orjson.dumps({**place, "digest": digest.hex()}) + b"\n"
     file.write_bytes(b"".join([first, *lines]))
-    report = audit_file(chosen, file, None)
+    report = audit_file(file, secret_of(chosen), None)
     assert report.findings == []
     assert "3 of them redacted" in report.shown
     assert "its entries name no session" in report.shown
@@ -454,7 +458,7 @@ def test_first_line_of_an_older_export_is_held_against_the_entries(tmp_path: Pat
     kept = Kept.of("keyed")
     chosen = load_settings(SettingsSources(cwd=tmp_path, environ={"HOME": str(tmp_path), **kept.environ}))
     file = kept.file(f"{kept.made('talk')}.full.jsonl", tmp_path)
-    assert "bears no code" in " ".join(audit_file(chosen, file, None).shown)
+    assert "bears no code" in " ".join(audit_file(file, secret_of(chosen), None).shown)
     first, _, rest = file.read_bytes().partition(b"\n")
     for name, other in (
         ("session_id", kept.made("asking")),
@@ -463,4 +467,4 @@ def test_first_line_of_an_older_export_is_held_against_the_entries(tmp_path: Pat
         ("seq", 3),
     ):
         file.write_bytes(json.dumps({**json.loads(first), name: other}).encode() + b"\n" + rest)
-        assert audit_file(chosen, file, None).findings, name
+        assert audit_file(file, secret_of(chosen), None).findings, name

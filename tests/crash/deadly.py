@@ -18,7 +18,7 @@ from orchestrator.core.state import Call, State
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.events import ModelEvent
 from orchestrator.model.request import Item, Prompt
-from orchestrator.runtime import export
+from orchestrator.rollouts import rollout_file as export
 from orchestrator.runtime.ports import CallSite, Models, Ports, Tools
 from orchestrator.wiring import deploying, worker
 from tests.crash.points import DURING_PATCH, HELD_PATCH, Doom, Point

@@ -14,13 +14,13 @@ from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Wire, WireConfig, connect
 from orchestrator.broker.records import BrokerConfig
-from orchestrator.cli.export_file import read_rollout
-from orchestrator.cli.folding import fold_file
 from orchestrator.core.ids import SessionId
 from orchestrator.core.snapshot import digest
-from orchestrator.runtime.archive import Archive
+from orchestrator.rollouts.archive import Archive
+from orchestrator.rollouts.file_format import read_rollout
+from orchestrator.rollouts.replay import fold_file
+from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.loading import end_of, folded
-from orchestrator.runtime.restore import Storage
 from tests.old_sessions.kept import NAMES, Kept
 from tests.servers import RedisServer, start_redis
 from workers.upkeep_checks import verify_session

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.folding import fold_session
 from orchestrator.cli.opening import opened
-from orchestrator.runtime.restore import Storage
+from orchestrator.rollouts.replay import fold_session
+from orchestrator.rollouts.storage import Storage
 from orchestrator.settings import SettingsSources, load_settings
 from tests.cli.grove import worker
 from tests.cli.machine import Machine

@@ -31,7 +31,7 @@ from orchestrator.core.stored import decode_entry
 from orchestrator.gateways.client import Client, ClientPorts, Event
 from orchestrator.protocol import ops
 from orchestrator.protocol.submission import Submission
-from orchestrator.runtime.journal import Position
+from orchestrator.rollouts.position import Position
 from orchestrator.runtime.loading import BEGINNING as UNBORN
 from orchestrator.runtime.loading import Cache, fold_entries
 from orchestrator.runtime.patience import PatientTexts

@@ -17,10 +17,10 @@ from orchestrator.core.commands import Immediate
 from orchestrator.core.state import Call, State
 from orchestrator.model.events import TextDelta
 from orchestrator.protocol import ops
+from orchestrator.rollouts.files import locked
+from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.runtime import runner as runners
 from orchestrator.runtime.calls import ToolCalls
-from orchestrator.runtime.files import locked
-from orchestrator.runtime.objects import ArchiveUnavailable
 from orchestrator.runtime.ports import CallSite
 from orchestrator.runtime.runner import Ended
 from tests.runtime.players import calls, ends, message

@@ -7,7 +7,8 @@ from orchestrator.core.chain import GENESIS
 from orchestrator.core.commands import Moment
 from orchestrator.core.draft import Decision, Draft, OpenApproval, Timer
 from orchestrator.core.state import State
-from orchestrator.runtime.journal import Position, Step, Writer
+from orchestrator.rollouts.position import Position
+from orchestrator.runtime.journal import Step, Writer
 
 NOON_MS = 1_800_000_000_000
 BARK = Timer("watchdog:1", 1, NOON_MS + 2_000)

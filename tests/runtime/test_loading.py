@@ -16,7 +16,7 @@ from orchestrator.core.entries import item
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.snapshot import digest
 from orchestrator.core.stored import encode_entry
-from orchestrator.runtime.journal import Position
+from orchestrator.rollouts.position import Position
 from orchestrator.runtime.loading import BEGINNING, BrokenLog, Cache, Loaded, LogEnd, Source, folded, load
 from orchestrator.runtime.ports import Ports
 

@@ -17,8 +17,8 @@ from orchestrator.core.entries import forked
 from orchestrator.core.history import user_message
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.inheritance import bequest
-from orchestrator.runtime.export import Line, RolloutFile, last_line
-from orchestrator.runtime.files import locked
+from orchestrator.rollouts.files import locked
+from orchestrator.rollouts.rollout_file import Line, RolloutFile, last_line
 from orchestrator.runtime.ports import Ports
 
 SESSION = SessionId("01a1f821-7090-700a-b0b5-81d1b4589218")

@@ -34,11 +34,12 @@ from orchestrator.core.history import user_message
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id
 from orchestrator.core.snapshot import digest, encode_snapshot
 from orchestrator.core.state import State
-from orchestrator.runtime.archive import Archive
-from orchestrator.runtime.full_log import full_log
-from orchestrator.runtime.journal import Position, Step, Writer
+from orchestrator.rollouts.archive import Archive
+from orchestrator.rollouts.full_log import full_log
+from orchestrator.rollouts.position import Position
+from orchestrator.rollouts.storage import Storage
+from orchestrator.runtime.journal import Step, Writer
 from orchestrator.runtime.loading import end_of, folded
-from orchestrator.runtime.restore import Storage
 from workers.upkeep_sealing import Mover
 
 NOON_MS = 1_758_362_400_000

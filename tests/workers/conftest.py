@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from orchestrator.broker.connection import Wire, WireConfig, connect
-from orchestrator.runtime.restore import Storage
+from orchestrator.rollouts.storage import Storage
 from tests.servers import RedisServer, start_redis
 from tests.workers.actors import mover_of, storage_over
 from workers.upkeep_sealing import Mover

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.broker.connection import Call, Wire
-from orchestrator.runtime.objects import Objects
+from orchestrator.rollouts.objects import Objects
 
 
 class Death(BaseException):

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from orchestrator.broker.records import StoredEntry
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.runtime import archive as archives
-from orchestrator.runtime.archive import Archive, stretches
-from orchestrator.runtime.objects import ArchiveUnavailable, Objects
-from orchestrator.runtime.segments import BrokenArchive, Manifest, Segment
+from orchestrator.rollouts import archive as archives
+from orchestrator.rollouts.archive import Archive, stretches
+from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
+from orchestrator.rollouts.segments import BrokenArchive, Manifest, Segment
 
 TREE, SESSION = TreeId("tree"), SessionId("session")
 KEY = b"a secret"
@@ -176,7 +176,7 @@ def test_object_that_cannot_be_synced_is_not_stored(tmp_path: Path, monkeypatch:
     def full_disk(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("orchestrator.runtime.objects.os.fsync", full_disk)
+    monkeypatch.setattr("orchestrator.rollouts.objects.os.fsync", full_disk)
     with pytest.raises(ArchiveUnavailable, match=r"does not take folder/name: .*No space"):
         objects.put("folder/name", b"second")
     assert objects.get("folder/name") == b"first"

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.broker.connection import Wire
 from orchestrator.core.ids import TreeId
-from orchestrator.runtime.restore import Storage
+from orchestrator.rollouts.storage import Storage
 from tests.workers.actors import DAY_MS, NOON_MS, Author, is_told, session_id, some_entries
 from workers.upkeep_retention import delete_tree, expired_trees, finish_deletions
 from workers.upkeep_sealing import Moved, Mover, archive_session

@@ -13,11 +13,11 @@ from orchestrator.broker.texts import Texts
 from orchestrator.core.ids import TreeId
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.snapshot import digest
-from orchestrator.runtime.export import RolloutFile
+from orchestrator.rollouts.rollout_file import RolloutFile
+from orchestrator.rollouts.segments import BrokenArchive
+from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.loading import BrokenLog, Cache, load
 from orchestrator.runtime.ports import Ports
-from orchestrator.runtime.restore import Storage
-from orchestrator.runtime.segments import BrokenArchive
 from orchestrator.runtime.trees import TreeLookups
 from orchestrator.tools.subagents.port import LogUnreadable
 from tests.workers.actors import Author, some_entries

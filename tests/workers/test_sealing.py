@@ -12,10 +12,11 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.core import entries as e
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.snapshot import digest
-from orchestrator.runtime.audit import audit_session
+from orchestrator.rollouts.audit import audit_session
+from orchestrator.rollouts.segments import BrokenArchive, Manifest, Segment
+from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.loading import end_of, folded
-from orchestrator.runtime.restore import Storage, referenced_blobs, restore_session
-from orchestrator.runtime.segments import BrokenArchive, Manifest, Segment
+from orchestrator.runtime.restore import referenced_blobs, restore_session
 from tests.workers.actors import (
     DAY_MS,
     NOON_MS,

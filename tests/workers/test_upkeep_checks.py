@@ -13,7 +13,7 @@ from orchestrator.broker.records import TimerSet, WorkerState
 from orchestrator.core import entries as e
 from orchestrator.core.blobs import externalise
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.runtime.restore import Storage
+from orchestrator.rollouts.storage import Storage
 from tests.workers.actors import NOON_MS, Author, head_of, is_told, some_entries
 from workers.upkeep_checks import Round, fire_timers, unattended, verify_session, verify_some
 from workers.upkeep_sealing import Moved, Mover, seal_session

@@ -11,8 +11,9 @@ import pytest
 from orchestrator.broker.connection import Wire
 from orchestrator.core import entries as e
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.runtime.archive import Archive
-from orchestrator.runtime.restore import Storage, restore_session
+from orchestrator.rollouts.archive import Archive
+from orchestrator.rollouts.storage import Storage
+from orchestrator.runtime.restore import restore_session
 from tests.workers.actors import (
     DAY_MS,
     NOON_MS,

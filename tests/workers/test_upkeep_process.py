@@ -10,8 +10,8 @@ import orjson
 import pytest
 from redis.asyncio import Redis
 
-from orchestrator.runtime.archive import Archive
-from orchestrator.runtime.restore import Storage
+from orchestrator.rollouts.archive import Archive
+from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.worker import Worker
 from orchestrator.wiring import deployment
 from tests.broker.actors import holder_died

@@ -24,10 +24,7 @@ from orchestrator.broker.records import (
     NewTree,
     TimerSet,
 )
-from orchestrator.broker.sealing import LogWriter, event_of, seal
-from orchestrator.cli.faults import Fault
-from orchestrator.cli.import_plan import Plan
-from orchestrator.cli.opening import Opened
+from orchestrator.broker.sealing import LogWriter, encode_request, event_of, seal
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.evolve import fold
@@ -36,9 +33,11 @@ from orchestrator.core.rules_task import approval_timer
 from orchestrator.core.snapshot import CORE_VERSION
 from orchestrator.core.state import Call, State
 from orchestrator.core.stored import Encoded, encode_entry
-from orchestrator.runtime.journal import Position, encode_request
-from orchestrator.runtime.summary import session_meta
-from orchestrator.wiring import worker_name
+from orchestrator.rollouts.errors import RolloutError
+from orchestrator.rollouts.import_plan import Plan
+from orchestrator.rollouts.position import Position
+from orchestrator.rollouts.source import LogSource
+from orchestrator.rollouts.summary import session_meta
 
 PIECE_ENTRIES = 200
 PIECE_BYTES = 512 << 10
@@ -70,8 +69,13 @@ class _Ending:
     timers: tuple[TimerSet, ...]
 
 
-async def store(found: Opened, plan: Plan, blobs: Mapping[str, bytes], now_ms: int) -> SessionId:
-    """Creates the session of a plan; raises the broker's errors, and leaves nothing behind then."""
+async def store(
+    found: LogSource, plan: Plan, blobs: Mapping[str, bytes], now_ms: int, writer: str
+) -> SessionId:
+    """Creates the session of a plan, in the name of `writer`.
+
+    Raises the broker's errors, and leaves nothing behind then.
+    """
     contents = dict(blobs)
     encoded = [encode_entry(entry, at_ms, contents) for entry, at_ms in plan.entries]
     cuts = _cuts(encoded)
@@ -95,7 +99,7 @@ async def store(found: Opened, plan: Plan, blobs: Mapping[str, bytes], now_ms: i
     await found.broker.create(NewTree(born))
     if not whole:
         try:
-            await _continue(found, born.session, first, cuts[1:], ending)
+            await _continue(found, born.session, first, cuts[1:], ending, writer)
         except BaseException:
             await found.broker.revoke(born.session)
             # Whoever it was lost to made it due, and nobody has been told of it.
@@ -105,12 +109,17 @@ async def store(found: Opened, plan: Plan, blobs: Mapping[str, bytes], now_ms: i
 
 
 async def _continue(
-    found: Opened, session: SessionId, first: Piece, cuts: Sequence[list[Encoded]], ending: _Ending
+    found: LogSource,
+    session: SessionId,
+    first: Piece,
+    cuts: Sequence[list[Encoded]],
+    ending: _Ending,
+    writer: str,
 ) -> None:
     """Writes the rest under a claim; the last commit lowers the bar and parks the session."""
-    claimed = await found.broker.claim_session(session, worker_name(), uuid.uuid4().hex, parked=True)
+    claimed = await found.broker.claim_session(session, writer, uuid.uuid4().hex, parked=True)
     if claimed is None:
-        raise Fault(f"session {session} was taken by a worker while it was being imported")
+        raise RolloutError(f"session {session} was taken by a worker while it was being imported")
     try:
         await _write_rest(found, claimed, first, cuts, ending)
     except BaseException:
@@ -120,7 +129,7 @@ async def _continue(
 
 
 async def _write_rest(
-    found: Opened, claimed: Claimed, first: Piece, cuts: Sequence[list[Encoded]], ending: _Ending
+    found: LogSource, claimed: Claimed, first: Piece, cuts: Sequence[list[Encoded]], ending: _Ending
 ) -> None:
     claim, last_commit = claimed.claim, claimed.last_commit
 
@@ -130,7 +139,7 @@ async def _write_rest(
         request = CommitRequest(claim, uuid.uuid4().hex, *at, piece.entries, piece.events, **more)
         answer = await found.broker.commit(request)
         if not isinstance(answer, Committed):
-            raise Fault(f"session {claim.session} was not imported: {answer.reason}")
+            raise RolloutError(f"session {claim.session} was not imported: {answer.reason}")
         last_commit = answer.last_commit
 
     nothing = _chained([], first, claim.epoch, found.secret)

@@ -13,28 +13,60 @@ another is written anew.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import orjson
 
+from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import LogPlace, StoredEntry
 from orchestrator.core.blobs import REFERENCE, references, resolve
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.runtime.full_log import read_all
-from orchestrator.runtime.inherited_lines import inherited_lines, missing_texts
-from orchestrator.runtime.log import log
-from orchestrator.runtime.log_line import LogLine
-from orchestrator.runtime.ports import Ports
-from orchestrator.runtime.segments import BrokenArchive
+from orchestrator.rollouts.archive import Archive
+from orchestrator.rollouts.files import Files
+from orchestrator.rollouts.full_log import read_all
+from orchestrator.rollouts.inherited_lines import inherited_lines, missing_texts
+from orchestrator.rollouts.log_line import LogLine
+from orchestrator.rollouts.segments import BrokenArchive
+
+log = logging.getLogger("dendro.runtime")
 
 _TAIL_BYTES = 1 << 16
 _LONGEST_LINE = 16 << 20
 """How far from a file's end a note of its last entry is looked for."""
 _REFERS = f'"{REFERENCE}"'.encode()
+
+
+class Texts(Protocol):
+    """Large texts by their hashes."""
+
+    async def fetch(self, tree: TreeId, digests: Iterable[str]) -> None:
+        """Makes texts available to `get`."""
+        ...
+
+    def get(self, digest: str) -> str | None:
+        """A text that was fetched."""
+        ...
+
+
+class FilePorts(Protocol):
+    """What the file is made from, and where it is written."""
+
+    @property
+    def broker(self) -> Reader: ...
+
+    @property
+    def texts(self) -> Texts: ...
+
+    @property
+    def archive(self) -> Archive | None: ...
+
+    @property
+    def files(self) -> Files: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +118,7 @@ class RolloutFile:
         self._tree = tree
         self._secret = secret
 
-    async def bring_up_to(self, ports: Ports, end: LogPlace, fresh: Sequence[StoredEntry] = ()) -> int:
+    async def bring_up_to(self, ports: FilePorts, end: LogPlace, fresh: Sequence[StoredEntry] = ()) -> int:
         """Appends what the file lacks of the log; `fresh` saves reading what the caller still has of it.
 
         Answers the `seq` of the last line: facts behind it are owed to the line after them. Raises
@@ -102,7 +134,7 @@ class RolloutFile:
             judged = await self._judged(ports, last)
             part = Part(end, await self._read(ports, last.seq if judged.true else 0, end.seq))
 
-    def _append(self, part: Part, judged: Judged | None, ports: Ports) -> tuple[Line, bool]:
+    def _append(self, part: Part, judged: Judged | None, ports: FilePorts) -> tuple[Line, bool]:
         """The file's last line, and whether it is up to date now: if not, more must be read for it.
 
         Awaits nothing: under the file's lock the event loop would wait for itself, when this very
@@ -131,7 +163,7 @@ class RolloutFile:
             file.truncate(0)
             return NOTHING
 
-    async def _judged(self, ports: Ports, line: Line) -> Judged:
+    async def _judged(self, ports: FilePorts, line: Line) -> Judged:
         if line.seq == 0:
             return Judged(line, True)
         try:
@@ -140,13 +172,13 @@ class RolloutFile:
             return Judged(line, False)
         return Judged(line, entry.chain == line.head)
 
-    async def _fetch_texts(self, ports: Ports, entries: Sequence[StoredEntry]) -> None:
+    async def _fetch_texts(self, ports: FilePorts, entries: Sequence[StoredEntry]) -> None:
         asked: set[str] = set()
         while missing := missing_texts(map(LogLine, entries), ports.texts.get) - asked:
             asked |= missing
             await ports.texts.fetch(self._tree, missing)
 
-    async def _read(self, ports: Ports, after: int, through: int) -> list[StoredEntry]:
+    async def _read(self, ports: FilePorts, after: int, through: int) -> list[StoredEntry]:
         return list(await read_all(ports.broker, ports.archive, self._session, after, through))
 
 

@@ -13,8 +13,8 @@ from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core.ids import SessionId
-from orchestrator.runtime.archive import Archive
-from orchestrator.runtime.segments import BrokenArchive, Manifest
+from orchestrator.rollouts.archive import Archive
+from orchestrator.rollouts.segments import BrokenArchive, Manifest
 
 PAGE = 500
 

@@ -25,7 +25,7 @@ from orchestrator.core.chain import payload_digest
 from orchestrator.core.entries import RESPONSE_ITEM
 from orchestrator.core.history import INHERITED, Item
 from orchestrator.core.inheritance import needed
-from orchestrator.runtime.log_line import LogLine
+from orchestrator.rollouts.log_line import LogLine
 
 TextOf = Callable[[str], str | None]
 FORKED = b'"forked"'

@@ -34,8 +34,8 @@ from orchestrator.core.chain import (
     same_mac,
 )
 from orchestrator.core.entries import Entry
-from orchestrator.runtime.inherited_lines import Inherited, proves, texts_inside
-from orchestrator.runtime.log_line import LogLine
+from orchestrator.rollouts.inherited_lines import Inherited, proves, texts_inside
+from orchestrator.rollouts.log_line import LogLine
 
 FORMAT = "dendro-rollout"
 VERSION = 1

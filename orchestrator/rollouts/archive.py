@@ -17,8 +17,8 @@ from collections.abc import AsyncIterator, Sequence
 
 from orchestrator.broker.records import StoredEntry
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.runtime.objects import ArchiveUnavailable, Objects
-from orchestrator.runtime.segments import (
+from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
+from orchestrator.rollouts.segments import (
     BrokenArchive,
     Manifest,
     Segment,

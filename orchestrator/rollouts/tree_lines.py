@@ -13,12 +13,12 @@ from typing import Any
 
 import orjson
 
+from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import SessionHead
 from orchestrator.broker.tree_records import TreeEntry
-from orchestrator.cli.opening import Opened
-from orchestrator.cli.tree_reading import tree_entries
 from orchestrator.core.entries import EVENT_MSG, timestamp
 from orchestrator.core.tree import ROOT
+from orchestrator.rollouts.tree_log import tree_entries
 
 _TOLD = (b"subagent_lifecycle", b"agent_inbox")
 
@@ -26,10 +26,10 @@ _TOLD = (b"subagent_lifecycle", b"agent_inbox")
 class TreeLines:
     """The lines of one session's agents, in the order of the tree's log, a stretch at a time."""
 
-    def __init__(self, found: Opened, head: SessionHead) -> None:
+    def __init__(self, broker: Broker, head: SessionHead) -> None:
         self._head = head
         self._children: set[int] = set()
-        self._entries = tree_entries(found.broker, head.tree)
+        self._entries = tree_entries(broker, head.tree)
         self._next: TreeEntry | None = None
 
     async def before(self, at_ms: int | None) -> bytes:

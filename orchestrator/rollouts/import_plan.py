@@ -14,8 +14,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from orchestrator.cli.export_file import BadLine, FileLine, FileWalk, RolloutText
-from orchestrator.cli.faults import Fault
 from orchestrator.core import entries as e
 from orchestrator.core.birth import ORIGINATOR, session_configured
 from orchestrator.core.blobs import resolve
@@ -24,6 +22,8 @@ from orchestrator.core.evolve import evolve
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State
 from orchestrator.protocol.codec import rollout_item
+from orchestrator.rollouts.errors import RolloutError
+from orchestrator.rollouts.file_format import BadLine, FileLine, FileWalk, RolloutText
 
 NO_CLAIM = 0
 """The epoch that no claim has: work of an earlier life is in doubt, never taken for one's own."""
@@ -55,7 +55,7 @@ class Plan:
 
 
 def plan_import(text: RolloutText, newcomer: Newcomer, blobs: Mapping[str, bytes], secret: bytes) -> Plan:
-    """Reads the whole file before anything is made of it; raises `BadLine` or `Fault`."""
+    """Reads the whole file before anything is made of it; raises `BadLine` or `RolloutError`."""
     if text.header is None:
         return _plan_foreign(text, newcomer, blobs)
     return _plan_full(text, newcomer, secret)
@@ -70,15 +70,17 @@ def _plan_full(text: RolloutText, newcomer: Newcomer, secret: bytes) -> Plan:
     for line in text.lines:
         broken = walk.take_line(line) if checked else None
         if broken is not None:
-            raise Fault(f"its chain is broken at entry {broken.seq}: {broken.reason}")
+            raise RolloutError(f"its chain is broken at entry {broken.seq}: {broken.reason}")
         if line.entry is None:
-            raise Fault(f"line {line.number} is redacted: what it did to the state is not known any more")
+            raise RolloutError(
+                f"line {line.number} is redacted: what it did to the state is not known any more"
+            )
         at_ms, last = _at_ms(line, at_ms), line.place.seq if line.place else last
         entries.append((renamed(line.entry, newcomer.facts), at_ms))
     if last < text.header.seq:
-        raise Fault(f"it ends at entry {last}, its first line says {text.header.seq}")
+        raise RolloutError(f"it ends at entry {last}, its first line says {text.header.seq}")
     if checked and (changed := text.header.fault(secret)):
-        raise Fault(changed.reason)
+        raise RolloutError(changed.reason)
     if not checked:
         notes.append(f"its chain was not checked: the key {text.header.key_id!r} is not configured here")
     state = _folded(entries, start_line=2)
@@ -127,7 +129,7 @@ def _plan_foreign(text: RolloutText, newcomer: Newcomer, blobs: Mapping[str, byt
             # A copied fork history may hold a second one: the first names the session.
             meta = entry.payload
     if not entries:
-        raise Fault("it holds no conversation")
+        raise RolloutError("it holds no conversation")
     first = Entry(e.SESSION_META, _session_meta(meta, newcomer))
     whole = [(first, newcomer.now_ms), *entries]
     state = _folded(whole, start_line=1)

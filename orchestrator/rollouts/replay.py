@@ -8,16 +8,16 @@ from pathlib import Path
 import orjson
 
 from orchestrator.broker.records import SessionHead
-from orchestrator.cli.export_file import BadLine, FileWalk, Header, Kind, RolloutText, read_rollout
-from orchestrator.cli.faults import Fault
-from orchestrator.cli.opening import Opened
 from orchestrator.core.chain import GENESIS, BrokenLink, ChainWalk
 from orchestrator.core.evolve import evolve
 from orchestrator.core.snapshot import digest
 from orchestrator.core.state import State
 from orchestrator.core.stored import decode_entry
-from orchestrator.runtime.full_log import pages
-from orchestrator.runtime.segments import links_of
+from orchestrator.rollouts.errors import RolloutError
+from orchestrator.rollouts.file_format import BadLine, FileWalk, Header, Kind, RolloutText, read_rollout
+from orchestrator.rollouts.full_log import pages
+from orchestrator.rollouts.segments import links_of
+from orchestrator.rollouts.source import LogSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Folded:
             self.sha256_then = digest(self.state)
 
 
-async def fold_session(found: Opened, head: SessionHead, at: int | None) -> Folded:
+async def fold_session(found: LogSource, head: SessionHead, at: int | None) -> Folded:
     """Folds a session's log up to `at` or its end; stops before the first entry that does not follow."""
     through = head.seq if at is None else min(at, head.seq)
     result = Folded(None, live=LiveFold.of(head))
@@ -97,7 +97,7 @@ async def fold_session(found: Opened, head: SessionHead, at: int | None) -> Fold
 def fold_file(path: Path, at: int | None, secret: bytes) -> Folded:
     """Folds what a file holds. A foreign one has no chain; its lines are counted instead.
 
-    Raises `Fault` for a line that cannot be read or folded.
+    Raises `RolloutError` for a line that cannot be read or folded.
     """
     with path.open("rb") as file:
         try:
@@ -105,7 +105,7 @@ def fold_file(path: Path, at: int | None, secret: bytes) -> Folded:
             result = Folded(text.kind, live=LiveFold.told_by(text.header))
             _fold_lines(text, result, at, secret)
         except BadLine as error:
-            raise Fault(f"{path}: {error}") from None
+            raise RolloutError(f"{path}: {error}") from None
     return result
 
 
@@ -136,13 +136,3 @@ def _fold_lines(text: RolloutText, result: Folded, at: int | None, secret: bytes
         result.broken = BrokenLink(result.seq + 1, f"missing: the file should go on to {text.header.seq}")
     if text.header is not None and not result.broken:
         result.broken = text.header.fault(secret)
-
-
-def existing_file(text: str) -> Path | None:
-    """The file that an argument names, None if it means a session; raises `Fault` for a missing file."""
-    path = Path(text).expanduser()
-    if path.is_file():
-        return path
-    if "/" in text or path.suffix:
-        raise Fault(f"no file {text}")
-    return None

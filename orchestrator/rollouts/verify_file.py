@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from orchestrator.cli.export_file import BadLine, FileLine, FileWalk, Header, RolloutText, read_rollout
-from orchestrator.cli.faults import Fault
-from orchestrator.cli.verify import Report
 from orchestrator.core.chain import NAMING_ENTRIES, BrokenLink, ExpectedHead, names_session
 from orchestrator.core.entries import DENDRO
-from orchestrator.wiring import chain_key
-
-if TYPE_CHECKING:
-    from orchestrator.settings import Settings
+from orchestrator.rollouts.errors import RolloutError
+from orchestrator.rollouts.file_format import BadLine, FileLine, FileWalk, Header, RolloutText, read_rollout
+from orchestrator.rollouts.verify import Report
 
 
 @dataclass(slots=True)
@@ -30,19 +25,19 @@ class _Seen:
     texts_missing: int = 0
 
 
-def audit_file(settings: Settings, path: Path, expected: ExpectedHead | None) -> Report:
-    """Walks a file to its end; raises `Fault` for one that is no export."""
-    key = chain_key(settings)
-    secret = key.secret if key else b""
+def audit_file(path: Path, secret: bytes, expected: ExpectedHead | None) -> Report:
+    """Walks a file to its end, `secret` keys its chain; raises `RolloutError` for one that is no export."""
     try:
         with path.open("rb") as file:
             text = read_rollout(file)
             if text.kind == "foreign":
-                raise Fault(f"{path}: the peer's rollout has no hash chain, there is nothing to verify")
+                raise RolloutError(
+                    f"{path}: the peer's rollout has no hash chain, there is nothing to verify"
+                )
             walk, seen = FileWalk(secret, expected), _Seen()
             broken = _walked(text, walk, seen) or walk.unproved()
     except BadLine as error:
-        raise Fault(f"{path}: {error}") from None
+        raise RolloutError(f"{path}: {error}") from None
     findings = [broken] if broken else _wrong_at_the_end(text.header, walk, seen, secret, expected)
     key_id = text.header.key_id if text.header is not None else ""
     return Report(str(path), walk.seq, walk.head, tuple(_shown(text.header, seen)), findings, key_id)

@@ -10,7 +10,7 @@ from orchestrator.core.history import message_text
 from orchestrator.core.snapshot import digest
 from orchestrator.core.state import State
 from orchestrator.core.tokens import context_left
-from orchestrator.runtime.journal import Position
+from orchestrator.rollouts.position import Position
 
 TITLE_CHARS = 80
 

@@ -25,11 +25,11 @@ from orchestrator.core.chain import NAMING_ENTRIES, BrokenLink, ChainWalk, names
 from orchestrator.core.entries import DENDRO
 from orchestrator.core.ids import SessionId, TreeId, created_ms
 from orchestrator.core.stored import decode_entry
-from orchestrator.runtime.full_log import full_log, pages
-from orchestrator.runtime.inherited_lines import FORKED, missing_texts
-from orchestrator.runtime.log_line import LogLine
-from orchestrator.runtime.restore import Storage
-from orchestrator.runtime.segments import BrokenArchive, links_of
+from orchestrator.rollouts.full_log import full_log, pages
+from orchestrator.rollouts.inherited_lines import FORKED, missing_texts
+from orchestrator.rollouts.log_line import LogLine
+from orchestrator.rollouts.segments import BrokenArchive, links_of
+from orchestrator.rollouts.storage import Storage
 
 _REFERS = f'"{REFERENCE}"'.encode()
 _FACT = b'"type":"dendro"'

@@ -1,0 +1,14 @@
+"""Logs of sessions, wherever they are kept: in Redis, in the archive, in a file.
+
+    full_log        a log as one sequence, from the archive and from Redis
+    segments        sealed parts of a log, as the archive keeps them; `archive`, `objects`: where
+    source          what a reader of logs needs
+    log_line        an entry on its way into a file; `inherited_lines`: what a fork inherited
+    rollout_file    the file that the peer's `resume` opens, kept up to date
+    file_format     what files look like, and how any of them is read again
+    export, import_plan, import_store   a log into a file, and a file into a session
+    replay          the fold of a log, held against the live one
+    audit, verify_file   what a log, or a file of one, shows of itself
+
+Begin with `full_log` and `file_format`. Must not know runners, claims of workers, doors and terminals.
+"""

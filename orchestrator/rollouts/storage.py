@@ -1,0 +1,24 @@
+"""Where sessions are kept: Redis for what is used, the archive for what is old."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from orchestrator.broker.blobs import Blobs
+from orchestrator.broker.broker import Broker
+from orchestrator.rollouts.archive import Archive
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Where sessions are kept: Redis and the archive. `secret` is the chain's key, if it has one."""
+
+    broker: Broker
+    blobs: Blobs
+    archive: Archive
+    secret: bytes = b""
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep

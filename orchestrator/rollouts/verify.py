@@ -1,0 +1,99 @@
+"""What the log of a session shows of itself, with all that noted it elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.records import SessionHead
+from orchestrator.core.chain import BrokenLink, ExpectedHead
+from orchestrator.core.ids import TreeId, created_ms
+from orchestrator.rollouts.audit import LogAudit, Witness, audit_session, audit_tree, tree_witnesses
+from orchestrator.rollouts.rollout_file import last_noted
+from orchestrator.rollouts.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was checked of one log."""
+
+    what: str
+    seq: int
+    head: bytes
+    shown: tuple[str, ...]
+    """What holds, for people."""
+    findings: Sequence[BrokenLink]
+    key_id: str = ""
+    """Which key the log says that its chain was keyed by; sessions do not say it, full exports do."""
+
+
+class Audited(Protocol):
+    """A deployment, as far as its logs are verified."""
+
+    @property
+    def broker(self) -> Broker: ...
+
+    @property
+    def rollout_files(self) -> Path:
+        """The folder of rollout files in this user's data folder."""
+        ...
+
+    def storage(self) -> Storage:
+        """Redis and the archive."""
+        ...
+
+
+async def session_report(found: Audited, head: SessionHead, expected: ExpectedHead | None) -> Report:
+    """What is shown of one session; `expected` is a head of an earlier day."""
+    witnesses = [*await tree_witnesses(found.broker, head.tree), *_noted_in_file(found, head)]
+    if expected is not None:
+        witnesses.append(Witness(head.session, expected.seq, expected.chain, "--expect-head"))
+    return _report(await audit_session(found.storage(), head, witnesses))
+
+
+def _noted_in_file(found: Audited, head: SessionHead) -> Iterator[Witness]:
+    """What the session's rollout file notes, where its workers write it into this user's data folder."""
+
+    moment = datetime.fromtimestamp(created_ms(head.session) / 1000)
+    day = found.rollout_files / f"{moment:%Y}" / f"{moment:%m}" / f"{moment:%d}"
+    for path in day.glob(f"rollout-*-{head.session}.jsonl"):
+        if path.is_file():
+            with path.open("rb") as file:
+                line = last_noted(file)
+            if line.seq:
+                yield Witness(head.session, line.seq, line.head, f"the file {path}")
+
+
+async def sessions_by_tree(found: Audited, tree: TreeId | None) -> AsyncIterator[list[SessionHead]]:
+    """The sessions of one tree, or of each tree that there is."""
+    if tree is not None:
+        # Agents that were pruned are in no registry, so the tree's shard is read.
+        pages = found.broker.heads_of_shard(found.broker.keys.shard_of(tree))
+        yield [head async for page in pages for head in page if head.tree == tree]
+        return
+    async for sessions in found.broker.session_ids():
+        # All of a tree are in one shard, and each page is one shard's.
+        trees: dict[str, list[SessionHead]] = {}
+        for head in await found.broker.heads(sessions):
+            trees.setdefault(str(head.tree), []).append(head)
+        for heads in trees.values():
+            yield heads
+
+
+async def tree_reports(found: Audited, heads: Sequence[SessionHead]) -> list[Report]:
+    """In the order in which the agents were made."""
+
+    noted = [note for head in heads for note in _noted_in_file(found, head)]
+    audits = [audit async for audit in audit_tree(found.storage(), heads, noted)]
+    return [_report(audit) for audit in reversed(audits)]
+
+
+def _report(audit: LogAudit) -> Report:
+    shown = ["it is this session's log"] if audit.named else ["its entries name no session"]
+    shown += [f"{audit.texts} large texts are there"] if audit.texts else []
+    shown += [f"{audit.witnesses} notes of others agree"] if audit.witnesses else []
+    return Report(f"session {audit.session}", audit.seq, audit.head, tuple(shown), audit.findings)
