@@ -18,6 +18,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.lua_lint
 
 test: setup
 	$(BIN)/pytest -n auto

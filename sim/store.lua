@@ -400,7 +400,8 @@ function command.XADD(key, ...)
     at = (words[2] == '~' or words[2] == '=') and 3 or 2
     most, at = tonumber(words[at]), at + 1
   end
-  local stream, ms, n = made_stream(key), nil, nil
+  local stream = made_stream(key)
+  local ms, n
   if words[at] == '*' then
     ms, n = math.floor(now_us / 1000), 0
     if ms <= stream.top_ms then ms, n = stream.top_ms, stream.top_n + 1 end
@@ -500,9 +501,11 @@ end
 
 -- What a script finds. It may set no global, and read none that does not exist: a server refuses both. It may
 -- not go through a table by its keys either: their order would be chance's choice, and not the seed's.
+-- luacheck: push globals pairs next redis
 pairs = function() error("the order of a table's keys is another one in each process") end
 next = pairs
 redis = {call = call}
+-- luacheck: pop
 setmetatable(_G, {
   __newindex = function(_, name) error('a script may not set the global variable ' .. tostring(name)) end,
   __index = function(_, name) error('there is no global variable ' .. tostring(name)) end,

@@ -3,8 +3,8 @@
 -- n numbers the entries (ids are n-0), total counts the payload bytes ever enqueued, done those
 -- that a commit has consumed; so the queue's size is known without reading it.
 
-local BOX_FIELDS = {'tree', 'pool', 'seq', 'sq', 'sq_total', 'sq_done', 'owner', 'quarantined', 'archived', 'regular', 'interrupts',
-  'agent_id'}
+local BOX_FIELDS = {'tree', 'pool', 'seq', 'sq', 'sq_total', 'sq_done', 'owner', 'quarantined', 'archived', 'regular',
+  'interrupts', 'agent_id'}
 
 local function read_box(key, sq)
   local f = redis.call('HMGET', key, unpack(BOX_FIELDS))

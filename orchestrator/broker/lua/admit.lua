@@ -36,15 +36,16 @@ local function count(page)
   return #page < PAGE
 end
 
-local function delay(name, limit, ahead, own)
+local function delay(name, limit, before, own)
   if limit == 0 then return 0 end
-  local missing = ahead * MINUTE + math.min(own, limit) * MINUTE - level(KEYS[1], name, limit, now)
+  local missing = before * MINUTE + math.min(own, limit) * MINUTE - level(KEYS[1], name, limit, now)
   return math.max(0, math.ceil(missing / limit))
 end
 
 -- Who waits for the longest time anyway need not know how many more came before: however long the
 -- queue, no more of it is read than a limit lets through in that time.
-local wait, offset = 0, 0
+local wait
+local offset = 0
 repeat
   local counted = count(redis.call('ZRANGE', KEYS[2], offset, offset + PAGE - 1))
   wait = math.max(

@@ -3,8 +3,8 @@
 --                                                       | CORRUPT key why
 --
 -- Takes claims from whoever holds them: the epoch grows, and nobody may write. A lease that has run out
--- by certain_ms (see `claim`) goes with the claim, and the session is due. One that has not stays, under its owner's name: what the
--- holder started may run until then, and the next holder must not run beside it; `release` cuts it short.
+-- by certain_ms (see `claim`) goes with the claim, and the session is due. One that has not stays, under its owner's
+-- name: what the holder started may run until then, and the next holder must not run beside it; `release` cuts it short.
 -- With silent_ms only claims whose lease ran out that long ago, and nothing else is touched; without,
 -- also nobody's, and the quarantined are readmitted. All of one tree, at one moment.
 --
