@@ -11,25 +11,22 @@ from orchestrator.core.evolve import evolve
 from orchestrator.core.state import Call, IllegalTransition, Phase
 from tests.core.driver import Session, function_call
 
-PROPOSED, AWAITING, RUNNING, DONE = KNOWN = (
-    Phase.PROPOSED,
-    Phase.AWAITING_APPROVAL,
-    Phase.RUNNING,
-    Phase.DONE,
-)
+PROPOSED, AWAITING, WAITING, RUNNING, DONE = Phase
 LEGAL = {
     (PROPOSED, AWAITING),
+    (PROPOSED, WAITING),
     (PROPOSED, RUNNING),
     (PROPOSED, DONE),
     (AWAITING, RUNNING),
     (AWAITING, DONE),
+    (WAITING, DONE),
     (RUNNING, AWAITING),
     (RUNNING, PROPOSED),
     (RUNNING, DONE),
 }
 
 
-@pytest.mark.parametrize(("before", "after"), [*product(KNOWN, KNOWN)])
+@pytest.mark.parametrize(("before", "after"), [*product(Phase, Phase)])
 def test_call_moves_by_the_table_only(before: Phase, after: Phase) -> None:
     call = Call("c1", "shell", function_call("c1"), before)
     if (before, after) in LEGAL:
