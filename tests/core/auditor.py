@@ -108,7 +108,7 @@ def check_liveness(session: Session) -> None:
     """Something can always happen: work is owed, or somebody or a timer is waited for."""
     state = session.state
     if state.task is None:
-        assert session.owed == ()
+        assert session.owes() == ()
         assert not state.queue or state.closed, "input waits for a session that is free"
         assert (session.approvals, session.timers) == ({}, {})
         return

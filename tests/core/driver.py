@@ -273,7 +273,7 @@ class Session:
     def ends_all(self) -> int:
         """What goes to its end in pieces does; in how many more."""
         pieces = 0
-        while (piece := next((PIECES[work] for work in self.owed if work in PIECES), None)) is not None:
+        while (piece := next((PIECES[work] for work in self.owes() if work in PIECES), None)) is not None:
             self.happens(piece)
             pieces += 1
         return pieces
@@ -317,8 +317,7 @@ class Session:
     def digest(self) -> str:
         return digest(self.state)
 
-    @property
-    def owed(self) -> tuple[Work, ...]:
+    def owes(self) -> tuple[Work, ...]:
         return outstanding(self.state, self.rules)
 
     @property

@@ -231,9 +231,13 @@ class Grove:
                 value.encode() if isinstance(value, str) else orjson.dumps(value, default=dict)
             )
         for event in part.events:
-            depths = {event.inbox: tuple(self.inboxes[event.inbox])} if event.inbox else {}
+            depths = {event.inbox: self._depths(event.inbox)} if event.inbox else {}
             self.log.append(TreeFact(event.message, event.about, depths))
         self._count()
+
+    def _depths(self, sid: str) -> tuple[int, int]:
+        regular, interrupts = self.inboxes[sid]
+        return regular, interrupts
 
     def _bear(self, facts: SessionFacts, entries: Any, first: Any) -> None:
         child = Agent(grove=self, born=True, now_ms=self.now_ms)

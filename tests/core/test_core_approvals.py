@@ -63,7 +63,7 @@ def test_request_shows_the_variables_that_the_model_sets_and_nothing_where_it_se
 
 def test_session_that_waits_for_a_decision_owes_nothing() -> None:
     session = asked()
-    assert (session.status, session.owed, session.timers) == ("awaiting_approval", (), {})
+    assert (session.status, session.owes(), session.timers) == ("awaiting_approval", (), {})
 
 
 @pytest.mark.parametrize("target", ["c1", "u1"])
@@ -71,7 +71,7 @@ def test_approved_call_starts_by_call_id_and_by_turn_id(target: str) -> None:
     session = asked()
     seen = session.decides(target, "approved", who="ann")
     assert seen.types == ["exec_command_begin"]
-    assert session.owed == (RunCall("c1", 1),)
+    assert session.owes() == (RunCall("c1", 1),)
     assert session.approvals == {}
     assert session.state.answers[-1].who == "ann"
 
@@ -110,14 +110,14 @@ def test_approval_given_under_a_later_claim_runs_under_that_claim() -> None:
     session = asked()
     session.is_taken_over()
     session.decides("c1", "approved")
-    assert session.owed == (RunCall("c1", 2),)
+    assert session.owes() == (RunCall("c1", 2),)
 
 
 def test_denied_call_has_an_output_and_the_turn_goes_on() -> None:
     session = asked()
     assert session.decides("c1", "denied").types == ["token_count"]
     assert session.output_of("c1") == "exec command rejected by user"
-    assert session.owed == (OweRequest(),)
+    assert session.owes() == (OweRequest(),)
 
 
 def test_denied_patch_has_its_own_words() -> None:
@@ -419,4 +419,4 @@ def test_call_that_waits_for_an_earlier_one_is_assessed_after_the_answer() -> No
     session.asks_for("c1", "c2")
     session.assessed("c1", a_command(dangerous=True))
     session.decides("c1", "denied")
-    assert session.owed == (AssessCall("c2"),)
+    assert session.owes() == (AssessCall("c2"),)

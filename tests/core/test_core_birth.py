@@ -6,7 +6,7 @@ from orchestrator.core.birth import Birth, first_entries
 from orchestrator.core.compaction import SUMMARY_PROMPT, compaction_input
 from orchestrator.core.entries import Entry
 from orchestrator.core.evolve import fold
-from orchestrator.core.history import for_model, message_text, user_message
+from orchestrator.core.history import Item, for_model, message_text, user_message
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State
 from orchestrator.core.stored import encode_entry
@@ -47,5 +47,5 @@ def test_first_lines_are_lines_of_the_protocol() -> None:
 
 
 def test_compaction_request_ends_with_the_prompt() -> None:
-    shown = [user_message("one")]
+    shown: list[Item] = [user_message("one")]
     assert compaction_input(shown) == [*shown, user_message(SUMMARY_PROMPT)]

@@ -64,11 +64,11 @@ def test_calls_run_in_order_one_at_a_time() -> None:
     session = Session()
     session.say("go")
     session.asks_for("c1", "c2")
-    assert session.owed == (AssessCall("c1"),)
+    assert session.owes() == (AssessCall("c1"),)
     session.runs("c1")
-    assert session.owed == (RunCall("c1", 1),)
+    assert session.owes() == (RunCall("c1", 1),)
     session.finishes("c1")
-    assert session.owed == (AssessCall("c2"),)
+    assert session.owes() == (AssessCall("c2"),)
 
 
 def test_parallel_safe_calls_run_together_and_others_wait_for_them() -> None:
@@ -78,16 +78,16 @@ def test_parallel_safe_calls_run_together_and_others_wait_for_them() -> None:
     for call_id, name in (("v1", "view"), ("v2", "view"), ("c1", "shell"), ("v3", "view")):
         session.item(function_call(call_id, name))
     session.ends()
-    assert session.owed == (AssessCall("v1"), AssessCall("v2"))
+    assert session.owes() == (AssessCall("v1"), AssessCall("v2"))
     session.runs("v1")
     session.runs("v2")
     session.finishes("v2", "second")
-    assert session.owed == (RunCall("v1", 1),)
+    assert session.owes() == (RunCall("v1", 1),)
     session.finishes("v1", "first")
-    assert session.owed == (AssessCall("c1"),)
+    assert session.owes() == (AssessCall("c1"),)
     session.runs("c1")
     session.finishes("c1", "third")
-    assert session.owed == (AssessCall("v3"),)
+    assert session.owes() == (AssessCall("v3"),)
     assert [line for line in session.texts() if line.startswith("output")][:3] == [
         "output v1: first",
         "output v2: second",
@@ -100,7 +100,7 @@ def test_call_behind_one_that_awaits_approval_waits_too() -> None:
     session.say("go")
     session.asks_for("c1", "c2")
     session.assessed("c1", a_command("rm", "-rf", "build", dangerous=True))
-    assert session.owed == ()
+    assert session.owes() == ()
     assert session.status == "awaiting_approval"
 
 
@@ -172,4 +172,4 @@ def test_command_that_the_policy_refuses_has_an_output_that_says_why() -> None:
     session.asks_for("c1")
     session.assessed("c1", a_command("rm", dangerous=True))
     assert "approval policy is never" in session.output_of("c1")
-    assert session.owed == (OweRequest(),)
+    assert session.owes() == (OweRequest(),)

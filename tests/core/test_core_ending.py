@@ -51,7 +51,7 @@ class Crowded(Session):
 
     def runs_its_course(self) -> None:
         """What is owed is done until the task is over; after some commits by another worker."""
-        while CloseCalls() in self.owed:
+        while CloseCalls() in self.owes():
             check_liveness(self)
             crash = self.crashes[self.pieces] if self.pieces < len(self.crashes) else False
             self.pieces += 1
@@ -203,7 +203,7 @@ def test_interrupt_of_a_thousand_calls_closes_them_in_pieces_and_aborts_the_task
     assert len(session.task.open_calls) == MOST_CALLS
     assert session.interrupt().types == []
     assert (session.approvals, session.timers) == ({}, {})
-    assert (session.status, session.owed) == ("running", (CloseCalls(),))
+    assert (session.status, session.owes()) == ("running", (CloseCalls(),))
     session.runs_its_course()
     assert session.seen[-1].types == ["turn_aborted"]
     assert (session.pieces, session.status) == (10, "idle")
@@ -238,7 +238,7 @@ def test_failed_task_with_many_calls_tells_its_error_once_and_last() -> None:
 def test_agent_that_is_cancelled_with_many_open_calls_reports_its_end_behind_the_last_of_them() -> None:
     session = crowded(300, {}, [], agent=True)
     cancelled(session)
-    assert session.owed == (CloseCalls(),)
+    assert session.owes() == (CloseCalls(),)
     session.runs_its_course()
     told = [seen.decision.tree.letters for seen in session.seen if seen.decision.tree is not None]
     (letter,) = [letter for letters in told for letter in letters if letter.kind == "completion"]
@@ -282,7 +282,7 @@ def test_inputs_that_are_more_than_a_commit_carries_join_the_conversation_before
     session.ends()
     pieces = 0
     while session.task.request is None:
-        assert session.owed == (OweRequest(),)
+        assert session.owes() == (OweRequest(),)
         session.happens(c.BeginRequest())
         pieces += 1
     assert pieces > 40
@@ -319,6 +319,6 @@ def test_calls_that_may_run_together_run_a_few_at_a_time() -> None:
     session = crowded(40, {}, [])
     session.rules = Rules(parallel_safe=frozenset({"shell"}))
     for number in range(20):
-        if any(getattr(work, "call_id", "") == f"c{number}" for work in session.owed):
+        if any(getattr(work, "call_id", "") == f"c{number}" for work in session.owes()):
             session.runs(f"c{number}")
-    assert sum(isinstance(work, RunCall) for work in session.owed) == 16
+    assert sum(isinstance(work, RunCall) for work in session.owes()) == 16

@@ -159,10 +159,10 @@ class Life(RuleBasedStateMachine):
 
     # --- the worker, doing what is owed ----------------------------------------------
 
-    @precondition(lambda self: self.session.owed)
+    @precondition(lambda self: self.session.owes())
     @rule(data=st.data())
     def worker_does_what_is_owed(self, data: st.DataObject) -> None:
-        work = data.draw(st.sampled_from(self.session.owed))
+        work = data.draw(st.sampled_from(self.session.owes()))
         assert self.happens(data.draw(_reports(self.session, work))), f"{work} is owed and refused"
 
     @precondition(lambda self: self.session.state.task is not None and self.session.state.task.request)

@@ -23,7 +23,7 @@ def test_broken_stream_is_told_and_tried_again_from_the_history() -> None:
     session.item(assistant("half"))
     seen = session.breaks("stream", "connection reset")
     assert "retrying 1/5" in seen.one("stream_error")["message"]
-    assert session.owed == (OweRequest(session.now_ms + 200),)
+    assert session.owes() == (OweRequest(session.now_ms + 200),)
     assert session.begin() == 2
     assert session.texts() == ["go", "half"]
 
@@ -95,12 +95,12 @@ def test_http_attempts_that_were_used_stay_used_in_the_retried_request() -> None
 def test_long_limit_is_waited_out_as_a_timer_and_owes_nothing() -> None:
     session = requesting()
     assert session.breaks("limited", "slow down", delay_ms=60_000).types == []
-    assert (session.status, session.owed) == ("retrying", ())
+    assert (session.status, session.owes()) == ("retrying", ())
     assert session.timers["retry"].at_ms == session.now_ms + 60_000
     with pytest.raises(IllegalCommand, match="no model request is owed"):
         session.begin()
     session.fires("retry")
-    assert session.owed == (OweRequest(),)
+    assert session.owes() == (OweRequest(),)
     assert session.answers("at last").types[-1] == "task_complete"
 
 
@@ -108,7 +108,7 @@ def test_short_limit_is_waited_out_by_the_worker() -> None:
     session = requesting()
     session.breaks("limited", delay_ms=5_000)
     assert session.timers == {}
-    assert session.owed == (OweRequest(session.now_ms + 5_000),)
+    assert session.owes() == (OweRequest(session.now_ms + 5_000),)
 
 
 def test_limit_counts_as_http_attempt_and_then_as_broken_stream() -> None:
@@ -148,12 +148,12 @@ def test_retry_waits_for_the_calls_that_the_cut_stream_began() -> None:
     session.calls("c1", "c2")
     session.runs("c1")
     session.breaks()
-    assert session.owed == (RunCall("c1", 1),)
+    assert session.owes() == (RunCall("c1", 1),)
     session.finishes("c1")
-    assert session.owed == (AssessCall("c2"),)
+    assert session.owes() == (AssessCall("c2"),)
     session.runs("c2")
     session.finishes("c2")
-    assert session.owed == (OweRequest(session.now_ms + 200),)
+    assert session.owes() == (OweRequest(session.now_ms + 200),)
     session.begin()
     assert session.texts() == ["go", "call c1", "output c1: ok", "call c2", "output c2: ok"]
 
@@ -163,7 +163,7 @@ def test_fatal_break_stops_running_calls_before_the_task_fails() -> None:
     session.calls("c1")
     session.runs("c1")
     assert session.breaks("fatal", "bad request").types == []
-    assert session.owed == (StopAll("failed"),)
+    assert session.owes() == (StopAll("failed"),)
     seen = session.stopped(c1=2.0)
     assert seen.types == ["error", "task_complete"]
     assert seen.one("error")["message"] == "bad request"
@@ -280,7 +280,7 @@ def test_request_that_the_fleet_held_back_counts_against_no_budget() -> None:
 def test_long_hold_of_the_fleet_parks_the_session_and_an_interrupt_ends_it() -> None:
     session = requesting()
     session.breaks("unsent", delay_ms=5_001)
-    assert (session.status, session.owed) == ("retrying", ())
+    assert (session.status, session.owes()) == ("retrying", ())
     assert session.interrupt().types == ["turn_aborted"]
     assert session.timers == {}
 

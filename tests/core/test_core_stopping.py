@@ -69,7 +69,7 @@ def test_interrupt_ends_a_task_at_once_when_nothing_runs(phase: Phase) -> None:
     session = phase()
     seen = session.interrupt()
     assert seen.events == [("u1", {"type": "turn_aborted", "reason": "interrupted"})]
-    assert (session.status, session.state.outcome, session.owed) == ("idle", "interrupted", ())
+    assert (session.status, session.state.outcome, session.owes()) == ("idle", "interrupted", ())
     assert session.texts()[-1] == TURN_ABORTED_MARKER
     assert (session.timers, session.approvals) == ({}, {})
 
@@ -78,7 +78,7 @@ def test_interrupt_ends_a_task_at_once_when_nothing_runs(phase: Phase) -> None:
 def test_interrupt_ends_a_busy_task_only_when_what_runs_is_proved_stopped(phase: Phase) -> None:
     session = phase()
     assert session.interrupt().types == []
-    assert session.owed == (StopAll("interrupted"),)
+    assert session.owes() == (StopAll("interrupted"),)
     seen = session.stopped()
     assert seen.types == ["turn_aborted"]
     assert session.texts()[-1] == TURN_ABORTED_MARKER
@@ -134,7 +134,7 @@ def test_queued_input_starts_right_after_the_interrupted_task() -> None:
     session.interrupt()
     seen = session.stopped()
     assert seen.types == ["turn_aborted", "task_started", "user_message"]
-    assert session.owed == (OweRequest(),)
+    assert session.owes() == (OweRequest(),)
 
 
 def test_items_that_arrive_while_the_task_stops_are_not_lost() -> None:
@@ -158,7 +158,7 @@ def test_stream_that_breaks_while_the_task_stops_is_not_retried_and_fails_nothin
     session.interrupt()
     assert session.breaks(kind, delay_ms=60_000).types == []
     assert session.timers == {}
-    assert session.owed == (StopAll("interrupted"),)
+    assert session.owes() == (StopAll("interrupted"),)
     assert session.stopped().one("turn_aborted")["reason"] == "interrupted"
     assert session.state.outcome == "interrupted"
 
@@ -224,13 +224,13 @@ def test_shutdown_interrupts_what_runs_and_is_complete_last(phase: Phase) -> Non
     session = phase()
     seen = session.shutdown("bye")
     if session.state.task:
-        assert session.owed == (StopAll("interrupted"),)
+        assert session.owes() == (StopAll("interrupted"),)
         seen = session.stopped()
     assert [(id, message["type"]) for id, message in seen.events] == [
         ("u1", "turn_aborted"),
         ("bye", "shutdown_complete"),
     ]
-    assert (session.status, session.owed) == ("closed", ())
+    assert (session.status, session.owes()) == ("closed", ())
 
 
 def test_shutdown_comes_before_input_that_was_queued_and_the_input_is_not_lost() -> None:

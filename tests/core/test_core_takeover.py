@@ -34,7 +34,7 @@ def test_lost_request_is_void_told_and_tried_again() -> None:
     session.begin()
     seen = session.is_taken_over()
     assert "1/5" in seen.one("stream_error")["message"]
-    assert session.owed == (OweRequest(session.now_ms),)
+    assert session.owes() == (OweRequest(session.now_ms),)
     session.begin()
     assert session.task.request is not None
     assert (session.task.request.n, session.task.request.epoch) == (2, 2)
@@ -67,7 +67,7 @@ def test_command_that_was_running_is_in_doubt_and_never_run_again() -> None:
     assert seen.types.index("exec_command_end") < seen.types.index("warning")
     assert "c1" in seen.one("warning")["message"]
     assert session.output_of("c1") == IN_DOUBT
-    assert session.owed == (OweRequest(),)
+    assert session.owes() == (OweRequest(),)
 
 
 def test_takeover_by_the_same_claim_changes_nothing() -> None:
@@ -76,7 +76,7 @@ def test_takeover_by_the_same_claim_changes_nothing() -> None:
     session.epoch -= 1
     assert session.is_taken_over().decision.entries == ()
     assert session.digest == before
-    assert session.owed == (RunCall("c1", 1),)
+    assert session.owes() == (RunCall("c1", 1),)
 
 
 def test_second_takeover_finds_nothing_more_to_say() -> None:
@@ -92,9 +92,9 @@ def test_takeover_of_an_idle_session_changes_nothing() -> None:
 def test_patch_that_left_no_trace_may_be_written_again() -> None:
     session = writing_patch()
     assert session.is_taken_over(p1="none").types == []
-    assert session.owed == (AssessCall("p1"),)
+    assert session.owes() == (AssessCall("p1"),)
     session.assessed("p1", a_patch())
-    assert session.owed == (RunCall("p1", 2),)
+    assert session.owes() == (RunCall("p1", 2),)
 
 
 def test_patch_that_was_written_whole_is_done() -> None:
@@ -121,7 +121,7 @@ def test_call_that_only_reads_is_run_again() -> None:
     session.asks_for("v1", name="view")
     session.runs("v1")
     assert session.is_taken_over().types == []
-    assert session.owed == (AssessCall("v1"),)
+    assert session.owes() == (AssessCall("v1"),)
 
 
 def test_call_that_had_not_begun_is_carried_on() -> None:
@@ -129,7 +129,7 @@ def test_call_that_had_not_begun_is_carried_on() -> None:
     session.say("go")
     session.asks_for("c1")
     assert session.is_taken_over().decision.entries == ()
-    assert session.owed == (AssessCall("c1"),)
+    assert session.owes() == (AssessCall("c1"),)
 
 
 def test_open_approval_is_nobodys_loss() -> None:
@@ -150,7 +150,7 @@ def test_running_call_and_lost_stream_are_both_told() -> None:
     session.runs("c1")
     seen = session.is_taken_over()
     assert {"exec_command_end", "warning", "stream_error"} <= set(seen.types)
-    assert session.owed == (AssessCall("c2"),)
+    assert session.owes() == (AssessCall("c2"),)
 
 
 @pytest.mark.parametrize(("stop", "reason"), [("interrupt", "interrupted"), ("replace", "replaced")])
@@ -192,7 +192,7 @@ def test_wait_for_a_limit_outlives_its_worker() -> None:
     session.breaks("limited", delay_ms=60_000)
     assert session.is_taken_over().decision.entries == ()
     session.fires("retry")
-    assert session.owed == (OweRequest(),)
+    assert session.owes() == (OweRequest(),)
 
 
 def test_task_that_its_worker_cannot_do_fails_with_the_reason() -> None:
@@ -212,13 +212,13 @@ def test_refused_task_closes_calls_that_wait_and_nothing_of_it_goes_on() -> None
     session.happens(TaskRefused("no"))
     assert session.approvals == {}
     assert [session.output_of(id) for id in ("c1", "c2")] == ["not run: no"] * 2
-    assert session.owed == ()
+    assert session.owes() == ()
 
 
 def test_refusal_of_a_task_stops_what_runs_of_it_first() -> None:
     session = running_command()
     assert session.happens(TaskRefused("no")).types == []
-    assert session.owed == (StopAll("failed"),)
+    assert session.owes() == (StopAll("failed"),)
     assert session.stopped().types == ["error", "task_complete"]
 
 

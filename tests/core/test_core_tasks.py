@@ -15,7 +15,7 @@ def test_user_input_starts_a_task_under_its_submission_id() -> None:
         ("u1", {"type": "task_started", "model_context_window": 272_000, "collaboration_mode_kind": "code"}),
         ("u1", {"type": "user_message", "message": "hello", "kind": "plain"}),
     ]
-    assert session.owed == (OweRequest(),)
+    assert session.owes() == (OweRequest(),)
     assert session.texts() == ["hello"]
 
 
@@ -30,7 +30,7 @@ def test_turn_without_calls_ends_the_task_with_its_message_and_bookmark() -> Non
         "response_id": "r1",
     }
     assert seen.one("token_count")["response_id"] == "r1"
-    assert (session.status, session.owed, session.state.outcome) == ("idle", (), "completed")
+    assert (session.status, session.owes(), session.state.outcome) == ("idle", (), "completed")
 
 
 def test_message_of_the_model_is_an_event_as_soon_as_its_item_is_done() -> None:
@@ -45,12 +45,12 @@ def test_turn_with_calls_owes_another_request_when_their_outputs_are_in() -> Non
     session.say("go", "u1")
     session.begin()
     session.calls("c1")
-    assert session.owed == (AssessCall("c1"), FollowRequest(1, 1))
+    assert session.owes() == (AssessCall("c1"), FollowRequest(1, 1))
     session.runs("c1")
-    assert session.owed == (RunCall("c1", 1), FollowRequest(1, 1))
+    assert session.owes() == (RunCall("c1", 1), FollowRequest(1, 1))
     assert session.ends().types == []
     assert session.finishes("c1", "listing").types == ["token_count"]
-    assert session.owed == (OweRequest(),)
+    assert session.owes() == (OweRequest(),)
     session.answers("done")
     assert session.texts() == ["go", "call c1", "output c1: listing", "done"]
 
@@ -69,7 +69,7 @@ def test_input_while_a_task_runs_replaces_it_once_what_runs_has_stopped() -> Non
     session.say("first", "u1")
     session.begin()
     assert session.say("second", "u2").types == []
-    assert session.owed == (StopAll("replaced"),)
+    assert session.owes() == (StopAll("replaced"),)
     seen = session.stopped()
     assert [(id, message["type"]) for id, message in seen.events] == [
         ("u1", "turn_aborted"),
@@ -96,7 +96,7 @@ def test_several_queued_inputs_become_tasks_in_order_one_a_decision() -> None:
     assert [waiting.id for waiting in session.state.queue] == ["u2", "u3", "u4"]
     started = [session.stopped().id_of("task_started") for _ in range(3)]
     assert started == ["u2", "u3", "u4"]
-    assert session.owed == (OweRequest(),)
+    assert session.owes() == (OweRequest(),)
     assert session.texts() == ["first", "u2", "u3", "u4"]
 
 
@@ -141,7 +141,7 @@ def test_input_steered_while_the_last_response_streams_is_answered_before_the_ta
     session.item(assistant("finished?"))
     session.say("one more thing", "u2")
     assert "task_complete" not in session.ends().types
-    assert session.owed == (OweRequest(),)
+    assert session.owes() == (OweRequest(),)
     assert session.answers("now it is").types[-1] == "task_complete"
     assert session.texts() == ["first", "finished?", "one more thing", "now it is"]
 

@@ -15,7 +15,7 @@ from orchestrator.protocol.rollout import UnknownRolloutItem
 from tests.core.driver import Session, op, text
 from tests.core.lives import LIVES
 
-SERVED = {
+SERVED: dict[str, dict[str, Any]] = {
     "set_thread_name": {"name": "n"},
     "configure_session": {},
     "interrupt": {},

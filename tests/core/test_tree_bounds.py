@@ -106,7 +106,7 @@ def test_closing_root_that_is_lost_between_two_pieces_tells_every_child_once() -
     grove.settle()
     grove.root.shutdown()
     told: list[list[str]] = []
-    while TellChildren() in grove.root.owed:
+    while TellChildren() in grove.root.owes():
         grove.root.state = grove.root.replayed()
         grove.root.is_taken_over()
         assert not grove.root.state.closed

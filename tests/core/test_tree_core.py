@@ -151,7 +151,7 @@ def test_await_parks_until_a_child_is_done_and_returns_its_answer() -> None:
     grove, (child,) = a_family()
     assert grove.root.awaits() is None
     assert grove.root.status == "waiting"
-    assert grove.root.owed == ()
+    assert grove.root.owes() == ()
     answers(child, "42 files")
     grove.settle()
     result = grove.root.told("wait")

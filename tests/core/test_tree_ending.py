@@ -143,7 +143,7 @@ def test_closing_a_root_ends_its_tree_first() -> None:
     grandchild.runs("c1")
     grove.root.shutdown()
     grove.settle()
-    assert not grove.root.state.closed
+    assert grove.root.status != "closed"
     grandchild.stopped(c1=0.1)
     grove.settle()
     assert grove.root.state.closed

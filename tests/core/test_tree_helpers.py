@@ -6,6 +6,7 @@ from typing import Any
 
 from orchestrator.core import commands as c
 from orchestrator.protocol.codec import event_msg
+from orchestrator.protocol.events import SubAgentToolCallBegin, SubAgentToolCallEnd
 from tests.core.grove import Agent, Grove, answers
 
 
@@ -143,4 +144,6 @@ def test_clients_can_read_of_a_helper_that_has_no_label() -> None:
     grove.settle()
     ended = grove.root.seen[-1].one("sub_agent_tool_call_end")
     for message in (begun, ended):
-        assert event_msg(dict(message)).invocation.label == ""
+        parsed = event_msg(dict(message))
+        assert isinstance(parsed, SubAgentToolCallBegin | SubAgentToolCallEnd)
+        assert parsed.invocation.label == ""

@@ -55,7 +55,7 @@ class Life:
 
     def _ask(self, agent: Agent, assessment: c.Assessment, name: str = "tool") -> None:
         """A response that asks for one call, whose turn it is at once."""
-        if not any(isinstance(work, OweRequest) for work in agent.owed):
+        if not any(isinstance(work, OweRequest) for work in agent.owes()):
             return
         agent.happens(c.BeginRequest())
         if agent.state.task is None or agent.state.task.request is None:
@@ -95,7 +95,7 @@ class Life:
             self._ask(agent, c.Prune((self.grove.target(other.id),), {}))
 
     def _answer(self, agent: Agent, _: Agent) -> None:
-        if any(isinstance(work, OweRequest) for work in agent.owed):
+        if any(isinstance(work, OweRequest) for work in agent.owes()):
             agent.happens(c.BeginRequest())
             if agent.state.task is not None and agent.state.task.request is not None:
                 agent.item(assistant("so it is"))
@@ -111,7 +111,7 @@ class Life:
 
     def _fail(self, agent: Agent, _: Agent) -> None:
         task = agent.state.task
-        if any(isinstance(work, OweRequest) for work in agent.owed):
+        if any(isinstance(work, OweRequest) for work in agent.owes()):
             agent.happens(c.BeginRequest())
             task = agent.state.task
         if task is not None and task.request is not None:
