@@ -13,7 +13,7 @@ from bench.scripted import Hand, begun, called, calling, finished, step_of, user
 from bench.shares import position_of
 from orchestrator.broker.records import Submit
 from orchestrator.core import commands as c
-from orchestrator.core.ids import SessionId, TreeId, new_session_id, shard_of
+from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id, shard_of
 from orchestrator.core.snapshot import encode_snapshot
 from orchestrator.protocol.codec import parse_submission
 from orchestrator.rollouts.position import Position
@@ -52,7 +52,7 @@ async def family(running: Fleet, pool: str, children: int) -> tuple[SessionId, l
 def _making(running: Fleet, root: SessionId, number: int) -> c.Making:
     shard = shard_of(root, running.opened.broker.config.shards)
     session = new_session_id(int(time.time() * 1000), shard, secrets.randbits(62))
-    return c.Making(number, session, "", "0", "You are one of several.", "Say that you are done.")
+    return c.Making(AgentId(number), session, "", "0", "You are one of several.", "Say that you are done.")
 
 
 async def _born(hand: Hand, position: Position, made: Sequence[c.Making]) -> Step:

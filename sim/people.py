@@ -28,6 +28,7 @@ from orchestrator.broker.tree_records import LimitChange
 from orchestrator.core.birth import Birth
 from orchestrator.core.ids import SessionId, TreeId, new_session_id
 from orchestrator.core.settings import SessionFacts, TurnSettings
+from orchestrator.core.tree import ROOT
 from orchestrator.gateways.client import Client, ClientPorts, Event
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
@@ -129,7 +130,7 @@ class Person:
         session = new_session_id(now_ms, shard, self._rng.getrandbits(62))
         if kept:
             facts["rollout_path"] = str(rollout_path(FOLDER, session, now_ms))
-        given = SessionFacts(session, session, 0, pool, **facts)
+        given = SessionFacts(session, TreeId(session), ROOT, pool, **facts)
         settings = TurnSettings("/sim", policy, {"mode": mode}, "gpt-5")
         self._policies[session] = policy, mode
         site.trace.note(self.name, "creates", session)

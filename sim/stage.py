@@ -38,7 +38,8 @@ class Stage:
 
     def open_approvals(self) -> list[tuple[str, str]]:
         """(session, call) of every open request, as the fleet's queue has them."""
-        watch, found = self.site.watch, []
+        watch = self.site.watch
+        found: list[tuple[str, str]] = []
         for session, seen in watch.sessions.items():
             if (seen.state.facts.approval_timeout_ms or SOON_MS) < SOON_MS:
                 # Nobody answers in its timer's place.

@@ -17,6 +17,7 @@ from orchestrator.cli.deciding import WORDS, Asked, Decided, Wishes
 from orchestrator.cli.opening import Opened
 from orchestrator.cli.past import page_before
 from orchestrator.cli.patterns import names_call
+from orchestrator.core import facts as f
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.entries import DENDRO
 from orchestrator.core.ids import SessionId, TreeId
@@ -149,12 +150,12 @@ async def _named_calls(found: Opened, tree: TreeId, gone: Sequence[Gone]) -> dic
         if colon and agent.isdecimal():
             fact = await _answer(found, tree, int(agent), call_id)
             if fact is not None:
-                words = WORDS.get(fact["decision"], fact["decision"])
-                told[pattern] = f"{pattern}: already {words}, by {fact['who'] or 'a client'}"
+                words = WORDS.get(fact.decision, fact.decision)
+                told[pattern] = f"{pattern}: already {words}, by {fact.who or 'a client'}"
     return told
 
 
-async def _answer(found: Opened, tree: TreeId, agent: int, call_id: str) -> Mapping[str, Any] | None:
+async def _answer(found: Opened, tree: TreeId, agent: int, call_id: str) -> f.Answered | None:
     """The decision about a call in its agent's log, the last one of this id."""
     named = (await found.broker.agents(tree)).get(f"s:{agent}") if agent else tree.encode()
     head = await found.broker.head(SessionId(named.decode())) if named else None
@@ -163,7 +164,7 @@ async def _answer(found: Opened, tree: TreeId, agent: int, call_id: str) -> Mapp
     answer = None
     async for stored in found.log(head.session, head.seq):
         line = orjson.loads(stored.payload)
-        fact = line["payload"]
-        if line["type"] == DENDRO and fact["kind"] == "answer" and fact["call_id"] == call_id:
+        fact = f.decode(line["payload"]) if line["type"] == DENDRO else None
+        if isinstance(fact, f.Answered) and fact.call_id == call_id:
             answer = fact
     return answer

@@ -21,6 +21,7 @@ from orchestrator.cli.faults import ExitCode, Fault, no_worker
 from orchestrator.cli.live import command_text, variables_text
 from orchestrator.cli.opening import Opened
 from orchestrator.cli.patterns import denies, names_call, why_not_allowed
+from orchestrator.core import facts as f
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.entries import DENDRO
 from orchestrator.core.ids import SessionId, TreeId
@@ -208,22 +209,25 @@ async def decide(client: Client, found: Opened, asked: Asked, decision: ReviewDe
                 await asyncio.sleep(LOOK_S)
     except TimeoutError:
         return Decided(asked, "", "", ours=False)
-    ours = answer["who"] == client.who and answer["decision"] == decision
-    return Decided(asked, answer["decision"], answer["who"], ours)
+    decided, who = answer
+    ours = who == client.who and decided == decision
+    return Decided(asked, decided, who, ours)
 
 
-async def _answer(found: Opened, asked: Asked) -> Mapping[str, Any] | None:
-    """The decision in the session's log: the first for this call since it was listed."""
+async def _answer(found: Opened, asked: Asked) -> tuple[str, str] | None:
+    """The decision in the session's log, and its author: the first for this call since it was listed."""
     after = asked.seq
     while page := await found.broker.read_rollout(asked.session, after):
         for stored in page:
             line = orjson.loads(stored.payload)
-            fact = line["payload"]
             if line["type"] != DENDRO:
                 continue
-            if fact["kind"] == "answer" and fact["call_id"] == asked.call_id:
-                return dict(fact)
-            if fact["kind"] == "task_ended":
-                return {"decision": WITHDRAWN, "who": ""}
+            match f.decode(line["payload"]):
+                case f.Answered(call_id=call_id, decision=decision, who=who) if call_id == asked.call_id:
+                    return decision, who
+                case f.TaskEnded():
+                    return WITHDRAWN, ""
+                case _:
+                    pass
         after = page[-1].seq
     return None

@@ -7,13 +7,15 @@ of its text is shown; the whole is in the log of whoever got it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.core import facts as f
 from orchestrator.core.agent_views import SENT_CHARS, one_line
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.entries import DENDRO, Json
 from orchestrator.core.stored import decode_entry
+from orchestrator.core.tree import Mail
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
@@ -23,20 +25,21 @@ if TYPE_CHECKING:
 MAIL = "agent_mail"
 
 
-async def letter_in(found: Opened, head: SessionHead, fact: Mapping[str, Any]) -> Json | None:
+async def letter_in(found: Opened, head: SessionHead, fact: f.Fact | f.UnknownFact) -> Json | None:
     """The letter that a fact of the session's log tells of; None if it tells of none."""
-    match fact.get("kind"):
-        case "mail":
-            texts = await found.large_texts(head.tree, references(fact))
-            return _got(resolve(fact["mail"], texts.get))
-        case "call" | "watchdog" if "sent" in fact:
-            by = {"watchdog": True} if fact["kind"] == "watchdog" else {}
-            return _sent("message", {**fact["sent"], **by})
-        case "agent" if "turns" in fact["changes"] and head.parent is not None:
+    match fact:
+        case f.MailReceived(mail):
+            texts = await found.large_texts(head.tree, references((mail.sender, mail.content)))
+            return _got(mail, texts.get)
+        case f.CallMoved(sent=sent) if sent is not None:
+            return _sent("message", sent)
+        case f.WatchdogSet(sent=sent) if sent is not None:
+            return _sent("message", {**sent, "watchdog": True})
+        case f.AgentChanged({"turns": _, "status": status}) if head.parent is not None:
             # With the number of a turn the agent's result went to its parent, in the same commit.
             parent = await found.broker.head(head.parent)
             above = 0 if parent is None else int(parent.agent_id)
-            return _sent("completion", {"agent_id": above, "status": fact["changes"]["status"], "text": None})
+            return _sent("completion", {"agent_id": above, "status": status, "text": None})
         case _:
             return None
 
@@ -45,15 +48,15 @@ def _sent(kind: str, told: Mapping[str, Any]) -> Json:
     return {"type": MAIL, "direction": "sent", "kind": kind, **told}
 
 
-def _got(mail: Mapping[str, Any]) -> Json:
-    content, sender = mail["content"], mail["sender"]
+def _got(mail: Mail, text_of: Callable[[str], str | None]) -> Json:
+    content, sender = resolve(mail.content, text_of), resolve(mail.sender, text_of)
     told: Json = {
         "type": MAIL,
         "direction": "received",
-        "kind": mail["kind"],
+        "kind": mail.kind,
         "agent_id": sender["agent_id"],
         "label": sender.get("label"),
-        "interrupt": mail["interrupt"],
+        "interrupt": mail.interrupt,
         "text": one_line(_text(content), SENT_CHARS),
     }
     return told | {name: content[name] for name in ("status", "person", "watchdog") if content.get(name)}
@@ -104,7 +107,7 @@ async def with_letters(
         if reached > at:
             for stored in await found.broker.read_rollout(head.session, at, reached - at):
                 entry = decode_entry(stored.payload)
-                told = await letter_in(found, head, entry.payload) if entry.type == DENDRO else None
+                told = await letter_in(found, head, f.decode(entry.payload)) if entry.type == DENDRO else None
                 if told is not None:
                     yield Event(event.id, told)
             at = reached

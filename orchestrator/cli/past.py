@@ -17,6 +17,7 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.cli.letters import letter_in
 from orchestrator.cli.opening import Opened
 from orchestrator.cli.tree_reading import written_ms
+from orchestrator.core import facts as f
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.entries import DENDRO, EVENT_MSG, Entry
 from orchestrator.core.stored import decode_entry
@@ -126,25 +127,26 @@ async def _event_of(found: Opened, head: SessionHead, entry: Entry, shows: Shows
         return Event(entry.id, resolve(dict(entry.payload), texts.get))
     if entry.type != DENDRO:
         return None
-    if head.agent_id == ROOT and _decides(entry.payload):
-        return _answered(head, entry.payload)
-    letter = await letter_in(found, head, entry.payload)
+    fact = f.decode(entry.payload)
+    if head.agent_id == ROOT and isinstance(fact, f.Answered) and fact.agent_id is None:
+        # A decision on what the root itself had asked; one that was sent on names its agent.
+        return _answered(head, fact)
+    letter = await letter_in(found, head, fact)
     return Event("", letter) if letter is not None and shows(letter) else None
 
 
-def _decides(fact: Mapping[str, Any]) -> bool:
-    """Whether it is a decision on something of this session: one that was sent on names its agent."""
-    return fact.get("kind") == "answer" and "agent_id" not in fact
-
-
-def _answered(head: SessionHead, answer: Mapping[str, Any]) -> Event:
+def _answered(head: SessionHead, answer: f.Answered) -> Event:
     """A decision on what the root itself had asked: the tree's log tells of it only now and then."""
-    names = {"call_id": "call_id", "turn_id": "turn", "decision": "decision", "who": "who"}
-    told = {name: answer[kept] for name, kept in names.items()}
+    told = {
+        "call_id": answer.call_id,
+        "turn_id": answer.turn,
+        "decision": answer.decision,
+        "who": answer.who,
+    }
     asker = {"agent_id": ROOT, "session_id": head.session, "agent_path": str(ROOT)}
     return Event(
-        answer["turn"],
-        {"type": "request_resolved", **told, "resolved_at_ms": answer["answered_ms"], **asker},
+        answer.turn,
+        {"type": "request_resolved", **told, "resolved_at_ms": answer.answered_ms, **asker},
     )
 
 

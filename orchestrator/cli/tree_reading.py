@@ -20,9 +20,11 @@ from orchestrator.broker.serving import Serving
 from orchestrator.broker.tree_records import Registry, Spend
 from orchestrator.cli.live import command_text
 from orchestrator.cli.standing import session_status, wants_worker
+from orchestrator.core import facts as f
 from orchestrator.core.entries import DENDRO, EVENT_MSG, milliseconds
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
+from orchestrator.core.state import Phase
 
 TAIL = 80
 """Entries at a log's end in which an agent's doings are looked for."""
@@ -197,7 +199,7 @@ class _Seen:
 
     def take(self, type: str, payload: Mapping[str, Any], at_ms: int) -> None:
         if type == DENDRO and not self.since_ms:
-            self._stand(payload, at_ms)
+            self._stand(f.decode(payload), at_ms)
         elif type == EVENT_MSG:
             self.last = self.last or said(payload)
             if payload["type"] == "token_count" and not self.tokens:
@@ -205,19 +207,21 @@ class _Seen:
                     "total_tokens", 0
                 )
 
-    def _stand(self, fact: Mapping[str, Any], at_ms: int) -> None:
-        match fact["kind"]:
-            case "call" if fact["phase"] in ("waiting", "awaiting_approval"):
-                self._wait(fact.get("spec") or {}, fact["phase"])
+    def _stand(self, fact: f.Fact | f.UnknownFact, at_ms: int) -> None:
+        match fact:
+            case f.CallMoved(phase=(Phase.WAITING | Phase.AWAITING_APPROVAL) as phase):
+                self._wait(fact.spec or {}, phase)
                 self.since_ms = at_ms
-            case "call" | "task" | "task_ended" | "request_begun" | "closed":
+            case f.CallMoved() | f.TaskBegun() | f.TaskEnded() | f.RequestBegun() | f.Closed():
                 self.since_ms = at_ms
-            case "agent" if "paused" in fact["changes"]:
-                self.waits_for = "room in the tree's budget" if fact["changes"]["paused"] else ""
+            case f.AgentChanged({"paused": paused}):
+                self.waits_for = "room in the tree's budget" if paused else ""
                 self.since_ms = at_ms
+            case _:
+                pass
 
-    def _wait(self, spec: Mapping[str, Any], phase: str) -> None:
-        if phase == "awaiting_approval":
+    def _wait(self, spec: Mapping[str, Any], phase: Phase) -> None:
+        if phase is Phase.AWAITING_APPROVAL:
             self.waits_for = "an approval"
         elif spec.get("kind") == "helper":
             self.waits_for, self.awaited = "its helper", (spec["agent_id"],)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.context import initial_context
 from orchestrator.core.entries import Entry, timestamp
 from orchestrator.core.settings import SessionFacts, TurnSettings
@@ -44,7 +45,7 @@ def first_entries(birth: Birth) -> tuple[Entry, ...]:
     context = initial_context(settings, birth.user_instructions, birth.shell)
     return (
         Entry(e.SESSION_META, meta),
-        e.configured(settings.wire(), facts.wire()),
+        e.fact(f.Configured(settings, facts)),
         session_configured("", facts, settings),
         *map(e.item, context),
     )

@@ -25,6 +25,7 @@ from typing import Literal
 
 from orchestrator.core import entries
 from orchestrator.core.entries import Entry
+from orchestrator.core.facts import Configured, states
 
 GENESIS = bytes(32)
 DIGEST_BYTES = 32
@@ -152,12 +153,12 @@ NAMING_ENTRIES = 3
 def names_session(entry: Entry) -> str:
     """The session that one of the first entries says its log is of; empty if it says none."""
     payload = entry.payload
-    match entry.type, payload.get("kind", payload.get("type")):
-        case entries.SESSION_META, _:
+    match entry.type:
+        case entries.SESSION_META:
             named = payload.get("id")
-        case entries.DENDRO, "configured":
+        case entries.DENDRO if states(payload, Configured):
             named = dict(payload.get("session", {})).get("session_id")
-        case entries.EVENT_MSG, "session_configured":
+        case entries.EVENT_MSG if payload.get("type") == "session_configured":
             named = payload.get("session_id")
         case _:
             named = None

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from orchestrator.core.frozen import record
+from orchestrator.core.ids import AgentId, SessionId
 from orchestrator.core.settings import Rules
+from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.ops import Op
 
 
@@ -27,10 +29,10 @@ class Moment:
 class PendingBelow:
     """A request that an agent of the tree waits for an answer to."""
 
-    agent_id: int
-    session: str
-    call_id: str
-    turn: str
+    agent_id: AgentId
+    session: SessionId
+    call_id: CallId
+    turn: SubmissionId
     sandboxed: bool | None = None
     """How the call runs if it is approved; None: an earlier version asked, and did not say."""
 
@@ -39,9 +41,9 @@ class PendingBelow:
 class DecidedBelow:
     """A request of an agent of the tree that was settled, by whom, and how."""
 
-    agent_id: int
-    call_id: str
-    turn: str
+    agent_id: AgentId
+    call_id: CallId
+    turn: SubmissionId
     decision: str
     who: str
 
@@ -50,7 +52,7 @@ class DecidedBelow:
 class Submitted:
     """An op from the SQ."""
 
-    id: str
+    id: SubmissionId
     op: Op
     client: str = ""
     who: str = ""
@@ -160,8 +162,8 @@ class Immediate:
 class Target:
     """An agent as the registry told of it when the call was assessed."""
 
-    agent_id: int
-    session: str
+    agent_id: AgentId
+    session: SessionId
     path: str
     status: str
     record: Mapping[str, Any] = field(default_factory=dict)
@@ -183,8 +185,8 @@ class Target:
 class Making:
     """What a new agent is made of; its number and its session id were looked up and drawn."""
 
-    agent_id: int
-    session: str
+    agent_id: AgentId
+    session: SessionId
     rollout_path: str
     version: str
     role: str
@@ -231,7 +233,7 @@ class SendMessage:
 @dataclass(frozen=True, slots=True)
 class Await:
     timeout_ms: int
-    agent_ids: tuple[int, ...] = ()
+    agent_ids: tuple[AgentId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.commands import Moment
 from orchestrator.core.entries import Entry
-from orchestrator.core.evolve import evolve
+from orchestrator.core.evolve import evolve, stated
+from orchestrator.core.facts import Fact
 from orchestrator.core.frozen import record
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State, Task
@@ -184,10 +186,14 @@ class Draft:
         """The id that events of this moment carry; empty between tasks."""
         return self.state.task.id if self.state.task is not None else ""
 
-    def add(self, *entries: Entry) -> None:
-        for entry in entries:
-            self.state = evolve(self.state, entry, 0)
-            self._entries.append(entry)
+    def add(self, *news: Entry | Fact) -> None:
+        for new in news:
+            if isinstance(new, Entry):
+                self.state = evolve(self.state, new, 0)
+                self._entries.append(new)
+            else:
+                self.state = stated(self.state, new, 0)
+                self._entries.append(e.fact(new))
 
     def event(self, type: str, /, **fields: Any) -> None:
         """An event of the running task."""
@@ -199,7 +205,7 @@ class Draft:
 
     def next_generation(self) -> int:
         generation = self.state.timers + 1
-        self.add(e.timer(generation))
+        self.add(f.TimerTaken(generation))
         return generation
 
     def set_timer(self, id: str, at_ms: int) -> int:

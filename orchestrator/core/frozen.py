@@ -32,7 +32,7 @@ def record(cls: type[R]) -> type[R]:
 
 def _new_of(cls: type) -> Any:
     given, lines = ["cls"], ["made = twin()"]
-    scope: dict[str, Any] = {"twin": _twin_of(cls), "missing": MISSING}
+    scope: dict[str, Any] = {"twin": twin_of(cls), "missing": MISSING}
     for spec in fields(cls):
         name = value = spec.name
         if spec.default_factory is not MISSING:
@@ -45,7 +45,7 @@ def _new_of(cls: type) -> Any:
         else:
             given.append(name)
         lines.append(f"made.{name} = {value}")
-    new = _written("__new__", given, [*lines, "made.__class__ = cls", "return made"], scope)
+    new = written("__new__", given, [*lines, "made.__class__ = cls", "return made"], scope)
     # A call with wrong arguments is told as the record's.
     new.__qualname__ = cls.__qualname__
     return new
@@ -65,7 +65,7 @@ def replace(record: R, /, **changes: Any) -> R:
 
 
 def _copy_of(cls: type) -> _Copy:
-    twin, names = _twin_of(cls), [spec.name for spec in fields(cls)]
+    twin, names = twin_of(cls), [spec.name for spec in fields(cls)]
     # The slots' own setters do not pass the frozen record's `__setattr__`.
     setters = {name: vars(twin)[name].__set__ for name in names}
     lines = [
@@ -77,10 +77,11 @@ def _copy_of(cls: type) -> _Copy:
         "return made",
     ]
     scope = {"twin": twin, "cls": cls, "setters": setters}
-    return _COPIES.setdefault(cls, _written("copy", ["record", "changes"], lines, scope))
+    return _COPIES.setdefault(cls, written("copy", ["record", "changes"], lines, scope))
 
 
-def _twin_of(cls: type) -> type:
+def twin_of(cls: type) -> type:
+    """A class with the slots of `cls`, but not frozen; its objects become frozen by their `__class__`."""
     names = [spec.name for spec in fields(cls)]  # raises TypeError for others
     if hasattr(cls, "__post_init__") or not all(name in vars(cls) for name in names):
         raise TypeError(
@@ -90,6 +91,7 @@ def _twin_of(cls: type) -> type:
     return type(cls.__name__, cls.__bases__, {"__slots__": tuple(names), **kept})
 
 
-def _written(name: str, given: list[str], lines: list[str], scope: dict[str, Any]) -> Any:
+def written(name: str, given: list[str], lines: list[str], scope: dict[str, Any]) -> Any:
+    """The function `name` of these parameters and statements; `scope` has what else they name."""
     exec("\n ".join([f"def {name}({', '.join(given)}):", *lines]), scope)
     return scope[name]

@@ -14,10 +14,12 @@ from typing import Any
 import orjson
 
 from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.agent_views import awaited, child_summary
 from orchestrator.core.draft import Draft, TreeEvent
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import call_output, user_message
+from orchestrator.core.ids import AgentId
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import State
 from orchestrator.core.tree import Child, Mail
@@ -125,26 +127,26 @@ def take(draft: Draft, mails: Sequence[Mail]) -> None:
     """These letters leave the inbox; results that were among them count as read."""
     if not mails:
         return
-    draft.add(e.mail_taken([mail.key for mail in mails]))
+    draft.add(f.MailTaken(tuple(mail.key for mail in mails)))
     for mail in mails:
         draft.tree.take(mail.interrupt)
     _read(draft, [mail for mail in mails if mail.kind == "completion"])
     tell_inbox(draft, draft.state.facts)
 
 
-def forget_children(draft: Draft, agent_ids: Sequence[int]) -> None:
+def forget_children(draft: Draft, agent_ids: Sequence[AgentId]) -> None:
     """Children were pruned: they are not listed, and results that were not read are void."""
     if not agent_ids:
         return
     inbox = draft.state.tree.inbox
     take(draft, [mail for mail in inbox if mail.kind == "completion" and mail.agent_id in agent_ids])
-    draft.add(e.children_changed(list(agent_ids), pruned=True))
+    draft.add(f.ChildrenChanged(tuple(agent_ids), {"pruned": True}))
 
 
 def _read(draft: Draft, completions: Sequence[Mail]) -> None:
     """A result that was read makes a ready child idle, unless it works again by now."""
     children = draft.state.tree.children
-    idle: list[int] = []
+    idle: list[AgentId] = []
     for mail in completions:
         child, turn = children.get(mail.agent_id), mail.content["turn"]
         if (
@@ -156,7 +158,7 @@ def _read(draft: Draft, completions: Sequence[Mail]) -> None:
             idle.append(child.agent_id)
             tell_read(draft, child, mail.content)
     if idle:
-        draft.add(e.children_changed(idle, status="idle"))
+        draft.add(f.ChildrenChanged(tuple(idle), {"status": "idle"}))
 
 
 def tell_read(draft: Draft, child: Child, content: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.approval import full_access, unconfined_key
 from orchestrator.core.commands import MailArrived, PendingBelow, Submitted
 from orchestrator.core.draft import Draft, Letter, TreeEvent
@@ -63,7 +64,7 @@ def _route(draft: Draft, command: Submitted, asked: PendingBelow, decision: str)
     key = f"answer:{command.client}:{command.id}"
     draft.tree.letters.append(Letter(asked.session, "answer", payload, key))
     at_ms = draft.moment.at_ms
-    draft.add(e.answered(asked.call_id, asked.turn, decision, by, at_ms, agent_id=asked.agent_id))
+    draft.add(f.Answered(asked.call_id, asked.turn, decision, by, at_ms, agent_id=asked.agent_id))
 
 
 def routed_answer(draft: Draft, command: MailArrived) -> None:
@@ -154,7 +155,7 @@ def _answered(answers: tuple[Answer, ...], id: str) -> Answer | None:
 
 def resolve(draft: Draft, call: Call, decision: str, who: str, client: str = "") -> None:
     """Carries a decision out; it is recorded with who and when. No `client`: it was not given here."""
-    draft.add(e.answered(call.call_id, draft.task.id, decision, who, draft.moment.at_ms))
+    draft.add(f.Answered(call.call_id, draft.task.id, decision, who, draft.moment.at_ms))
     draft.close_approval(call.call_id)
     draft.clear_timer(approval_timer(call.call_id))
     if decision != "abort":
@@ -177,12 +178,12 @@ def _remember(draft: Draft, call: Call) -> None:
     keys = list(spec["keys"])
     if spec["kind"] == "exec" and not spec["sandboxed"] and not full_access(draft.task.settings):
         keys = [unconfined_key(key) for key in keys]
-    draft.add(e.approved_for_session(keys, roots))
+    draft.add(f.ApprovedForSession(tuple(keys), tuple(roots)))
 
 
 def reject(draft: Draft, call: Call, text: str) -> None:
     """The call ends without having run; the turn goes on."""
-    draft.add(e.item(call_output(call.item, text)), e.call_phase(call.call_id, Phase.DONE))
+    draft.add(e.item(call_output(call.item, text)), f.CallMoved(call.call_id, Phase.DONE))
     settle(draft)
 
 
@@ -206,7 +207,7 @@ def run(draft: Draft, call: Call, spec: dict[str, Any], auto_approved: bool = Fa
             changes=spec["changes"],
             **left_out(spec),
         )
-    draft.add(e.call_phase(call.call_id, Phase.RUNNING, epoch=draft.moment.epoch, spec=spec))
+    draft.add(f.CallMoved(call.call_id, Phase.RUNNING, epoch=draft.moment.epoch, spec=spec))
 
 
 def left_out(spec: Mapping[str, Any]) -> dict[str, int]:
@@ -214,7 +215,7 @@ def left_out(spec: Mapping[str, Any]) -> dict[str, int]:
     return {"changes_left_out": spec["left_out"]} if spec.get("left_out") else {}
 
 
-def done_phase(call: Call, applied: bool) -> e.Entry:
+def done_phase(call: Call, applied: bool) -> f.CallMoved:
     """The call is over; an applied patch leaves the baselines that the task's diff counts from."""
     baselines = call.spec.get("baselines") if applied else None
-    return e.call_phase(call.call_id, Phase.DONE, **({"baselines": baselines} if baselines else {}))
+    return f.CallMoved(call.call_id, Phase.DONE, baselines=baselines or None)

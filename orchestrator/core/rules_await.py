@@ -6,10 +6,8 @@ the deadline's timer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.commands import Await
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import call_output
@@ -32,7 +30,7 @@ def await_agents(draft: Draft, call: Call, asked: Await) -> None:
     deadline = draft.moment.at_ms + asked.timeout_ms
     generation = draft.next_generation()
     spec = {"kind": "await", "agent_ids": list(asked.agent_ids), "timer": generation, "until_ms": deadline}
-    draft.add(e.call_phase(call.call_id, Phase.WAITING, spec=spec))
+    draft.add(f.CallMoved(call.call_id, Phase.WAITING, spec=spec))
     if not woken(draft):
         draft.set_timer_of(wait_timer(call.call_id), generation, deadline)
 
@@ -82,8 +80,7 @@ def _something_to_come(state: State, call: Call) -> bool:
     return any(not named or child.agent_id in named for child in state.tree.active_children)
 
 
-def finish(draft: Draft, call: Call, output: str, sent: Mapping[str, Any] | None = None) -> None:
+def finish(draft: Draft, call: Call, output: str, sent: f.LetterSent | None = None) -> None:
     """The call is over with this output; `sent` is the letter that it wrote, for whoever reads the log."""
-    told = {} if sent is None else {"sent": sent}
-    draft.add(e.item(call_output(call.item, output)), e.call_phase(call.call_id, Phase.DONE, **told))
+    draft.add(e.item(call_output(call.item, output)), f.CallMoved(call.call_id, Phase.DONE, sent=sent))
     settle(draft)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.commands import CommitRefused
 from orchestrator.core.draft import BUDGET_TIMER, Draft, TreeEvent
 
@@ -28,7 +28,7 @@ def more(kind: str, tree: str) -> str:
 
 def pause(draft: Draft, refused: CommitRefused) -> None:
     """The request that is owed does not fit: because of what others hold, or because all is spent."""
-    draft.add(e.agent_changed(paused=refused.reason))
+    draft.add(f.AgentChanged({"paused": refused.reason}))
     draft.set_timer(BUDGET_TIMER, draft.moment.at_ms + FAR_MS)
     draft.tree.budget_wait = True
     if refused.reason == "budget_spent":
@@ -51,11 +51,11 @@ def _tell(draft: Draft, refused: CommitRefused) -> None:
 def resume(draft: Draft) -> None:
     """There may be room now; the request is tried again."""
     if draft.state.tree.paused:
-        draft.add(e.agent_changed(paused=""))
+        draft.add(f.AgentChanged({"paused": ""}))
 
 
 def give_up_waiting(draft: Draft) -> None:
     """The task ends while it waits for a budget."""
     if draft.state.tree.paused:
         draft.clear_timer(BUDGET_TIMER)
-        draft.add(e.agent_changed(paused=""))
+        draft.add(f.AgentChanged({"paused": ""}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, assert_never
 
 from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.approval import (
     UNSANDBOXED_REASON,
     Ask,
@@ -104,7 +105,7 @@ def ask(draft: Draft, call: Call, spec: dict[str, Any], reason: str | None) -> N
     timeout = draft.state.facts.approval_timeout_ms
     if timeout is not None:
         spec["timer"] = draft.set_timer(approval_timer(call.call_id), draft.moment.at_ms + timeout)
-    draft.add(e.call_phase(call.call_id, Phase.AWAITING_APPROVAL, spec=spec))
+    draft.add(f.CallMoved(call.call_id, Phase.AWAITING_APPROVAL, spec=spec))
     facts = draft.state.facts
     asked = {"kind": spec["kind"], "turn": draft.task.id, "event": request, "sandboxed": spec["sandboxed"]}
     asked |= {"tree": facts.tree_id, "agent_id": facts.agent_id, "agent_path": facts.agent_path}

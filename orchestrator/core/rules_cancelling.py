@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.agent_views import card_of, child_summary
 from orchestrator.core.commands import Target
 from orchestrator.core.draft import (
@@ -26,6 +26,7 @@ from orchestrator.core.draft import (
     Letter,
     TreeEvent,
 )
+from orchestrator.core.ids import AgentId
 from orchestrator.core.mail_delivery import take
 from orchestrator.core.rules_standing import came_to_rest, end_watchdogs, mark_of
 from orchestrator.core.rules_task import start_next
@@ -43,7 +44,7 @@ def begin_canceling(draft: Draft, reason: str) -> bool:
     tree = draft.state.tree
     if tree.canceling:
         return False
-    draft.add(e.agent_changed(canceling=reason or "canceled"))
+    draft.add(f.AgentChanged({"canceling": reason or "canceled"}))
     take(draft, tree.inbox[:MOST_TOLD])
     end_watchdogs(draft)
     cancel_children(draft, reason)
@@ -58,7 +59,7 @@ def cancel_children(draft: Draft, reason: str) -> None:
     if len(ending) <= MOST_TOLD and not waiting:
         _tell(draft, ending, reason)
     elif ending:
-        draft.add(e.to_end([*tree.to_end, *ending], reason))
+        draft.add(f.ToEnd((*tree.to_end, *ending), reason))
 
 
 def tell_next(draft: Draft) -> None:
@@ -69,7 +70,7 @@ def tell_next(draft: Draft) -> None:
     if not tree.to_end:
         take(draft, tree.inbox[:MOST_TOLD])
         return
-    draft.add(e.told_to_end(min(MOST_TOLD, len(tree.to_end))))
+    draft.add(f.ToldToEnd(min(MOST_TOLD, len(tree.to_end))))
     telling = [id for id in tree.to_end[:MOST_TOLD] if _may_be_told(tree.children[id])]
     _tell(draft, telling, tree.end_reason)
     _over_if_all_ended(draft)
@@ -78,7 +79,8 @@ def tell_next(draft: Draft) -> None:
 def pass_over(draft: Draft, session: str) -> None:
     """One that cannot be told: nothing of it will be heard, and nothing of it starts."""
     tree = draft.state.tree
-    draft.add(e.to_end([id for id in tree.to_end if tree.children[id].session != session], tree.end_reason))
+    left = tuple(id for id in tree.to_end if tree.children[id].session != session)
+    draft.add(f.ToEnd(left, tree.end_reason))
     _over_if_all_ended(draft)
 
 
@@ -92,14 +94,14 @@ def _may_be_told(child: Child) -> bool:
     return child.status != "canceled" and not child.ending
 
 
-def _tell(draft: Draft, agent_ids: Sequence[int], reason: str) -> None:
+def _tell(draft: Draft, agent_ids: Sequence[AgentId], reason: str) -> None:
     for id in agent_ids:
         child = draft.state.tree.children[id]
         mark_and_tell(draft, child.session, id, reason, child_summary(draft.state.facts, child))
     expect_ends(draft, agent_ids)
 
 
-def cancel_line(draft: Draft, target: Target, below: Sequence[Target], reason: str) -> list[int]:
+def cancel_line(draft: Draft, target: Target, below: Sequence[Target], reason: str) -> list[AgentId]:
     """Ends an agent and those at work below it; their numbers."""
     active = [agent for agent in (target, *below) if agent.at_work]
     # Where they are very many, the word goes down from one to the next.
@@ -110,7 +112,7 @@ def cancel_line(draft: Draft, target: Target, below: Sequence[Target], reason: s
     return [agent.agent_id for agent in active]
 
 
-def expect_ends(draft: Draft, agent_ids: Sequence[int]) -> None:
+def expect_ends(draft: Draft, agent_ids: Sequence[AgentId]) -> None:
     """From here on these agents, as far as they are children, owe word of their end.
 
     The timers are for those that cannot give it: whose worker renews its claim and does nothing
@@ -120,14 +122,14 @@ def expect_ends(draft: Draft, agent_ids: Sequence[int]) -> None:
     if len(owing) < len(agent_ids):
         draft.set_timer(REAP_BELOW_TIMER, draft.moment.at_ms + REAP_MS)
     if owing:
-        draft.add(e.children_changed(owing, ending=True))
+        draft.add(f.ChildrenChanged(tuple(owing), {"ending": True}))
         draft.set_timer(REAP_TIMER, draft.moment.at_ms + REAP_MS)
 
 
-def heard_end(draft: Draft, agent_id: int) -> None:
+def heard_end(draft: Draft, agent_id: AgentId) -> None:
     """A child has ended as it was told to."""
     if draft.state.tree.children[agent_id].ending:
-        draft.add(e.child_changed(agent_id, ending=False))
+        draft.add(f.ChildChanged(agent_id, {"ending": False}))
         if not draft.state.tree.ending_children:
             draft.clear_timer(REAP_TIMER)
 

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, cast
 
 import orjson
 
 from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.agent_views import CANCELLED, child_summary, helper_calls, helper_end
 from orchestrator.core.context import TURN_ABORTED_MARKER
 from orchestrator.core.draft import DoesNotFit, Draft
@@ -30,11 +31,11 @@ from orchestrator.core.rules_cancelling import expect_ends, mark_and_tell
 from orchestrator.core.rules_standing import came_to_rest
 from orchestrator.core.rules_surfacing import withdrawn
 from orchestrator.core.rules_task import RETRY_TIMER, approval_timer, bookmark, start_next, wait_timer
-from orchestrator.core.state import Call, Phase, Task
+from orchestrator.core.state import Call, Phase, StopReason, Task
 
 BY_USER = "aborted by user"
 BY_FAILURE = "aborted because the model request failed"
-FAILED = "failed"
+FAILED: Final = "failed"
 MOST_ITEMS = 96
 """Of one piece. A step that holds 127 entries takes one more decision, and a commit carries 256."""
 MOST_BYTES = 128 << 10
@@ -54,16 +55,16 @@ class Piece:
 # ── beginning to end ──────────────────────────────────────────────────────────────────────────
 
 
-def stop(draft: Draft, reason: str, by: str) -> None:
+def stop(draft: Draft, reason: StopReason, by: str) -> None:
     """Aborts the task: at once if nothing of it runs, else when what runs is proved stopped."""
     task = draft.state.task
     if task is None or task.stopping:
         return
     if task.request is not None or task.running:
-        draft.add(e.stopping(reason, by))
+        draft.add(f.Stopping(reason, by))
         return
     if not _piece(task, BY_USER).last:
-        draft.add(e.stopping(reason, by))
+        draft.add(f.Stopping(reason, by))
     _end(draft, reason, BY_USER)
 
 
@@ -71,7 +72,7 @@ def fail(draft: Draft, message: str, codex_error_info: Any = None, output: str =
     """Fails the task when what runs of it is stopped; its open calls get `output`, which nobody will read."""
     task = draft.task
     if task.running or not _piece(task, output).last:
-        draft.add(e.failing(message, codex_error_info), e.stopping(FAILED, ""))
+        draft.add(f.Failing(message, codex_error_info), f.Stopping(FAILED, ""))
         if task.running:
             return
     _end(draft, FAILED, output, (message, codex_error_info))
@@ -79,7 +80,7 @@ def fail(draft: Draft, message: str, codex_error_info: Any = None, output: str =
 
 def all_stopped(draft: Draft, elapsed_s: Mapping[str, float]) -> None:
     """What ran of the stopping task has ended: the task ends for the reason that it was stopped for."""
-    reason = draft.task.stopping
+    reason = cast(StopReason, draft.task.stopping)
     _end(draft, reason, BY_FAILURE if reason == FAILED else BY_USER, elapsed_s=elapsed_s)
 
 
@@ -87,7 +88,7 @@ def go_on(draft: Draft) -> None:
     """The next piece of a task that is ending."""
     if draft.state.task is None or not draft.task.ending:
         raise DoesNotFit("nothing is ending")
-    _end(draft, draft.task.stopping, draft.task.ending)
+    _end(draft, cast(StopReason, draft.task.stopping), draft.task.ending)
 
 
 # ── piece by piece ────────────────────────────────────────────────────────────────────────────
@@ -95,7 +96,7 @@ def go_on(draft: Draft) -> None:
 
 def _end(
     draft: Draft,
-    reason: str,
+    reason: StopReason,
     output: str,
     failure: tuple[str, Any] | None = None,
     elapsed_s: Mapping[str, float] | None = None,
@@ -103,12 +104,12 @@ def _end(
     task = draft.task
     give_up_waiting(draft)
     if task.request is not None:
-        draft.add(e.request_ended(task.request.n, "stopped"))
+        draft.add(f.RequestStopped(task.request.n))
     if task.wait:
         draft.clear_timer(RETRY_TIMER)
     piece = _piece(task, output)
     if not piece.last and not task.ending:
-        draft.add(e.ending(output))
+        draft.add(f.Ending(output))
     for call in piece.calls:
         _close(draft, call, output, (elapsed_s or {}).get(call.call_id))
     _end_helpers(draft, helper_calls(piece.calls), output)
@@ -119,9 +120,9 @@ def _end(
         _over(draft, reason, failure or (task.failure, task.failure_info))
         return
     if piece.calls:
-        draft.add(e.calls_closed([call.call_id for call in piece.calls]))
+        draft.add(f.CallsClosed(tuple(call.call_id for call in piece.calls)))
     if piece.said:
-        draft.add(e.steered_joined(len(piece.said)))
+        draft.add(f.SteeredJoined(len(piece.said)))
 
 
 def _piece(task: Task, output: str) -> Piece:
@@ -176,7 +177,7 @@ def _end_helpers(draft: Draft, calls: Sequence[Call], why: str) -> None:
         expect_ends(draft, [child.agent_id for child in ending])
 
 
-def _over(draft: Draft, reason: str, failure: tuple[str, Any]) -> None:
+def _over(draft: Draft, reason: StopReason, failure: tuple[str, Any]) -> None:
     """Its final event, and whatever the session does next."""
     message: str | None = None
     if reason == FAILED:
@@ -188,6 +189,6 @@ def _over(draft: Draft, reason: str, failure: tuple[str, Any]) -> None:
         if reason == "interrupted":
             draft.add(e.item(user_message(TURN_ABORTED_MARKER)))
         draft.event("turn_aborted", reason="interrupted" if reason == "canceled" else reason)
-    draft.add(e.task_ended(reason))
+    draft.add(f.TaskEnded(reason))
     start_next(draft)
     came_to_rest(draft, reason, message)

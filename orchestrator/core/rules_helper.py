@@ -7,25 +7,25 @@ from typing import Any
 
 import orjson
 
-from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.agent_views import CANCELLED, helper_calls, helper_end
 from orchestrator.core.draft import Draft
 from orchestrator.core.mail_delivery import tell_read
 from orchestrator.core.rules_await import finish
 from orchestrator.core.state import Call
-from orchestrator.core.tree import Child
+from orchestrator.core.tree import Child, ChildChanges
 
 _OUTCOME = {"ready": "completed", "failed": "failed"}
 
 
 def helper_done(draft: Draft, child: Child, content: Mapping[str, Any]) -> None:
     """A helper came to rest; a call that does not wait for it any more was stopped meanwhile."""
-    changes: dict[str, Any] = {"pruned": True}
+    changes: ChildChanges = {"pruned": True}
     if child.status == "ready":
         # Its answer is the call's, or nobody's any more: nobody is to look for something unread.
         changes["status"] = "idle"
         tell_read(draft, child, content)
-    draft.add(e.child_changed(child.agent_id, **changes))
+    draft.add(f.ChildChanged(child.agent_id, changes))
     call = _call_of(draft, child)
     if call is None:
         return

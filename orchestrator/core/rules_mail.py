@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.agent_views import one_line
 from orchestrator.core.commands import MailArrived
 from orchestrator.core.draft import SLOTS, Draft, Draw
+from orchestrator.core.ids import AgentId
 from orchestrator.core.mail_delivery import forget_children, tell_inbox, tell_read
 from orchestrator.core.rules_approval import routed_answer
 from orchestrator.core.rules_await import woken
@@ -18,7 +19,7 @@ from orchestrator.core.rules_helper import helper_done
 from orchestrator.core.rules_people import interrupt_below
 from orchestrator.core.rules_standing import came_to_rest, change, tell_ended
 from orchestrator.core.rules_task import begin_mail_task, start_next, wants_turn
-from orchestrator.core.tree import ACTIVE
+from orchestrator.core.tree import ACTIVE, ChildChanges, Mail, MailKind, TreeChanges
 
 
 def mail_arrived(draft: Draft, command: MailArrived) -> None:
@@ -31,7 +32,7 @@ def mail_arrived(draft: Draft, command: MailArrived) -> None:
         case "status":
             _child_status(draft, command.payload)
         case "gone":
-            forget_children(draft, [int(command.payload["agent_id"])])
+            forget_children(draft, [AgentId(int(command.payload["agent_id"]))])
             woken(draft)
         case "ended":
             _ended(draft, command.payload)
@@ -62,7 +63,7 @@ def _message(draft: Draft, command: MailArrived) -> None:
         if command.interrupt and not over:
             stop(draft, "interrupted", command.key)
         return
-    draft.add(e.mail_received(_mail(command)))
+    draft.add(f.MailReceived(_mail(command)))
     if command.interrupt and draft.state.task is not None:
         # What runs is stopped; the letter begins the task that follows.
         stop(draft, "interrupted", command.key)
@@ -75,41 +76,37 @@ def _take_slot(draft: Draft, refused: bool) -> None:
     if refused or draft.state.tree.slot:
         draft.tree.draws.append(Draw(SLOTS, -1))
     else:
-        draft.add(e.agent_changed(slot=True))
+        draft.add(f.AgentChanged({"slot": True}))
 
 
 def _rename(draft: Draft, content: Mapping[str, Any]) -> None:
-    label = content["label"]
-    changes = {"label": label}
+    changes: TreeChanges = {"label": content["label"]}
     if content.get("prompt"):
         changes["summary"] = one_line(content["prompt"], 80)
     if draft.state.facts.is_root:
-        draft.add(e.agent_changed(**changes))
+        draft.add(f.AgentChanged(changes))
     else:
-        change(draft, "updated", {}, **changes)
+        change(draft, "updated", {}, changes)
 
 
-def _mail(command: MailArrived) -> dict[str, Any]:
+def _mail(command: MailArrived) -> Mail:
     sender = dict(command.payload["from"])
     content = {name: value for name, value in command.payload.items() if name not in {"from", "at_ms"}}
-    return {
-        "key": command.key,
-        "kind": command.kind,
-        "n": command.n,
-        "interrupt": command.interrupt,
-        "at_ms": command.payload["at_ms"],
-        "sender": sender,
-        "content": content,
-    }
+    kind: MailKind = "completion" if command.kind == "completion" else "message"
+    at_ms = command.payload["at_ms"]
+    return Mail(command.key, kind, command.n, command.interrupt, at_ms, sender, content)
 
 
 def _completion(draft: Draft, command: MailArrived) -> None:
     """A child came to rest: its result waits until somebody reads it."""
     content = command.payload
     id, tree = content["from"]["agent_id"], draft.state.tree
-    draft.add(
-        e.child_changed(id, status=content["status"], turn=content["turn"], header=content.get("header"))
-    )
+    changes: ChildChanges = {
+        "status": content["status"],
+        "turn": content["turn"],
+        "header": content.get("header"),
+    }
+    draft.add(f.ChildChanged(id, changes))
     if content["status"] == "canceled":
         heard_end(draft, id)
     child = draft.state.tree.children[id]
@@ -123,7 +120,7 @@ def _completion(draft: Draft, command: MailArrived) -> None:
         tell_inbox(draft, draft.state.facts)
         helper_done(draft, child, content)
     else:
-        draft.add(e.mail_received(_mail(command)))
+        draft.add(f.MailReceived(_mail(command)))
         attend(draft)
 
 
@@ -135,12 +132,12 @@ def _ended(draft: Draft, content: Mapping[str, Any]) -> None:
     if not (draft.state.tree.canceling or draft.state.closing):
         return
     if content["evidence"] == "presumed":
-        draft.add(e.agent_changed(evidence="presumed"))
+        draft.add(f.AgentChanged({"evidence": "presumed"}))
     came_to_rest(draft, "canceled", None)
     start_next(draft)
 
 
-def _correct(draft: Draft, agent_id: int, content: Mapping[str, Any]) -> None:
+def _correct(draft: Draft, agent_id: AgentId, content: Mapping[str, Any]) -> None:
     """A message that met a cancelled child started nothing: who waits for it waits in vain."""
     tree, status = draft.state.tree, content.get("status", "running")
     child = tree.children[agent_id]
@@ -149,7 +146,7 @@ def _correct(draft: Draft, agent_id: int, content: Mapping[str, Any]) -> None:
     if status == "ready" and content["turn"] and not any(mail.agent_id == agent_id for mail in tree.inbox):
         status = "idle"
         tell_read(draft, child, content)
-    draft.add(e.child_changed(agent_id, status=status))
+    draft.add(f.ChildChanged(agent_id, {"status": status}))
     woken(draft)
 
 
@@ -158,7 +155,7 @@ def _child_status(draft: Draft, content: Mapping[str, Any]) -> None:
     child = tree.children.get(id)
     if child is None:
         return
-    draft.add(e.child_changed(id, status=content["status"]))
+    draft.add(f.ChildChanged(id, {"status": content["status"]}))
 
 
 def attend(draft: Draft) -> None:

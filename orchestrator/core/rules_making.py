@@ -7,12 +7,13 @@ slot, its place in the registry, its first submission. Either all of it is there
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 
 from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.agent_views import SUMMARY_CHARS, agent_of, one_line, record_of, summary_of
 from orchestrator.core.birth import Birth, first_entries
 from orchestrator.core.commands import Fork, Helper, Making, Spawn
@@ -28,7 +29,7 @@ from orchestrator.core.rules_standing import marks_above
 from orchestrator.core.rules_task import settle
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import Call, Phase
-from orchestrator.core.tree import Child, TreeView
+from orchestrator.core.tree import AgentStatus, Child, TreeChanges, TreeView
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def _inheriting(draft: Draft, call: Call, asked: Fork, newborn: Newborn) -> Newb
     content, items = bequest(draft.state.history, forks)
     parent = {"session": draft.state.facts.session_id, "seq": asked.seq, "chain": asked.head}
     told = call_output(call.item, _dumps(_fork_payload(draft, newborn, "child")))
-    entries = (e.forked(parent, content), e.item(dict(call.item)), e.item(told))
+    entries = (e.fact(f.Forked(parent, content)), e.item(dict(call.item)), e.item(told))
     return replace(newborn, inherited=entries, inherited_items=items)
 
 
@@ -111,7 +112,7 @@ def _bear(draft: Draft, newborn: Newborn) -> None:
     """The child, everywhere that it has to be known."""
     facts, making, prompt = newborn.facts, newborn.making, newborn.prompt
     draft.guard()
-    status = "queued" if prompt else "ready"
+    status: AgentStatus = "queued" if prompt else "ready"
     tree = TreeView(
         status=status,
         slot=bool(prompt),
@@ -127,7 +128,7 @@ def _bear(draft: Draft, newborn: Newborn) -> None:
     record = record_of(facts, tree)
     draft.tree.summary[f"a:{facts.agent_id}"] = record
     _tell(draft, facts, record)
-    draft.add(e.child_made(asdict(_child(newborn, tree))))
+    draft.add(f.ChildMade(_child(newborn, tree)))
 
 
 def _child(newborn: Newborn, tree: TreeView) -> Child:
@@ -135,7 +136,7 @@ def _child(newborn: Newborn, tree: TreeView) -> Child:
         agent_id=newborn.facts.agent_id,
         session=newborn.facts.session_id,
         origin=newborn.origin,
-        status=tree.status,
+        status="queued" if newborn.prompt else "ready",
         started_ms=tree.started_ms,
         label=tree.label,
         summary=tree.summary,
@@ -173,14 +174,14 @@ def _entries(draft: Draft, newborn: Newborn, tree: TreeView) -> tuple[Entry, ...
         "role": "developer",
         "content": [{"type": "input_text", "text": newborn.making.role}],
     }
-    standing = e.agent_changed(
-        status=tree.status,
-        slot=tree.slot,
-        label=tree.label,
-        summary=tree.summary,
-        started_ms=tree.started_ms,
-    )
-    return (*own, *newborn.inherited, e.item(role), standing)
+    standing: TreeChanges = {
+        "status": "queued" if newborn.prompt else "ready",
+        "slot": tree.slot,
+        "label": tree.label,
+        "summary": tree.summary,
+        "started_ms": tree.started_ms,
+    }
+    return (*own, *newborn.inherited, e.item(role), e.fact(f.AgentChanged(standing)))
 
 
 def _first(newborn: Newborn) -> dict[str, Any] | None:
@@ -214,7 +215,7 @@ def _wait_for_helper(draft: Draft, call: Call, asked: Helper) -> None:
         "invocation": invocation,
         "begun_ms": draft.moment.at_ms,
     }
-    draft.add(e.call_phase(call.call_id, Phase.WAITING, spec=spec))
+    draft.add(f.CallMoved(call.call_id, Phase.WAITING, spec=spec))
     settle(draft)
 
 

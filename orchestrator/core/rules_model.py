@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.commands import ItemCompleted, ResponseBroken, ResponseCompleted
 from orchestrator.core.compaction import COMPACTED_MESSAGE, COMPACTED_WARNING, compacted_history, stored_texts
 from orchestrator.core.draft import DoesNotFit, Draft
@@ -15,8 +16,9 @@ from orchestrator.core.rules_activity import made, thinks
 from orchestrator.core.rules_ending import fail, first_said
 from orchestrator.core.rules_standing import heading
 from orchestrator.core.rules_task import RETRY_TIMER, complete, settle, token_count
-from orchestrator.core.state import Phase
+from orchestrator.core.state import Phase, Purpose
 from orchestrator.core.tokens import must_compact
+from orchestrator.protocol.ids import ResponseId
 
 BASE_DELAY_MS = 200
 SUMMARY_BYTES = 60_000
@@ -41,19 +43,19 @@ def begin_request(draft: Draft) -> None:
     draft.guard()
     if len(first_said(task, SAID_WITH_REQUEST)) < len(task.steered):
         joining = first_said(task)
-        draft.add(*map(e.item, joining), e.steered_joined(len(joining)))
+        draft.add(*map(e.item, joining), f.SteeredJoined(len(joining)))
         return
     deliver(draft)
     thinks(draft)
     draft.add(*map(e.item, task.steered))
     draft.add(
-        e.request_begun(draft.state.requests + 1, _purpose(draft), draft.moment.epoch),
+        f.RequestBegun(draft.state.requests + 1, _purpose(draft), draft.moment.epoch),
         e.Entry(e.TURN_CONTEXT, task.settings.turn_context()),
     )
     token_count(draft)
 
 
-def _purpose(draft: Draft) -> str:
+def _purpose(draft: Draft) -> Purpose:
     task, rules = draft.task, draft.moment.rules
     if task.kind == "compact":
         return "compact"
@@ -69,7 +71,7 @@ def item_completed(draft: Draft, command: ItemCompleted) -> None:
     if request.purpose == "compact":
         if item.get("type") == "message":
             text = message_text(item).encode()[:SUMMARY_BYTES].decode(errors="ignore")
-            draft.add(e.summary_received(text))
+            draft.add(f.SummaryReceived(text))
         return
     for event in _item_events(item, draft.moment.rules.show_raw_reasoning):
         draft.emit(event)
@@ -85,7 +87,7 @@ def _call_proposed(draft: Draft, item: dict[str, Any]) -> None:
     item["call_id"] = _unique_call_id(draft, item["call_id"])
     draft.add(e.item(item))
     if len(draft.task.calls) > MOST_CALLS:
-        draft.add(e.item(call_output(item, TOO_MANY_CALLS)), e.call_phase(item["call_id"], Phase.DONE))
+        draft.add(e.item(call_output(item, TOO_MANY_CALLS)), f.CallMoved(item["call_id"], Phase.DONE))
 
 
 def _request(draft: Draft, n: int) -> Any:
@@ -131,14 +133,16 @@ def _item_events(item: Mapping[str, Any], raw_reasoning: bool) -> list[dict[str,
 
 def response_completed(draft: Draft, command: ResponseCompleted) -> None:
     request = _request(draft, command.n)
-    fields: dict[str, Any] = {"response_id": command.response_id}
-    if command.usage is not None:
-        fields["usage"] = dict(command.usage)
-    if command.end_turn is False:
-        fields["end_turn"] = False
-    draft.add(e.request_ended(command.n, "completed", **fields))
+    draft.add(
+        f.RequestCompleted(
+            command.n,
+            response_id=ResponseId(command.response_id),
+            usage=command.usage,
+            end_turn=False if command.end_turn is False else None,
+        )
+    )
     if command.rate_limits is not None:
-        draft.add(e.rate_limits(dict(command.rate_limits)))
+        draft.add(f.RateLimitsReported(command.rate_limits))
     if request.purpose != "compact":
         settle(draft)
     elif not draft.task.stopping:
@@ -170,9 +174,9 @@ def response_broken(draft: Draft, command: ResponseBroken) -> None:
     rules, task = draft.moment.rules, draft.task
     if task.stopping:
         # The stream broke because it was stopped, or just before: the reason to stop stands.
-        draft.add(e.request_ended(command.n, "stopped", **_usage(command)))
+        draft.add(f.RequestStopped(command.n, usage=command.usage))
     elif command.kind == "fatal":
-        draft.add(e.request_ended(command.n, "failed", **_cost(command)))
+        draft.add(f.RequestFailed(command.n, served=command.served, usage=command.usage))
         fail(draft, command.message, command.codex_error_info)
     elif command.kind == "unsent":
         # No attempt was made, so none is counted: a busy fleet must not use up a task's retries.
@@ -180,7 +184,7 @@ def response_broken(draft: Draft, command: ResponseBroken) -> None:
     elif command.kind == "limited" and command.http_used < rules.request_max_retries:
         _wait(draft, command, command.http_used + 1)
     elif task.stream_retries >= rules.stream_max_retries:
-        draft.add(e.request_ended(command.n, "failed", **_cost(command)))
+        draft.add(f.RequestFailed(command.n, served=command.served, usage=command.usage))
         fail(draft, command.message, command.codex_error_info)
     else:
         _retry(draft, command)
@@ -188,8 +192,10 @@ def response_broken(draft: Draft, command: ResponseBroken) -> None:
 
 def _wait(draft: Draft, command: ResponseBroken, http_used: int) -> None:
     """The request is to be sent later, and nobody needs to be told."""
-    delay = _delayed(draft, command.delay_ms or 0)
-    draft.add(e.request_ended(command.n, "waiting", http_used=http_used, **delay, **_usage(command)))
+    due, wait = _delayed(draft, command.delay_ms or 0)
+    draft.add(
+        f.RequestDelayed(command.n, http_used=http_used, not_before_ms=due, wait=wait, usage=command.usage)
+    )
 
 
 def _retry(draft: Draft, command: ResponseBroken) -> None:
@@ -203,20 +209,21 @@ def _retry(draft: Draft, command: ResponseBroken) -> None:
         codex_error_info=command.codex_error_info,
         additional_details=None,
     )
-    fields = {"http_used": command.http_used, **_cost(command), **_delayed(draft, delay)}
-    draft.add(e.request_ended(command.n, "retry", **fields))
+    due, wait = _delayed(draft, delay)
+    draft.add(
+        f.RequestRetried(
+            command.n,
+            http_used=command.http_used,
+            served=command.served,
+            usage=command.usage,
+            not_before_ms=due,
+            wait=wait,
+        )
+    )
 
 
-def _cost(command: ResponseBroken) -> dict[str, Any]:
-    """The fields by which the tree's budgets settle the request; none if nothing is known of its cost."""
-    return _usage(command) if command.served else {"served": False, **_usage(command)}
-
-
-def _usage(command: ResponseBroken) -> dict[str, Any]:
-    return {} if command.usage is None else {"usage": dict(command.usage)}
-
-
-def _delayed(draft: Draft, delay_ms: int) -> dict[str, Any]:
+def _delayed(draft: Draft, delay_ms: int) -> tuple[int, int]:
+    """When the next attempt is due, and the generation of the timer for it; 0 if it is waited out."""
     due = draft.moment.at_ms + delay_ms
     wait = draft.set_timer(RETRY_TIMER, due) if delay_ms > HELD_DELAY_MS else 0
-    return {"not_before_ms": due, "wait": wait}
+    return due, wait

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.birth import session_configured
 from orchestrator.core.commands import FileNotWritten, Submitted
 from orchestrator.core.context import instructions_item
@@ -22,6 +23,7 @@ from orchestrator.core.rules_task import (
     start_next,
     user_message_event,
 )
+from orchestrator.core.settings import SettingsChanges
 from orchestrator.core.state import Queued
 from orchestrator.protocol import ops
 from orchestrator.protocol.inputs import TextInput
@@ -83,12 +85,12 @@ def _user_turn(draft: Draft, command: Submitted, op: Mapping[str, Any]) -> None:
         if len(task.steered) >= MOST_STEERED:
             error(draft, command.id, f"not taken: {MOST_STEERED} inputs wait for the task's next request")
             return
-        draft.add(e.steered(command.id, input_message(op["items"])), user_message_event(task.id, op["items"]))
+        draft.add(f.Steered(command.id, input_message(op["items"])), user_message_event(task.id, op["items"]))
         return
     if task is None and not draft.state.queue:
         begin_task(draft, Queued(command.id, op, command.client))
         return
-    draft.add(e.queued(command.id, dict(op), command.client))
+    draft.add(f.InputQueued(command.id, op, command.client))
     stop(draft, "replaced", command.id)
     # A session that was closed over queued input is free, and goes on with the oldest.
     start_next(draft)
@@ -100,7 +102,7 @@ def _steers(draft: Draft, op: Mapping[str, Any]) -> bool:
     return joins and draft.state.facts.on_user_input == "steer" and task.kind == "user" and not task.stopping
 
 
-def _changes(op: Mapping[str, Any]) -> dict[str, Any]:
+def _changes(op: Mapping[str, Any]) -> SettingsChanges:
     """The fields that the op names; an absent one is left alone, `effort: null` clears."""
     names = (
         "cwd",
@@ -112,7 +114,8 @@ def _changes(op: Mapping[str, Any]) -> dict[str, Any]:
         "summary",
         "verbosity",
     )
-    return {name: op[name] for name in names if name in op and (op[name] is not None or name == "effort")}
+    changes = {name: op[name] for name in names if name in op and (op[name] is not None or name == "effort")}
+    return cast(SettingsChanges, changes)
 
 
 def _configure(draft: Draft, command: Submitted, op: Mapping[str, Any]) -> None:
@@ -120,7 +123,7 @@ def _configure(draft: Draft, command: Submitted, op: Mapping[str, Any]) -> None:
     stop(draft, "replaced", command.id)
     change_settings(draft, _changes(op))
     if op.get("base_instructions") is not None:
-        draft.add(e.instructed(op["base_instructions"]))
+        draft.add(f.Instructed(op["base_instructions"]))
     if op.get("user_instructions"):
         draft.add(e.item(instructions_item(op["user_instructions"])))
     draft.add(session_configured(command.id, draft.state.facts, draft.state.settings, draft.state.name))
@@ -148,7 +151,7 @@ def _set_name(draft: Draft, command: Submitted, name: str) -> None:
         error(draft, command.id, message)
     else:
         named = {"thread_id": draft.state.facts.session_id, "thread_name": shown}
-        draft.add(e.named(shown), e.event(command.id, "thread_name_updated", **named))
+        draft.add(f.Named(shown), e.event(command.id, "thread_name_updated", **named))
 
 
 def _get_path(draft: Draft, command: Submitted) -> None:
@@ -162,7 +165,7 @@ def _get_path(draft: Draft, command: Submitted) -> None:
 def _shutdown(draft: Draft, command: Submitted) -> None:
     if draft.state.closing:
         return
-    draft.add(e.closing(command.id))
+    draft.add(f.Closing(command.id))
     cancel_children(draft, "the session above was closed")
     stop(draft, "interrupted", command.id)
     start_next(draft)

@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.draft import SLOTS, SPAWNED, DoesNotFit, Draft
 from orchestrator.core.rules_approval import reject
 from orchestrator.core.rules_budget import pause, unpriced
@@ -66,7 +67,7 @@ def _why(command: c.CommitRefused) -> str:
 def _ended(draft: Draft, refused: Any, mark: str) -> None:
     """An agent that was cancelled ends; one that was only taken off the list stays as it is."""
     if draft.state.task is None and mark == pruned_mark(draft.state.facts.agent_id):
-        draft.add(e.agent_changed(pruned=True))
+        draft.add(f.AgentChanged({"pruned": True}))
     else:
         cancel(draft, "cancelled from above")
     if isinstance(refused, c.Submitted):
@@ -90,5 +91,5 @@ def _watchdog_refused(draft: Draft, timer: str, reason: str) -> None:
             if reason == "queue_full":
                 arm(draft, watchdog)
             else:
-                draft.add(e.watchdog_ended(agent_id))
+                draft.add(f.WatchdogEnded(agent_id))
             return

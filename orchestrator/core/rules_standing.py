@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.agent_views import card_of, record_of, summary_of, told_result
 from orchestrator.core.draft import (
     SLOTS,
@@ -22,17 +22,17 @@ from orchestrator.core.draft import (
 )
 from orchestrator.core.history import Item
 from orchestrator.core.mail_delivery import inbox_event, watchers
-from orchestrator.core.tree import ACTIVE
+from orchestrator.core.tree import ACTIVE, AgentStatus, TreeChanges
 
-_STATUS_AFTER = {"completed": "ready", "failed": "failed", "canceled": "canceled"}
+_STATUS_AFTER: Mapping[str, AgentStatus] = {"completed": "ready", "failed": "failed", "canceled": "canceled"}
 """What an agent is after a task; after any other end (an interrupt) it is ready, with nothing to read."""
 _HEADING = re.compile(r"\*\*(.+?)\*\*", re.DOTALL)
 HEADER_CHARS = 120
 
 
-def change(draft: Draft, kind: str, message: Mapping[str, Any], **changes: Any) -> None:
+def change(draft: Draft, kind: str, message: Mapping[str, Any], changes: TreeChanges) -> None:
     """Records changes of the agent's standing and tells those who watch it."""
-    draft.add(e.agent_changed(**changes))
+    draft.add(f.AgentChanged(changes))
     facts, tree = draft.state.facts, draft.state.tree
     record = record_of(facts, tree)
     event = {
@@ -56,16 +56,16 @@ def took_task(draft: Draft) -> None:
         return
     draft.guard()
     if tree.evidence != "proved":
-        draft.add(e.agent_changed(evidence="proved"))
+        draft.add(f.AgentChanged({"evidence": "proved"}))
     if not tree.slot:
         draft.tree.draws.append(Draw(SLOTS, 1))
     if tree.status == "running":
-        draft.add(e.agent_changed(slot=True))
+        draft.add(f.AgentChanged({"slot": True}))
         return
     if tree.status != "queued" and not _asked_by_parent(draft):
         # The parent's await has to know that there is something to wait for again.
         _tell_parent(draft, "status", {"status": "running"}, f"status:{tree.turns}:{draft.task.id}")
-    change(draft, "status", {"status": "running"}, status="running", slot=True)
+    change(draft, "status", {"status": "running"}, {"status": "running", "slot": True})
 
 
 def _asked_by_parent(draft: Draft) -> bool:
@@ -84,17 +84,19 @@ def came_to_rest(draft: Draft, outcome: str, message: str | None) -> None:
         # Its end is told when everything below it has ended: a cancel that is done is done for all.
         return
     if tree.canceling and tree.status not in ACTIVE:
-        draft.add(e.agent_changed(ended=True))
+        draft.add(f.AgentChanged({"ended": True}))
         tell_ended(draft)
         return
     outcome = "canceled" if tree.canceling else outcome
-    status, turn = _STATUS_AFTER.get(outcome, "ready"), tree.turns + 1
+    status: AgentStatus = _STATUS_AFTER.get(outcome, "ready")
+    turn = tree.turns + 1
     if tree.slot:
         draft.tree.draws.append(Draw(SLOTS, -1))
     told: dict[str, Any] = {"status": status}
     if status == "canceled":
         told["cancel"] = tree.evidence
-    change(draft, "status", told, status=status, slot=False, turns=turn, ended=bool(tree.canceling))
+    rest: TreeChanges = {"status": status, "slot": False, "turns": turn, "ended": bool(tree.canceling)}
+    change(draft, "status", told, rest)
     result = {
         "status": status,
         "turn": turn,
@@ -152,7 +154,7 @@ def heading(draft: Draft, item: Item) -> None:
     if draft.state.facts.is_root or draft.state.tree.header is not None or item.get("type") != "reasoning":
         return
     if header := header_of(item):
-        change(draft, "reasoning_header", {"reasoning_header": header}, header=header)
+        change(draft, "reasoning_header", {"reasoning_header": header}, {"header": header})
 
 
 def header_of(reasoning: Item) -> str:
@@ -182,7 +184,7 @@ def end_watchdogs(draft: Draft) -> None:
     # A snapshot does not keep the order in which they were set.
     for agent_id in sorted(draft.state.tree.watchdogs):
         draft.clear_timer(watchdog_timer(agent_id))
-        draft.add(e.watchdog_ended(agent_id))
+        draft.add(f.WatchdogEnded(agent_id))
 
 
 def watchdog_timer(agent_id: int) -> str:

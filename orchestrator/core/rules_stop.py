@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.commands import ResponseBroken, Stopped, TaskRefused, TookOver
 from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.history import call_output
@@ -45,7 +46,7 @@ def took_over(draft: Draft, command: TookOver) -> None:
         return
     if task.running and not draft.state.facts.is_root:
         # Its keeper has killed what ran, by its own clock; nobody saw it.
-        draft.add(e.agent_changed(evidence="presumed"))
+        draft.add(f.AgentChanged({"evidence": "presumed"}))
     for call in task.running:
         if call.epoch != draft.moment.epoch:
             _judge(draft, call, command.judgements.get(call.call_id, "in_doubt"))
@@ -61,7 +62,7 @@ def took_over(draft: Draft, command: TookOver) -> None:
 
 def _judge(draft: Draft, call: Call, judgement: str) -> None:
     if judgement == "none" or call.name in draft.moment.rules.repeatable:
-        draft.add(e.call_phase(call.call_id, Phase.PROPOSED))
+        draft.add(f.CallMoved(call.call_id, Phase.PROPOSED))
         return
     if judgement == "all":
         output: Any = call.spec["summary"]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any, assert_never
 
 import orjson
 
 from orchestrator.core import commands as c
-from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.agent_views import SENT_CHARS, SUMMARY_CHARS, agent_of, card_of, one_line
 from orchestrator.core.draft import SLOTS, Draft, Draw, Letter, TreeEvent
+from orchestrator.core.ids import AgentId
 from orchestrator.core.mail_delivery import forget_children, inbox_event, take
 from orchestrator.core.narrowing import Widening
 from orchestrator.core.rules_await import await_agents, finish
@@ -18,7 +19,7 @@ from orchestrator.core.rules_cancelling import cancel_line, mark_and_tell
 from orchestrator.core.rules_making import make
 from orchestrator.core.rules_standing import pruned_mark, watchdog_timer
 from orchestrator.core.state import Call
-from orchestrator.core.tree import ACTIVE, ROOT, Watchdog
+from orchestrator.core.tree import ACTIVE, ROOT, ChildChanges, Watchdog
 
 MOST_PRUNED = 256
 """By one call: each is an event of the tree log, and may be a letter and a mark."""
@@ -74,7 +75,7 @@ def _send(draft: Draft, call: Call, asked: c.SendMessage) -> None:
             payload["slot"] = True
         key = f"message:{draft.state.facts.agent_id}:{draft.state.requests}:{call.call_id}"
         post(draft, target, payload, key, interrupt=asked.interrupt)
-        sent = e.letter_sent(target.agent_id, one_line(prompt, SENT_CHARS), interrupt=asked.interrupt)
+        sent = letter_sent(target.agent_id, one_line(prompt, SENT_CHARS), interrupt=asked.interrupt)
     finish(draft, call, _dumps(_described(draft, target)), sent)
 
 
@@ -92,13 +93,14 @@ def _follow_up(draft: Draft, asked: c.SendMessage, prompt: str) -> None:
     child = draft.state.tree.children.get(asked.target.agent_id)
     if child is None:
         return
-    changes: dict[str, Any] = {"label": asked.label} if asked.label else {}
+    changes: ChildChanges = {"label": asked.label} if asked.label else {}
     if prompt:
         stale = [m for m in draft.state.tree.inbox if m.kind == "completion" and m.agent_id == child.agent_id]
         take(draft, stale)
-        changes |= {"status": "running", "summary": one_line(prompt, SUMMARY_CHARS)}
+        changes["status"] = "running"
+        changes["summary"] = one_line(prompt, SUMMARY_CHARS)
     if changes:
-        draft.add(e.child_changed(child.agent_id, **changes))
+        draft.add(f.ChildChanged(child.agent_id, changes))
 
 
 def _described(draft: Draft, target: c.Target) -> dict[str, Any]:
@@ -128,7 +130,7 @@ def _watchdog(draft: Draft, call: Call, asked: c.SetWatchdog) -> None:
     if asked.cancel:
         if had:
             draft.clear_timer(watchdog_timer(id))
-            draft.add(e.watchdog_ended(id))
+            draft.add(f.WatchdogEnded(id))
         action = "canceled" if had else "not_found"
     elif not had and len(draft.state.tree.watchdogs) >= draft.state.facts.tree_rules.watchdogs:
         most = draft.state.facts.tree_rules.watchdogs
@@ -146,10 +148,14 @@ def _watchdog(draft: Draft, call: Call, asked: c.SetWatchdog) -> None:
     finish(draft, call, _dumps(result))
 
 
-def arm(draft: Draft, watchdog: Watchdog, sent: e.Json | None = None) -> None:
+def letter_sent(agent_id: AgentId, text: str | None, *, interrupt: bool) -> f.LetterSent:
+    return {"agent_id": agent_id, "text": text, "interrupt": interrupt}
+
+
+def arm(draft: Draft, watchdog: Watchdog, sent: f.LetterSent | None = None) -> None:
     due = draft.moment.at_ms + watchdog.interval_ms
     generation = draft.set_timer(watchdog_timer(watchdog.agent_id), due)
-    draft.add(e.watchdog_set({**asdict(watchdog), "generation": generation}, sent))
+    draft.add(f.WatchdogSet(replace(watchdog, generation=generation), sent))
 
 
 def watchdog_fired(draft: Draft, watchdog: Watchdog) -> None:
@@ -157,7 +163,7 @@ def watchdog_fired(draft: Draft, watchdog: Watchdog) -> None:
     target = c.Target(watchdog.agent_id, watchdog.session, "", "")
     payload = {"prompt": watchdog.message, "watchdog": True}
     post(draft, target, payload, f"watchdog:{draft.state.facts.agent_id}:{watchdog.generation}")
-    sent = e.letter_sent(watchdog.agent_id, one_line(watchdog.message, SENT_CHARS), interrupt=False)
+    sent = letter_sent(watchdog.agent_id, one_line(watchdog.message, SENT_CHARS), interrupt=False)
     arm(draft, watchdog, sent)
 
 
@@ -215,7 +221,7 @@ def _take_off(draft: Draft, target: c.Target) -> None:
     draft.tree.summary[pruned_mark(target.agent_id)] = "1"
     if target.agent_id in draft.state.tree.watchdogs:
         draft.clear_timer(watchdog_timer(target.agent_id))
-        draft.add(e.watchdog_ended(target.agent_id))
+        draft.add(f.WatchdogEnded(target.agent_id))
     if target.agent_id not in draft.state.tree.children:
         parent = str(target.record["parent_session_id"])
         key = f"gone:{draft.state.facts.agent_id}:{target.agent_id}"

@@ -7,12 +7,15 @@ from itertools import islice
 from typing import Any
 
 from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.context import context_change, environment_context, is_context
 from orchestrator.core.draft import Draft
 from orchestrator.core.rules_activity import tokens_used
 from orchestrator.core.rules_standing import came_to_rest, end_watchdogs, took_task
-from orchestrator.core.state import Queued, State
+from orchestrator.core.settings import SettingsChanges
+from orchestrator.core.state import Queued, State, TaskKind
 from orchestrator.core.tokens import counted
+from orchestrator.protocol.ids import ResponseId, SubmissionId
 
 RETRY_TIMER = "retry"
 NO_RATE_LIMITS: Mapping[str, Any] = {"primary": None, "secondary": None}
@@ -54,7 +57,7 @@ def close(draft: Draft, by: str) -> None:
     """The session is over until somebody resumes it."""
     end_watchdogs(draft)
     draft.export = True
-    draft.add(e.closed(), e.event(by, "shutdown_complete"))
+    draft.add(f.Closed(), e.event(by, "shutdown_complete"))
 
 
 def begin_task(draft: Draft, waiting: Queued) -> None:
@@ -64,7 +67,7 @@ def begin_task(draft: Draft, waiting: Queued) -> None:
         _rewind(draft, op["last_response_id"])
     if op["type"] == "user_turn":
         change_settings(draft, _turn_changes(op))
-    kind = "compact" if op["type"] == "compact" else "user"
+    kind: TaskKind = "compact" if op["type"] == "compact" else "user"
     _task_begins(draft, waiting.id, kind, op.get("final_output_json_schema"), waiting.client)
     if kind == "user":
         draft.add(e.item(input_message(op["items"])), user_message_event(waiting.id, op["items"]))
@@ -72,13 +75,15 @@ def begin_task(draft: Draft, waiting: Queued) -> None:
         # More input came while this one waited: the seeds' rule holds for it as well,
         # new input aborts the task that it meets. Its message stays in the history. One
         # task a decision: a long queue begun at once would not fit into a commit.
-        draft.add(e.stopping("replaced", draft.state.queue[0].id))
+        draft.add(f.Stopping("replaced", draft.state.queue[0].id))
 
 
-def _task_begins(draft: Draft, id: str, kind: str, output_schema: Any = None, client: str = "") -> None:
+def _task_begins(
+    draft: Draft, id: SubmissionId, kind: TaskKind, output_schema: Any = None, client: str = ""
+) -> None:
     settings = draft.state.settings
     draft.add(
-        e.task_begun(id, kind, settings.wire(), output_schema, client),
+        f.TaskBegun(id, kind, settings, output_schema, client or None),
         e.event(
             id,
             "task_started",
@@ -92,18 +97,18 @@ def _task_begins(draft: Draft, id: str, kind: str, output_schema: Any = None, cl
 def begin_mail_task(draft: Draft) -> None:
     """A task that no submission started: its first request carries the mail."""
     number = draft.state.tree.autos + 1
-    draft.add(e.agent_changed(autos=number))
-    _task_begins(draft, f"auto-{number}", "user")
+    draft.add(f.AgentChanged({"autos": number}))
+    _task_begins(draft, SubmissionId(f"auto-{number}"), "user")
 
 
-def _rewind(draft: Draft, response_id: str) -> None:
+def _rewind(draft: Draft, response_id: ResponseId) -> None:
     """The conversation goes on from an earlier turn; settings do not go back with it."""
     length = bookmarked(draft, response_id)
     if length is None:
         return
     dropped = islice(draft.state.history, length, None)
     stale = any(is_context(item) for item in dropped)
-    draft.add(e.rewound(response_id, length))
+    draft.add(f.Rewound(response_id, length))
     if stale:
         draft.add(e.item(environment_context(draft.state.settings.wire())))
 
@@ -113,16 +118,21 @@ def bookmarked(draft: Draft, response_id: str) -> int | None:
     return next((length for mark, length in draft.state.bookmarks if mark == response_id), None)
 
 
-def _turn_changes(op: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("cwd", "approval_policy", "sandbox_policy", "model", "summary")
-    changes = {name: op[name] for name in names}
-    return {**changes, "effort": op.get("effort")}
+def _turn_changes(op: Mapping[str, Any]) -> SettingsChanges:
+    return {
+        "cwd": op["cwd"],
+        "approval_policy": op["approval_policy"],
+        "sandbox_policy": op["sandbox_policy"],
+        "model": op["model"],
+        "summary": op["summary"],
+        "effort": op.get("effort"),
+    }
 
 
-def change_settings(draft: Draft, changes: Mapping[str, Any]) -> None:
+def change_settings(draft: Draft, changes: SettingsChanges) -> None:
     """New defaults from here on; the model is told of what it is shown."""
     shown = context_change(draft.state.settings, changes)
-    draft.add(e.settings_changed(dict(changes)))
+    draft.add(f.SettingsChanged(changes))
     if shown is not None:
         draft.add(e.item(shown))
 
@@ -194,7 +204,7 @@ def _joins(state: State) -> bool:
 
 def complete(draft: Draft, last_message: str | None) -> None:
     draft.event("task_complete", last_agent_message=last_message, **bookmark(draft))
-    draft.add(e.task_ended("completed"))
+    draft.add(f.TaskEnded("completed"))
     start_next(draft)
     came_to_rest(draft, "completed", last_message)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.commands import TimerFired
 from orchestrator.core.draft import BUDGET_TIMER, REAP_BELOW_TIMER, REAP_TIMER, Draft
 from orchestrator.core.rules_approval import resolve
@@ -38,7 +38,7 @@ def timer_fired(draft: Draft, command: TimerFired) -> None:
         return
     if command.id == RETRY_TIMER:
         if task.wait == command.generation:
-            draft.add(e.retry_due())
+            draft.add(f.RetryDue())
         return
     for call in task.awaiting:
         if command.id == approval_timer(call.call_id) and call.spec.get("timer") == command.generation:

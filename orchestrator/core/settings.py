@@ -10,11 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from orchestrator.core.blobs import is_reference
 from orchestrator.core.frozen import record, replace
+from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.tokens import context_window
+
+
+class SettingsChanges(TypedDict, total=False):
+    """Turn settings by name, in their wire form: those that change."""
+
+    cwd: str
+    approval_policy: str
+    sandbox_policy: Mapping[str, Any]
+    model: str
+    model_provider: str
+    effort: str | None
+    summary: str
+    verbosity: str | None
 
 
 @record
@@ -34,16 +48,14 @@ class TurnSettings:
 
     @classmethod
     def of(cls, wire: Mapping[str, Any]) -> TurnSettings:
-        known = {spec.name for spec in fields(cls)}
-        return cls(**{name: _text(value) for name, value in wire.items() if name in known})
+        return cls(**{name: _text(value) for name, value in wire.items() if name in _TURN_SETTINGS})
 
     def wire(self) -> dict[str, Any]:
-        return {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        return {name: getattr(self, name) for name in _TURN_SETTINGS}
 
     def changed(self, changes: Mapping[str, Any]) -> TurnSettings:
         """With the fields named in `changes`; a new model forgets a window set for the old one."""
-        names = {spec.name for spec in fields(self)}
-        known = {name: _text(value) for name, value in changes.items() if name in names}
+        known = {name: _text(value) for name, value in changes.items() if name in _TURN_SETTINGS}
         if "model" in known and known["model"] != self.model:
             known.setdefault("window", None)
         return replace(self, **known)
@@ -66,8 +78,13 @@ class TurnSettings:
         return context
 
 
+_TURN_SETTINGS = tuple(spec.name for spec in fields(TurnSettings))
+
+
 def _text(value: Any) -> Any:
     """A setting so long that an earlier version stored it beside its entry is none that can be used."""
+    if value is None or type(value) is str:
+        return value
     return f"[{value['bytes']} bytes]" if is_reference(value) else value
 
 
@@ -116,9 +133,9 @@ class WorkspaceMark:
 class SessionFacts:
     """What is fixed when a session is made."""
 
-    session_id: str = ""
-    tree_id: str = ""
-    agent_id: int = 0
+    session_id: SessionId = SessionId("")
+    tree_id: TreeId = TreeId("")
+    agent_id: AgentId = AgentId(0)
     pool: str = "default"
     base_instructions: str = ""
     rollout_path: str = ""

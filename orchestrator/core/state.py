@@ -25,13 +25,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Item, Log
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.core.tree import TreeView
+from orchestrator.protocol.ids import CallId, SubmissionId
 
 THREAD_NAME = "thread_name"
 """Under which the name stands in `State.meta`: snapshots of sessions without one stay what they were."""
@@ -56,6 +57,14 @@ TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
 }
 
 
+TaskKind = Literal["user", "compact"]
+StopReason = Literal["failed", "interrupted", "replaced", "canceled"]
+"""Why a task is stopped; a stopped task has ended so."""
+Outcome = Literal["completed", "failed", "interrupted", "replaced", "canceled"]
+Purpose = Literal["turn", "compact"]
+"""What a model request is for."""
+
+
 class IllegalTransition(ValueError):
     """A call was asked to move to a phase that its own does not lead to."""
 
@@ -64,7 +73,7 @@ class IllegalTransition(ValueError):
 class Call:
     """A tool call of the current turn."""
 
-    call_id: str
+    call_id: CallId
     name: str
     item: Item
     phase: Phase = Phase.PROPOSED
@@ -179,7 +188,7 @@ class Request:
     """A model request that was begun and has not ended."""
 
     n: int
-    purpose: str
+    purpose: Purpose
     epoch: int
     sent: int = 0
     """Length of the history that it carries."""
@@ -204,14 +213,14 @@ class Response:
 class Task:
     """A session's work on one user turn."""
 
-    id: str
-    kind: str
+    id: SubmissionId
+    kind: TaskKind
     settings: TurnSettings
     client: str = ""
     """Who gave it; empty if nobody did."""
     request: Request | None = None
     calls: Calls = field(default_factory=Calls)
-    stopping: str = ""
+    stopping: StopReason | Literal[""] = ""
     """The reason, while what runs is being stopped."""
     ending: str = ""
     """Nothing of it runs any more, and it ends with its last open call: the output that those get."""
@@ -265,7 +274,7 @@ class Task:
 class Queued:
     """A user-turn op that waits for the session to be free."""
 
-    id: str
+    id: SubmissionId
     op: Mapping[str, Any]
     client: str
 
@@ -274,8 +283,8 @@ class Queued:
 class Answer:
     """A decided approval; a second answer is held against it."""
 
-    call_id: str
-    turn: str
+    call_id: CallId
+    turn: SubmissionId
     decision: str
     who: str
 

@@ -13,6 +13,7 @@ import orjson
 
 from orchestrator.core.blobs import INLINE_BYTES, externalise
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, timestamp
+from orchestrator.core.facts import CallMoved, Fact, InputQueued, Steered, states
 from orchestrator.core.frozen import record, replace
 
 LINE_BYTES = 128 << 10
@@ -44,12 +45,12 @@ def encode_entry(entry: Entry, at_ms: int, blobs: dict[str, bytes]) -> Encoded:
 
 
 def _shortened(entry: Entry, blobs: dict[str, bytes], most: int) -> Any:
-    if entry.type == DENDRO and entry.payload["kind"] == "call":
+    if _states(entry, CallMoved):
         # Of a call rules read the paths, the keys and the words; what files hold is a tool's to read.
         return externalise(entry.payload, blobs, large=most)
-    op = entry.payload.get("op") if entry.type == DENDRO else None
-    if op is None:
+    if not _states(entry, InputQueued):
         return externalise(entry.payload, blobs, most=most)
+    op = entry.payload["op"]
     # Rules read the rest of an op by its text: its folder, its model, its policies.
     return {**entry.payload, "op": {**op, "items": externalise(op.get("items") or (), blobs, most=most)}}
 
@@ -57,8 +58,12 @@ def _shortened(entry: Entry, blobs: dict[str, bytes], most: int) -> Any:
 def _is_said(entry: Entry) -> bool:
     """Whether it holds what people, a model or a tool said, and nothing that a rule reads by its text."""
     if entry.type == DENDRO:
-        return entry.payload["kind"] in {"queued", "steered", "call"}
+        return _states(entry, InputQueued) or _states(entry, Steered) or _states(entry, CallMoved)
     return entry.type in {RESPONSE_ITEM, EVENT_MSG}
+
+
+def _states(entry: Entry, kind: type[Fact]) -> bool:
+    return entry.type == DENDRO and states(entry.payload, kind)
 
 
 def encode_value(value: Mapping[str, Any], blobs: dict[str, bytes]) -> bytes:

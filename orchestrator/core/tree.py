@@ -16,15 +16,19 @@ creates it, and the parent has read its result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypedDict
 
-from orchestrator.core.frozen import replace
+from orchestrator.core.ids import AgentId, SessionId
 
-ROOT = 0
-ACTIVE = frozenset({"queued", "running"})
+ROOT = AgentId(0)
+AgentStatus = Literal["queued", "running", "ready", "idle", "failed", "canceled"]
+ACTIVE: frozenset[str] = frozenset({"queued", "running"})
 """Statuses that hold one of the tree's slots."""
+Evidence = Literal["proved", "presumed"]
+"""How surely what an agent ran is dead: `presumed` if its worker was lost meanwhile."""
+MailKind = Literal["message", "completion"]
 
 Payload = Mapping[str, Any]
 
@@ -33,10 +37,10 @@ Payload = Mapping[str, Any]
 class Child:
     """A child as its parent knows it."""
 
-    agent_id: int
-    session: str
+    agent_id: AgentId
+    session: SessionId
     origin: str
-    status: str
+    status: AgentStatus
     started_ms: int
     label: str | None = None
     summary: str | None = None
@@ -57,13 +61,24 @@ class Child:
         return self.status in ACTIVE
 
 
+class ChildChanges(TypedDict, total=False):
+    """Fields of a child that change."""
+
+    status: AgentStatus
+    label: str
+    summary: str | None
+    header: str | None
+    turn: int
+    ending: bool
+    pruned: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Mail:
     """A letter that the model has not been given yet."""
 
     key: str
-    kind: str
-    """`message` or `completion`."""
+    kind: MailKind
     n: int
     """Its number in the session's queue: what a synthetic await is named after."""
     interrupt: bool
@@ -73,16 +88,16 @@ class Mail:
     content: Mapping[str, Any]
 
     @property
-    def agent_id(self) -> int:
-        return int(self.sender["agent_id"])
+    def agent_id(self) -> AgentId:
+        return AgentId(int(self.sender["agent_id"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Watchdog:
     """A regular message to `agent_id`, sent again every `interval_ms`."""
 
-    agent_id: int
-    session: str
+    agent_id: AgentId
+    session: SessionId
     interval_ms: int
     message: str
     generation: int
@@ -92,11 +107,11 @@ class Watchdog:
 class TreeView:
     """The tree, as far as this session's own log tells of it."""
 
-    children: Mapping[int, Child] = field(default_factory=dict)
+    children: Mapping[AgentId, Child] = field(default_factory=dict)
     inbox: tuple[Mail, ...] = ()
     """In order of arrival; the two lanes are told apart by `interrupt`."""
-    watchdogs: Mapping[int, Watchdog] = field(default_factory=dict)
-    status: str = ""
+    watchdogs: Mapping[AgentId, Watchdog] = field(default_factory=dict)
+    status: AgentStatus | Literal[""] = ""
     """Its own status; empty for a root, which has none."""
     slot: bool = False
     """Whether one of the tree's slots is held for it."""
@@ -110,7 +125,7 @@ class TreeView:
     started_ms: int = 0
     canceling: str = ""
     """Why it was cancelled. From here on nothing starts, and the end is told when all below it has ended."""
-    to_end: tuple[int, ...] = ()
+    to_end: tuple[AgentId, ...] = ()
     """Children that are to end and were not told yet: they are more than one commit tells."""
     end_reason: str = ""
     """Why they are to end."""
@@ -118,8 +133,7 @@ class TreeView:
     """After a cancel: it has said that nothing of it, or below it, is left."""
     pruned: bool = False
     """Somebody took it off the list: it starts nothing any more."""
-    evidence: str = "proved"
-    """How surely what it ran is dead: `presumed` if its worker was lost meanwhile."""
+    evidence: Evidence = "proved"
     paused: str = ""
     """Which budget of the tree is spent, while that keeps the session from going on."""
 
@@ -128,7 +142,7 @@ class TreeView:
         return tuple(child for child in self.children.values() if child.active and not child.pruned)
 
     @property
-    def listed_children(self) -> Mapping[int, Child]:
+    def listed_children(self) -> Mapping[AgentId, Child]:
         return {id: child for id, child in self.children.items() if not child.pruned}
 
     @property
@@ -142,74 +156,22 @@ class TreeView:
         return bool(self.to_end or (self.canceling and self.inbox))
 
 
-# ── folding ───────────────────────────────────────────────────────────────────────────────────
+class TreeChanges(TypedDict, total=False):
+    """Fields of the view that an agent's own commits change."""
 
-
-def _agent(tree: TreeView, payload: Payload) -> TreeView:
-    return replace(tree, **payload["changes"])
-
-
-def _child(tree: TreeView, payload: Payload) -> TreeView:
-    child = Child(**payload["child"])
-    return replace(tree, children={**tree.children, child.agent_id: child})
-
-
-def _child_changed(tree: TreeView, payload: Payload) -> TreeView:
-    child = tree.children.get(payload["agent_id"])
-    if child is None:
-        return tree
-    changed = replace(child, **payload["changes"])
-    return replace(tree, children={**tree.children, child.agent_id: changed})
-
-
-def _children_changed(tree: TreeView, payload: Payload) -> TreeView:
-    named, changes = frozenset(payload["agent_ids"]), payload["changes"]
-    children = {
-        id: replace(child, **changes) if id in named else child for id, child in tree.children.items()
-    }
-    return replace(tree, children=children)
-
-
-def _to_end(tree: TreeView, payload: Payload) -> TreeView:
-    return replace(tree, to_end=tuple(payload["agent_ids"]), end_reason=payload["reason"])
-
-
-def _told_to_end(tree: TreeView, payload: Payload) -> TreeView:
-    return replace(tree, to_end=tree.to_end[payload["count"] :])
-
-
-def _mail(tree: TreeView, payload: Payload) -> TreeView:
-    return replace(tree, inbox=(*tree.inbox, Mail(**payload["mail"])))
-
-
-def _mail_taken(tree: TreeView, payload: Payload) -> TreeView:
-    taken = frozenset(payload["keys"])
-    return replace(tree, inbox=tuple(mail for mail in tree.inbox if mail.key not in taken))
-
-
-def _watchdog(tree: TreeView, payload: Payload) -> TreeView:
-    watchdog = Watchdog(**payload["watchdog"])
-    return replace(tree, watchdogs={**tree.watchdogs, watchdog.agent_id: watchdog})
-
-
-def _watchdog_ended(tree: TreeView, payload: Payload) -> TreeView:
-    gone = payload["agent_id"]
-    return replace(tree, watchdogs={id: dog for id, dog in tree.watchdogs.items() if id != gone})
-
-
-TREE_STEPS: Mapping[str, Callable[[TreeView, Payload], TreeView]] = {
-    "agent": _agent,
-    "child": _child,
-    "child_changed": _child_changed,
-    "children_changed": _children_changed,
-    "to_end": _to_end,
-    "told_to_end": _told_to_end,
-    "mail": _mail,
-    "mail_taken": _mail_taken,
-    "watchdog": _watchdog,
-    "watchdog_ended": _watchdog_ended,
-}
-"""The facts of the log that change this view, by their kind."""
+    status: AgentStatus
+    slot: bool
+    turns: int
+    autos: int
+    label: str | None
+    summary: str | None
+    header: str | None
+    started_ms: int
+    canceling: str
+    ended: bool
+    pruned: bool
+    evidence: Evidence
+    paused: str
 
 
 def decode_tree(wire: Payload) -> TreeView:
@@ -223,6 +185,6 @@ def decode_tree(wire: Payload) -> TreeView:
     return TreeView(**{**wire, **nested})
 
 
-def _by_number(wire: Mapping[str, Payload]) -> list[tuple[int, Payload]]:
+def _by_number(wire: Mapping[str, Payload]) -> list[tuple[AgentId, Payload]]:
     """Agents in the order in which they were made; a snapshot's names are sorted as texts, 10 before 5."""
-    return sorted((int(id), made) for id, made in wire.items())
+    return sorted((AgentId(int(id)), made) for id, made in wire.items())

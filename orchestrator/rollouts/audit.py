@@ -20,6 +20,7 @@ from orchestrator.broker.errors import Corrupt, DamagedEntry
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.tree_records import TreeEntry
+from orchestrator.core import facts as f
 from orchestrator.core.blobs import REFERENCE
 from orchestrator.core.chain import NAMING_ENTRIES, BrokenLink, ChainWalk, names_session
 from orchestrator.core.entries import DENDRO
@@ -170,7 +171,7 @@ class _Audit:
         if named and named != self._end.session:
             self._find(entry.seq, f"it names session {named}, whose log stands in the place of this one's")
 
-        if told.type == DENDRO and told.payload.get("kind") == "configured":
+        if told.type == DENDRO and f.states(told.payload, f.Configured):
             self._compare_place(entry.seq, told.payload["session"])
 
     def _compare_place(self, seq: int, facts: Mapping[str, Any]) -> None:
@@ -183,11 +184,10 @@ class _Audit:
 
     async def _refers(self, line: LogLine) -> None:
         payload, seq = line.value["payload"], line.stored.seq
-        match line.is_fact and payload.get("kind"):
-            case "child":
-                self._children.append((seq, SessionId(payload["child"]["session"])))
-            case "forked":
-                parent = payload["parent"]
+        match line.is_fact and f.decode(payload):
+            case f.ChildMade(child):
+                self._children.append((seq, child.session))
+            case f.Forked(parent):
                 chain = bytes.fromhex(parent["chain"])
                 by = f"entry {seq} of its fork {self._end.session}"
                 self._found.forked_from = Witness(SessionId(parent["session"]), parent["seq"], chain, by)

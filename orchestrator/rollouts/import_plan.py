@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.birth import ORIGINATOR, session_configured
 from orchestrator.core.blobs import resolve
 from orchestrator.core.entries import Entry, timestamp
@@ -99,10 +100,10 @@ def renamed(entry: Entry, facts: SessionFacts) -> Entry:
 
 def _renamed(entry: Entry, facts: SessionFacts) -> Mapping[str, Any]:
     payload = entry.payload
-    match entry.type, payload.get("kind", payload.get("type")):
+    match entry.type, payload.get("type"):
         case e.SESSION_META, _:
             return {**payload, "id": facts.session_id}
-        case e.DENDRO, "configured":
+        case e.DENDRO, _ if f.states(payload, f.Configured):
             own = {name: getattr(facts, name) for name in OWN_FACTS}
             return {**payload, "session": {**payload["session"], **own}}
         case e.DENDRO, _ if "epoch" in payload:
@@ -183,7 +184,7 @@ def _settled(state: State, newcomer: Newcomer) -> Iterator[Entry]:
         approval_policy=told.approval_policy if told.model else fallback.approval_policy,
         sandbox_policy=told.sandbox_policy if told.model else fallback.sandbox_policy,
     )
-    yield e.configured(settings.wire(), newcomer.facts.wire())
+    yield e.fact(f.Configured(settings, newcomer.facts))
     yield session_configured("", newcomer.facts, settings)
 
 

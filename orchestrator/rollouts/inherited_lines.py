@@ -23,6 +23,7 @@ import orjson
 from orchestrator.core.blobs import externalise, is_reference, references, resolve
 from orchestrator.core.chain import payload_digest
 from orchestrator.core.entries import RESPONSE_ITEM
+from orchestrator.core.facts import Forked, states
 from orchestrator.core.history import INHERITED, Item
 from orchestrator.core.inheritance import needed
 from orchestrator.rollouts.log_line import LogLine
@@ -61,7 +62,7 @@ def texts_inside(payload: Mapping[str, Any], text_of: TextOf) -> dict[str, str]:
 
 
 def _wrapped(payload: Mapping[str, Any]) -> list[Item]:
-    if payload.get("kind") != "forked" or "content" not in payload:
+    if not states(payload, Forked) or "content" not in payload:
         return []
     return [{"type": INHERITED, "content": payload["content"]}]
 

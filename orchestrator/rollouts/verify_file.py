@@ -7,6 +7,7 @@ from pathlib import Path
 
 from orchestrator.core.chain import NAMING_ENTRIES, BrokenLink, ExpectedHead, names_session
 from orchestrator.core.entries import DENDRO
+from orchestrator.core.facts import Configured, states
 from orchestrator.rollouts.errors import RolloutError
 from orchestrator.rollouts.file_format import BadLine, FileLine, FileWalk, Header, RolloutText, read_rollout
 from orchestrator.rollouts.verify import Report
@@ -63,8 +64,8 @@ def _note(line: FileLine, seen: _Seen) -> None:
     seen.texts_missing += line.texts_missing
     if line.place.seq <= NAMING_ENTRIES:
         seen.sessions |= {named for named in [names_session(line.entry)] if named}
-        if line.entry.type == DENDRO and "session" in line.entry.payload:
-            seen.pool = line.entry.payload["session"].get("pool")
+        if line.entry.type == DENDRO and states(line.entry.payload, Configured):
+            seen.pool = line.entry.payload.get("session", {}).get("pool")
 
 
 def _wrong_at_the_end(

@@ -22,6 +22,7 @@ from orchestrator.broker.tree_records import (
     Spend,
 )
 from orchestrator.broker.trees import warned
+from orchestrator.core import facts as f
 from orchestrator.core.blobs import is_reference
 from orchestrator.core.draft import BUDGET_TIMER, TreeEvent, TreePart
 from orchestrator.core.rules_budget import more
@@ -36,8 +37,6 @@ _ESTIMATED = frozenset({"tokens", "cost"})
 _NOTHING = Spend()
 _REFUSED = Spend(requests=1)
 """Of a request that a provider turned away: no token was used, and a tree that only fails still ends."""
-_FREE = frozenset({"waiting"})
-"""Ends of a request that no provider served, unless one told what it used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,26 +82,30 @@ class Accounting:
     def _price(self, state: State) -> Price | None:
         return self.prices.get((state.task or state).settings.model)
 
-    def reservation(self, state: State, fact: Mapping[str, Any]) -> Reservation:
-        """For a request that `fact` says begins.
+    def reservation(self, state: State, fact: f.RequestBegun) -> Reservation:
+        """For a request that begins.
 
         Whether the tree limits its cost is not known here: a budget may be added at any time.
         """
         amount = self.estimate(state)
         if self._price(state) is None:
             amount = replace(amount, cost=UNPRICED)
-        return Reservation(str(fact["n"]), amount)
+        return Reservation(str(fact.n), amount)
 
-    def settlement(self, state: State, fact: Mapping[str, Any]) -> Settlement:
-        """For a request that `fact` says ended; `state` is that before it."""
+    def settlement(self, state: State, fact: f.RequestEnded) -> Settlement:
+        """For a request that has ended; `state` is that before its end."""
         used: Spend | None = None
-        if fact.get("usage"):
-            used = self._spend(state, Usage.of(fact["usage"]))
-        elif fact["outcome"] in _FREE:
-            used = _NOTHING
-        elif fact.get("served") is False:
-            used = _REFUSED
-        return Settlement(str(fact["n"]), used)
+        match fact:
+            case _ if fact.usage:
+                used = self._spend(state, Usage.of(fact.usage))
+            case f.RequestDelayed():
+                # No provider has served it.
+                used = _NOTHING
+            case f.RequestRetried(served=False) | f.RequestFailed(served=False):
+                used = _REFUSED
+            case _:
+                pass
+        return Settlement(str(fact.n), used)
 
     def wait(self, state: State) -> BudgetWait:
         """For the request that had no room."""

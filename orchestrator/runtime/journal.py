@@ -7,12 +7,12 @@ there is no third way, so the state never runs ahead of the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from orchestrator.broker.records import Approval, NewEntry, NewEvent, TimerSet
 from orchestrator.broker.sealing import encode_request, event_of, seal
+from orchestrator.core import facts as f
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.draft import Decision, TreePart
 from orchestrator.core.entries import DENDRO, EVENT_MSG
@@ -77,7 +77,7 @@ class Step:
         """Adds one decision: from here on the position is what the log will say."""
         for entry in decision.entries:
             if entry.type == DENDRO:
-                self._account(entry.payload)
+                self._account(f.decode(entry.payload))
             encoded = encode_entry(entry, self.at_ms, self.blobs)
             self._append(encoded)
             if entry.type == EVENT_MSG:
@@ -107,16 +107,13 @@ class Step:
         self.size += sum(len(approval.payload) for approval in news)
         self.approvals_close += decision.approvals_close
 
-    def _account(self, fact: Mapping[str, Any]) -> None:
+    def _account(self, fact: f.Fact | f.UnknownFact) -> None:
         """A request's begin reserves, its end settles."""
         accounting, state = self.writer.accounting, self.position.state
-        match fact["kind"]:
-            case "request_begun" if reservation := accounting.reservation(state, fact):
-                self._shared.reservation = reservation
-            case "request_ended" if settlement := accounting.settlement(state, fact):
-                self._shared.settlements.append(settlement)
-            case _:
-                pass
+        if isinstance(fact, f.RequestBegun):
+            self._shared.reservation = accounting.reservation(state, fact)
+        elif isinstance(fact, f.RequestEnded):
+            self._shared.settlements.append(accounting.settlement(state, fact))
 
     @property
     def _shared(self) -> TreeStep:

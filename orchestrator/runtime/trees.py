@@ -15,11 +15,12 @@ from orchestrator.broker.records import OpenApproval
 from orchestrator.broker.tree_records import TreeEntry
 from orchestrator.core.commands import DecidedBelow, PendingBelow, Target
 from orchestrator.core.entries import milliseconds
-from orchestrator.core.ids import SessionId, TreeId, new_session_id, shard_of
+from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id, shard_of
 from orchestrator.core.registry import RegistryView, projected
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import Call
 from orchestrator.core.tree import ROOT
+from orchestrator.protocol.ids import CallId
 from orchestrator.rollouts.full_log import read_all
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.rollout_path import path_beside
@@ -43,7 +44,7 @@ class TreeLookups:
     ports: Ports
     facts: SessionFacts
     _numbers: list[int]
-    _given: dict[str, tuple[int, str, str]]
+    _given: dict[str, tuple[AgentId, SessionId, str]]
 
     @classmethod
     def of(cls, ports: Ports, facts: SessionFacts) -> TreeLookups:
@@ -61,7 +62,7 @@ class TreeLookups:
     def _tree(self) -> TreeId:
         return TreeId(self.facts.tree_id)
 
-    async def reserve(self, call: str, wanted: int) -> tuple[int, str, str]:
+    async def reserve(self, call: str, wanted: int) -> tuple[AgentId, SessionId, str]:
         """A new agent's number, session id and rollout path; `wanted` are taken in one go.
 
         A call that is assessed again, because its step was refused, is given the same again.
@@ -70,13 +71,13 @@ class TreeLookups:
             self._given[call] = await self._new(wanted)
         return self._given[call]
 
-    async def _new(self, wanted: int) -> tuple[int, str, str]:
+    async def _new(self, wanted: int) -> tuple[AgentId, SessionId, str]:
         if not self._numbers:
             self._numbers = list(await self._broker.reserve(self._tree, max(1, wanted)))
         number, now_ms = self._numbers.pop(0), self._broker.now_ms()
         noise = int.from_bytes(self.ports.random_bytes(8), "big")
         session = new_session_id(now_ms, shard_of(self._tree, self._broker.config.shards), noise)
-        return number, session, path_beside(self.facts.rollout_path, session, now_ms)
+        return AgentId(number), session, path_beside(self.facts.rollout_path, session, now_ms)
 
     async def registry(self) -> RegistryView:
         """Who is in the tree, as the last commits said."""
@@ -141,7 +142,7 @@ def _pending(approval: OpenApproval, tree: str, at_ms: int) -> PendingBelow | No
     if asked.get("tree") != tree or not asked.get("agent_id") or approval.opened_ms > at_ms:
         return None
     return PendingBelow(
-        asked["agent_id"], approval.session, approval.key, asked["turn"], asked.get("sandboxed")
+        asked["agent_id"], approval.session, CallId(approval.key), asked["turn"], asked.get("sandboxed")
     )
 
 

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from orchestrator.core.birth import Birth
-from orchestrator.core.ids import new_session_id
+from orchestrator.core.ids import TreeId, new_session_id
 from orchestrator.core.settings import SessionFacts, TreeRules, TurnSettings, WorkspaceMark
 from orchestrator.gateways.workspace import Workspace, mark
 from orchestrator.rollouts.rollout_path import rollout_path
@@ -31,7 +31,7 @@ def new_birth(
     session = new_session_id(now_ms, noise % settings.redis.shards, noise >> 16)
     facts = SessionFacts(
         session_id=session,
-        tree_id=session,
+        tree_id=TreeId(session),
         pool=pool,
         base_instructions=defaults.base_instructions or "",
         rollout_path=str(rollout_path(settings.home / SESSIONS, session, now_ms)),

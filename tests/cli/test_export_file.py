@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from orchestrator.broker.records import StoredEntry
 from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.blobs import externalise
 from orchestrator.core.chain import GENESIS, BrokenLink, next_chain, payload_digest
 from orchestrator.core.entries import Entry
@@ -70,7 +71,7 @@ def test_a_full_export_verifies_and_folds_to_the_stored_entries(payloads: list[d
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=8))
 def test_an_export_without_facts_verifies_through_their_places(facts: list[bool]) -> None:
-    log, texts = stored([e.closed() if fact else item("x" * 5000) for fact in facts])
+    log, texts = stored([e.fact(f.Closed()) if fact else item("x" * 5000) for fact in facts])
     lines = list(export_lines(map(LogLine, log), texts.get))
     if lines:
         text = read_rollout(lines)
@@ -98,7 +99,7 @@ def test_a_removed_line_is_named_as_missing() -> None:
 
 
 def test_a_changed_place_of_an_omitted_fact_is_found() -> None:
-    log, texts = stored([e.closed(), item("one")])
+    log, texts = stored([e.fact(f.Closed()), item("one")])
     [line] = export_lines(map(LogLine, log), texts.get)
     value = orjson.loads(line)
     value["omitted"][0][1] = 9
@@ -172,9 +173,9 @@ def grandchild(begin: str = "begin") -> tuple[list[StoredEntry], dict[str, str],
     called = {"type": "function_call", "name": "shell", "arguments": "{}", "call_id": "c1"}
     texts: dict[str, bytes] = {}
     first = [user_message(begin), called, externalise({**output, "output": LONG}, texts)]
-    begun = externalise(dict(e.forked({"session": "a"}, bequest(first, frozenset())[0]).payload), texts)
+    begun = externalise(f.encode(f.Forked({"session": "a"}, bequest(first, frozenset())[0])), texts)
     second = [{"type": INHERITED, "content": begun["content"]}, user_message("go on")]
-    fact = e.forked({"session": "b", "seq": 7, "chain": "00"}, bequest(second, frozenset())[0])
+    fact = e.fact(f.Forked({"session": "b", "seq": 7, "chain": "00"}, bequest(second, frozenset())[0]))
     log, more = stored([e.event("", "session_configured"), fact, e.item(user_message("mine"))])
     whole = [user_message(begin), called, {**output, "output": LONG}, user_message("go on")]
     return log, {**more, **{digest: text.decode() for digest, text in texts.items()}}, whole

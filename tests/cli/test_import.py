@@ -12,6 +12,7 @@ import pytest
 from orchestrator.broker.records import CommitRequest, Fenced
 from orchestrator.cli.opening import Opened, opened
 from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.birth import Birth, first_entries
 from orchestrator.core.entries import Entry
 from orchestrator.core.ids import SessionId
@@ -71,18 +72,18 @@ def planned(settings: Settings, *entries: Entry) -> Plan:
 
 def busy(settings: Settings, phase: Phase) -> Plan:
     """A session whose one call stands at `phase`."""
-    turn = birth(settings).settings.wire()
+    turn = birth(settings).settings
     rows = [
-        e.task_begun("1", "user", turn),
+        e.fact(f.TaskBegun("1", "user", turn)),
         e.item({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "go"}]}),
-        e.request_begun(1, "turn", 1),
+        e.fact(f.RequestBegun(1, "turn", 1)),
         e.item(CALL),
-        e.request_ended(1, "completed"),
+        e.fact(f.RequestCompleted(1)),
     ]
     if phase is Phase.AWAITING_APPROVAL:
-        rows += [Entry(e.EVENT_MSG, ASK, "1"), e.call_phase("c1", "awaiting_approval", spec=SPEC)]
+        rows += [Entry(e.EVENT_MSG, ASK, "1"), e.fact(f.CallMoved("c1", Phase.AWAITING_APPROVAL, spec=SPEC))]
     else:
-        rows.append(e.call_phase("c1", "running", epoch=1, spec=SPEC))
+        rows.append(e.fact(f.CallMoved("c1", Phase.RUNNING, epoch=1, spec=SPEC)))
     return planned(settings, *rows)
 
 

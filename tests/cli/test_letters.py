@@ -12,6 +12,7 @@ from orchestrator.cli.letters import letter_in, letter_text, with_letters
 from orchestrator.cli.opening import Opened
 from orchestrator.core import commands as c
 from orchestrator.core.entries import DENDRO
+from orchestrator.core.facts import decode
 from orchestrator.core.stored import decode_entry
 from orchestrator.gateways.client import Event
 from tests.core.grove import Agent, Grove, answers
@@ -49,7 +50,7 @@ class Logs:
 async def letters(agent: Agent) -> list[str]:
     """The lines that a person reads of an agent's mail."""
     logs = Logs(agent)
-    facts = [entry.payload for entry in map(decode_entry, agent.lines) if entry.type == DENDRO]
+    facts = [decode(entry.payload) for entry in map(decode_entry, agent.lines) if entry.type == DENDRO]
     found = [await letter_in(logs.opened, logs.head(), fact) for fact in facts]
     return [letter_text(letter) for letter in found if letter is not None]
 

@@ -20,8 +20,10 @@ from orchestrator.cli.standing import status_of
 from orchestrator.cli.tree_reading import AgentPicture, Doing, TreePicture, doing_of
 from orchestrator.cli.tree_view import as_value, drawing, headline
 from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView
+from orchestrator.core.state import Phase
 from orchestrator.core.stored import encode_entry
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.rollouts.tree_log import differs
@@ -215,8 +217,8 @@ def test_reader_learns_since_when_and_what_for_an_agent_waits() -> None:
     spec = {"kind": "await", "agent_ids": [4], "until_ms": NOW_MS + 9}
     log = stored(
         (NOW_MS - 30, e.event("t", "agent_message", message="first\nsecond")),
-        (NOW_MS - 20, e.call_phase("c", "waiting", spec=spec)),
-        (NOW_MS - 10, e.mail_taken(["k"])),
+        (NOW_MS - 20, e.fact(f.CallMoved("c", Phase.WAITING, spec=spec))),
+        (NOW_MS - 10, e.fact(f.MailTaken(("k",)))),
     )
     doing = doing_of(log, head(3))
     assert (doing.since_ms, doing.waits_for, doing.awaited) == (NOW_MS - 20, "agents", (4,))
@@ -225,8 +227,8 @@ def test_reader_learns_since_when_and_what_for_an_agent_waits() -> None:
 
 def test_reader_forgets_a_wait_that_is_over() -> None:
     log = stored(
-        (NOW_MS - 20, e.call_phase("c", "awaiting_approval", spec={"kind": "exec"})),
-        (NOW_MS - 10, e.call_phase("c", "running", spec={"kind": "exec"})),
+        (NOW_MS - 20, e.fact(f.CallMoved("c", Phase.AWAITING_APPROVAL, spec={"kind": "exec"}))),
+        (NOW_MS - 10, e.fact(f.CallMoved("c", Phase.RUNNING, spec={"kind": "exec"}))),
         (NOW_MS - 5, e.event("t", "exec_command_begin", call_id="c", command=["bash", "-c", "make test"])),
     )
     doing = doing_of(log, head(3))

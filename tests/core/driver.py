@@ -16,13 +16,14 @@ import orjson
 
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Decision, OpenApproval, Timer
 from orchestrator.core.entries import Entry
 from orchestrator.core.evolve import evolve, fold
 from orchestrator.core.history import Item, for_model, message_text, user_message
 from orchestrator.core.outstanding import CloseCalls, TellChildren, Work, outstanding
-from orchestrator.core.settings import Rules
+from orchestrator.core.settings import Rules, SessionFacts, TurnSettings
 from orchestrator.core.snapshot import digest
 from orchestrator.core.state import Call, State, Task
 from orchestrator.core.stored import decode_entry, encode_entry
@@ -151,7 +152,9 @@ class Session:
     _ids: int = 0
 
     def __post_init__(self) -> None:
-        self.record(e.configured({**SETTINGS, **self.settings}, {**FACTS, **self.facts}))
+        settings = TurnSettings.of({**SETTINGS, **self.settings})
+        facts = SessionFacts.of({**FACTS, **self.facts})
+        self.record(e.fact(f.Configured(settings, facts)))
 
     # --- the log ---------------------------------------------------------------------
 

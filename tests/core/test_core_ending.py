@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.evolve import fold
@@ -19,7 +20,7 @@ from orchestrator.core.outstanding import CloseCalls, OweRequest, RunCall
 from orchestrator.core.rules_ending import BY_FAILURE, BY_USER
 from orchestrator.core.rules_model import MOST_CALLS
 from orchestrator.core.settings import Rules
-from orchestrator.core.state import State
+from orchestrator.core.state import Phase, State
 from orchestrator.core.stored import decode_entry, encode_entry, encode_event
 from tests.core.auditor import Audit, check_calls, check_liveness
 from tests.core.driver import Session, a_command, assistant, op, text
@@ -94,7 +95,9 @@ def _reaches(session: Session, call_id: str, phase: str) -> None:
         case "waiting" if session.task.waiting is None:
             timer = session.state.timers + 1
             spec = {"kind": "await", "agent_ids": [], "timer": timer, "until_ms": 0}
-            session.record(e.timer(timer), e.call_phase(call_id, "waiting", spec=spec))
+            session.record(
+                e.fact(f.TimerTaken(timer)), e.fact(f.CallMoved(call_id, Phase.WAITING, spec=spec))
+            )
 
 
 def interrupted(session: Session) -> None:

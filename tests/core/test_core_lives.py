@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core import rules_ending, rules_model
 from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.evolve import fold
@@ -27,9 +28,9 @@ from orchestrator.core.outstanding import (
     TellChildren,
     Work,
 )
-from orchestrator.core.settings import Rules
+from orchestrator.core.settings import Rules, TurnSettings
 from orchestrator.core.snapshot import decode, digest, encode
-from orchestrator.core.state import State
+from orchestrator.core.state import Phase, State
 from orchestrator.core.stored import decode_entry
 from tests.core.auditor import LARGEST_COMMIT, Audit, check_calls, check_liveness
 from tests.core.driver import (
@@ -311,24 +312,27 @@ LifeInPieces.TestCase.settings = settings(Life.TestCase.settings, max_examples=3
 TestLifeInPieces = LifeInPieces.TestCase
 
 
-TASK = e.task_begun("u1", "user", {**SETTINGS})
+TASK = e.fact(f.TaskBegun("u1", "user", TurnSettings.of(SETTINGS)))
 ABORTED = e.event("u1", "turn_aborted", reason="replaced")
-RUNNING = e.call_phase("c1", "running")
+RUNNING = e.fact(f.CallMoved("c1", Phase.RUNNING))
 
 
 @pytest.mark.parametrize(
     "log",
     [
         pytest.param([TASK, TASK], id="two tasks at once"),
-        pytest.param([TASK, e.task_ended("completed")], id="no final event"),
+        pytest.param([TASK, e.fact(f.TaskEnded("completed"))], id="no final event"),
         pytest.param(
-            [TASK, *[e.event("u1", "turn_aborted", reason="replaced")] * 2, e.task_ended("x")], id="two"
+            [TASK, *[e.event("u1", "turn_aborted", reason="replaced")] * 2, e.fact(f.TaskEnded("x"))],
+            id="two",
         ),
         pytest.param([TASK, e.event("u2", "agent_message", message="m")], id="event of another task"),
         pytest.param([e.event("u1", "task_complete", last_agent_message=None)], id="end without a task"),
         pytest.param([TASK, RUNNING, RUNNING], id="call started twice"),
-        pytest.param([TASK, e.stopping("interrupted", "u2"), RUNNING], id="call started while stopping"),
-        pytest.param([TASK, RUNNING, e.request_begun(1, "turn", 1)], id="request over a running call"),
+        pytest.param(
+            [TASK, e.fact(f.Stopping("interrupted", "u2")), RUNNING], id="call started while stopping"
+        ),
+        pytest.param([TASK, RUNNING, e.fact(f.RequestBegun(1, "turn", 1))], id="request over a running call"),
         pytest.param([TASK, e.event("u1", "hologram")], id="event that the protocol does not know"),
     ],
 )

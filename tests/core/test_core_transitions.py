@@ -6,7 +6,8 @@ from itertools import product
 
 import pytest
 
-from orchestrator.core.entries import call_phase
+from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.evolve import evolve
 from orchestrator.core.state import Call, IllegalTransition, Phase
 from tests.core.driver import Session, function_call
@@ -44,10 +45,10 @@ def test_entry_that_the_table_forbids_does_not_fold() -> None:
     session.runs("c1")
     before = session.state
     with pytest.raises(IllegalTransition):
-        evolve(session.state, call_phase("c1", Phase.RUNNING), 99)
+        evolve(session.state, e.fact(f.CallMoved("c1", Phase.RUNNING)), 99)
     assert session.state == before
 
 
 def test_entry_of_a_task_where_none_holds_the_session_does_not_fold() -> None:
     with pytest.raises(ValueError, match="no task holds the session"):
-        evolve(Session().state, call_phase("c1", Phase.RUNNING), 99)
+        evolve(Session().state, e.fact(f.CallMoved("c1", Phase.RUNNING)), 99)

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.broker.records import StoredEntry
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
-from orchestrator.core.entries import forked
+from orchestrator.core.facts import Forked, encode
 from orchestrator.core.history import user_message
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.inheritance import bequest
@@ -129,7 +129,7 @@ async def test_what_a_crash_left_of_an_inherited_conversation_is_written_again(t
     line = {
         "timestamp": "t",
         "type": "dendro",
-        "payload": dict(forked({}, bequest(items, frozenset())[0]).payload),
+        "payload": encode(Forked({}, bequest(items, frozenset())[0])),
     }
     log.replace(3, line)
     log.add("e")

@@ -27,6 +27,7 @@ from orchestrator.broker.records import (
     Submit,
 )
 from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.draft import Decision
 from orchestrator.core.entries import Entry
@@ -108,7 +109,7 @@ class Author:
         return self
 
     async def closes(self, ended_ms: int = NOON_MS) -> Author:
-        return await self.writes([e.closed()], status="closed", ended_ms=ended_ms)
+        return await self.writes([e.fact(f.Closed())], status="closed", ended_ms=ended_ms)
 
     async def snapshots(self) -> Author:
         """Leaves a snapshot of where the session stands."""

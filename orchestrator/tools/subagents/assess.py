@@ -11,8 +11,10 @@ import orjson
 
 from orchestrator.core import commands as c
 from orchestrator.core.agent_views import LABEL_CHARS, MESSAGE_BYTES, one_line
+from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView
 from orchestrator.core.state import Call, Phase, State
+from orchestrator.core.tree import ROOT
 from orchestrator.tools.arguments import BadArguments, parsed
 from orchestrator.tools.subagents import arguments as a
 from orchestrator.tools.subagents import roles
@@ -153,7 +155,7 @@ def _await(asking: Asking) -> c.Await:
         )
     if given.agent_ids == ():
         raise BadArguments("agent_ids: name at least one child, or leave it out for any")
-    return c.Await(int(seconds * 1000), given.agent_ids or ())
+    return c.Await(int(seconds * 1000), tuple(map(AgentId, given.agent_ids or ())))
 
 
 async def _logs(asking: Asking) -> c.Immediate:
@@ -218,16 +220,16 @@ def _target(asking: Asking, view: RegistryView, number: int) -> c.Target:
     return target_of(agent)
 
 
-def root_target(tree: str) -> c.Target:
+def root_target(tree: TreeId) -> c.Target:
     """The root, of which the registry says nothing."""
-    return c.Target(0, tree, "0", "", {"label": None, "summary": None})
+    return c.Target(ROOT, SessionId(tree), "0", "", {"label": None, "summary": None})
 
 
 def target_of(agent: Agent) -> c.Target:
     """An agent as the registry tells of it."""
     return c.Target(
-        agent.agent_id,
-        agent.session,
+        AgentId(agent.agent_id),
+        SessionId(agent.session),
         agent.path,
         agent.status,
         agent.summary(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from orchestrator.core.ids import AgentId, SessionId
 from orchestrator.core.registry import RegistryView
 
 LoggedEvent = tuple[int, int, dict[str, Any]]
@@ -22,7 +23,7 @@ class Tree(Protocol):
         """Of the program: what a new session's first line names."""
         ...
 
-    async def reserve(self, call: str, wanted: int) -> tuple[int, str, str]:
+    async def reserve(self, call: str, wanted: int) -> tuple[AgentId, SessionId, str]:
         """A new agent's number, session id and rollout path; the same again for the same call.
 
         `wanted` numbers are taken in one go: as many as calls of one response may need.

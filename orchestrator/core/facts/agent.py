@@ -1,0 +1,144 @@
+"""Facts about a session's place in its tree: its own status, its children, its inbox, its watchdogs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field, fields
+from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
+
+from orchestrator.core.facts.form import LIST, form
+from orchestrator.core.frozen import record
+from orchestrator.core.ids import AgentId
+from orchestrator.core.tree import Child, ChildChanges, Mail, TreeChanges, Watchdog
+
+
+class LetterSent(TypedDict):
+    """A letter as its writer's log tells of it, beside what wrote it; the whole is in the other log."""
+
+    agent_id: AgentId
+    text: str | None
+    interrupt: bool
+
+
+def _child(wire: Mapping[str, Any]) -> Child:
+    return Child(**wire)
+
+
+def _mail(wire: Mapping[str, Any]) -> Mail:
+    return Mail(**wire)
+
+
+def _watchdog(wire: Mapping[str, Any]) -> Watchdog:
+    return Watchdog(**wire)
+
+
+def _wire(made: Child | Mail | Watchdog) -> dict[str, Any]:
+    return {spec.name: getattr(made, spec.name) for spec in fields(made)}
+
+
+@record
+class AgentChanged:
+    """The session's own place in its tree: `status`, `slot`, `turns`, `label` and the like."""
+
+    kind: ClassVar[str] = "agent"
+    of: ClassVar[Literal["agent"]] = "agent"
+    changes: TreeChanges
+
+
+@record
+class ChildMade:
+    """An agent was made by this session; `child` is what is known of it."""
+
+    kind: ClassVar[str] = "child"
+    of: ClassVar[Literal["agent"]] = "agent"
+    child: Child = field(metadata=form(read=_child, write=_wire))
+
+
+@record
+class ChildChanged:
+    """What a child's letter, or an act of this session, says of it now."""
+
+    kind: ClassVar[str] = "child_changed"
+    of: ClassVar[Literal["agent"]] = "agent"
+    agent_id: AgentId
+    changes: ChildChanges
+
+
+@record
+class ChildrenChanged:
+    """The same of several children, in one entry: a commit carries only so many."""
+
+    kind: ClassVar[str] = "children_changed"
+    of: ClassVar[Literal["agent"]] = "agent"
+    agent_ids: tuple[AgentId, ...] = field(metadata=LIST)
+    changes: ChildChanges
+
+
+@record
+class ToEnd:
+    """These children are to be told to end, in this order, as one commit after the other can."""
+
+    kind: ClassVar[str] = "to_end"
+    of: ClassVar[Literal["agent"]] = "agent"
+    agent_ids: tuple[AgentId, ...] = field(metadata=LIST)
+    reason: str
+
+
+@record
+class ToldToEnd:
+    """So many of the children that were to be told, the first, have been."""
+
+    kind: ClassVar[str] = "told_to_end"
+    of: ClassVar[Literal["agent"]] = "agent"
+    count: int
+
+
+@record
+class MailReceived:
+    """A letter that waits until the model can be given it."""
+
+    kind: ClassVar[str] = "mail"
+    of: ClassVar[Literal["agent"]] = "agent"
+    mail: Mail = field(metadata=form(read=_mail, write=_wire))
+
+
+@record
+class MailTaken:
+    """These letters are in the conversation now, or will never be."""
+
+    kind: ClassVar[str] = "mail_taken"
+    of: ClassVar[Literal["agent"]] = "agent"
+    keys: tuple[str, ...] = field(metadata=LIST)
+
+
+@record
+class WatchdogSet:
+    """It is armed; `sent` is the letter that it has just written."""
+
+    kind: ClassVar[str] = "watchdog"
+    of: ClassVar[Literal["agent"]] = "agent"
+    watchdog: Watchdog = field(metadata=form(read=_watchdog, write=_wire))
+    sent: LetterSent | None = None
+
+
+@record
+class WatchdogEnded:
+    """The regular message to `agent_id` is not sent any more."""
+
+    kind: ClassVar[str] = "watchdog_ended"
+    of: ClassVar[Literal["agent"]] = "agent"
+    agent_id: AgentId
+
+
+AgentFact: TypeAlias = (
+    AgentChanged
+    | ChildMade
+    | ChildChanged
+    | ChildrenChanged
+    | ToEnd
+    | ToldToEnd
+    | MailReceived
+    | MailTaken
+    | WatchdogSet
+    | WatchdogEnded
+)

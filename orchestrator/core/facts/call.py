@@ -1,0 +1,34 @@
+"""Facts about one tool call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from orchestrator.core.facts.agent import LetterSent
+from orchestrator.core.facts.form import form
+from orchestrator.core.frozen import record
+from orchestrator.core.state import Phase
+from orchestrator.protocol.ids import CallId
+
+
+@record
+class CallMoved:
+    """A tool call reaches `phase`, with what the phase needs to be carried on by anybody."""
+
+    kind: ClassVar[str] = "call"
+    of: ClassVar[Literal["call"]] = "call"
+    call_id: CallId
+    phase: Phase = field(metadata=form(read=Phase))
+    epoch: int | None = None
+    """The claim under which it runs."""
+    spec: Mapping[str, Any] | None = None
+    """What runs, or is waited for, as assessed."""
+    baselines: Mapping[str, Any] | None = None
+    """`set` and `drop`: what an applied patch leaves for the task's diff to count from."""
+    sent: LetterSent | None = None
+    """The letter that the call wrote, for readers of the log."""
+
+
+CallFact: TypeAlias = CallMoved

@@ -1,0 +1,114 @@
+"""Facts about the model requests of a task; an end tells what the next attempt has to know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from orchestrator.core.facts.form import ALWAYS
+from orchestrator.core.frozen import record
+from orchestrator.core.state import Purpose
+from orchestrator.protocol.ids import ResponseId
+
+
+@record
+class RequestBegun:
+    """Model request `n` starts after this is committed, under the claim `epoch`."""
+
+    kind: ClassVar[str] = "request_begun"
+    of: ClassVar[Literal["request"]] = "request"
+    n: int
+    purpose: Purpose
+    epoch: int
+
+
+@record
+class RequestCompleted:
+    """The response ended as it should."""
+
+    kind: ClassVar[str] = "request_ended"
+    of: ClassVar[Literal["request"]] = "request"
+    n: int
+    outcome: Literal["completed"] = field(default="completed", metadata=ALWAYS)
+    response_id: ResponseId | None = None
+    usage: Mapping[str, Any] | None = None
+    end_turn: bool | None = None
+    """False: the model asks for another request although it made no call."""
+
+
+@record
+class RequestRetried:
+    """The stream broke: the request is sent again, at `not_before_ms`."""
+
+    kind: ClassVar[str] = "request_ended"
+    of: ClassVar[Literal["request"]] = "request"
+    n: int
+    outcome: Literal["retry"] = field(default="retry", metadata=ALWAYS)
+    http_used: int = field(default=0, metadata=ALWAYS)
+    served: bool = True
+    """False: no provider worked on it."""
+    usage: Mapping[str, Any] | None = None
+    not_before_ms: int = field(default=0, metadata=ALWAYS)
+    wait: int = field(default=0, metadata=ALWAYS)
+    """Generation of the timer that wakes the session then; 0: its worker holds it until then."""
+
+
+@record
+class RequestDelayed:
+    """The provider or the fleet's own limit asked for patience: no stream broke."""
+
+    kind: ClassVar[str] = "request_ended"
+    of: ClassVar[Literal["request"]] = "request"
+    n: int
+    outcome: Literal["waiting"] = field(default="waiting", metadata=ALWAYS)
+    http_used: int = field(default=0, metadata=ALWAYS)
+    not_before_ms: int = field(default=0, metadata=ALWAYS)
+    wait: int = field(default=0, metadata=ALWAYS)
+    """As of `RequestRetried`."""
+    usage: Mapping[str, Any] | None = None
+
+
+@record
+class RequestFailed:
+    """It is not sent again."""
+
+    kind: ClassVar[str] = "request_ended"
+    of: ClassVar[Literal["request"]] = "request"
+    n: int
+    outcome: Literal["failed"] = field(default="failed", metadata=ALWAYS)
+    served: bool = True
+    """False: no provider worked on it."""
+    usage: Mapping[str, Any] | None = None
+
+
+@record
+class RequestStopped:
+    """It ended because its task was being stopped."""
+
+    kind: ClassVar[str] = "request_ended"
+    of: ClassVar[Literal["request"]] = "request"
+    n: int
+    outcome: Literal["stopped"] = field(default="stopped", metadata=ALWAYS)
+    usage: Mapping[str, Any] | None = None
+
+
+@record
+class RetryDue:
+    """A long delay is over: the request may be sent."""
+
+    kind: ClassVar[str] = "retry_due"
+    of: ClassVar[Literal["request"]] = "request"
+
+
+@record
+class SummaryReceived:
+    """The text of a compaction's answer; it joins no conversation by itself."""
+
+    kind: ClassVar[str] = "summary"
+    of: ClassVar[Literal["request"]] = "request"
+    text: str
+
+
+RequestEnded: TypeAlias = RequestCompleted | RequestRetried | RequestDelayed | RequestFailed | RequestStopped
+RequestFact: TypeAlias = RequestBegun | RequestEnded | RetryDue | SummaryReceived

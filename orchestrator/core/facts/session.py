@@ -1,0 +1,160 @@
+"""Facts about a session: what it runs under, what waits for it, its conversation, its close."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from orchestrator.core.facts.form import ALWAYS, LIST, form
+from orchestrator.core.frozen import record
+from orchestrator.core.ids import AgentId
+from orchestrator.core.settings import SessionFacts, SettingsChanges, TurnSettings
+from orchestrator.protocol.ids import CallId, ResponseId, SubmissionId
+
+
+@record
+class Configured:
+    """The session's first settings, and what stays with it for life (pool, instructions, lineage)."""
+
+    kind: ClassVar[str] = "configured"
+    of: ClassVar[Literal["session"]] = "session"
+    settings: TurnSettings = field(metadata=form(read=TurnSettings.of, write=TurnSettings.wire))
+    session: SessionFacts = field(metadata=form(read=SessionFacts.of, write=SessionFacts.wire))
+
+
+@record
+class SettingsChanged:
+    """New defaults for later tasks: only the fields named; `effort: null` clears."""
+
+    kind: ClassVar[str] = "settings"
+    of: ClassVar[Literal["session"]] = "session"
+    changes: SettingsChanges
+
+
+@record
+class Instructed:
+    """The system prompt is replaced, from the next request on."""
+
+    kind: ClassVar[str] = "instructed"
+    of: ClassVar[Literal["session"]] = "session"
+    base_instructions: str
+
+
+@record
+class Named:
+    """The session's name for people."""
+
+    kind: ClassVar[str] = "named"
+    of: ClassVar[Literal["session"]] = "session"
+    name: str
+
+
+@record
+class InputQueued:
+    """A user-turn op accepted while another task holds the session; it waits in the state."""
+
+    kind: ClassVar[str] = "queued"
+    of: ClassVar[Literal["session"]] = "session"
+    id: SubmissionId
+    op: Mapping[str, Any]
+    client: str
+
+
+@record
+class Closing:
+    """The session closes as soon as nothing runs; `by` is the shutdown's submission id."""
+
+    kind: ClassVar[str] = "closing"
+    of: ClassVar[Literal["session"]] = "session"
+    by: SubmissionId
+
+
+@record
+class Closed:
+    """The session is over until somebody resumes it."""
+
+    kind: ClassVar[str] = "closed"
+    of: ClassVar[Literal["session"]] = "session"
+
+
+@record
+class RateLimitsReported:
+    """The provider's rate limits, as its last answer told them."""
+
+    kind: ClassVar[str] = "rate_limits"
+    of: ClassVar[Literal["session"]] = "session"
+    snapshot: Mapping[str, Any]
+
+
+@record
+class TimerTaken:
+    """A timer's generation is taken: a session never uses one twice."""
+
+    kind: ClassVar[str] = "timer"
+    of: ClassVar[Literal["session"]] = "session"
+    generation: int
+
+
+@record
+class Answered:
+    """A decision on an approval of the task `turn`: by whom, what, and when (milliseconds).
+
+    An answer that is sent on names the `agent_id` that has asked: it decides nothing here.
+    """
+
+    kind: ClassVar[str] = "answer"
+    of: ClassVar[Literal["session"]] = "session"
+    call_id: CallId
+    turn: SubmissionId
+    decision: str
+    who: str
+    answered_ms: int = field(default=0, metadata=ALWAYS)
+    agent_id: AgentId | None = None
+
+
+@record
+class ApprovedForSession:
+    """Commands and folders that are not asked about again in this session."""
+
+    kind: ClassVar[str] = "approved_for_session"
+    of: ClassVar[Literal["session"]] = "session"
+    keys: tuple[str, ...] = field(metadata=LIST)
+    roots: tuple[str, ...] = field(metadata=LIST)
+
+
+@record
+class Rewound:
+    """The conversation goes on from the end of an earlier turn."""
+
+    kind: ClassVar[str] = "rewound"
+    of: ClassVar[Literal["session"]] = "session"
+    response_id: ResponseId
+    length: int
+
+
+@record
+class Forked:
+    """The conversation that a fork begins with, as JSON text; `parent` names session, seq and chain head."""
+
+    kind: ClassVar[str] = "forked"
+    of: ClassVar[Literal["session"]] = "session"
+    parent: Mapping[str, Any]
+    content: Any
+
+
+SessionFact: TypeAlias = (
+    Configured
+    | SettingsChanged
+    | Instructed
+    | Named
+    | InputQueued
+    | Closing
+    | Closed
+    | RateLimitsReported
+    | TimerTaken
+    | Answered
+    | ApprovedForSession
+    | Rewound
+    | Forked
+)

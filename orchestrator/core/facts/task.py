@@ -1,0 +1,99 @@
+"""Facts about the task that holds a session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from orchestrator.core.facts.form import ALWAYS, LIST, form
+from orchestrator.core.frozen import record
+from orchestrator.core.settings import TurnSettings
+from orchestrator.core.state import Outcome, StopReason, TaskKind
+from orchestrator.protocol.ids import CallId, SubmissionId
+
+
+@record
+class TaskBegun:
+    """A task holds the session from here to its `task_ended`; `settings` are its own."""
+
+    kind: ClassVar[str] = "task"
+    of: ClassVar[Literal["task"]] = "task"
+    id: SubmissionId
+    task: TaskKind
+    settings: TurnSettings = field(metadata=form(read=TurnSettings.of, write=TurnSettings.wire))
+    output_schema: Mapping[str, Any] | None = None
+    client: str | None = None
+    """The client that gave it; None if none did."""
+
+
+@record
+class TaskEnded:
+    """No task holds the session any more."""
+
+    kind: ClassVar[str] = "task_ended"
+    of: ClassVar[Literal["task"]] = "task"
+    outcome: Outcome
+
+
+@record
+class Stopping:
+    """What runs is to be stopped; the task ends when it is proved stopped."""
+
+    kind: ClassVar[str] = "stopping"
+    of: ClassVar[Literal["task"]] = "task"
+    reason: StopReason
+    by: str = field(default="", metadata=ALWAYS)
+
+
+@record
+class Failing:
+    """The task will fail with this once what runs is stopped."""
+
+    kind: ClassVar[str] = "failing"
+    of: ClassVar[Literal["task"]] = "task"
+    message: str
+    info: Any = field(default=None, metadata=ALWAYS)
+    """The protocol's kind of error (`codex_error_info`)."""
+
+
+@record
+class Ending:
+    """Nothing of the stopping task runs any more; its open calls get this output, in several commits."""
+
+    kind: ClassVar[str] = "ending"
+    of: ClassVar[Literal["task"]] = "task"
+    output: str
+
+
+@record
+class CallsClosed:
+    """These calls are over, and got their outputs: some of those of a task that is ending."""
+
+    kind: ClassVar[str] = "calls_closed"
+    of: ClassVar[Literal["task"]] = "task"
+    call_ids: tuple[CallId, ...] = field(metadata=LIST)
+
+
+@record
+class Steered:
+    """Input that joins the running task at its next request."""
+
+    kind: ClassVar[str] = "steered"
+    of: ClassVar[Literal["task"]] = "task"
+    id: SubmissionId
+    item: Mapping[str, Any]
+
+
+@record
+class SteeredJoined:
+    """So many of the steered inputs, the oldest, stand in the conversation now."""
+
+    kind: ClassVar[str] = "steered_joined"
+    of: ClassVar[Literal["task"]] = "task"
+    count: int
+
+
+TaskFact: TypeAlias = (
+    TaskBegun | TaskEnded | Stopping | Failing | Ending | CallsClosed | Steered | SteeredJoined
+)
