@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.entries import DENDRO, EVENT_MSG, Entry
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS
-from orchestrator.gateways.client import GAP_TEXTS, Event
+from orchestrator.gateways.client import GAP_TEXTS
+from orchestrator.views.event import Event
 from sim.inputs import check_inputs
 from sim.pictures import check_name, check_pictures
 from sim.undecidable import tells_of_a_try

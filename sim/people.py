@@ -29,13 +29,14 @@ from orchestrator.core.birth import Birth
 from orchestrator.core.ids import SessionId, TreeId, new_session_id
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.tree import ROOT
-from orchestrator.gateways.client import Client, ClientPorts, Event
+from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.rollout_path import rollout_path
 from orchestrator.runtime.restore import restore_session
+from orchestrator.views.event import Event
 from sim.double import EPOCH_S
 from sim.loop import Lane
 from sim.machines import POOL, Clock, Site, storage_on

@@ -17,9 +17,9 @@ from orchestrator.broker.records import Submit
 from orchestrator.core import commands as c
 from orchestrator.core.decide import decide
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.client import Event
 from orchestrator.protocol import ops
 from orchestrator.runtime import runner
+from orchestrator.views.event import Event
 from sim.people import Acknowledged, Person, words
 
 WORD = "undecidable"

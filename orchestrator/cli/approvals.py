@@ -9,13 +9,14 @@ import typer
 
 from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import Invocation
+from orchestrator.core.counts import age
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from orchestrator.cli.deciding import Asked, Wishes
-    from orchestrator.cli.opening import Opened
     from orchestrator.protocol.policy import ReviewDecision
+    from orchestrator.views.approvals import Asked, Needed, Wishes
+    from orchestrator.wiring.opening import Opened
 
 AT_ONCE = 32
 _PATTERN = "A call, or a glob over each plain command or each path; may be repeated."
@@ -75,10 +76,11 @@ def approvals(
 async def _approvals(invocation: Invocation, id: str | None, wishes: Wishes, *, json: bool) -> None:
     import asyncio
 
-    from orchestrator.cli.decided import decided_before
-    from orchestrator.cli.deciding import Decided, chosen, decide, open_requests_of
-    from orchestrator.cli.opening import opened
+    from orchestrator.cli.invocation import opened
     from orchestrator.cli.text import plain
+    from orchestrator.gateways.approvals import decide
+    from orchestrator.views.approvals import Decided, chosen, open_requests_of
+    from orchestrator.views.decisions import decided_before
 
     async with opened(invocation.settings()) as found:
         tree = await found.find_tree(id) if id is not None else None
@@ -102,7 +104,7 @@ async def _approvals(invocation: Invocation, id: str | None, wishes: Wishes, *, 
 
 
 async def _list(found: Opened, asked: Sequence[Asked], *, json: bool) -> None:
-    from orchestrator.cli.needed import needed
+    from orchestrator.views.approvals import needed
 
     asking = await needed(found, asked)
     if json:
@@ -120,6 +122,28 @@ async def _list(found: Opened, asked: Sequence[Asked], *, json: bool) -> None:
 
     console, now_ms = Console(highlight=False), time.time() * 1000
     for one in asking:
-        for line, style in one.lines(now_ms):
+        for line, style in needed_lines(one, now_ms):
             # Not wrapped here: a pipe gets what stands there, and a terminal wraps by itself.
             console.print(line, style=style, soft_wrap=True, markup=False)
+
+
+def needed_lines(one: Needed, now_ms: float) -> Iterator[tuple[str, str]]:
+    """A request in two lines, with their styles."""
+    from orchestrator.cli.text import one_line
+
+    agent = f"agent {one.asked.agent_path}" + (f" ({one.label})" if one.label else "")
+    waits = f"{age((now_ms - one.asked.opened_ms) / 1000):<4}"
+    parts = (one.title, agent if one.asked.agent_id else "the root", one.folder)
+    yield f"{waits} {one.tree}  {one_line(' · '.join(part for part in parts if part))}", "bold"
+    yield f"     {one_line(f'{one.asked.call}  {_wish(one)}')}", ""
+
+
+def _wish(one: Needed) -> str:
+    from orchestrator.views.event_text import variables_text
+
+    request = one.asked.request
+    verb = "run" if request["type"] == "exec_approval_request" else "change"
+    variables = variables_text(request) if verb == "run" else ""
+    parts = (f"{verb} {one.asked.subject}", f"with {variables}" if variables else "")
+    reason = f" ({request['reason']})" if request.get("reason") else ""
+    return " ".join(part for part in parts if part) + reason

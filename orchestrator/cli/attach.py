@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.agents import AGENT_HELP, ID_HELP
-from orchestrator.cli.invocation import Invocation
+from orchestrator.cli.invocation import AGENT_HELP, ID_HELP, Invocation
 
 
 def attach(
@@ -36,13 +35,13 @@ def attach(
 
 
 async def _attach(invocation: Invocation, whom: tuple[str, int | None], limit: int) -> None:
-    from orchestrator.cli.agents import addressed, labels
     from orchestrator.cli.attachment import Attachment
-    from orchestrator.cli.live import visible
+    from orchestrator.cli.invocation import opened
     from orchestrator.cli.notifications import notifications
-    from orchestrator.cli.opening import opened
-    from orchestrator.cli.past import page_before
     from orchestrator.cli.views import Calling, LiveView
+    from orchestrator.views.agents import addressed, labels
+    from orchestrator.views.event_text import visible
+    from orchestrator.views.past import page_before
 
     async with opened(invocation.settings(), insists=True) as found:
         target = await addressed(found, *whom)

@@ -12,20 +12,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.broker.follow import EqCursor
-from orchestrator.cli.agents import Addressed
-from orchestrator.cli.asking import ANSWERS, QUESTION, answer_op, reminder, scrolls
-from orchestrator.cli.conversation import View, new_submission_id
-from orchestrator.cli.deciding import open_requests_of
+from orchestrator.cli.conversation import View
 from orchestrator.cli.leaving import Left, ctrl_c
-from orchestrator.cli.letters import with_letters
-from orchestrator.cli.opening import Opened
+from orchestrator.cli.prompts import ANSWERS, QUESTION, reminder, scrolls
 from orchestrator.cli.stdio import read_stdin
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.client import Client, Event
-from orchestrator.gateways.requests import OpenRequests
+from orchestrator.gateways.approvals import answer_op
+from orchestrator.gateways.client import Client
+from orchestrator.gateways.submit import new_submission_id
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
+from orchestrator.views.agents import Addressed
+from orchestrator.views.approvals import open_requests_of
+from orchestrator.views.event import Event
+from orchestrator.views.messages import with_messages
+from orchestrator.views.open_requests import OpenRequests
+from orchestrator.wiring.opening import Opened
 
 LINE_BYTES = 32 << 10
 STOP = "/stop"
@@ -67,7 +70,7 @@ class Attachment:
 
     async def _listen(self, left: Left) -> None:
         heard = self.client.follow(self.target.session, EqCursor.at(self.target.head))
-        events = with_letters(self.found, self.target.head, heard)
+        events = with_messages(self.found, self.target.head, heard)
         while (event := await left.unless(_next(events))) is not None:
             self._news.put_nowait(event)
 

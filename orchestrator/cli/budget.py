@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from orchestrator.broker.tree_records import BudgetKind, LimitChange, Registry
-    from orchestrator.cli.opening import Opened
     from orchestrator.core.ids import TreeId
+    from orchestrator.wiring.opening import Opened
 
 COUNTS = ("tokens", "requests", "slots", "spawned")
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
@@ -84,7 +84,7 @@ def _example(name: str) -> str:
 
 
 async def _budget(invocation: Invocation, text: str, add: Mapping[str, int], *, json: bool) -> None:
-    from orchestrator.cli.opening import opened
+    from orchestrator.cli.invocation import opened
 
     async with opened(invocation.settings()) as found:
         tree = await found.find_tree(text)

@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.agents import AGENT_HELP, ID_HELP
 from orchestrator.cli.faults import ExitCode, Fault
-from orchestrator.cli.invocation import Invocation
+from orchestrator.cli.invocation import AGENT_HELP, ID_HELP, Invocation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from orchestrator.cli.agents import Addressed
-    from orchestrator.cli.opening import Opened
     from orchestrator.core.registry import Agent
-    from orchestrator.gateways.client import Event
     from orchestrator.runtime.worker import Worker
+    from orchestrator.views.agents import Addressed
+    from orchestrator.views.event import Event
+    from orchestrator.wiring.opening import Opened
 
 LOOK_S = 0.1
 FORCE_AFTER_S = 10.0
@@ -75,8 +74,8 @@ async def _cancel(
     reason: str | None,
     patience: Patience,
 ) -> ExitCode:
-    from orchestrator.cli.agents import addressed
-    from orchestrator.cli.opening import opened
+    from orchestrator.cli.invocation import opened
+    from orchestrator.views.agents import addressed
 
     async with opened(invocation.settings()) as found:
         target = await addressed(found, *whom, certain=True)
@@ -123,7 +122,7 @@ async def _agents(found: Opened, target: Addressed) -> Mapping[int, Agent]:
 
 
 async def _hand_in(found: Opened, target: Addressed, reason: str | None, timeout_s: float) -> None:
-    from orchestrator.cli.telling import PATIENCE_S, tell
+    from orchestrator.gateways.submit import PATIENCE_S, tell
     from orchestrator.protocol.ops import CancelAgent, Op, Shutdown
 
     def heard(event: Event, id: str) -> bool:

@@ -17,25 +17,28 @@ from rich.console import Console
 
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import SessionHead
-from orchestrator.cli.asking import ANSWERS, QUESTION, answer_op, reminder
 from orchestrator.cli.companion import Companion
-from orchestrator.cli.conversation import Conversation, Seat, Typed, View, new_submission_id
+from orchestrator.cli.conversation import Conversation, Seat, Typed, View, take_up_requests
 from orchestrator.cli.editor import PROMPT, Editor, Interrupted, above_the_line
 from orchestrator.cli.faults import ExitCode, Fault
-from orchestrator.cli.live import visible
+from orchestrator.cli.invocation import opened
 from orchestrator.cli.notifications import notifications
-from orchestrator.cli.opening import Opened, opened
-from orchestrator.cli.past import page_before
-from orchestrator.cli.resuming import new_session, take_up_requests, to_resume
+from orchestrator.cli.prompts import ANSWERS, QUESTION, reminder
 from orchestrator.cli.views import Calling, LiveView
 from orchestrator.core.tree import ROOT
-from orchestrator.gateways.client import Event
-from orchestrator.gateways.requests import REST
+from orchestrator.gateways.approvals import answer_op
+from orchestrator.gateways.resume import to_resume
+from orchestrator.gateways.submit import new_submission_id
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.inputs import LocalImageInput, TextInput
 from orchestrator.protocol.submission import Submission
 from orchestrator.settings import Settings
+from orchestrator.views.event import Event
+from orchestrator.views.event_text import visible
+from orchestrator.views.open_requests import REST
+from orchestrator.views.past import page_before
+from orchestrator.wiring.opening import Opened, new_session
 
 IDLE = "/help shows words; Ctrl-D leaves"
 PAST = 20

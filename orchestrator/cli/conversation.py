@@ -9,24 +9,31 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-import uuid
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, assert_never
 
 from orchestrator.broker.follow import EqCursor
-from orchestrator.cli.asking import ANSWERS, answer_op, put_question, read_answer, reminder, scrolls
+from orchestrator.broker.records import SessionHead
 from orchestrator.cli.companion import Companion
-from orchestrator.cli.faults import ExitCode, no_worker, set_aside, worker_ended
+from orchestrator.cli.faults import ExitCode, worker_ended
 from orchestrator.cli.leaving import Left
-from orchestrator.cli.short_ids import short_id
+from orchestrator.cli.prompts import ANSWERS, put_question, read_answer, reminder, scrolls
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.client import Client, Event
-from orchestrator.gateways.requests import OpenRequests
+from orchestrator.gateways.approvals import answer_op
+from orchestrator.gateways.client import Client
+from orchestrator.gateways.resume import open_requests, until_read
+from orchestrator.gateways.submit import new_submission_id
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
+from orchestrator.views.errors import SetAside
+from orchestrator.views.event import Event
+from orchestrator.views.open_requests import OpenRequests
+from orchestrator.views.short_ids import short_id
+from orchestrator.views.status import no_worker
+from orchestrator.wiring.opening import Opened
 
 NEWS_OF_HOLDER = frozenset({"task_started", "exec_command_begin", "stream_error"})
 PATIENCE_S = 5.0
@@ -259,7 +266,7 @@ class Conversation:
     async def _fail_if_set_aside(self) -> None:
         head = await self.seat.client.head(self.seat.session)
         if head is not None and head.quarantined:
-            raise set_aside(self.seat.session)
+            raise SetAside(self.seat.session)
 
     async def _tell_holder(self) -> None:
         head = await self.seat.client.head(self.seat.session)
@@ -341,6 +348,9 @@ class Conversation:
         return id
 
 
-def new_submission_id() -> str:
-    """Unique in the session's log, where ids of many runs stand together."""
-    return f"run-{uuid.uuid4().hex[:12]}"
+async def take_up_requests(talk: Conversation, found: Opened, head: SessionHead) -> None:
+    """Gives the conversation the requests that wait for the person; one that is answered waits for nobody."""
+    if not await until_read(found, head):
+        talk.seat.view.note(f"an answer is on its way, and {no_worker(head.pool)}")
+    for request in await open_requests(found, head):
+        talk.open_requests.add(request)

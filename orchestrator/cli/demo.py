@@ -29,11 +29,11 @@ from orchestrator.cli.demo_play import DemoFailed, Play, Story, WorkerProcess
 from orchestrator.cli.demo_proof import REPORT, Claim, claims
 from orchestrator.cli.demo_view import DemoView, Lines, Picture
 from orchestrator.cli.invocation import DENDRO
-from orchestrator.cli.opening import Opened
 from orchestrator.gateways.workspace import look_at
 from orchestrator.sandbox.reading import find_program
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring import Deployment, deployment, new_birth, redis_url
+from orchestrator.wiring.opening import Opened
 
 START_S = 20.0
 SMALL_PROJECT = {

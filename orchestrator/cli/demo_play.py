@@ -17,18 +17,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.broker.broker import Broker
-from orchestrator.cli.asking import answer_op
 from orchestrator.cli.demo_view import DemoView
-from orchestrator.cli.live import command_text
-from orchestrator.cli.tree_reading import TreeReader
 from orchestrator.core.birth import Birth
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.gateways.client import Client, ClientPorts, Event
+from orchestrator.gateways.approvals import answer_op
+from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.protocol.submission import Submission
+from orchestrator.views.event import Event
+from orchestrator.views.event_text import command_text
+from orchestrator.views.tree import TreeReader
 from orchestrator.wiring import Deployment
 
 PROMPT = "Survey this repository with agents, and merge what they find into REPORT.md."

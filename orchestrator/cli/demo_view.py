@@ -10,11 +10,11 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from orchestrator.broker.errors import Unavailable
-from orchestrator.cli.live import lifecycle_text
 from orchestrator.cli.text import shown
-from orchestrator.cli.tree_reading import TreePicture, TreeReader, said
 from orchestrator.cli.tree_view import drawing, headline
-from orchestrator.gateways.client import Event
+from orchestrator.views.event import Event
+from orchestrator.views.event_text import lifecycle_text
+from orchestrator.views.tree import TreePicture, TreeReader, said
 
 PAUSE_S = 0.1
 """Between two drawings: more often than that nobody sees."""

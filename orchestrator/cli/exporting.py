@@ -42,7 +42,7 @@ def export(
 
 
 async def _export(invocation: Invocation, session: str, file: str, full: bool) -> None:
-    from orchestrator.cli.opening import opened
+    from orchestrator.cli.invocation import opened
     from orchestrator.rollouts.export import Tally, exported, header_of
 
     async with opened(invocation.settings()) as found:

@@ -32,22 +32,6 @@ class Fault(Exception):
         self.code = code
 
 
-def set_aside(session: str) -> Fault:
-    """What anybody who waits for a quarantined session is told."""
-    return Fault(
-        f"session {session} was set aside, because five workers in a row could not go on with it; "
-        f"see the workers' logs, then let it run again: dendro revoke {session}"
-    )
-
-
-def no_worker(pool: str) -> str:
-    """What anybody is told whose session no worker has taken, and what can be done about it."""
-    if pool.startswith("host:"):
-        where = "on the machine that has its folder, under the same settings"
-        return f"no worker has taken it yet; start one {where}: dendro worker"
-    return f"no worker has taken it yet; start one: dendro worker --pool {pool}"
-
-
 def worker_ended(code: int, how_to_go_on: str) -> Fault:
     """What anybody is told whose command lost the worker that it had brought along."""
     return Fault(f"the worker of this command ended with {code}; {how_to_go_on}")
@@ -70,6 +54,8 @@ def explain(error: Exception) -> tuple[str, ExitCode]:
     """One line, and the exit code that goes with it."""
     if isinstance(error, Fault):
         return _one_line(error), error.code
+    if isinstance(error, _misuse()):
+        return _one_line(error), ExitCode.USAGE
     if isinstance(error, _failures()):
         return _one_line(error), ExitCode.FAILED
     if isinstance(error, _setup()):
@@ -104,6 +90,12 @@ def _setup() -> tuple[type[Exception], ...]:
     return (SettingsError, EmbeddedError, BrokerError, InvalidProvider, NoConfinement, *stub)
 
 
+def _misuse() -> tuple[type[Exception], ...]:
+    from orchestrator.views.errors import Contradiction
+
+    return (Contradiction,)
+
+
 def _failures() -> tuple[type[Exception], ...]:
     """Errors about one session: the deployment itself is well."""
     from orchestrator.broker.errors import (
@@ -114,11 +106,22 @@ def _failures() -> tuple[type[Exception], ...]:
         SubmissionConflict,
         UnknownSession,
     )
+    from orchestrator.gateways.submit import OpRefused
     from orchestrator.protocol.submission import ProtocolError
     from orchestrator.rollouts.errors import RolloutError
     from orchestrator.rollouts.objects import ArchiveUnavailable
     from orchestrator.rollouts.segments import BrokenArchive
     from orchestrator.runtime.loading import BrokenLog
+    from orchestrator.views.errors import ViewError
 
     session = (Corrupt, QueueFull, SessionArchived, SessionHeld, SubmissionConflict, UnknownSession)
-    return (*session, ProtocolError, RolloutError, BrokenLog, BrokenArchive, ArchiveUnavailable)
+    return (
+        *session,
+        ViewError,
+        OpRefused,
+        ProtocolError,
+        RolloutError,
+        BrokenLog,
+        BrokenArchive,
+        ArchiveUnavailable,
+    )

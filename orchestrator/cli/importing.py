@@ -51,7 +51,7 @@ async def _import(settings: Settings, file: Path) -> tuple[SessionId, Plan]:
     import time
 
     from orchestrator.cli.faults import Fault
-    from orchestrator.cli.opening import opened
+    from orchestrator.cli.invocation import opened
     from orchestrator.gateways.workspace import Workspace
     from orchestrator.rollouts.errors import RolloutError
     from orchestrator.rollouts.file_format import BadLine, read_rollout

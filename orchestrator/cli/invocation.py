@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,12 +16,16 @@ from orchestrator.cli.faults import Fault
 
 if TYPE_CHECKING:
     from orchestrator.settings import FolderConfig, Settings
+    from orchestrator.wiring.opening import Opened
 
 DENDRO = (sys.executable, "-P", "-m", "orchestrator.cli.main")
 """How `dendro` starts itself. `-P`: else a module of the current folder, which an agent or a stranger's
 repository may hold, would be imported in the place of one of ours, outside of any sandbox."""
 SHOWN_KEYS = 12
 GLOBAL_WITH_VALUE = ("-c", "--config", "--home")
+
+ID_HELP = "A session id, or its beginning or end: the tree's root, or an agent itself."
+AGENT_HELP = "An agent's number in the tree; 0 is the root."
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,3 +135,19 @@ def existing_file(text: str) -> Path | None:
     if "/" in text or path.suffix:
         raise Fault(f"no file {text}")
     return None
+
+
+def say_on_stderr(text: str) -> None:
+    """A line of a command's own, beside what it prints."""
+    from orchestrator.cli.text import plain
+
+    print(f"dendro: {plain(text)}", file=sys.stderr, flush=True)
+
+
+def opened(
+    settings: Settings, say: Callable[[str], None] = say_on_stderr, *, insists: bool = False
+) -> AbstractAsyncContextManager[Opened]:
+    """The deployment for the length of a command, which says on stderr when Redis is away."""
+    from orchestrator.wiring import opening
+
+    return opening.opened(settings, say, insists=insists)

@@ -8,35 +8,22 @@ from __future__ import annotations
 
 import base64
 import codecs
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console
 
-from orchestrator.cli.letters import letter_text
 from orchestrator.cli.text import one_line, plain, shown
 from orchestrator.core.counts import counted
 from orchestrator.core.tokens import TokenInfo, Usage, context_left
-from orchestrator.gateways.client import Event
+from orchestrator.views.event import Event
+from orchestrator.views.event_text import command_text, lifecycle_text, resolved_text
+from orchestrator.views.messages import message_line
 
 OUTPUT_LINES = 12
 """Lines of a command's output that are shown; the model gets more, the log keeps all."""
 DIFF_LINES = 40
-SILENT = frozenset(
-    {
-        "session_configured",
-        "task_started",
-        "task_complete",
-        "token_count",
-        "turn_diff",
-        "agent_reasoning_section_break",
-        "sub_agent_tool_call_activity",
-        "sub_agent_tool_call_tokens",
-    }
-)
-"""Events that a person is shown nothing of."""
 STEP_MARKS = {"completed": "✓", "in_progress": "▸", "pending": "·"}
 CHANGE_MARKS = {"add": "A", "delete": "D", "update": "M"}
 
@@ -138,7 +125,7 @@ class Live:
             case "turn_aborted":
                 self.line(f"the turn was {message['reason']}", "yellow")
             case "agent_mail":
-                self.line(letter_text(message), "magenta")
+                self.line(message_line(message), "magenta")
             case "subagent_lifecycle":
                 self._agent(message)
             case "sub_agent_tool_call_begin":
@@ -253,58 +240,6 @@ class Live:
                 left = context_left(TokenInfo(total, last), self._tokens.get("model_context_window"))
         share = f", {left:.0%} of the context left" if left is not None else ""
         return f"{counted(used, 'token')}{share}" if used else ""
-
-
-def lifecycle_text(message: Mapping[str, Any]) -> str:
-    """What a person is told of an agent's life; empty for what only changes in between."""
-    known = message.get("subagent") or {}
-    number = message.get("agent_id", known.get("agent_id"))
-    named = f"agent {number}" + (f" ({known['label']})" if known.get("label") else "")
-    match message["event"], message.get("status"):
-        case "created", _:
-            what = f": {known['summary']}" if known.get("summary") else ""
-            return f"+ {named} was made{what}"
-        case "deleted", _:
-            return f"- {named} was taken off the list"
-        case "status", "canceled":
-            return f"✗ {named} was cancelled: {message.get('cancel', 'proved')}"
-        case "status", "failed":
-            return f"✗ {named} failed"
-        case "status", "ready":
-            return f"✓ {named} has come to rest"
-        case _:
-            return ""
-
-
-def visible(message: Mapping[str, Any]) -> bool:
-    """Whether a person is shown anything of an event."""
-    if message["type"] == "subagent_lifecycle":
-        return bool(lifecycle_text(message))
-    return message["type"] not in SILENT
-
-
-def resolved_text(message: Mapping[str, Any], agent: str) -> str:
-    """What a person is told of a request that is settled."""
-    asker = f" of {agent}" if message.get("agent_id") else ""
-    about = f"request {message['call_id']}{asker}"
-    if not message["who"]:
-        return f"{about} is not asked any more: its turn has ended"
-    return f"{about} was {message['decision'].replace('_', ' ')} by {message['who']}"
-
-
-def command_text(command: list[str]) -> str:
-    """A command as a person would type it; `bash -lc SCRIPT` is its script."""
-    match command:
-        case ["bash" | "sh" | "/bin/bash" | "/bin/sh", "-c" | "-lc", script]:
-            return script
-        case _:
-            return shlex.join(command)
-
-
-def variables_text(request: Mapping[str, Any]) -> str:
-    """The variables that the model sets for a command, as a shell would be told; empty if it sets none."""
-    said = "".join(f"{name}={shlex.quote(value)} " for name, value in (request.get("env") or {}).items())
-    return said.replace("\n", "␊")
 
 
 def _change_lines(change: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

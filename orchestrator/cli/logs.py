@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.agents import AGENT_HELP, ID_HELP
 from orchestrator.cli.faults import ExitCode, Fault
-from orchestrator.cli.invocation import Invocation
+from orchestrator.cli.invocation import AGENT_HELP, ID_HELP, Invocation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from orchestrator.cli.past import Place
-    from orchestrator.gateways.client import Event
+    from orchestrator.views.event import Event
+    from orchestrator.views.past import Place
 
 
 def logs(
@@ -58,14 +57,14 @@ async def _logs(
     how: tuple[bool, bool],
 ) -> None:
     from orchestrator.broker.follow import EqCursor
-    from orchestrator.cli.agents import addressed, labels
+    from orchestrator.cli.invocation import opened
     from orchestrator.cli.leaving import ctrl_c
-    from orchestrator.cli.letters import with_letters
-    from orchestrator.cli.live import visible
-    from orchestrator.cli.opening import opened
-    from orchestrator.cli.past import everything, page_before
     from orchestrator.cli.views import JsonView, LiveView
-    from orchestrator.gateways.requests import ASKS
+    from orchestrator.views.agents import addressed, labels
+    from orchestrator.views.event_text import visible
+    from orchestrator.views.messages import with_messages
+    from orchestrator.views.open_requests import ASKS
+    from orchestrator.views.past import everything, page_before
 
     follow, json = how
     view = JsonView() if json else LiveView(streaming=False, whole=True)
@@ -90,13 +89,13 @@ async def _logs(
             for event in page.events:
                 show(event)
             heard = found.client().follow(target.session, EqCursor.at(target.head))
-            events = with_letters(found, target.head, heard)
+            events = with_messages(found, target.head, heard)
             while (event := await left.unless(_next(events))) is not None:
                 show(event)
 
 
 def _place(text: str | None) -> Place | None:
-    from orchestrator.cli.past import BadPlace, Place
+    from orchestrator.views.past import BadPlace, Place
 
     try:
         return None if text is None else Place.of(text)

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.agents import ID_HELP
-from orchestrator.cli.invocation import Invocation
+from orchestrator.cli.invocation import ID_HELP, Invocation
 
 if TYPE_CHECKING:
-    from orchestrator.gateways.client import Event
+    from orchestrator.views.event import Event
 
 
 def name(
@@ -33,12 +32,12 @@ def name(
 
 
 async def _name(invocation: Invocation, id: str, text: str) -> None:
-    from orchestrator.cli.opening import opened
-    from orchestrator.cli.parked import tell_parked
-    from orchestrator.cli.short_ids import short_id
-    from orchestrator.cli.telling import unread
+    from orchestrator.cli.invocation import opened
     from orchestrator.cli.text import one_line
+    from orchestrator.gateways.submit import unread
     from orchestrator.protocol.ops import SetThreadName
+    from orchestrator.views.short_ids import short_id
+    from orchestrator.wiring.parked import tell_parked
 
     async with opened(invocation.settings()) as found:
         head = await found.find(id)

@@ -16,11 +16,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.cli.live import command_text
 from orchestrator.cli.text import one_line
-from orchestrator.gateways.client import Event
-from orchestrator.gateways.requests import ASKS
 from orchestrator.settings import FrontSettings, Settings
+from orchestrator.views.event import Event
+from orchestrator.views.event_text import command_text
+from orchestrator.views.open_requests import ASKS
 
 TURN_COMPLETE, APPROVAL = "agent-turn-complete", "approval-requested"
 PROGRAM_S = 5.0

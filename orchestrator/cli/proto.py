@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.faults import ExitCode, set_aside
+from orchestrator.cli.faults import ExitCode
 from orchestrator.cli.invocation import Invocation, say_if_read_only
+from orchestrator.views.errors import SetAside
 
 if TYPE_CHECKING:
     from orchestrator.cli.companion import Companion
@@ -57,10 +58,11 @@ def proto(
 
 async def _serve(settings: Settings, resume: str | None, worker: Companion | None) -> ExitCode:
     from orchestrator.broker.follow import BEGINNING
-    from orchestrator.cli.opening import opened
-    from orchestrator.cli.resuming import greeting, new_session, to_resume, until_read
+    from orchestrator.cli.invocation import opened
     from orchestrator.cli.stdio import read_stdin, write_json
     from orchestrator.gateways.ndjson import Ending, NdjsonConnection, Streams
+    from orchestrator.gateways.resume import greeting, to_resume, until_read
+    from orchestrator.wiring.opening import new_session
 
     async with opened(settings, insists=True) as found:
         client, cursor = found.client(), BEGINNING
@@ -82,7 +84,7 @@ async def _serve(settings: Settings, resume: str | None, worker: Companion | Non
             serving = worker.outliving(serving, _go_on(session))
         ending = await serving
     if ending is Ending.SET_ASIDE:
-        raise set_aside(session)
+        raise SetAside(session)
     return ExitCode.WAITING if ending is Ending.WAITING else ExitCode.DONE
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orchestrator.broker.records import SessionHead
-    from orchestrator.cli.opening import Opened
+    from orchestrator.wiring.opening import Opened
 
 
 def rm(
@@ -42,7 +42,7 @@ def rm(
 
 
 async def _rm(invocation: Invocation, ids: Sequence[str], *, force: bool, ask: bool) -> None:
-    from orchestrator.cli.opening import opened
+    from orchestrator.cli.invocation import opened
 
     async with opened(invocation.settings()) as found:
         roots = [await _root(found, id) for id in dict.fromkeys(ids)]
@@ -51,7 +51,7 @@ async def _rm(invocation: Invocation, ids: Sequence[str], *, force: bool, ask: b
 
 
 async def _root(found: Opened, id: str) -> SessionHead:
-    from orchestrator.cli.short_ids import short_id
+    from orchestrator.views.short_ids import short_id
 
     head = await found.find(id)
     if head.agent_id:
@@ -114,8 +114,8 @@ def _part(head: SessionHead) -> str:
 def _described(root: SessionHead, members: Sequence[SessionHead]) -> str:
     import orjson
 
-    from orchestrator.cli.short_ids import short_id
     from orchestrator.cli.text import one_line
+    from orchestrator.views.short_ids import short_id
 
     meta = orjson.loads(root.meta) if root.meta else {}
     called = meta.get("name") or meta.get("title")
@@ -125,8 +125,8 @@ def _described(root: SessionHead, members: Sequence[SessionHead]) -> str:
 
 async def _end(found: Opened, root: SessionHead) -> None:
     """Closes the root, and its tree before it; raises `Fault` if something still runs."""
-    from orchestrator.cli.agents import Addressed
     from orchestrator.cli.cancel import end_tree
+    from orchestrator.views.agents import Addressed
 
     left = await end_tree(found, Addressed(root))
     if left:

@@ -55,8 +55,7 @@ def replay(
 
 
 async def _folded(invocation: Invocation, source: str, at: int | None) -> Folded:
-    from orchestrator.cli.invocation import existing_file
-    from orchestrator.cli.opening import opened
+    from orchestrator.cli.invocation import existing_file, opened
     from orchestrator.rollouts.replay import fold_file, fold_session
     from orchestrator.wiring import chain_key
 

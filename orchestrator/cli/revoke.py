@@ -27,7 +27,7 @@ def revoke(
 
 
 async def _revoke(invocation: Invocation, text: str) -> None:
-    from orchestrator.cli.opening import opened
+    from orchestrator.cli.invocation import opened
 
     async with opened(invocation.settings()) as found:
         head = await found.find_one(text)

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
     from orchestrator.cli.companion import Companion
     from orchestrator.cli.conversation import Conversation
-    from orchestrator.cli.opening import Opened
     from orchestrator.core.ids import SessionId
     from orchestrator.gateways.client import Client
     from orchestrator.protocol.ops import OverrideTurnContext
     from orchestrator.settings import Settings
+    from orchestrator.wiring.opening import Opened
 
 OPENAI = "https://api.openai.com/v1"
 
@@ -118,14 +118,14 @@ def _check(wish: Wish, settings: Settings, own_worker: bool) -> None:
 
 def _is_conversation(wish: Wish) -> bool:
     """Whether somebody is there to say what is to be done."""
-    from orchestrator.cli.asking import at_a_terminal
+    from orchestrator.cli.prompts import at_a_terminal
 
     return wish.prompt is None and not wish.json and at_a_terminal()
 
 
 async def _to_resume(found: Opened, id: str, prompt: str | None) -> SessionHead:
     """The session as it was left; raises `Fault` if it is to go on, and has nothing to go on with."""
-    from orchestrator.cli.resuming import to_resume
+    from orchestrator.gateways.resume import to_resume
 
     head = await to_resume(found, id)
     if prompt is None and head.status in ("idle", "closed") and head.sq_tip == head.cursor:
@@ -141,12 +141,12 @@ async def _converse(settings: Settings, wish: Wish, worker: Companion | None) ->
 
 async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> ExitCode:
     from orchestrator.broker.follow import BEGINNING, EqCursor
-    from orchestrator.cli.asking import at_a_terminal
-    from orchestrator.cli.conversation import Conversation, Seat
+    from orchestrator.cli.conversation import Conversation, Seat, take_up_requests
+    from orchestrator.cli.invocation import opened
     from orchestrator.cli.notifications import notifications
-    from orchestrator.cli.opening import opened
-    from orchestrator.cli.resuming import new_session, take_up_requests
+    from orchestrator.cli.prompts import at_a_terminal
     from orchestrator.cli.views import Calling, JsonView, LiveView
+    from orchestrator.wiring.opening import new_session
 
     view = JsonView() if wish.json else LiveView()
     async with opened(settings, view.note, insists=True) as found:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,18 +11,13 @@ from orchestrator.cli.invocation import Invocation
 from orchestrator.core.counts import counted
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import Mapping
     from typing import Any
 
-    from orchestrator.broker.records import SessionHead
-    from orchestrator.cli.opening import Opened
+    from orchestrator.wiring.opening import Opened
 
 LOOKED_THROUGH = 1_000
 """Conversations that are read, the newest, unless all are to be."""
-LINES = 3
-"""Of one session."""
-AROUND = 40
-"""Characters shown before a match; behind it, twice as many."""
 
 
 def search(
@@ -54,8 +48,8 @@ def search(
 
 
 async def _search(invocation: Invocation, text: str, limit: int, *, content: bool, all: bool) -> None:
+    from orchestrator.cli.invocation import opened
     from orchestrator.cli.leaving import ctrl_c
-    from orchestrator.cli.opening import opened
 
     async with opened(invocation.settings()) as found:
         with ctrl_c() as left:
@@ -63,14 +57,15 @@ async def _search(invocation: Invocation, text: str, limit: int, *, content: boo
 
 
 async def _look(found: Opened, text: str, limit: int, *, content: bool, all: bool) -> None:
-    from orchestrator.cli.session_list import Filter, found_rows
+    from orchestrator.views.search import matches
+    from orchestrator.views.sessions import Filter, found_rows
 
     total, shown, looked = await found.broker.count_sessions(), 0, 0
     most = total if all or not content else LOOKED_THROUGH
     wanted = Filter(text)
     async for row, head in found_rows(found.broker, most):
         looked += 1
-        lines = [line async for line in _lines(found, head, text)] if content else []
+        lines = [line async for line in matches(found, head, text)] if content else []
         if lines or wanted.wants(row):
             _show(row, lines)
             shown += 1
@@ -88,62 +83,11 @@ async def _look(found: Opened, text: str, limit: int, *, content: bool, all: boo
 
 
 def _show(row: Mapping[str, Any], lines: list[str]) -> None:
-    from orchestrator.cli.short_ids import short_id
     from orchestrator.cli.text import one_line
+    from orchestrator.views.short_ids import short_id
 
     agent = f"agent {row['agent_id']}" + (f" ({row['label']})" if row["label"] else "")
     parts = (row["name"], row["title"], agent if row["agent_id"] else "", row["cwd"])
     typer.echo("  ".join([short_id(row["session_id"]), *(one_line(part) for part in parts if part)]))
     for line in lines:
         typer.echo(f"    {one_line(line)}")
-
-
-async def _lines(found: Opened, head: SessionHead, text: str) -> AsyncIterator[str]:
-    """The first matches of a conversation, each with what stands around it."""
-    from orchestrator.broker.errors import BrokerError
-    from orchestrator.core.blobs import references, resolve
-    from orchestrator.core.entries import EVENT_MSG
-    from orchestrator.core.stored import decode_entry
-    from orchestrator.rollouts.objects import ArchiveUnavailable
-    from orchestrator.rollouts.segments import BrokenArchive
-
-    count, wanted = 0, re.compile(re.escape(text), re.IGNORECASE)
-    try:
-        async for stored in found.log(head.session, head.seq):
-            if not any(kind in stored.payload for kind in _SAYING):
-                continue
-            entry = decode_entry(stored.payload)
-            if entry.type != EVENT_MSG:
-                continue
-            message = dict(entry.payload)
-            if digests := set(references(message)):
-                message = resolve(message, (await found.large_texts(head.tree, digests)).get)
-            said = _said(message)
-            if match := wanted.search(said):
-                yield excerpt(said, *match.span())
-                count += 1
-                if count == LINES:
-                    return
-    except (ArchiveUnavailable, BrokenArchive, BrokerError) as error:
-        yield f"[not read to its end: {error}]"
-
-
-_SAYING = (b'"user_message"', b'"agent_message"', b'"exec_command_begin"')
-
-
-def _said(message: Mapping[str, Any]) -> str:
-    from orchestrator.cli.live import command_text
-
-    match message.get("type"):
-        case "user_message" | "agent_message":
-            return str(message.get("message", ""))
-        case "exec_command_begin":
-            return f"$ {command_text(list(message['command']))}"
-        case _:
-            return ""
-
-
-def excerpt(text: str, start: int, end: int) -> str:
-    """A match with what stands around it."""
-    first, last = max(0, start - AROUND), end + 2 * AROUND
-    return ("…" if first else "") + text[first:last].strip() + ("…" if last < len(text) else "")

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.invocation import Invocation
-from orchestrator.core.counts import counted
+from orchestrator.core.counts import age, counted
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from orchestrator.cli.session_list import Filter, ListedTree, Listing
+    from orchestrator.views.sessions import Filter, ListedTree, Listing
 
 COLUMNS = ("id", "status", "age", "agents", "tokens", "left", "model", "holder", "folder", "title")
 DROPPED = ("holder", "left", "model", "tokens", "folder", "agents", "age")
@@ -64,7 +64,7 @@ def sessions(
     """
     import asyncio
 
-    from orchestrator.cli.session_list import Filter
+    from orchestrator.views.sessions import Filter
 
     below = str(folder.resolve()) if folder is not None else ""
     wanted = Filter(text, frozenset(status or ()), below)
@@ -83,8 +83,8 @@ def sessions(
 
 
 async def _listing(invocation: Invocation, wanted: Filter, limit: int, *, all: bool, json: bool) -> Listing:
-    from orchestrator.cli.opening import opened
-    from orchestrator.cli.session_list import sessions_listed, trees_listed
+    from orchestrator.cli.invocation import opened
+    from orchestrator.views.sessions import sessions_listed, trees_listed
 
     async with opened(invocation.settings()) as found:
         return await (sessions_listed if json else trees_listed)(found.broker, wanted, limit, all=all)
@@ -107,9 +107,9 @@ def render(listing: Listing, console: Console, now_ms: float | None = None) -> N
 
 
 def _lines(trees: Sequence[ListedTree], now_ms: float) -> list[Mapping[str, str]]:
-    from orchestrator.cli.short_ids import short_ids
     from orchestrator.cli.text import one_line
     from orchestrator.core.ids import SessionId
+    from orchestrator.views.short_ids import short_ids
 
     shorts = short_ids(SessionId(tree.root["session_id"]) for tree in trees)
     rows = [_cells(tree, now_ms) | {"id": shorts[SessionId(tree.root["session_id"])]} for tree in trees]
@@ -208,11 +208,3 @@ def nobody_serves(pool: str) -> str:
 
     where = "on their machine" if pool.startswith("host:") else "where their folders are"
     return plain(f"due or lost: no worker serves them now; start `dendro worker` {where} (pool {pool})")
-
-
-def age(seconds: float) -> str:
-    """A duration in its largest unit: `42s`, `7m`, `3h`, `12d`."""
-    for limit, unit, size in ((60, "s", 1), (3600, "m", 60), (86_400, "h", 3600)):
-        if seconds < limit:
-            return f"{max(0, int(seconds)) // size}{unit}"
-    return f"{int(seconds) // 86_400}d"

@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.agents import AGENT_HELP, ID_HELP
 from orchestrator.cli.faults import ExitCode, Fault
-from orchestrator.cli.invocation import Invocation
+from orchestrator.cli.invocation import AGENT_HELP, ID_HELP, Invocation
 from orchestrator.core.counts import counted
 
 if TYPE_CHECKING:
-    from orchestrator.cli.agents import Addressed
-    from orchestrator.cli.opening import Opened
-    from orchestrator.cli.telling import Told
-    from orchestrator.gateways.client import Event
+    from orchestrator.gateways.submit import Told
+    from orchestrator.views.agents import Addressed
+    from orchestrator.views.event import Event
+    from orchestrator.wiring.opening import Opened
 
 
 def send(
@@ -45,8 +44,8 @@ def send(
 
 
 async def _send(invocation: Invocation, whom: tuple[str, int], text: str, *, interrupt: bool) -> None:
-    from orchestrator.cli.agents import addressed
-    from orchestrator.cli.opening import opened
+    from orchestrator.cli.invocation import opened
+    from orchestrator.views.agents import addressed
 
     async with opened(invocation.settings()) as found:
         target = await addressed(found, *whom)
@@ -56,7 +55,7 @@ async def _send(invocation: Invocation, whom: tuple[str, int], text: str, *, int
 
 async def say(found: Opened, target: Addressed, text: str, *, interrupt: bool) -> Told:
     """Hands the text to the root, which writes to the agent; raises `Fault` if that is refused."""
-    from orchestrator.cli.telling import tell, under_its_id
+    from orchestrator.gateways.submit import tell, under_its_id
     from orchestrator.protocol.ops import MessageAgent
 
     op = MessageAgent(agent_id=target.agent_id, text=text, interrupt=interrupt)
@@ -64,7 +63,7 @@ async def say(found: Opened, target: Addressed, text: str, *, interrupt: bool) -
 
 
 def _sent(target: Addressed, told: Told) -> str:
-    from orchestrator.cli.telling import unread
+    from orchestrator.gateways.submit import unread
 
     if told.answer is None:
         return unread(target.head.pool)
@@ -104,8 +103,8 @@ def interrupt(
 async def _interrupt(
     invocation: Invocation, whom: tuple[str, int | None], message: str | None, *, tree: bool
 ) -> None:
-    from orchestrator.cli.agents import addressed
-    from orchestrator.cli.opening import opened
+    from orchestrator.cli.invocation import opened
+    from orchestrator.views.agents import addressed
 
     async with opened(invocation.settings()) as found:
         target = await addressed(found, *whom, certain=True)
@@ -116,7 +115,7 @@ async def _interrupt(
 
 
 async def _stop(found: Opened, target: Addressed, *, tree: bool) -> str:
-    from orchestrator.cli.telling import tell, unread
+    from orchestrator.gateways.submit import tell, unread
     from orchestrator.protocol.ops import Interrupt
 
     head = target.head
@@ -140,8 +139,8 @@ async def _all_stopped(found: Opened, target: Addressed) -> str:
     import asyncio
     import time
 
-    from orchestrator.cli.telling import LOOK_S, PATIENCE_S
     from orchestrator.core.registry import projected
+    from orchestrator.gateways.submit import LOOK_S, PATIENCE_S
 
     began = time.monotonic()
     while True:

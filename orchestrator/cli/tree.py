@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.agents import ID_HELP
-from orchestrator.cli.invocation import Invocation
+from orchestrator.cli.invocation import ID_HELP, Invocation
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from orchestrator.cli.tree_reading import TreePicture, TreeReader
+    from orchestrator.views.tree import TreePicture, TreeReader
 
 LOOK_S = 1.0
 """A change that the tree log does not tell of (a line said) is seen after this long."""
@@ -45,8 +44,8 @@ def tree(
 async def _show(invocation: Invocation, text: str, *, once: bool, json: bool) -> None:
     from rich.console import Console
 
-    from orchestrator.cli.opening import opened
-    from orchestrator.cli.tree_reading import TreeReader
+    from orchestrator.cli.invocation import opened
+    from orchestrator.views.tree import TreeReader
 
     console = Console(highlight=False)
     async with opened(invocation.settings()) as found:

@@ -85,8 +85,7 @@ def _expected(text: str | None) -> ExpectedHead | None:
 async def _reports(
     settings: Settings, source: str, tree: bool, all_: bool, expected: ExpectedHead | None
 ) -> list[Report]:
-    from orchestrator.cli.invocation import existing_file
-    from orchestrator.cli.opening import opened
+    from orchestrator.cli.invocation import existing_file, opened
     from orchestrator.rollouts.verify import session_report, sessions_by_tree, tree_reports
     from orchestrator.rollouts.verify_file import audit_file
     from orchestrator.wiring import chain_key

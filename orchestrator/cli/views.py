@@ -10,12 +10,12 @@ from typing import Any
 import orjson
 from rich.console import Console
 
-from orchestrator.cli.asking import show_request
 from orchestrator.cli.faults import ExitCode
 from orchestrator.cli.live import Live
 from orchestrator.cli.notifications import Notifications
+from orchestrator.cli.prompts import show_request
 from orchestrator.cli.text import json_for_stdout, plain
-from orchestrator.gateways.client import Event
+from orchestrator.views.event import Event
 
 
 class Calling:

@@ -1,4 +1,4 @@
-"""How many of something, in the same words wherever a person reads it."""
+"""How many of something and how long, in the same words wherever a person reads it."""
 
 from __future__ import annotations
 
@@ -10,3 +10,11 @@ def counted(number: int, noun: str) -> str:
 
 def _plural(noun: str) -> str:
     return f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
+
+
+def age(seconds: float) -> str:
+    """A duration in its largest unit: `42s`, `7m`, `3h`, `12d`."""
+    for limit, unit, size in ((60, "s", 1), (3600, "m", 60), (86_400, "h", 3600)):
+        if seconds < limit:
+            return f"{max(0, int(seconds)) // size}{unit}"
+    return f"{int(seconds) // 86_400}d"

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.errors import BrokerError, SessionArchived, Unavailable
+from orchestrator.broker.errors import SessionArchived, Unavailable
 from orchestrator.broker.follow import (
     BEGINNING,
     CaughtUp,
@@ -39,7 +39,6 @@ from orchestrator.core.birth import Birth, first_entries
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.entries import EVENT_MSG
-from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import first_limits
 from orchestrator.core.stored import decode_entry
@@ -48,6 +47,7 @@ from orchestrator.protocol.codec import encode_submission
 from orchestrator.protocol.ops import ConfigureSession
 from orchestrator.protocol.policy import WorkspaceWrite
 from orchestrator.protocol.submission import Submission
+from orchestrator.views.event import Event
 
 RETRY_S = 0.1
 RETRY_MAX_S = 2.0
@@ -72,20 +72,6 @@ class ClientPorts:
     """Brings an archived session back; without it, submitting to one is refused."""
     insists: bool = True
     """Whether a request is sent until Redis answers; without it the first `Unavailable` is raised."""
-
-
-@record
-class Event:
-    """An event as a client reads it: large texts are put back in."""
-
-    id: str
-    msg: dict[str, Any]
-    cursor: EqCursor | None = field(default=None, compare=False)
-    """Where to come back after it; None inside a replay."""
-
-    @property
-    def type(self) -> str:
-        return str(self.msg.get("type", ""))
 
 
 class Client:
@@ -216,6 +202,3 @@ def _as_op(birth: Birth) -> ConfigureSession:
         base_instructions=facts.base_instructions,
         user_instructions=birth.user_instructions,
     )
-
-
-__all__ = ["BrokerError", "Client", "ClientPorts", "Event"]

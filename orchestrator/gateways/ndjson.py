@@ -18,12 +18,13 @@ from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.client import Client, Event
-from orchestrator.gateways.requests import OpenRequests
+from orchestrator.gateways.client import Client
 from orchestrator.protocol import ops
 from orchestrator.protocol.codec import parse_submission
 from orchestrator.protocol.framing import Frame, LineSplitter, OverlongLine
 from orchestrator.protocol.submission import MalformedSubmission, Submission
+from orchestrator.views.event import Event
+from orchestrator.views.open_requests import OpenRequests
 
 AWAITING = "awaiting_approval"
 """The status of a session that stands before a question to people."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
-from orchestrator.cli.opening import Opened
 from orchestrator.core.ids import SessionId
+from orchestrator.wiring.opening import Opened
 
 
 async def planted_tree(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.broker.records import CommitRequest, Fenced
-from orchestrator.cli.opening import Opened, opened
+from orchestrator.cli.invocation import opened
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.birth import Birth, first_entries
@@ -27,6 +27,7 @@ from orchestrator.rollouts.import_store import store
 from orchestrator.rollouts.replay import fold_session
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring import new_birth
+from orchestrator.wiring.opening import Opened
 from tests.broker.actors import holder_died
 from tests.servers import RedisServer
 

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from orchestrator.cli.asking import ANSWERS, answer_op, show_request
 from orchestrator.cli.faults import ExitCode, Fault, explain
 from orchestrator.cli.invocation import Invocation, hoisted
 from orchestrator.cli.live import OUTPUT_LINES, Live
-from orchestrator.cli.sessions import age
+from orchestrator.cli.prompts import ANSWERS, show_request
 from orchestrator.cli.text import plain
-from orchestrator.gateways.client import Event
+from orchestrator.core.counts import age
+from orchestrator.gateways.approvals import answer_op
 from orchestrator.protocol import ops
+from orchestrator.views.event import Event
 
 BEGIN = {
     "type": "exec_command_begin", "call_id": "c", "command": ["bash", "-lc", "ls"], "cwd": "/",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.deciding import Asked
-from orchestrator.cli.needed import Needed
+from orchestrator.cli.approvals import needed_lines
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.views.approvals import Asked, Needed
 
 REQUEST = {"type": "exec_approval_request", "command": ["bash", "-lc", "npm test\nrm x"], "reason": "a\nb"}
 
@@ -12,7 +12,7 @@ REQUEST = {"type": "exec_approval_request", "command": ["bash", "-lc", "npm test
 def test_person_reads_in_two_lines_who_needs_them_and_what_for() -> None:
     asked = Asked(SessionId("s"), TreeId("t"), 3, "0/3", "c1", 1_000, REQUEST, 9)
     needed = Needed(asked, "7c1e95aa", "Fix the\nparser", "tests", "/home/me/parser")
-    assert [line for line, _ in needed.lines(1_000 + 7 * 60_000)] == [
+    assert [line for line, _ in needed_lines(needed, 1_000 + 7 * 60_000)] == [
         "7m   7c1e95aa  Fix the␊parser · agent 0/3 (tests) · /home/me/parser",
         "     3:c1  run npm test␊rm x (a␊b)",
     ]

@@ -11,8 +11,8 @@ import pytest
 from orchestrator.broker.follow import BEGINNING
 from orchestrator.cli import notifications as calling
 from orchestrator.cli.notifications import Notifications, knows_osc9
-from orchestrator.gateways.client import Event
 from orchestrator.settings import FrontSettings, SettingsError, SettingsSources, load_settings
+from orchestrator.views.event import Event
 from tests.cli.machine import TOUCH, Machine, says
 
 ASK = {"call_id": "c1", "command": ["bash", "-lc", "rm -r x"], "cwd": "/w"}

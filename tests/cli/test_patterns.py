@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.deciding import Asked, chosen
-from orchestrator.cli.faults import Fault
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.protocol.policy import ReviewDecision
+from orchestrator.views.approvals import Asked, chosen
+from orchestrator.views.errors import ViewError
 
 ALLOW, DENY = ReviewDecision.APPROVED, ReviewDecision.DENIED
 ALWAYS = ReviewDecision.APPROVED_FOR_SESSION
@@ -27,7 +27,7 @@ def script(text: str) -> Asked:
 def is_meant(request: Asked, pattern: str, decision: ReviewDecision = ALLOW) -> bool:
     try:
         return bool(chosen([request], {decision: [pattern]}).decisions)
-    except Fault:
+    except ViewError:
         return False
 
 
@@ -51,7 +51,9 @@ def is_meant(request: Asked, pattern: str, decision: ReviewDecision = ALLOW) -> 
 )
 def test_pattern_does_not_allow_what_a_script_runs_besides(hidden: str, decision: ReviewDecision) -> None:
     assert not is_meant(script(hidden), "git count*", decision)
-    with pytest.raises(Fault, match=r"(?s)no open request .*; 1:c1 .* is not allowed by 'git count\*': its "):
+    with pytest.raises(
+        ViewError, match=r"(?s)no open request .*; 1:c1 .* is not allowed by 'git count\*': its "
+    ):
         chosen([script(hidden)], {decision: ["git count*"]})
 
 

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from orchestrator.cli.opening import Opened, opened
-from orchestrator.cli.session_list import Filter, ListedTree, Listing, sessions_listed, trees_listed
+from orchestrator.cli.invocation import opened
 from orchestrator.cli.sessions import COLUMNS, DROPPED, render
 from orchestrator.core.ids import SessionId, new_session_id
 from orchestrator.settings import SettingsSources, load_settings
+from orchestrator.views.sessions import Filter, ListedTree, Listing, sessions_listed, trees_listed
+from orchestrator.wiring.opening import Opened
 from tests.cli.planted import planted_tree
 from tests.servers import RedisServer
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.faults import Fault
-from orchestrator.cli.opening import Opened, opened
-from orchestrator.cli.short_ids import SHORT, Abbreviation, short_ids
+from orchestrator.cli.invocation import opened
 from orchestrator.core.ids import SessionId, new_session_id
 from orchestrator.settings import SettingsSources, load_settings
+from orchestrator.views.errors import ViewError
+from orchestrator.views.short_ids import SHORT, Abbreviation, short_ids
+from orchestrator.wiring.opening import Opened
 from tests.cli.planted import plant, planted_tree
 from tests.servers import RedisServer
 
@@ -65,7 +66,7 @@ async def test_abbreviation_of_a_whole_tree_means_its_root(found: Opened) -> Non
     beginning = tree[0][:SHORT]
     assert (await found.find(beginning)).session == tree[0]
     assert await found.find_tree(beginning) == tree[0]
-    with pytest.raises(Fault, match="part of the ids of 4 sessions"):
+    with pytest.raises(ViewError, match="part of the ids of 4 sessions"):
         await found.find_one(beginning)
 
 
@@ -74,7 +75,7 @@ async def test_abbreviation_of_agents_alone_means_their_tree_and_none_of_them(fo
     agents = agents_of_one_moment(3)
     await planted_tree(found, [root, *agents])
     assert await found.find_tree(agents[0][:SHORT]) == root
-    with pytest.raises(Fault, match="part of the ids of 3 sessions"):
+    with pytest.raises(ViewError, match="part of the ids of 3 sessions"):
         await found.find(agents[0][:SHORT])
 
 
@@ -82,14 +83,14 @@ async def test_abbreviation_of_two_trees_is_told_with_the_candidates(found: Open
     one, other = agents_of_one_moment(2)
     await planted_tree(found, [one])
     await planted_tree(found, [other])
-    with pytest.raises(Fault, match=f"{one}, {other}; give more"):
+    with pytest.raises(ViewError, match=f"{one}, {other}; give more"):
         await found.find_tree(one[:SHORT])
     assert (await found.find(one[-SHORT:])).session == one
 
 
 async def test_person_who_types_too_little_is_told_how_much_is_needed(found: Opened) -> None:
     await planted_tree(found, agents_of_one_moment(1))
-    with pytest.raises(Fault, match="at least 4 digits"):
+    with pytest.raises(ViewError, match="at least 4 digits"):
         await found.find("01a")
 
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.deciding import decide, open_requests_of
-from orchestrator.cli.opening import opened
+from orchestrator.cli.invocation import opened
+from orchestrator.gateways.approvals import decide
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.settings import SettingsSources, load_settings
+from orchestrator.views.approvals import open_requests_of
 from tests.cli.grove import (
     ASKER,
     FAILING,

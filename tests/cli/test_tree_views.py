@@ -13,11 +13,7 @@ from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.serving import Serving
 from orchestrator.broker.tree_records import Account, Registry, Spend
 from orchestrator.cli.budget import amounts, used_of
-from orchestrator.cli.deciding import Asked, Decided, chosen
-from orchestrator.cli.faults import ExitCode, Fault
-from orchestrator.cli.live import lifecycle_text
-from orchestrator.cli.standing import status_of
-from orchestrator.cli.tree_reading import AgentPicture, Doing, TreePicture, doing_of
+from orchestrator.cli.faults import ExitCode, Fault, explain
 from orchestrator.cli.tree_view import as_value, drawing, headline
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
@@ -27,6 +23,11 @@ from orchestrator.core.state import Phase
 from orchestrator.core.stored import encode_entry
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.rollouts.tree_log import differs
+from orchestrator.views.approvals import Asked, Decided, chosen
+from orchestrator.views.errors import Contradiction, ViewError
+from orchestrator.views.event_text import lifecycle_text
+from orchestrator.views.status import status_of
+from orchestrator.views.tree import AgentPicture, Doing, TreePicture, doing_of
 
 TREE = TreeId("01a1f84b-eb09-7009-9fd7-ebc79e95569f")
 NOW_MS = 1_800_000_000_000
@@ -279,14 +280,14 @@ def test_pattern_means_calls_commands_and_paths(pattern: str, meant: list[Asked]
 
 @pytest.mark.parametrize("pattern", ["git", "GIT *", "/w/a.py", "c9"])
 def test_pattern_that_means_nothing_is_an_error_and_so_is_one_that_means_half_a_patch(pattern: str) -> None:
-    with pytest.raises(Fault, match="no open request"):
+    with pytest.raises(ViewError, match="no open request"):
         chosen(OPEN, {ALLOW: [pattern]})
 
 
 def test_two_different_answers_to_one_request_are_refused() -> None:
-    with pytest.raises(Fault, match="two different answers") as caught:
+    with pytest.raises(Contradiction, match="two different answers") as caught:
         chosen(OPEN, {ALLOW: ["*"], DENY: ["npm *"]})
-    assert caught.value.code == ExitCode.USAGE
+    assert explain(caught.value)[1] == ExitCode.USAGE
     assert len(chosen(OPEN, {ALLOW: ["git *", "3:c1"], DENY: ["npm *"]}).decisions) == 2
 
 

@@ -16,7 +16,7 @@ from orchestrator.core.ids import TreeId
 from orchestrator.core.rules_stop import IN_DOUBT
 from orchestrator.core.snapshot import decode_snapshot, digest
 from orchestrator.core.state import State
-from orchestrator.gateways.client import Event
+from orchestrator.views.event import Event
 from orchestrator.wiring import Deployment
 from tests.crash.logs import Log, read_log
 from tests.crash.people import Person

@@ -14,9 +14,10 @@ from random import Random
 from typing import Any, cast
 
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.client import Client, Event
+from orchestrator.gateways.client import Client
 from orchestrator.protocol import ops
 from orchestrator.protocol.submission import Submission
+from orchestrator.views.event import Event
 from tests.crash.workload import errand
 
 DELTAS = frozenset(

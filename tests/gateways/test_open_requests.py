@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.client import Event
-from orchestrator.gateways.requests import OpenRequests
+from orchestrator.views.event import Event
+from orchestrator.views.open_requests import OpenRequests
 
 ROOT = SessionId("root")
 

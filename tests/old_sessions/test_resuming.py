@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.opening import opened
+from orchestrator.cli.invocation import opened
 from orchestrator.rollouts.replay import fold_session
 from orchestrator.rollouts.storage import Storage
 from orchestrator.settings import SettingsSources, load_settings

@@ -28,7 +28,7 @@ from orchestrator.core.ids import SessionId, new_session_id
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.snapshot import digest
 from orchestrator.core.stored import decode_entry
-from orchestrator.gateways.client import Client, ClientPorts, Event
+from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.protocol import ops
 from orchestrator.protocol.submission import Submission
 from orchestrator.rollouts.position import Position
@@ -40,6 +40,7 @@ from orchestrator.runtime.reaping import GRACE_MS
 from orchestrator.runtime.renewal import LeaseTimes, Renewal
 from orchestrator.runtime.runner import Ended, Runner, RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
+from orchestrator.views.event import Event
 from tests.runtime.players import FakeKeeper, ScriptedModels, ScriptedTools
 from tests.runtime.wires import ScriptedWire
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.patterns import why_not_allowed
 from orchestrator.core.blobs import references
 from orchestrator.core.commands import CallFinished
 from orchestrator.core.ids import SessionId
@@ -26,6 +25,7 @@ from orchestrator.tools.exec.keeper import Keeper, KeeperConfig
 from orchestrator.tools.patch import entries
 from orchestrator.tools.patch.bounds import MOST_BYTES, MOST_FILES
 from orchestrator.tools.toolbox import Toolbox, ToolConfig
+from orchestrator.views.patterns import why_not_allowed
 from tests.runtime.players import ends
 from tests.runtime.stage import Stage
 from tests.runtime.wires import Gate

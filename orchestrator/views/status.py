@@ -52,3 +52,11 @@ def wants_worker(head: SessionHead, serving: Serving) -> str:
         return ""
     since = f", since {head.holder} is lost" if status == LOST else ""
     return f"a worker of pool {head.pool}{since}"
+
+
+def no_worker(pool: str) -> str:
+    """What anybody is told whose session no worker has taken, and what can be done about it."""
+    if pool.startswith("host:"):
+        where = "on the machine that has its folder, under the same settings"
+        return f"no worker has taken it yet; start one {where}: dendro worker"
+    return f"no worker has taken it yet; start one: dendro worker --pool {pool}"

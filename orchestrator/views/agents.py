@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.faults import Fault
+from orchestrator.views.errors import ViewError
+from orchestrator.views.find import find, find_one, find_tree
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
-    from orchestrator.cli.opening import Opened
     from orchestrator.core.ids import SessionId, TreeId
-
-ID_HELP = "A session id, or its beginning or end: the tree's root, or an agent itself."
-AGENT_HELP = "An agent's number in the tree; 0 is the root."
+    from orchestrator.rollouts.source import LogSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +46,26 @@ class Addressed:
         return f"agent {self.agent_id}" if self.agent_id else "the root"
 
 
-async def addressed(found: Opened, text: str, agent: int | None, *, certain: bool = False) -> Addressed:
-    """The agent `agent` of the tree that `text` belongs to, else the session itself; raises `Fault`.
+async def addressed(found: LogSource, text: str, agent: int | None, *, certain: bool = False) -> Addressed:
+    """The agent `agent` of the tree that `text` belongs to, else the session itself; raises `ViewError`.
 
     `certain`, for what cannot be undone: a text that fits several sessions does not mean their root.
     """
     from orchestrator.core.ids import SessionId
 
     if agent is None:
-        return Addressed(await (found.find_one(text) if certain else found.find(text)))
-    tree = await found.find_tree(text)
+        return Addressed(await (find_one(found, text) if certain else find(found, text)))
+    tree = await find_tree(found, text)
     if agent == 0:
         return Addressed(await _known(found, SessionId(tree)))
     fields = await found.broker.agents(tree)
     session = fields.get(f"s:{agent}")
     if session is None:
-        raise Fault(f"there is no agent {agent} in the tree {tree}; {_there_are(fields)}")
+        raise ViewError(f"there is no agent {agent} in the tree {tree}; {_there_are(fields)}")
     return Addressed(await _known(found, SessionId(session.decode())))
 
 
-async def labels(found: Opened, tree: TreeId) -> Mapping[int, str]:
+async def labels(found: LogSource, tree: TreeId) -> Mapping[int, str]:
     """The labels of a tree's agents; empty for one that has none."""
     from orchestrator.core.registry import projected
 
@@ -75,10 +73,10 @@ async def labels(found: Opened, tree: TreeId) -> Mapping[int, str]:
     return {agent.agent_id: str(agent.record.get("label") or "") for agent in agents}
 
 
-async def _known(found: Opened, session: SessionId) -> SessionHead:
+async def _known(found: LogSource, session: SessionId) -> SessionHead:
     head = await found.broker.head(session)
     if head is None:
-        raise Fault(f"the session {session} of this agent is gone: its tree was deleted")
+        raise ViewError(f"the session {session} of this agent is gone: its tree was deleted")
     return head
 
 

@@ -13,18 +13,18 @@ from typing import Any
 
 import orjson
 
-from orchestrator.cli.deciding import WORDS, Asked, Decided, Wishes
-from orchestrator.cli.opening import Opened
-from orchestrator.cli.past import page_before
-from orchestrator.cli.patterns import names_call
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.entries import DENDRO
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.tree import ROOT
-from orchestrator.gateways.client import Event
-from orchestrator.gateways.requests import ASKS
 from orchestrator.protocol.policy import ReviewDecision
+from orchestrator.rollouts.source import LogSource
+from orchestrator.views.approvals import WORDS, Asked, Decided, Wishes
+from orchestrator.views.event import Event
+from orchestrator.views.open_requests import ASKS
+from orchestrator.views.past import page_before
+from orchestrator.views.patterns import names_call
 
 LOOK_BACK = 500
 """Requests and decisions that are read of one tree, from its end."""
@@ -55,7 +55,7 @@ class Before:
 
 
 async def decided_before(
-    found: Opened, tree: TreeId | None, asked: Sequence[Asked], wishes: Wishes
+    found: LogSource, tree: TreeId | None, asked: Sequence[Asked], wishes: Wishes
 ) -> Before:
     """Looks for requests that wishes mean and that are not open: in a tree, or in the newest of the fleet."""
     gone = [
@@ -76,7 +76,7 @@ async def decided_before(
     return before
 
 
-async def _trees(found: Opened, tree: TreeId | None) -> AsyncIterator[TreeId]:
+async def _trees(found: LogSource, tree: TreeId | None) -> AsyncIterator[TreeId]:
     if tree is not None:
         yield tree
         return
@@ -85,7 +85,7 @@ async def _trees(found: Opened, tree: TreeId | None) -> AsyncIterator[TreeId]:
         yield each
 
 
-async def _look_through(found: Opened, tree: TreeId, gone: Sequence[Gone], before: Before) -> list[Gone]:
+async def _look_through(found: LogSource, tree: TreeId, gone: Sequence[Gone], before: Before) -> list[Gone]:
     """Adds what one tree knows; answers the patterns that it knows nothing of."""
     earlier, left = await _earlier(found, tree), list[Gone]()
     for pattern, decision in gone:
@@ -102,7 +102,7 @@ async def _look_through(found: Opened, tree: TreeId, gone: Sequence[Gone], befor
 # ── a tree's decisions ────────────────────────────────────────────────────────────────────────
 
 
-async def _earlier(found: Opened, tree: TreeId) -> list[Decided]:
+async def _earlier(found: LogSource, tree: TreeId) -> list[Decided]:
     """The requests of a tree that were decided, the last one first."""
     root = await found.broker.head(SessionId(tree))
     if root is None:
@@ -125,7 +125,7 @@ def _asks_or_resolves(message: Mapping[str, Any]) -> bool:
     return message["type"] in ASKS or message["type"] == "request_resolved"
 
 
-async def _as_asked(found: Opened, tree: TreeId, message: Mapping[str, Any]) -> Asked:
+async def _as_asked(found: LogSource, tree: TreeId, message: Mapping[str, Any]) -> Asked:
     texts = await found.large_texts(tree, references(message))
     return Asked(
         session=SessionId(message.get("session_id", tree)),
@@ -142,7 +142,7 @@ async def _as_asked(found: Opened, tree: TreeId, message: Mapping[str, Any]) -> 
 # ── one call, in its agent's own log ──────────────────────────────────────────────────────────
 
 
-async def _named_calls(found: Opened, tree: TreeId, gone: Sequence[Gone]) -> dict[str, str]:
+async def _named_calls(found: LogSource, tree: TreeId, gone: Sequence[Gone]) -> dict[str, str]:
     """How calls that are named with their agents were decided, however long ago."""
     told: dict[str, str] = {}
     for pattern in {pattern for pattern, _ in gone}:
@@ -155,7 +155,7 @@ async def _named_calls(found: Opened, tree: TreeId, gone: Sequence[Gone]) -> dic
     return told
 
 
-async def _answer(found: Opened, tree: TreeId, agent: int, call_id: str) -> f.Answered | None:
+async def _answer(found: LogSource, tree: TreeId, agent: int, call_id: str) -> f.Answered | None:
     """The decision about a call in its agent's log, the last one of this id."""
     named = (await found.broker.agents(tree)).get(f"s:{agent}") if agent else tree.encode()
     head = await found.broker.head(SessionId(named.decode())) if named else None

@@ -7,7 +7,6 @@ have been faster.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,24 +14,18 @@ from typing import Any
 import orjson
 
 from orchestrator.broker.records import OpenApproval, SessionHead
-from orchestrator.cli.asking import answer_op
-from orchestrator.cli.conversation import new_submission_id
-from orchestrator.cli.faults import ExitCode, Fault, no_worker
-from orchestrator.cli.live import command_text, variables_text
-from orchestrator.cli.opening import Opened
-from orchestrator.cli.patterns import denies, names_call, why_not_allowed
-from orchestrator.core import facts as f
 from orchestrator.core.blobs import references, resolve
-from orchestrator.core.entries import DENDRO
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.registry import Agent, projected
 from orchestrator.core.rules_surfacing import WITHDRAWN
-from orchestrator.gateways.client import Client
-from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.policy import ReviewDecision
-from orchestrator.protocol.submission import Submission
+from orchestrator.rollouts.source import LogSource
+from orchestrator.views.errors import Contradiction, ViewError
+from orchestrator.views.event_text import command_text, variables_text
+from orchestrator.views.patterns import denies, names_call, why_not_allowed
+from orchestrator.views.short_ids import short_ids
+from orchestrator.views.status import no_worker
 
-PATIENCE_S = 10.0
-LOOK_S = 0.05
 WORDS: Mapping[str, str] = {
     "approved": "allowed",
     "approved_for_session": "allowed for the session",
@@ -102,7 +95,7 @@ class Asked:
         }
 
 
-async def open_requests_of(found: Opened, tree: TreeId | None) -> list[Asked]:
+async def open_requests_of(found: LogSource, tree: TreeId | None) -> list[Asked]:
     """What waits for somebody, oldest first; of the whole fleet without a tree."""
     asked = []
     for approval in await found.broker.approvals():
@@ -112,7 +105,7 @@ async def open_requests_of(found: Opened, tree: TreeId | None) -> list[Asked]:
     return asked
 
 
-async def _asked(found: Opened, approval: OpenApproval, head: SessionHead) -> Asked:
+async def _asked(found: LogSource, approval: OpenApproval, head: SessionHead) -> Asked:
     told = orjson.loads(approval.payload)
     texts = await found.large_texts(head.tree, references(told))
     whole = resolve(told, texts.get)
@@ -147,7 +140,8 @@ def chosen(
 ) -> Chosen:
     """Finds what the patterns mean; `decided_before` has lines for patterns that mean earlier requests.
 
-    Raises `Fault` for a pattern that means none, and for a request of which two different things are said.
+    Raises `ViewError` for a pattern that means none, `Contradiction` for a request of which two
+    different things are said.
     """
     decided: dict[int, ReviewDecision] = {}
     passed_over: list[str] = []
@@ -159,21 +153,17 @@ def chosen(
             if not meant:
                 earlier = (decided_before or {}).get(pattern, ())
                 reasons = "".join(f"; {why}" for why in (*near, *earlier) if why)
-                raise Fault(
+                raise ViewError(
                     f"no open request is meant by {pattern!r}; `dendro approvals` lists them{reasons}"
                 )
             passed_over += filter(None, near)
             for place in meant:
                 if decided.setdefault(place, decision) is not decision:
-                    raise Fault(
-                        f"{asked[place].call} ({asked[place].subject}) is meant by two different answers",
-                        ExitCode.USAGE,
+                    raise Contradiction(
+                        f"{asked[place].call} ({asked[place].subject}) is meant by two different answers"
                     )
     decisions = tuple((asked[place], decision) for place, decision in sorted(decided.items()))
     return Chosen(decisions, tuple(dict.fromkeys(passed_over)))
-
-
-# ── deciding ──────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,38 +186,53 @@ class Decided:
         return f"{about}: {words}" if self.ours else f"{about}: already {words}, by {self.who or 'a client'}"
 
 
-async def decide(client: Client, found: Opened, asked: Asked, decision: ReviewDecision) -> Decided:
-    """Answers a request, and waits for its decision."""
-    id = new_submission_id()
-    # The session is the agent's own: its call's id is enough.
-    op = answer_op({**asked.request, "agent_id": None}, decision)
-    await client.submit(asked.session, Submission(SubmissionId(id), op))
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            # An answer is no event, so it has to be looked for.
-            while (answer := await _answer(found, asked)) is None:  # noqa: ASYNC110
-                await asyncio.sleep(LOOK_S)
-    except TimeoutError:
-        return Decided(asked, "", "", ours=False)
-    decided, who = answer
-    ours = who == client.who and decided == decision
-    return Decided(asked, decided, who, ours)
+# ── with names and folders ────────────────────────────────────────────────────────────────────
 
 
-async def _answer(found: Opened, asked: Asked) -> tuple[str, str] | None:
-    """The decision in the session's log, and its author: the first for this call since it was listed."""
-    after = asked.seq
-    while page := await found.broker.read_rollout(asked.session, after):
-        for stored in page:
-            line = orjson.loads(stored.payload)
-            if line["type"] != DENDRO:
-                continue
-            match f.decode(line["payload"]):
-                case f.Answered(call_id=call_id, decision=decision, who=who) if call_id == asked.call_id:
-                    return decision, who
-                case f.TaskEnded():
-                    return WITHDRAWN, ""
-                case _:
-                    pass
-        after = page[-1].seq
-    return None
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """One request before a person who knows nothing of its tree."""
+
+    asked: Asked
+    tree: str
+    """The root's id, short."""
+    title: str
+    label: str
+    folder: str
+
+    def value(self) -> dict[str, Any]:
+        """For programs."""
+        return {**self.asked.value(), "title": self.title, "label": self.label or None, "cwd": self.folder}
+
+
+async def needed(found: LogSource, asked: Sequence[Asked]) -> list[Needed]:
+    """The requests with names and folders, in the same order."""
+    trees = list(dict.fromkeys(one.tree for one in asked))
+    sessions = dict.fromkeys((*map(SessionId, trees), *(one.session for one in asked)))
+    heads = {head.session: head for head in await found.broker.heads(list(sessions))}
+    registries = zip(trees, await found.broker.registries(trees), strict=True)
+    agents = {tree: projected(fields).agents for tree, fields in registries}
+    shorts = short_ids(map(SessionId, trees))
+    return [
+        Needed(
+            asked=one,
+            tree=shorts[SessionId(one.tree)],
+            title=_title(_meta(heads.get(SessionId(one.tree)))),
+            label=_label(agents[one.tree].get(one.agent_id)),
+            folder=str(_meta(heads.get(one.session)).get("cwd") or ""),
+        )
+        for one in asked
+    ]
+
+
+def _meta(head: SessionHead | None) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = orjson.loads(head.meta) if head is not None and head.meta else {}
+    return found
+
+
+def _title(meta: Mapping[str, Any]) -> str:
+    return str(meta.get("name") or meta.get("title") or "")
+
+
+def _label(agent: Agent | None) -> str:
+    return str(agent.record.get("label") or "") if agent is not None else ""

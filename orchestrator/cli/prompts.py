@@ -7,12 +7,12 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.cli.live import Live, command_text, variables_text, visible
+from orchestrator.cli.live import Live
 from orchestrator.cli.stdio import STDIN, read_stdin
 from orchestrator.cli.text import one_line
-from orchestrator.gateways.client import Event
-from orchestrator.protocol import ops
 from orchestrator.protocol.policy import ReviewDecision
+from orchestrator.views.event import Event
+from orchestrator.views.event_text import command_text, variables_text, visible
 
 QUESTION = "Allow? [y]es / [a]lways in this session / [n]o / [q]uit the turn: "
 ANSWERS: Mapping[str, ReviewDecision] = {
@@ -70,15 +70,6 @@ async def read_answer() -> str | None:
     """The line that a person types, None at the end of input."""
     data = await read_stdin(LINE_BYTES)
     return data.decode("utf-8", "replace").strip().lower() if data else None
-
-
-def answer_op(request: Mapping[str, Any], decision: ReviewDecision) -> ops.Op:
-    """The op that answers a request."""
-    # Two agents of a tree may both have a call of this name.
-    call, agent = str(request["call_id"]), request.get("agent_id")
-    if request["type"] == "exec_approval_request":
-        return ops.ExecApproval(id=call, decision=decision, agent_id=agent)
-    return ops.PatchApproval(id=call, decision=decision, agent_id=agent)
 
 
 def scrolls(event: Event) -> bool:

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from orchestrator.cli.live import command_text
 from orchestrator.tools.commands.bash import command_beginnings, read_plain, unwrap
+from orchestrator.views.event_text import command_text
 
 Request = Mapping[str, Any]
 

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.broker.follow import EqCursor
-from orchestrator.cli.conversation import new_submission_id
-from orchestrator.cli.faults import Fault, no_worker
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.client import Client, Event
+from orchestrator.gateways.client import Client
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
+from orchestrator.views.event import Event
+from orchestrator.views.status import no_worker
 
 PATIENCE_S = 10.0
 """A worker answers within milliseconds, one that takes over within seconds."""
 LOOK_S = 0.05
+
+
+class OpRefused(Exception):
+    """An op that the session refused; the message is the session's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ async def tell(
 ) -> Told:
     """Submits, and waits a while for the first later event that `answers` accepts (given the op's id).
 
-    Raises `Fault` with the session's words if it refused the op.
+    Raises `OpRefused` with the session's words if it refused the op.
     """
     head = await client.head(session)
     assert head is not None
@@ -47,7 +52,7 @@ async def tell(
     looking = _first(client, session, EqCursor.at(head), lambda event: _settles(event, id, answers))
     answer = await _within(patience_s, looking)
     if answer is not None and answer.type == "error" and answer.id == id:
-        raise Fault(str(answer.msg["message"]))
+        raise OpRefused(str(answer.msg["message"]))
     return Told(id, answer)
 
 
@@ -84,3 +89,8 @@ def unread(pool: str) -> str:
 def under_its_id(event: Event, id: str) -> bool:
     """Any event that the op itself led to."""
     return event.id == id
+
+
+def new_submission_id() -> str:
+    """Unique in the session's log, where ids of many runs stand together."""
+    return f"run-{uuid.uuid4().hex[:12]}"

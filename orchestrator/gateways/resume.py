@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import SessionHead, StoredEvent
-from orchestrator.cli.deciding import open_requests_of
-from orchestrator.cli.faults import no_worker, set_aside
-from orchestrator.cli.opening import Opened
 from orchestrator.core.birth import session_configured
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.entries import EVENT_MSG
-from orchestrator.core.ids import SessionId
 from orchestrator.core.stored import decode_entry
 from orchestrator.core.tree import ROOT
-from orchestrator.gateways.client import Client
-from orchestrator.gateways.workspace import look_at
 from orchestrator.rollouts.replay import fold_session
-from orchestrator.settings import Settings
-from orchestrator.wiring import new_birth
-
-if TYPE_CHECKING:
-    from orchestrator.cli.conversation import Conversation
+from orchestrator.rollouts.source import LogSource
+from orchestrator.views.approvals import open_requests_of
+from orchestrator.views.errors import SetAside
+from orchestrator.views.find import find
 
 READ_S = 15.0
 """A worker that was started with the command reads within a second or two, on a busy machine later."""
@@ -38,18 +29,11 @@ LOOK_BACK = 500
 """Events behind the end among which the open requests of a parked session are looked for."""
 
 
-async def new_session(settings: Settings, client: Client) -> SessionId:
-    """A session with these settings, in their working folder."""
-    workspace = await asyncio.to_thread(look_at, settings.session_defaults.cwd, settings.home)
-    birth = new_birth(settings, workspace, time.time_ns() // 1_000_000, os.urandom)
-    return await client.create(birth)
-
-
-async def to_resume(found: Opened, text: str) -> SessionHead:
-    """The session that an id, or the beginning of one, names, if workers take it; raises `Fault`."""
-    head = await found.find(text)
+async def to_resume(found: LogSource, text: str) -> SessionHead:
+    """The session that an id, or the beginning of one, names, if workers take it; raises `ViewError`."""
+    head = await find(found, text)
     if head.quarantined:
-        raise set_aside(head.session)
+        raise SetAside(head.session)
     return head
 
 
@@ -61,7 +45,7 @@ class Greeting:
     cursor: EqCursor
 
 
-async def greeting(found: Opened, head: SessionHead) -> Greeting:
+async def greeting(found: LogSource, head: SessionHead) -> Greeting:
     """`session_configured` with the events so far; requests that are still open are told again."""
     calls = {str(request["call_id"]) for request in await open_requests(found, head)}
     cursor = await cursor_before(found, head, calls)
@@ -73,7 +57,7 @@ async def greeting(found: Opened, head: SessionHead) -> Greeting:
     return Greeting(orjson.dumps({"id": "", "msg": event.payload}) + b"\n", cursor)
 
 
-async def past_events(found: Opened, head: SessionHead) -> list[dict[str, Any]]:
+async def past_events(found: LogSource, head: SessionHead) -> list[dict[str, Any]]:
     """Every event of the session's log, large texts put back in; its own greetings are left out."""
     messages = []
     async for stored in found.log(head.session, head.seq):
@@ -84,7 +68,7 @@ async def past_events(found: Opened, head: SessionHead) -> list[dict[str, Any]]:
     return messages
 
 
-async def cursor_before(found: Opened, head: SessionHead, calls: set[str]) -> EqCursor:
+async def cursor_before(found: LogSource, head: SessionHead, calls: set[str]) -> EqCursor:
     """The place before the first request for one of `calls`; the end where none of them is kept."""
     end = EqCursor.at(head)
     if not calls:
@@ -102,7 +86,7 @@ def _asks(event: StoredEvent, calls: set[str]) -> bool:
     return str(message["type"]).endswith("_approval_request") and message.get("call_id") in calls
 
 
-async def until_read(found: Opened, head: SessionHead) -> bool:
+async def until_read(found: LogSource, head: SessionHead) -> bool:
     """Waits until workers have read what the session, and those that ask in its tree, were handed before.
 
     An answer that was given while no worker was there stands in a queue, and its request is still listed.
@@ -119,15 +103,7 @@ async def until_read(found: Opened, head: SessionHead) -> bool:
     return not waiting
 
 
-async def take_up_requests(talk: Conversation, found: Opened, head: SessionHead) -> None:
-    """Gives the conversation the requests that wait for the person; one that is answered waits for nobody."""
-    if not await until_read(found, head):
-        talk.seat.view.note(f"an answer is on its way, and {no_worker(head.pool)}")
-    for request in await open_requests(found, head):
-        talk.open_requests.add(request)
-
-
-async def open_requests(found: Opened, head: SessionHead) -> list[dict[str, Any]]:
+async def open_requests(found: LogSource, head: SessionHead) -> list[dict[str, Any]]:
     """The requests that nobody has decided yet, of the session or, for a root, of its tree; oldest first."""
     asked = await open_requests_of(found, head.tree)
     return [one.named_request for one in asked if head.agent_id == ROOT or one.session == head.session]

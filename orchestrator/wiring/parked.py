@@ -11,11 +11,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from orchestrator.broker.records import SessionHead
-from orchestrator.cli.opening import Opened
-from orchestrator.cli.telling import Told, tell
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.client import Event
+from orchestrator.gateways.submit import Told, tell
 from orchestrator.protocol import ops
+from orchestrator.views.event import Event
+from orchestrator.wiring.opening import Opened
 
 SOON_S = 1.0
 """A worker that has room answers within milliseconds."""

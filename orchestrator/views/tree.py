@@ -18,13 +18,13 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.serving import Serving
 from orchestrator.broker.tree_records import Registry, Spend
-from orchestrator.cli.live import command_text
-from orchestrator.cli.standing import session_status, wants_worker
 from orchestrator.core import facts as f
 from orchestrator.core.entries import DENDRO, EVENT_MSG, milliseconds
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.core.state import Phase
+from orchestrator.views.event_text import command_text
+from orchestrator.views.status import session_status, wants_worker
 
 TAIL = 80
 """Entries at a log's end in which an agent's doings are looked for."""

@@ -14,16 +14,16 @@ from typing import Any
 import orjson
 
 from orchestrator.broker.records import SessionHead
-from orchestrator.cli.letters import letter_in
-from orchestrator.cli.opening import Opened
-from orchestrator.cli.tree_reading import written_ms
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.entries import DENDRO, EVENT_MSG, Entry
 from orchestrator.core.stored import decode_entry
 from orchestrator.core.tree import ROOT
-from orchestrator.gateways.client import Event
-from orchestrator.gateways.requests import ASKS
+from orchestrator.rollouts.source import LogSource
+from orchestrator.views.event import Event
+from orchestrator.views.messages import message_in
+from orchestrator.views.open_requests import ASKS
+from orchestrator.views.tree import written_ms
 
 STRETCH = 128
 MOST = 4_096
@@ -81,7 +81,7 @@ class _Step:
 
 
 async def page_before(
-    found: Opened, head: SessionHead, limit: int, shows: Shows, before: Place | None = None
+    found: LogSource, head: SessionHead, limit: int, shows: Shows, before: Place | None = None
 ) -> Page:
     """The last `limit` events before a place (or the end) of those that it `shows`; all for 0."""
     at = before or Place(head.seq + 1, await _end_of_tree(found, head) + 1)
@@ -99,7 +99,7 @@ async def page_before(
     return Page(tuple(reversed(events)), at if own_next or told_next else None)
 
 
-async def _end_of_tree(found: Opened, head: SessionHead) -> int:
+async def _end_of_tree(found: LogSource, head: SessionHead) -> int:
     last = await found.broker.read_tree_back(head.tree, None, 1)
     return last[0].tree_seq if last else 0
 
@@ -108,7 +108,7 @@ async def _step(steps: AsyncIterator[_Step]) -> _Step | None:
     return await anext(steps, None)
 
 
-async def _own(found: Opened, head: SessionHead, before: int, shows: Shows) -> AsyncIterator[_Step]:
+async def _own(found: LogSource, head: SessionHead, before: int, shows: Shows) -> AsyncIterator[_Step]:
     """The session's own log, backwards."""
     last, stretch = min(before - 1, head.seq), STRETCH
     while last > 0:
@@ -120,7 +120,7 @@ async def _own(found: Opened, head: SessionHead, before: int, shows: Shows) -> A
         last, stretch = after, min(2 * stretch, MOST)
 
 
-async def _event_of(found: Opened, head: SessionHead, entry: Entry, shows: Shows) -> Event | None:
+async def _event_of(found: LogSource, head: SessionHead, entry: Entry, shows: Shows) -> Event | None:
     """What an entry of the session's own log shows."""
     if entry.type == EVENT_MSG and shows(entry.payload):
         texts = await found.large_texts(head.tree, references(entry.payload))
@@ -131,7 +131,7 @@ async def _event_of(found: Opened, head: SessionHead, entry: Entry, shows: Shows
     if head.agent_id == ROOT and isinstance(fact, f.Answered) and fact.agent_id is None:
         # A decision on what the root itself had asked; one that was sent on names its agent.
         return _answered(head, fact)
-    letter = await letter_in(found, head, fact)
+    letter = await message_in(found, head, fact)
     return Event("", letter) if letter is not None and shows(letter) else None
 
 
@@ -150,7 +150,7 @@ def _answered(head: SessionHead, answer: f.Answered) -> Event:
     )
 
 
-async def _told(found: Opened, head: SessionHead, before: int, shows: Shows) -> AsyncIterator[_Step]:
+async def _told(found: LogSource, head: SessionHead, before: int, shows: Shows) -> AsyncIterator[_Step]:
     """What the tree's log tells this agent, backwards."""
     stretch = STRETCH
     while page := await found.broker.read_tree_back(head.tree, before, stretch):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.client import Event
+from orchestrator.views.event import Event
 
 ASKS = frozenset({"exec_approval_request", "apply_patch_approval_request"})
 BEGINS = frozenset({"exec_command_begin", "patch_apply_begin"})

@@ -8,13 +8,13 @@ from typing import Any, cast
 
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import SessionHead, StoredEntry
-from orchestrator.cli.letters import letter_in, letter_text, with_letters
-from orchestrator.cli.opening import Opened
 from orchestrator.core import commands as c
 from orchestrator.core.entries import DENDRO
 from orchestrator.core.facts import decode
 from orchestrator.core.stored import decode_entry
-from orchestrator.gateways.client import Event
+from orchestrator.views.event import Event
+from orchestrator.views.messages import message_in, message_line, with_messages
+from orchestrator.wiring.opening import Opened
 from tests.core.grove import Agent, Grove, answers
 
 
@@ -51,8 +51,8 @@ async def letters(agent: Agent) -> list[str]:
     """The lines that a person reads of an agent's mail."""
     logs = Logs(agent)
     facts = [decode(entry.payload) for entry in map(decode_entry, agent.lines) if entry.type == DENDRO]
-    found = [await letter_in(logs.opened, logs.head(), fact) for fact in facts]
-    return [letter_text(letter) for letter in found if letter is not None]
+    found = [await message_in(logs.opened, logs.head(), fact) for fact in facts]
+    return [message_line(letter) for letter in found if letter is not None]
 
 
 def a_family() -> tuple[Grove, Agent]:
@@ -122,5 +122,5 @@ async def test_follower_sees_a_letter_before_what_it_leads_to() -> None:
         yield Event("u", {"type": "agent_message"}, reached)
         yield Event("u", {"type": "warning"})
 
-    found = [event.type async for event in with_letters(logs.opened, logs.head(seen), events())]
+    found = [event.type async for event in with_messages(logs.opened, logs.head(seen), events())]
     assert found == ["task_started", "agent_mail", "user_message", "agent_message", "warning"]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import os
 import socket
-import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,12 +18,9 @@ from orchestrator.broker.errors import SessionArchived
 from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.texts import Texts
-from orchestrator.cli.faults import Fault
-from orchestrator.cli.short_ids import LEAST, Abbreviation
-from orchestrator.cli.text import plain
-from orchestrator.core.counts import counted
-from orchestrator.core.ids import InvalidSessionId, SessionId, TreeId, parse_session_id
+from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.gateways.client import Client, ClientPorts
+from orchestrator.gateways.workspace import look_at
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.full_log import full_log
 from orchestrator.rollouts.objects import ArchiveUnavailable
@@ -32,19 +29,12 @@ from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.loading import BrokenLog
 from orchestrator.runtime.restore import restore_session
 from orchestrator.settings import Settings
-from orchestrator.wiring import Deployment, chain_key, deployment, redis_url
-from orchestrator.wiring.sessions import SESSIONS
+from orchestrator.views.find import find, find_one, find_tree
+from orchestrator.wiring.deploying import Deployment, chain_key, deployment, redis_url
+from orchestrator.wiring.sessions import SESSIONS, new_birth
 
-MOST_MEANT = 1_000
-"""Sessions that one abbreviation is compared for: of a tree with more, any of them leads to it."""
-CANDIDATES_SHOWN = 5
 PATIENCE_S = 10.0
 """How long a command waits for a Redis that does not answer: a server loads, or fails over, in seconds."""
-
-
-def say_on_stderr(text: str) -> None:
-    """A line of a command's own, beside what it prints."""
-    print(f"dendro: {plain(text)}", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,56 +107,19 @@ class Opened:
             raise SessionArchived(session, str(error)) from error
 
     async def find(self, text: str) -> SessionHead:
-        """The session that an id, or a part of one, names; raises `Fault`.
+        """The session that an id, or a part of one, names; raises `ViewError`.
 
         A part that fits a tree's root and agents of it means the root: ids of one minute begin alike.
         """
-        found = await self._found(text)
-        root = next((head for head in found if str(head.session) == str(head.tree)), None)
-        if root is not None and all(head.tree == root.tree for head in found):
-            return root
-        return chosen(text, found)
+        return await find(self, text)
 
     async def find_tree(self, text: str) -> TreeId:
-        """The tree of the sessions that an id, or a part of one, names; raises `Fault`."""
-        found = await self._found(text)
-        trees = {head.tree for head in found}
-        return trees.pop() if len(trees) == 1 else chosen(text, found).tree
+        """The tree of the sessions that an id, or a part of one, names; raises `ViewError`."""
+        return await find_tree(self, text)
 
     async def find_one(self, text: str) -> SessionHead:
-        """The only session that an id, or a part of one, names, for what cannot be undone; raises `Fault`."""
-        return chosen(text, await self._found(text))
-
-    async def _found(self, text: str) -> tuple[SessionHead, ...]:
-        """The sessions that `text` may mean, of very many only some."""
-        with suppress(InvalidSessionId):
-            return await self.broker.heads([parse_session_id(text)])
-        part = Abbreviation.of(text)
-        found: list[SessionId] = []
-        if part is not None:
-            async for sessions in self.broker.session_ids():
-                found += filter(part.means, sessions)
-        # A root is older than its agents, and so are its digits lower.
-        return await self.broker.heads(sorted(found)[:MOST_MEANT])
-
-
-def chosen(text: str, found: Sequence[SessionHead]) -> SessionHead:
-    """The one that `text` means; raises `Fault`, which names the candidates."""
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        raise Fault(f"no session {text!r}; {_what_names_one(text)}")
-    named = ", ".join(head.session for head in found[:CANDIDATES_SHOWN])
-    more = f" and {len(found) - CANDIDATES_SHOWN} more" if len(found) > CANDIDATES_SHOWN else ""
-    raise Fault(
-        f"{text!r} is part of the ids of {counted(len(found), 'session')}: {named}{more}; give more of the id"
-    )
-
-
-def _what_names_one(text: str) -> str:
-    if len(text.strip()) < LEAST:
-        return f"give at least {LEAST} digits of its id, from the beginning or the end"
-    return "`dendro sessions` lists those that there are"
+        """The only session that text names, for what cannot be undone; raises `ViewError`."""
+        return await find_one(self, text)
 
 
 def _who() -> str:
@@ -179,7 +132,7 @@ def _who() -> str:
 
 @asynccontextmanager
 async def opened(
-    settings: Settings, say: Callable[[str], None] = say_on_stderr, *, insists: bool = False
+    settings: Settings, say: Callable[[str], None], *, insists: bool = False
 ) -> AsyncIterator[Opened]:
     """Starts or joins the user's private Redis if no other is configured; leaves it at the end.
 
@@ -191,3 +144,10 @@ async def opened(
     with redis_url(settings, say) as url:
         async with deployment(settings, url, outage, PATIENCE_S) as found:
             yield Opened(settings, found, insists)
+
+
+async def new_session(settings: Settings, client: Client) -> SessionId:
+    """A session with these settings, in their working folder."""
+    workspace = await asyncio.to_thread(look_at, settings.session_defaults.cwd, settings.home)
+    birth = new_birth(settings, workspace, time.time_ns() // 1_000_000, os.urandom)
+    return await client.create(birth)

@@ -19,13 +19,13 @@ from orchestrator.core.tree import Mail
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
-    from orchestrator.cli.opening import Opened
-    from orchestrator.gateways.client import Event
+    from orchestrator.rollouts.source import LogSource
+    from orchestrator.views.event import Event
 
 MAIL = "agent_mail"
 
 
-async def letter_in(found: Opened, head: SessionHead, fact: f.Fact | f.UnknownFact) -> Json | None:
+async def message_in(found: LogSource, head: SessionHead, fact: f.Fact | f.UnknownFact) -> Json | None:
     """The letter that a fact of the session's log tells of; None if it tells of none."""
     match fact:
         case f.MailReceived(mail):
@@ -70,7 +70,7 @@ def _text(content: Mapping[str, Any]) -> str | None:
     return next(iter(texts), None)
 
 
-def letter_text(message: Mapping[str, Any]) -> str:
+def message_line(message: Mapping[str, Any]) -> str:
     """A letter in one line."""
     sent = message["direction"] == "sent"
     mark = "⚡" if message.get("interrupt") else "✉"
@@ -92,14 +92,14 @@ def _other(message: Mapping[str, Any]) -> str:
     return f"{by}agent {message['agent_id']}{label}{because}"
 
 
-async def with_letters(
-    found: Opened, head: SessionHead, events: AsyncIterator[Event]
+async def with_messages(
+    found: LogSource, head: SessionHead, events: AsyncIterator[Event]
 ) -> AsyncIterator[Event]:
     """The events of a session, each after the letters that its log has had until then.
 
     `head` is where they begin. An event names its place in the log: nothing has to be looked for by itself.
     """
-    from orchestrator.gateways.client import Event
+    from orchestrator.views.event import Event
 
     at = head.seq
     async for event in events:
@@ -107,7 +107,9 @@ async def with_letters(
         if reached > at:
             for stored in await found.broker.read_rollout(head.session, at, reached - at):
                 entry = decode_entry(stored.payload)
-                told = await letter_in(found, head, f.decode(entry.payload)) if entry.type == DENDRO else None
+                told = (
+                    await message_in(found, head, f.decode(entry.payload)) if entry.type == DENDRO else None
+                )
                 if told is not None:
                     yield Event(event.id, told)
             at = reached

@@ -16,9 +16,9 @@ import orjson
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import SessionHead
 from orchestrator.broker.serving import Serving
-from orchestrator.cli.standing import status_of, wants_worker
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
+from orchestrator.views.status import status_of, wants_worker
 
 PAGE = 250
 LOOKED_THROUGH = 10_000

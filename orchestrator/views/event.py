@@ -1,0 +1,23 @@
+"""An event as a reader gets it."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Any
+
+from orchestrator.broker.follow import EqCursor
+from orchestrator.core.frozen import record
+
+
+@record
+class Event:
+    """An event as a client reads it: large texts are put back in."""
+
+    id: str
+    msg: dict[str, Any]
+    cursor: EqCursor | None = field(default=None, compare=False)
+    """Where to come back after it; None inside a replay."""
+
+    @property
+    def type(self) -> str:
+        return str(self.msg.get("type", ""))

@@ -1,0 +1,73 @@
+"""Events in words, the same wherever a person reads them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+SILENT = frozenset(
+    {
+        "session_configured",
+        "task_started",
+        "task_complete",
+        "token_count",
+        "turn_diff",
+        "agent_reasoning_section_break",
+        "sub_agent_tool_call_activity",
+        "sub_agent_tool_call_tokens",
+    }
+)
+"""Events that a person is shown nothing of."""
+
+
+def lifecycle_text(message: Mapping[str, Any]) -> str:
+    """What a person is told of an agent's life; empty for what only changes in between."""
+    known = message.get("subagent") or {}
+    number = message.get("agent_id", known.get("agent_id"))
+    named = f"agent {number}" + (f" ({known['label']})" if known.get("label") else "")
+    match message["event"], message.get("status"):
+        case "created", _:
+            what = f": {known['summary']}" if known.get("summary") else ""
+            return f"+ {named} was made{what}"
+        case "deleted", _:
+            return f"- {named} was taken off the list"
+        case "status", "canceled":
+            return f"✗ {named} was cancelled: {message.get('cancel', 'proved')}"
+        case "status", "failed":
+            return f"✗ {named} failed"
+        case "status", "ready":
+            return f"✓ {named} has come to rest"
+        case _:
+            return ""
+
+
+def visible(message: Mapping[str, Any]) -> bool:
+    """Whether a person is shown anything of an event."""
+    if message["type"] == "subagent_lifecycle":
+        return bool(lifecycle_text(message))
+    return message["type"] not in SILENT
+
+
+def resolved_text(message: Mapping[str, Any], agent: str) -> str:
+    """What a person is told of a request that is settled."""
+    asker = f" of {agent}" if message.get("agent_id") else ""
+    about = f"request {message['call_id']}{asker}"
+    if not message["who"]:
+        return f"{about} is not asked any more: its turn has ended"
+    return f"{about} was {message['decision'].replace('_', ' ')} by {message['who']}"
+
+
+def command_text(command: list[str]) -> str:
+    """A command as a person would type it; `bash -lc SCRIPT` is its script."""
+    match command:
+        case ["bash" | "sh" | "/bin/bash" | "/bin/sh", "-c" | "-lc", script]:
+            return script
+        case _:
+            return shlex.join(command)
+
+
+def variables_text(request: Mapping[str, Any]) -> str:
+    """The variables that the model sets for a command, as a shell would be told; empty if it sets none."""
+    said = "".join(f"{name}={shlex.quote(value)} " for name, value in (request.get("env") or {}).items())
+    return said.replace("\n", "␊")
