@@ -39,7 +39,7 @@ from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.reaping import GRACE_MS, trees_to_look_after
 from orchestrator.settings import Settings
 from orchestrator.wiring import chain_key, deployment, redis_url, worker_name
-from orchestrator.wiring.reaping import reaping
+from orchestrator.wiring.embedding import reaping
 from workers.upkeep_checks import Round, fire_timers, unattended, verify_some
 from workers.upkeep_reaping import Opening, end_cancelled
 from workers.upkeep_retention import delete_tree, expired_trees, finish_deletions

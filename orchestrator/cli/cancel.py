@@ -142,7 +142,7 @@ async def _wait(found: Opened, target: Addressed, ending: Sequence[int], patienc
 
     from orchestrator.runtime.reaping import GRACE_MS, forsaken
     from orchestrator.wiring import redis_url
-    from orchestrator.wiring.reaping import reaping
+    from orchestrator.wiring.embedding import reaping
 
     began, forced = time.monotonic(), False
     worker: Worker | None = None

@@ -1,0 +1,10 @@
+"""The state machine of a session: what has happened and a command in, entries of the log out.
+
+    state, evolve      what a session is, and how one entry changes it
+    decide, rules_*    what a command leads to, by the part of the state that it is about
+    outstanding        what the state owes: all that is ever started is derived from it
+    entries, stored    entries and the bytes of them; `chain`, `blobs`, `snapshot`
+    tree, registry     agents of a tree, and what is known of them
+
+Begin with `state`, then `decide`. Pure: no I/O, no clock, no randomness, nothing of Redis.
+"""

@@ -1,4 +1,4 @@
-"""Opening the deployment for the length of one command, and finding sessions in it."""
+"""The deployment of some settings, opened for a command or for another program, and new sessions in it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PATIENCE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The deployment as one command sees it."""
+    """The deployment as one process sees it."""
 
     settings: Settings
     deployment: Deployment
@@ -130,9 +130,13 @@ def _who() -> str:
         return f"uid {os.getuid()}@{socket.gethostname()}"
 
 
+def _unsaid(text: str) -> None:
+    pass
+
+
 @asynccontextmanager
 async def opened(
-    settings: Settings, say: Callable[[str], None], *, insists: bool = False
+    settings: Settings, say: Callable[[str], None] = _unsaid, *, insists: bool = False
 ) -> AsyncIterator[Opened]:
     """Starts or joins the user's private Redis if no other is configured; leaves it at the end.
 

@@ -43,7 +43,7 @@ async def _at_rest(found: Opened, head: SessionHead) -> bool:
 
 async def _read(found: Opened, session: SessionId) -> None:
     from orchestrator.wiring import redis_url
-    from orchestrator.wiring.reaping import reaping
+    from orchestrator.wiring.embedding import reaping
 
     await asyncio.sleep(SOON_S)
     with redis_url(found.settings) as url:
