@@ -32,7 +32,7 @@ def said(seq: int) -> StoredEntry:
         "payload": {"type": type, "message": f"own {seq}"},
     }
     if type == "turn_diff":
-        line |= {"type": "dendro", "payload": {"kind": "timer"}}
+        line |= {"type": "dendro", "payload": {"kind": "of a newer version"}}
     return StoredEntry(seq, 1, orjson.dumps(line), b"", b"")
 
 
