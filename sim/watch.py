@@ -75,7 +75,7 @@ class Seen:
     eq: int = 0
     """The last event of its queue."""
     given: list[Given] = field(default_factory=list)
-    """Every submission that was ever in the queue, in its order."""
+    """Every submission, and every letter of a person, that was ever in the queue, in its order."""
     lease_ms: float | None = None
     claim: str = ""
     state: State = field(default_factory=State)
@@ -474,8 +474,8 @@ class Watch(Resting):
             for entry_id, fields in self._double.stream_after(self.keys.sq(session), after):
                 entry = waiting(entry_id, fields)
                 seen.queue.append(entry)
-                if entry.op:
-                    seen.given.append(Given(entry.n, entry.id, entry.op, entry.agent_id, entry.about))
+                if given := Given.of(entry):
+                    seen.given.append(given)
                 self.deadlines.queued(entry)
             seen.tip = tip
         if seen.queue and seen.queue[0].n <= seen.cursor:
@@ -501,9 +501,10 @@ class Watch(Resting):
         for entry_id, fields in entries:
             entry = tree_entry(entry_id, fields)
             view, at = view.after(tree_fact(entry)), entry.tree_seq
-            message = orjson.loads(entry.payload)["msg"]
+            event = orjson.loads(entry.payload)
+            message = event["msg"]
             self._ended(view, message)
-            self.surfaced.heard(tree, message)
+            self.surfaced.heard(tree, event["id"], message)
             if wrong := untrue_event(message):
                 self.broken("kin", f"{tree} at {at}: {wrong}")
             shown.append((at, self.shown.watchers(tree, view, message, str(entry.session))))

@@ -9,7 +9,7 @@ from orchestrator.core import entries as e
 from orchestrator.core.agent_views import one_line
 from orchestrator.core.commands import MailArrived
 from orchestrator.core.draft import SLOTS, Draft, Draw
-from orchestrator.core.mail_delivery import forget_children, tell_inbox, tell_read
+from orchestrator.core.mail_delivery import forget_children, tell_inbox, tell_read, tell_undelivered
 from orchestrator.core.rules_approval import routed_answer
 from orchestrator.core.rules_await import woken
 from orchestrator.core.rules_cancelling import begin_canceling, heard_end
@@ -59,7 +59,9 @@ def _message(draft: Draft, command: MailArrived) -> None:
     if over or not prompt:
         draft.tree.take(command.interrupt)
         tell_inbox(draft, draft.state.facts)
-        if command.interrupt and not over:
+        if over:
+            tell_undelivered(draft, [command.key])
+        elif command.interrupt:
             stop(draft, "interrupted", command.key)
         return
     draft.add(e.mail_received(_mail(command)))
