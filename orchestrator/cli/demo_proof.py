@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.cli.counting import counted
 from orchestrator.cli.demo_play import Role, Story
 from orchestrator.cli.folding import fold_session
 from orchestrator.cli.opening import Opened
 from orchestrator.cli.tree_reading import differs, tree_log
+from orchestrator.core.counts import counted
 from orchestrator.core.ids import TreeId
 from orchestrator.core.registry import Agent, fold_tree, projected
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Protocol
 
 import typer
 
-from orchestrator.cli.counting import counted
 from orchestrator.cli.invocation import Invocation
+from orchestrator.core.counts import counted
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead

@@ -15,9 +15,9 @@ from typing import Any
 
 from rich.console import Console
 
-from orchestrator.cli.counting import counted
 from orchestrator.cli.letters import letter_text
 from orchestrator.cli.text import one_line, plain, shown
+from orchestrator.core.counts import counted
 from orchestrator.core.tokens import TokenInfo, Usage, context_left
 from orchestrator.gateways.client import Event
 

@@ -17,10 +17,10 @@ from orchestrator.broker.errors import SessionArchived
 from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.texts import Texts
-from orchestrator.cli.counting import counted
 from orchestrator.cli.faults import Fault
 from orchestrator.cli.short_ids import LEAST, Abbreviation
 from orchestrator.cli.text import plain
+from orchestrator.core.counts import counted
 from orchestrator.core.ids import InvalidSessionId, SessionId, TreeId, parse_session_id
 from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.runtime.archive import Archive

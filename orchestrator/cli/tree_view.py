@@ -9,12 +9,12 @@ from rich.text import Text
 from rich.tree import Tree
 
 from orchestrator.broker.tree_records import Account, Registry
-from orchestrator.cli.counting import counted
 from orchestrator.cli.sessions import age
 from orchestrator.cli.short_ids import short_id, short_ids
 from orchestrator.cli.standing import agent_status
 from orchestrator.cli.text import plain
 from orchestrator.cli.tree_reading import AgentPicture, TreePicture
+from orchestrator.core.counts import counted
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ACTIVE
 

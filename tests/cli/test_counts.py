@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from orchestrator.broker.tree_records import Account, BudgetKind, Registry
-from orchestrator.cli.counting import counted
 from orchestrator.cli.live import Live
 from orchestrator.cli.tree_view import budget_parts
+from orchestrator.core.counts import counted
 from orchestrator.core.ids import TreeId
 from tests.cli.grove import grove
 from tests.cli.machine import Machine, says
