@@ -370,7 +370,7 @@ RULES = {
     "deleted": Rule(
         (
             "A session is deleted only when it has rested for as long as it is to be kept, a root closed,"
-            " and when it has been given nothing to do."
+            " and when it has been given nothing to do; and with it every session of its tree."
         ),
         Case("a session was deleted", ("reply delete OK",)),
     ),

@@ -227,7 +227,8 @@ class Watch(Resting):
         if name == "commit" and self.sessions[session].seq != seq:
             self.moving.grew(session)
         if name in MOVES:
-            self.moving.moved(name, session)
+            for other in touched:
+                self.moving.moved(name, other)
         if name == "commit":
             self.shown.asked(session, self.sessions[session])
         if name == "snapshot":
