@@ -11,11 +11,13 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.follow import EqCursor
 from orchestrator.cli.agents import Addressed
 from orchestrator.cli.asking import ANSWERS, QUESTION, answer_op, reminder, scrolls
 from orchestrator.cli.conversation import View, new_submission_id
 from orchestrator.cli.deciding import open_requests_of
+from orchestrator.cli.faults import Fault, deleted
 from orchestrator.cli.leaving import Left, ctrl_c
 from orchestrator.cli.letters import with_letters
 from orchestrator.cli.opening import Opened
@@ -53,7 +55,7 @@ class Attachment:
         return self._client
 
     async def run(self) -> None:
-        """Until the person leaves."""
+        """Until the person leaves; raises `Fault` if the agent is deleted."""
         tree = self.target.tree
         for asked in await open_requests_of(self.found, tree):
             if self.target.session in (asked.session, SessionId(tree)):
@@ -62,7 +64,10 @@ class Attachment:
             self._put(self._open.first)
         with ctrl_c() as left:
             reading = (self._listen(left), self._read(left), self._handle(left))
-            await asyncio.gather(*reading)
+            try:
+                await asyncio.gather(*reading)
+            except UnknownSession as error:
+                raise Fault(deleted(self.target.session)) from error
         self.view.note("left; it works on")
 
     async def _listen(self, left: Left) -> None:

@@ -40,6 +40,13 @@ def set_aside(session: str) -> Fault:
     )
 
 
+def deleted(session: str) -> str:
+    """What anybody is told whose session was deleted while they followed it."""
+    return (
+        f"session {session} was deleted, by `dendro rm` or by retention: nothing of it is left to go on with"
+    )
+
+
 def no_worker(pool: str) -> str:
     """What anybody is told whose session no worker has taken, and what can be done about it."""
     if pool.startswith("host:"):
