@@ -11,8 +11,9 @@ from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Call
 from orchestrator.broker.errors import SessionHeld
-from orchestrator.broker.records import Approval, BrokerConfig, SessionHead, TimerSet
-from tests.broker.actors import Backend, RecordingWire, everything, submitted
+from orchestrator.broker.records import Approval, BrokerConfig, NewSession, SessionHead, TimerSet
+from orchestrator.core.ids import AgentId
+from tests.broker.actors import Backend, RecordingWire, everything, session_id, submitted
 from tests.broker.families import Agent, root_of
 
 IN_HAND = {"timers_set": (TimerSet("t", 1, 1 << 45),), "approvals_open": (Approval("a", b"x"),)}
@@ -142,3 +143,20 @@ async def test_tree_that_is_gone_is_deleted_again_without_harm(broker: Broker) -
     await broker.delete_tree(seen)
     await broker.delete_tree(seen)
     assert await broker.count_sessions() == 0
+
+
+async def test_wide_tree_with_many_texts_goes_in_one_call(backend: Backend) -> None:
+    wire = RecordingWire(backend.connect())
+    async with aclosing(backend.broker(BrokerConfig(lease_s=60.0), wire)) as broker:
+        root = await root_of(broker)
+        ids = range(1, 1_001)
+        born = [NewSession(session_id(), root.tree, "default", AgentId(i), root.session) for i in ids]
+        for first in range(0, len(born), 100):
+            await root.does(children=tuple(born[first : first + 100]))
+        await root.parks()
+        names = [f"{number:064x}" for number in range(9_000)]
+        await wire.command("SADD", broker.keys.blobs(root.tree), *names)
+        seen = await broker.heads([root.session, *(child.session for child in born)])
+        await broker.delete_tree(seen)
+        assert [call.script.name for call in wire.calls].count("delete") == 1
+        assert await broker.count_sessions() == 0
