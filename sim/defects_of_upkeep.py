@@ -87,16 +87,6 @@ DEFECTS = (
         "archives",
     ),
     Mutant(
-        "deleted by a look at the root",
-        "`delete` looks how the root stands, and not how its agents do",
-        lua(
-            "delete",
-            "for _, row in ipairs(sessions) do\n  local s =",
-            "for _, row in ipairs({sessions[1]}) do\n  local s =",
-        ),
-        "archives",
-    ),
-    Mutant(
         "workers reap nobody",
         "a worker leaves cancelled agents of other pools to their own workers, who are gone",
         swapped(reaping.Reaper, "look", lambda real: lambda self: _nothing()),
