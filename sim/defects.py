@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import Unavailable
 from orchestrator.broker.reader import RedisClock
 from orchestrator.broker.records import Committed, NewEntry
+from orchestrator.broker.witness import NEVER_BOUNDED, Witness
 from orchestrator.core import decide as decide_module
 from orchestrator.core import rules_approval, rules_stop
 from orchestrator.core.chain import next_chain, payload_digest
@@ -136,6 +138,14 @@ def _sees_nothing(real: Any) -> Any:
 def _ends_unproved(real: Any) -> Any:
     async def ended(tasks: Iterable[Any]) -> None:
         return None
+
+    return ended
+
+
+def _waits_a_second(real: Any) -> Any:
+    async def ended(tasks: Iterable[Any]) -> None:
+        if waiting := list(tasks):
+            await asyncio.wait(waiting, timeout=1.0)
 
     return ended
 
@@ -277,6 +287,11 @@ DEFECTS = (
         ),
     ),
     Mutant(
+        "Redis's clock alone ends a lease",
+        "whoever claims takes a lease that is over by Redis's clock, which somebody may have set",
+        swapped(Witness, "certain_ms", lambda real: lambda self: NEVER_BOUNDED),
+    ),
+    Mutant(
         "claim leaves the session due",
         "`claim` does not take the session out of `due`",
         lua("claim", "  redis.call('ZREM', KEYS[4], session)\n  if tonumber(order)", "  if tonumber(order)"),
@@ -320,6 +335,11 @@ DEFECTS = (
         "stopped without proof",
         "stopping does not wait until what it stopped has ended",
         swapped(effects, "_ended_all", _ends_unproved),
+    ),
+    Mutant(
+        "a silent keeper counts as proof",
+        "stopping waits for a second for what it stopped, and does not ask the keeper again",
+        swapped(effects, "_ended_all", _waits_a_second),
     ),
     Mutant(
         "takeover runs again",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.broker import follow
 from orchestrator.broker.follow import EqCursor
+from orchestrator.runtime import trees
 from sim.planting import Mutant, lua, swapped
 
 
@@ -19,6 +21,19 @@ def _one_ahead(real: Any) -> Any:
 
 async def _no_gap(reader: Any, session: Any, at: Any) -> None:
     return None
+
+
+def _trusts_the_order(real: Any) -> Any:
+    """A decoder that goes through the fields once: a record counts behind the session of its agent."""
+
+    def projected(fields: Mapping[str, bytes]) -> Any:
+        seen: dict[str, bytes] = {}
+        for name, value in fields.items():
+            if not name.startswith("a:") or f"s:{name[2:]}" in seen:
+                seen[name] = value
+        return real(seen)
+
+    return projected
 
 
 DEFECTS = (
@@ -51,5 +66,11 @@ DEFECTS = (
         "`settle` gives back what was estimated, and takes nothing for what was used",
         lua("settle", "(estimated - used) * MINUTE", "estimated * MINUTE"),
         "limits",
+    ),
+    Mutant(
+        "fields come in their order",
+        "a registry's reader trusts that Redis returns fields in the order in which they were written",
+        swapped(trees, "projected", _trusts_the_order),
+        "tree",
     ),
 )

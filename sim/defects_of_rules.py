@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.core import evolve, rules_approval, rules_standing, rules_stop, rules_task
+from orchestrator.core import evolve, mail_delivery, rules_approval, rules_standing, rules_stop, rules_task
 from orchestrator.core.frozen import replace
 from orchestrator.runtime import copies
 from orchestrator.runtime.journal import Step
@@ -32,6 +32,18 @@ DEFECTS = (
         "queued input is dropped",
         "when one of several inputs that wait begins, the others are forgotten",
         text(evolve, "_task_begun", "*state.queue[place + 1 :]", ""),
+    ),
+    Mutant(
+        "words to a closed root are dropped",
+        "a message to the root that meets a closed session is answered with nothing",
+        text(mail_delivery, "tell_undelivered", "draft.add(error)", "pass"),
+        "several",
+    ),
+    Mutant(
+        "words to ended agents are dropped",
+        "a message to an agent that was cancelled first is answered with nothing",
+        text(mail_delivery, "tell_undelivered", "draft.tree.events.append(", "("),
+        "tree",
     ),
     Mutant(
         "failed responses used nothing",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from orchestrator.broker.deletion import Deletion
+from orchestrator.broker.errors import UnknownSession
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.segments import encode_entries, segment_of
 from orchestrator.runtime import reaping
@@ -16,6 +18,23 @@ def _unwritten(real: Any) -> Any:
         return segment_of(f"{tree}/{session}", before, entries, encode_entries(entries))
 
     return write_segment
+
+
+def _one_by_one(real: Any) -> Any:
+    async def delete_tree(self: Deletion, seen: Any, *, owed: bool = False) -> None:
+        for head in seen:
+            try:
+                await self.delete_session(head.session, owed=owed, epoch=head.epoch)
+            except UnknownSession:
+                continue
+
+    return delete_tree
+
+
+def _whatever_is_queued() -> None:
+    # What was queued since somebody looked shows in the queue's end, too.
+    lua("delete", "if not owed_too and (row.due or num(s[4]) ~= num(s[5])) then", "if false then")()
+    lua("delete", " or row[4] ~= '' and num(s[4]) ~= num(row[4])", "")()
 
 
 DEFECTS = (
@@ -58,13 +77,19 @@ DEFECTS = (
     Mutant(
         "deleted with what was queued",
         "`delete` looks whether a worker holds the session, and not whether one is to take it",
-        lua("delete", "if owed or used or redis.call(", "if used or redis.call("),
+        _whatever_is_queued,
         "archives",
     ),
     Mutant(
         "deleted after it was used",
         "`delete` does not ask whether a worker has had the session since somebody looked",
-        lua("delete", "if owed or used or redis.call(", "if owed or redis.call("),
+        lua("delete", "if moved or used or redis.call(", "if moved or redis.call("),
+        "archives",
+    ),
+    Mutant(
+        "deleted one by one",
+        "a tree is deleted session by session, its agents first",
+        swapped(Deletion, "delete_tree", _one_by_one),
         "archives",
     ),
     Mutant(

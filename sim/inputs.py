@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from orchestrator.core.entries import DENDRO, EVENT_MSG
 
 if TYPE_CHECKING:
+    from sim.queued import Waiting
     from sim.watch import Seen, Watch
 
 TURNS = frozenset({"user_input", "user_turn", "compact"})
 """Ops that begin a task, join one, or are answered with an error. A message to the root itself is one too."""
+WORD = "word"
+"""No op: the letter that a person's `message_agent` became, in the queue of the agent that it is for."""
+_PERSON = "person:"
 
 
 class Given(NamedTuple):
@@ -24,9 +28,22 @@ class Given(NamedTuple):
     about: str = ""
     """The call or the turn that it answers, or the name that it gives."""
 
+    @classmethod
+    def of(cls, entry: Waiting) -> Given | None:
+        """An entry that a person has to hear of again; None if it is none."""
+        if entry.op:
+            return cls(entry.n, entry.id, entry.op, entry.agent_id, entry.about)
+        if entry.kind == "mail" and entry.id.startswith(_PERSON):
+            return cls(entry.n, _submission_of(entry.id), WORD)
+        return None
+
     @property
     def is_turn(self) -> bool:
         return self.op in TURNS or (self.op == "message_agent" and self.agent_id == 0)
+
+
+def _submission_of(key: str) -> str:
+    return key.rpartition(":")[2]
 
 
 class Taken(NamedTuple):
@@ -54,18 +71,21 @@ def check_inputs(watch: Watch, session: str, seen: Seen) -> None:
     if waits and not (seen.state.closed or seen.state.tree.canceling):
         watch.broken("in_order", f"{session} is at rest, and {sorted(waits)} wait")
     met = {*taken.begun, *taken.steered, *taken.refused, *taken.letters, *waits}
-    # A word to the root at work goes through its queue again; behind a shutdown it meets a closed session.
-    closed = any(entry.type == DENDRO and entry.payload["kind"] == "closing" for entry in seen.entries)
-    turns = [
-        given.id
-        for given in seen.given
-        if given.id in places and given.is_turn and (given.op in TURNS or not closed)
-    ]
+    turns = [given.id for given in seen.given if given.id in places and given.is_turn]
     said_to = _named_by_people(watch, seen)
     if strayed := [id for id in taken.letters if said_to.get(id, agent_id) != agent_id]:
         watch.broken("in_order", f"{session}: {strayed} were written to another agent than {agent_id}")
     if lost := [id for id in turns if id not in met]:
         watch.broken("in_order", f"{session}: {lost} were taken from the queue, and nothing came of them")
+    _every_word_is_answered(watch, session, seen, taken)
+
+
+def _every_word_is_answered(watch: Watch, session: str, seen: Seen, taken: Taken) -> None:
+    """What a person wrote to this agent is in its log, or an error at the root says that it is not."""
+    told = {*taken.letters, *taken.refused, *watch.surfaced.errors(seen.tree)}
+    words = [given.id for given in seen.given if given.op == WORD and given.n <= seen.cursor]
+    if unanswered := [id for id in words if id not in told]:
+        watch.broken("in_order", f"{session}: the words {unanswered} were not taken, and nobody was told")
 
 
 def _named_by_people(watch: Watch, seen: Seen) -> dict[str, int]:
@@ -88,8 +108,8 @@ def _taken(seen: Seen) -> Taken:
                     taken.steered.append(entry.payload["id"])
                 case "queued":
                     taken.queued.add(entry.payload["id"])
-                case "mail" if entry.payload["mail"]["key"].startswith("person:"):
-                    taken.letters.add(entry.payload["mail"]["key"].rpartition(":")[2])
+                case "mail" if entry.payload["mail"]["key"].startswith(_PERSON):
+                    taken.letters.add(_submission_of(entry.payload["mail"]["key"]))
                 case _:
                     pass
     return taken

@@ -87,7 +87,8 @@ RULES = {
     "in_order": Rule(
         (
             "Inputs begin in the order in which they were submitted, within their lane; before a session "
-            "rests each begins a task, joins one, or is answered with an error."
+            "rests each begins a task, joins one, or is answered with an error, as is a message to an agent "
+            "that does not take it."
         ),
         Case("an input began that had waited behind another"),
     ),
@@ -369,7 +370,7 @@ RULES = {
     "deleted": Rule(
         (
             "A session is deleted only when it has rested for as long as it is to be kept, a root closed,"
-            " and when it has been given nothing to do."
+            " and when it has been given nothing to do; and with it every session of its tree."
         ),
         Case("a session was deleted", ("reply delete OK",)),
     ),

@@ -8,7 +8,7 @@ did.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 import orjson
@@ -220,22 +220,30 @@ def untrue_event(message: Mapping[str, Any]) -> str:
 
 
 class Surfaced:
-    """Requests of agents that are shown at their roots, until somebody is told that they are over."""
+    """What agents show at their roots: requests, until somebody is told that they are over, and errors."""
 
     def __init__(self) -> None:
         self._open: defaultdict[str, set[tuple[int, str]]] = defaultdict(set)
+        self._errors: defaultdict[str, set[str]] = defaultdict(set)
 
     def anew(self, tree: str) -> None:
         """The tree's log is read from its beginning."""
         self._open.pop(tree, None)
+        self._errors.pop(tree, None)
 
-    def heard(self, tree: str, message: Mapping[str, Any]) -> None:
+    def heard(self, tree: str, id: str, message: Mapping[str, Any]) -> None:
         """An event of the tree's log."""
+        if message.get("type") == "error":
+            self._errors[tree].add(id)
         name = message.get("agent_id", 0), message.get("call_id", "")
         if str(message.get("type")).endswith("_approval_request"):
             self._open[tree].add(name)
         elif message.get("type") == "request_resolved":
             self._open[tree].discard(name)
+
+    def errors(self, tree: str) -> Set[str]:
+        """Submissions that an agent of the tree answered with an error at the root."""
+        return self._errors[tree]
 
     def left(self, tree: str) -> list[tuple[int, str]]:
         """Agent and call of those that nobody was told the end of."""

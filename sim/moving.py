@@ -165,6 +165,8 @@ class Moving:
             self._watch.broken("deleted", f"{session} is deleted, and everything is to be kept")
         else:
             self._ended_for(session, self.rules.retention_s, "deleted")
+        if left := [other for other in self._watch.members[seen.tree] if self._hash(other)]:
+            self._watch.broken("deleted", f"{session} is deleted, and {left[0]} of its tree is left")
         self._deleted.add(session)
         # It stays a member: a tree counts the agents that it ever made.
         self._watch.sessions.pop(session)

@@ -30,6 +30,7 @@ from orchestrator.runtime.runner import Runner
 from sim.accounts import Accounts
 from sim.admissions import Admissions
 from sim.asking import Asking
+from sim.branches import Branches
 from sim.cancels import Cancels
 from sim.commits import Commits
 from sim.conversation import Conversations
@@ -47,9 +48,9 @@ from sim.network import session_of, sessions_of
 from sim.objects import SimObjects
 from sim.queued import Waiting, waiting
 from sim.reach import Reach
-from sim.requests import LATE_S, Requests
+from sim.requests import Requests
 from sim.resting import Resting
-from sim.rights import TRUST_S, Rights
+from sim.rights import Rights
 from sim.shown import Shown, expected_of
 from tests.core.auditor import Audit
 
@@ -75,7 +76,7 @@ class Seen:
     eq: int = 0
     """The last event of its queue."""
     given: list[Given] = field(default_factory=list)
-    """Every submission that was ever in the queue, in its order."""
+    """Every submission, and every letter of a person, that was ever in the queue, in its order."""
     lease_ms: float | None = None
     claim: str = ""
     state: State = field(default_factory=State)
@@ -90,7 +91,7 @@ class Seen:
     """The entries as Redis has them."""
 
 
-class Watch(Resting):
+class Watch(Resting, Branches):
     """The rules that hold after every write."""
 
     def __init__(
@@ -102,6 +103,7 @@ class Watch(Resting):
         objects: SimObjects,
         secret: bytes,
     ) -> None:
+        super().__init__()
         self.secret = secret
         self._loop = loop
         self._double = double
@@ -110,8 +112,6 @@ class Watch(Resting):
         self.keys = keys
         self._ledger = ledger
         self.sessions: dict[str, Seen] = {}
-        self.rewinds: list[tuple[float, float]] = []
-        """(to, at): what was written between is lost."""
         self.taken: defaultdict[str, list[float]] = defaultdict(list)
         """When each submission was put into a queue, by its id."""
         self.trees: dict[str, tuple[RegistryView, int]] = {}
@@ -140,12 +140,6 @@ class Watch(Resting):
         """Sessions that kill every worker that touches them: these are quarantined, and no others."""
         self.reads_anew = False
         """Whether entries are read that were written before what else Redis has."""
-        self.forgot_s = -100.0
-        """When Redis last forgot what it may not, and claims were worth less than they seem; no failover does
-        that."""
-        self.parted: Callable[[str], bool] | None = None
-        """While there is a second primary, which nobody looks at: who still reaches the old one."""
-        self.was_parted = False
         self.written_s = 0.0
         """When something was committed last."""
         self.peace_s = 0.0
@@ -156,20 +150,9 @@ class Watch(Resting):
         return self._loop.time()
 
     @property
-    def went_back_s(self) -> float:
-        """When Redis was last put back to an earlier moment, or somebody wrote to a primary that was left."""
-        if self.parted is not None:
-            return self._loop.time()
-        return self.rewinds[-1][1] if self.rewinds else -100.0
-
-    @property
     def redis_s(self) -> float:
         """What Redis's clock shows, counted from the beginning."""
         return self._double.clock_s
-
-    def kept(self, at_s: float) -> bool:
-        """Whether Redis still has what it wrote then."""
-        return not any(to < at_s <= at for to, at in self.rewinds)
 
     def broken(self, rule: str, seen: str) -> None:
         """The first broken rule ends the simulation, wherever the product would catch the error."""
@@ -227,7 +210,8 @@ class Watch(Resting):
         if name == "commit" and self.sessions[session].seq != seq:
             self.moving.grew(session)
         if name in MOVES:
-            self.moving.moved(name, session)
+            for other in touched:
+                self.moving.moved(name, other)
         if name == "commit":
             self.shown.asked(session, self.sessions[session])
         if name == "snapshot":
@@ -390,7 +374,7 @@ class Watch(Resting):
 
     def asked(self, prompt: Prompt) -> None:
         """The model is asked something."""
-        if self._late_s > self._loop.time() or (self.was_parted and self.requests.untrusted):
+        if self.late_s > self._loop.time() or (self.was_parted and self.requests.untrusted):
             # Maybe by what a primary was told that was left: no log here has begun it.
             return
         try:
@@ -474,8 +458,8 @@ class Watch(Resting):
             for entry_id, fields in self._double.stream_after(self.keys.sq(session), after):
                 entry = waiting(entry_id, fields)
                 seen.queue.append(entry)
-                if entry.op:
-                    seen.given.append(Given(entry.n, entry.id, entry.op, entry.agent_id, entry.about))
+                if given := Given.of(entry):
+                    seen.given.append(given)
                 self.deadlines.queued(entry)
             seen.tip = tip
         if seen.queue and seen.queue[0].n <= seen.cursor:
@@ -501,9 +485,10 @@ class Watch(Resting):
         for entry_id, fields in entries:
             entry = tree_entry(entry_id, fields)
             view, at = view.after(tree_fact(entry)), entry.tree_seq
-            message = orjson.loads(entry.payload)["msg"]
+            event = orjson.loads(entry.payload)
+            message = event["msg"]
             self._ended(view, message)
-            self.surfaced.heard(tree, message)
+            self.surfaced.heard(tree, event["id"], message)
             if wrong := untrue_event(message):
                 self.broken("kin", f"{tree} at {at}: {wrong}")
             shown.append((at, self.shown.watchers(tree, view, message, str(entry.session))))
@@ -559,29 +544,7 @@ class Watch(Resting):
 
     # ── Redis goes back ───────────────────────────────────────────────────────────────────────
 
-    @property
-    def _late_s(self) -> float:
-        """Until when somebody may go by what a primary was told that was left."""
-        return self.went_back_s + TRUST_S + LATE_S if self.was_parted else -1.0
-
-    def parts(self, to_s: float, stays: Callable[[str], bool]) -> None:
-        """A replica was promoted, with what was written until then; the old primary lives on for others."""
-        self.parted, self.was_parted = stays, True
-        self._read_anew(to_s)
-
-    def is_one_again(self) -> None:
-        """What the old primary was told is lost."""
-        self.parted = None
-        now_s = self._loop.time()
-        self.rewinds.append((now_s, now_s))
-
-    def went_back(self, to_s: float) -> None:
-        """Redis holds what it held at `to_s`, and may have lost what it must not."""
-        self.forgot_s = self._loop.time()
-        self._read_anew(to_s)
-
     def _read_anew(self, to_s: float) -> None:
-        self.rewinds.append((to_s, self._loop.time()))
         if any(at_s <= to_s for times in self.taken.values() for at_s in times):
             self.reach.saw("acknowledged")
         known = dict.fromkeys((*self.sessions, *self.moving.went_back(to_s)))

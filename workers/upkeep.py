@@ -33,6 +33,7 @@ from orchestrator.broker.connection import WireConfig, pool
 from orchestrator.broker.errors import Unavailable
 from orchestrator.broker.records import SessionHead
 from orchestrator.broker.sockets import Era
+from orchestrator.core.counts import counted
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.storage import Storage
@@ -103,7 +104,7 @@ async def timers(ctx: Context) -> None:
     queue, broker = ctx["redis"], _upkeep(ctx).storage.broker
     fired = await fire_timers(broker)
     if fired:
-        log.info("%d timers fired", len(fired))
+        log.info("%s fired", counted(len(fired), "timer"))
     for tree in await trees_to_look_after(broker, fired):
         # Workers come first, if there are any.
         await _defer(queue, broker.config.prefix, reap.__name__, tree, after_s=GRACE_MS / 1000)

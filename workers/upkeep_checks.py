@@ -12,6 +12,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import Fired, SessionHead, WorkerState
 from orchestrator.core.chain import BrokenLink
+from orchestrator.core.counts import counted
 from orchestrator.core.ids import SessionId
 from orchestrator.rollouts.audit import audit_session
 from orchestrator.rollouts.full_log import head_of
@@ -83,14 +84,20 @@ def unattended(heads: Sequence[SessionHead], workers: Sequence[WorkerState], now
     served = {pool for worker in living for pool in orjson.loads(worker.state or b"{}").get("pools", ())}
     waiting = Counter(h.pool for h in heads if _waits(h) and h.pool not in served)
     for pool, count in sorted(waiting.items()):
-        yield f"{count} sessions of pool {pool} wait, and no worker serves it: start one there"
+        waits = "waits" if count == 1 else "wait"
+        yield f"{counted(count, 'session')} of pool {pool} {waits}, and no worker serves it: start one there"
     silent = {worker.worker for worker in workers} - {worker.worker for worker in living}
     lost = Counter(h.holder for h in heads if h.holder is not None and h.holder in silent)
     for holder, count in sorted(lost.items()):
-        yield f"{count} sessions are held by {holder}, which is silent: another worker may take them"
+        is_, them = ("is", "it") if count == 1 else ("are", "them")
+        yield (
+            f"{counted(count, 'session')} {is_} held by {holder}, which is silent: "
+            f"another worker may take {them}"
+        )
     quarantined = [h.session for h in heads if h.quarantined]
     if quarantined:
-        yield f"{len(quarantined)} sessions are quarantined, the first is {quarantined[0]}"
+        is_ = "is" if len(quarantined) == 1 else "are"
+        yield f"{counted(len(quarantined), 'session')} {is_} quarantined, the first is {quarantined[0]}"
 
 
 def _waits(head: SessionHead) -> bool:

@@ -1,8 +1,8 @@
 """Retention: a tree is deleted as a whole, some days after its root was closed.
 
-Redis first, because only there can be said that nobody holds a session; then the archive.
-A note in the archive, made before the first deletion, leads the next process to what a dead
-one left behind. The note is obeyed only if Redis no longer knows the tree.
+Redis first, all of it at one moment, because only there can be said that nobody holds a session; then the
+archive. A note in the archive, made before, leads the next process to what a dead one left behind there.
+The note is obeyed only if Redis no longer knows the tree.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 
-from orchestrator.broker.errors import SessionHeld, UnknownSession
+from orchestrator.broker.errors import SessionHeld
 from orchestrator.broker.records import SessionHead
+from orchestrator.core.counts import counted
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.storage import Storage
 from workers.upkeep_sealing import ended_ms
@@ -41,34 +42,21 @@ def _quiet(head: SessionHead) -> bool:
 
 
 async def delete_tree(storage: Storage, members: Sequence[SessionHead], *, owed: bool = False) -> bool:
-    """Deletes a tree, the root last; False if somebody took one of its sessions in the meantime.
+    """Deletes a tree, whose sessions were seen so; False, and nothing is gone, if one was used meanwhile.
 
-    `owed`: what its sessions were given and have not read may go with them.
+    `owed`: what its sessions had been given by then and have not read may go with them.
     """
     tree = members[-1].tree
     await storage.archive.condemn(tree)
-    for head in members:
-        try:
-            await _delete_session(storage, head, owed=owed)
-        except SessionHeld:
-            await storage.archive.spare(tree)
-            log.info("tree %s: not deleted, session %s was taken again", tree, head.session)
-            return False
-    await storage.archive.delete_tree(tree)
-    log.info("tree %s: deleted, %d sessions", tree, len(members))
-    return True
-
-
-async def _delete_session(storage: Storage, seen: SessionHead, *, owed: bool) -> None:
-    head = await storage.broker.head(seen.session)
-    if head is None:
-        return
-    if (head.epoch, head.sq_tip) != (seen.epoch, seen.sq_tip):
-        raise SessionHeld(head.session, head.holder or "")
     try:
-        await storage.broker.delete_session(head.session, owed=owed, epoch=seen.epoch)
-    except UnknownSession:
-        log.info("session %s was deleted by somebody else", head.session)
+        await storage.broker.delete_tree(members, owed=owed)
+    except SessionHeld as held:
+        await storage.archive.spare(tree)
+        log.info("tree %s: not deleted, session %s was used again", tree, held.session)
+        return False
+    await storage.archive.delete_tree(tree)
+    log.info("tree %s: deleted, %s", tree, counted(len(members), "session"))
+    return True
 
 
 async def finish_deletions(storage: Storage) -> None:

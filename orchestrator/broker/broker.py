@@ -15,6 +15,7 @@ from orchestrator.broker import requests
 from orchestrator.broker.admission import Admission
 from orchestrator.broker.commit_requests import check_bounds, commit_call, others_of, shape_of
 from orchestrator.broker.connection import Argument, Call, Wire
+from orchestrator.broker.deletion import Deletion
 from orchestrator.broker.errors import (
     BrokerError,
     Corrupt,
@@ -65,7 +66,7 @@ _CANDIDATES = 8
 _WORKER_FORGOTTEN_MS = 86_400_000
 
 
-class Broker(Trees, Storage, Admission):
+class Broker(Trees, Storage, Deletion, Admission):
     """Everything that changes a session; all that its bases keep, count, fire and read."""
 
     def __init__(self, wire: Wire, config: BrokerConfig, monotonic: Callable[[], float]) -> None:

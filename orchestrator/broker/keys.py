@@ -14,10 +14,10 @@ a tree live in one slot and a script may touch them together.
     {s}:snapshot:<session>  string  snapshot restore             worker            the session
     {s}:seen:<session>      hash    submit create commit         submit            1,024 ids and 24 h
     {s}:seen_at:<session>   zset    submit create commit         submit            as seen
-    {s}:timer:<session>     hash    commit; fire clears          fire              its timers
+    {s}:timer:<session>     hash    commit; fire clears          fire, delete      its timers
     {s}:tree:<tree>         stream  commit raise_limits          tree views        the tree
-    {s}:agents:<tree>       hash    create commit reserve wakes  guards, registry  the tree
-                                    raise_limits; its fields: tree_records.py
+    {s}:agents:<tree>       hash    create commit reserve wakes  guards, registry, the tree
+                                    raise_limits                 delete; its fields: tree_records.py
     {s}:blob:<tree>:<hash>  string  put_blob                     any               the tree
     {s}:blobs:<tree>        set     put_blob                     delete            the tree
     {s}:due:<pool>          zset    all wakes; claim takes       peek, serving     its members

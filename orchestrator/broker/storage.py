@@ -1,4 +1,4 @@
-"""Storing beside the log: snapshots, what is sealed into the archive, and what retention removes.
+"""Storing beside the log: snapshots, and what is sealed into the archive.
 
 Under the claim where a holder could still be writing. Knows no archive: segments and their manifest
 belong to whoever seals.
@@ -6,11 +6,9 @@ belong to whoever seals.
 
 from __future__ import annotations
 
-from orchestrator.broker import requests
-from orchestrator.broker.connection import Argument, Call
-from orchestrator.broker.errors import SessionHeld
+from orchestrator.broker.connection import Call
 from orchestrator.broker.reader import Reader
-from orchestrator.broker.records import Claim, Fenced, Place, Refused, Stored
+from orchestrator.broker.records import Claim, Fenced, Refused, Stored
 from orchestrator.broker.replies import code_of, fenced, refused, unexpected
 from orchestrator.broker.requests import holder_args
 from orchestrator.broker.scripts import load
@@ -66,42 +64,3 @@ class Storage(Reader):
                 return refused(reply)
             case code:
                 raise unexpected("restore", code)
-
-    async def delete_session(
-        self, session: SessionId, *, owed: bool = False, epoch: int | None = None
-    ) -> None:
-        """Removes every key of a session that nobody holds; for a root, of its tree log and blobs too.
-
-        Raises `SessionHeld` if a worker holds it, or is to take it, or has had it since `epoch` was seen.
-        `owed`: what it was given may go too.
-        """
-        place = await self.place(session)
-        shard = self.keys.shard_of(session)
-        due, leases, _, _ = self.keys.pool(shard, place.pool)
-        opened = await self.approvals(session)
-        timers = await self._wire.command("HKEYS", self.keys.timer(session))
-        keys = [
-            self.keys.session(session),
-            due,
-            leases,
-            self.keys.sessions(shard),
-            self.keys.timers(shard),
-            self.keys.approvals(shard),
-            self.keys.timer(session),
-            *requests.birth_keys(self.keys, session)[1:],
-            self.keys.snapshot(session),
-            *(await self._tree_keys(place) if str(place.tree) == session else ()),
-        ]
-        args: list[Argument] = [session, int(owed), "" if epoch is None else epoch]
-        args += requests.rows((f"{session}:{a.key}",) for a in opened)
-        args += requests.rows((f"{session}:{t.decode()}",) for t in timers)
-        reply = await self._wire.run(Call(load("delete"), keys, args))
-        if code_of(reply, session) == "HELD":
-            raise SessionHeld(session, reply[1].decode())
-        self._clock.heard(reply[1])
-        self._places.pop(session, None)
-
-    async def _tree_keys(self, place: Place) -> list[str]:
-        digests = await self._wire.command("SMEMBERS", self.keys.blobs(place.tree))
-        blobs = [self.keys.blob(place.tree, digest.decode()) for digest in digests]
-        return [self.keys.tree(place.tree), self.keys.agents(place.tree), self.keys.blobs(place.tree), *blobs]

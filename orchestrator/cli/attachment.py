@@ -11,8 +11,10 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.follow import EqCursor
 from orchestrator.cli.conversation import View
+from orchestrator.cli.faults import Fault, deleted
 from orchestrator.cli.leaving import Left, ctrl_c
 from orchestrator.cli.prompts import ANSWERS, QUESTION, reminder, scrolls
 from orchestrator.cli.stdio import read_stdin
@@ -56,7 +58,7 @@ class Attachment:
         return self._client
 
     async def run(self) -> None:
-        """Until the person leaves."""
+        """Until the person leaves; raises `Fault` if the agent is deleted."""
         tree = self.target.tree
         for asked in await open_requests_of(self.found, tree):
             if self.target.session in (asked.session, SessionId(tree)):
@@ -65,7 +67,10 @@ class Attachment:
             self._put(self._open.first)
         with ctrl_c() as left:
             reading = (self._listen(left), self._read(left), self._handle(left))
-            await asyncio.gather(*reading)
+            try:
+                await asyncio.gather(*reading)
+            except UnknownSession as error:
+                raise Fault(deleted(self.target.session)) from error
         self.view.note("left; it works on")
 
     async def _listen(self, left: Left) -> None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import orjson
 from rich.console import Console
 
 from orchestrator.broker.follow import BEGINNING, EqCursor
@@ -247,8 +246,9 @@ async def converse(settings: Settings, opening: Opening, worker: Companion | Non
             view.note(f"session {chat.seat.name}")
             code = await _hold(chat, found, opening, (first, head, cursor), worker)
             at_rest = await chat.left.unless(client.head(session))
+            gone = at_rest is None and not chat.left.is_set()
             await chat.left.unless(calling.end())
-    view.end(chat.seat.name, code, orjson.loads(at_rest.meta) if at_rest is not None and at_rest.meta else {})
+    view.end(chat.seat.name, code, at_rest, gone=gone)
     return code
 
 

@@ -14,10 +14,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, assert_never
 
+from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import SessionHead
 from orchestrator.cli.companion import Companion
-from orchestrator.cli.faults import ExitCode, worker_ended
+from orchestrator.cli.faults import ExitCode, Fault, deleted, worker_ended
 from orchestrator.cli.leaving import Left
 from orchestrator.cli.prompts import ANSWERS, put_question, read_answer, reminder, scrolls
 from orchestrator.core.ids import SessionId
@@ -124,7 +125,8 @@ class Conversation:
     """Set when the person leaves without waiting for anything."""
     _unheard: bool = False
     """Whether a Ctrl-C was pressed that has not been dealt with."""
-    _interrupts: int = 0
+    interrupts: int = 0
+    """How often the person has asked for the end of the turn here."""
     _failed: bool = False
     _holder: str = ""
     _told_silence: bool = False
@@ -151,8 +153,14 @@ class Conversation:
         self._queue.put_nowait(CtrlC())
 
     async def run(self, cursor: EqCursor, worker: Companion | None) -> ExitCode:
-        """Until the task is over, or the person leaves; raises `Fault` if our worker ends before it."""
-        code: ExitCode | None = await self.left.unless(self._run(cursor, worker))
+        """Until the task is over, or the person leaves.
+
+        Raises `Fault` if our worker ends before it, or if the session is deleted.
+        """
+        try:
+            code: ExitCode | None = await self.left.unless(self._run(cursor, worker))
+        except UnknownSession as error:
+            raise Fault(deleted(self.seat.session)) from error
         return self._leave() if code is None else code
 
     def _leave(self) -> ExitCode:
@@ -334,8 +342,8 @@ class Conversation:
     # ── what we send ──────────────────────────────────────────────────────────────────────────
 
     async def _interrupt(self) -> ExitCode | None:
-        self._interrupts += 1
-        if self._interrupts > 1:
+        self.interrupts += 1
+        if self.interrupts > 1:
             return self._leave()
         self.seat.view.note("interrupting the turn; Ctrl-C again leaves")
         await self.submit(ops.Interrupt())

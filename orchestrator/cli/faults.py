@@ -32,6 +32,13 @@ class Fault(Exception):
         self.code = code
 
 
+def deleted(session: str) -> str:
+    """What anybody is told whose session was deleted while they followed it."""
+    return (
+        f"session {session} was deleted, by `dendro rm` or by retention: nothing of it is left to go on with"
+    )
+
+
 def worker_ended(code: int, how_to_go_on: str) -> Fault:
     """What anybody is told whose command lost the worker that it had brought along."""
     return Fault(f"the worker of this command ended with {code}; {how_to_go_on}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,13 +13,9 @@ from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import Invocation, say_if_read_only
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from orchestrator.broker.records import SessionHead
     from orchestrator.cli.companion import Companion
     from orchestrator.cli.conversation import Conversation
-    from orchestrator.core.ids import SessionId
-    from orchestrator.gateways.client import Client
     from orchestrator.protocol.ops import OverrideTurnContext
     from orchestrator.settings import Settings
     from orchestrator.wiring.opening import Opened
@@ -142,6 +138,7 @@ async def _converse(settings: Settings, wish: Wish, worker: Companion | None) ->
 async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> ExitCode:
     from orchestrator.broker.follow import BEGINNING, EqCursor
     from orchestrator.cli.conversation import Conversation, Seat, take_up_requests
+    from orchestrator.cli.deletion import left_behind
     from orchestrator.cli.invocation import opened
     from orchestrator.cli.notifications import notifications
     from orchestrator.cli.prompts import at_a_terminal
@@ -169,18 +166,13 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
             else:
                 await talk.left.unless(_speak(talk, wish))
             code = await talk.run(cursor, worker)
-            at_rest = await talk.left.unless(_at_rest(client, session))
+            stopped_elsewhere = code is ExitCode.INTERRUPTED and not talk.interrupts
+            looking = left_behind(found, session) if stopped_elsewhere else client.head(session)
+            at_rest = await talk.left.unless(looking)
+            gone = at_rest is None and not talk.left.is_set()
             await talk.left.unless(calling.end())
-    view.end(talk.seat.name, code, at_rest or {})
+    view.end(talk.seat.name, code, at_rest, gone=gone)
     return code
-
-
-async def _at_rest(client: Client, session: SessionId) -> Mapping[str, Any]:
-    """What the session's last rest says of it."""
-    import orjson
-
-    head = await client.head(session)
-    return orjson.loads(head.meta) if head is not None and head.meta else {}
 
 
 def _override(wish: Wish) -> OverrideTurnContext | None:

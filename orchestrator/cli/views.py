@@ -10,7 +10,8 @@ from typing import Any
 import orjson
 from rich.console import Console
 
-from orchestrator.cli.faults import ExitCode
+from orchestrator.broker.records import SessionHead
+from orchestrator.cli.faults import ExitCode, deleted
 from orchestrator.cli.live import Live
 from orchestrator.cli.notifications import Notifications
 from orchestrator.cli.prompts import show_request
@@ -66,11 +67,14 @@ class LiveView:
         else:
             print(plain(text), file=sys.stderr, flush=True)
 
-    def end(self, session: str, code: ExitCode, at_rest: Mapping[str, Any]) -> None:
-        """The last line: what it cost, and how to go on."""
+    def end(self, session: str, code: ExitCode, at_rest: SessionHead | None, *, gone: bool) -> None:
+        """The last line: what it cost, and how to go on; nothing does that `gone`, which was deleted."""
         took = f"{time.monotonic() - self._began:.1f} s"
-        parts = [part for part in (self._live.figures(at_rest), took) if part]
-        if code in (ExitCode.DONE, ExitCode.INTERRUPTED):
+        meta = orjson.loads(at_rest.meta) if at_rest is not None and at_rest.meta else {}
+        parts = [part for part in (self._live.figures(meta), took) if part]
+        if gone:
+            parts.append(deleted(session))
+        elif code in (ExitCode.DONE, ExitCode.INTERRUPTED):
             parts.append(f"dendro run --resume {session}")
         self.note(" · ".join(parts))
 
@@ -89,5 +93,7 @@ class JsonView:
     def note(self, text: str) -> None:
         print(plain(text), file=sys.stderr, flush=True)
 
-    def end(self, session: str, code: ExitCode, at_rest: Mapping[str, Any]) -> None:
-        """The events have said it."""
+    def end(self, session: str, code: ExitCode, at_rest: SessionHead | None, *, gone: bool) -> None:
+        """Says what no event has said."""
+        if gone:
+            self.note(deleted(session))

@@ -24,6 +24,7 @@ from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import State
 from orchestrator.core.tree import Child, Mail
 
+_PERSON = "person"
 MOST_BYTES = 64 << 10
 """Of one await's result: what does not fit stays in the inbox, and the next await returns at once."""
 MOST_LETTERS = 48
@@ -198,3 +199,40 @@ def inbox_event(id: str, agent_id: int, session: str, targets: tuple[str, ...]) 
 def watchers(facts: SessionFacts) -> tuple[str, ...]:
     """Whose event queues tell of an agent: its parent's and the root's (one event if they are the same)."""
     return tuple(dict.fromkeys((facts.parent_session or facts.session_id, facts.tree_id)))
+
+
+# ── what a person said and no model will read ─────────────────────────────────────────────────
+
+
+def key_of_person(client: str, id: str) -> str:
+    """The key of the letter that a person's submission becomes."""
+    return f"{_PERSON}:{client}:{id}"
+
+
+def tell_undelivered(draft: Draft, keys: Iterable[str]) -> None:
+    """An `error` at the root for each letter of a person among these: the agent ends without reading it."""
+    facts = draft.state.facts
+    for key in keys:
+        writer, _, name = key.partition(":")
+        # A client's id is a UUID: whatever follows it is the submission's.
+        id = name.partition(":")[2]
+        if writer != _PERSON or not id:
+            continue
+        error = e.error(id, f"this message was not delivered: {_over(draft.state)}")
+        if facts.is_root:
+            draft.add(error)
+        else:
+            draft.tree.events.append(TreeEvent(id, error.payload, (facts.tree_id,)))
+
+
+def _over(state: State) -> str:
+    facts = state.facts
+    if facts.is_root:
+        resume = f"dendro run --resume {facts.session_id}"
+        return f"the session was closed first; resume it with `{resume}`, and send the message again"
+    name = f"agent {facts.agent_id}"
+    if state.tree.canceling:
+        return f"{name} was cancelled: it takes no more input; send it to another agent"
+    if state.tree.pruned:
+        return f"{name} was pruned: it takes no more input; send it to another agent"
+    return f"{name} is being closed; send the message again"

@@ -27,7 +27,7 @@ from orchestrator.core.draft import (
     TreeEvent,
 )
 from orchestrator.core.ids import AgentId
-from orchestrator.core.mail_delivery import take
+from orchestrator.core.mail_delivery import take, tell_undelivered
 from orchestrator.core.rules_standing import came_to_rest, end_watchdogs, mark_of
 from orchestrator.core.rules_task import start_next
 from orchestrator.core.tree import Child
@@ -45,7 +45,7 @@ def begin_canceling(draft: Draft, reason: str) -> bool:
     if tree.canceling:
         return False
     draft.add(f.AgentChanged({"canceling": reason or "canceled"}))
-    take(draft, tree.inbox[:MOST_TOLD])
+    _leave_unread(draft)
     end_watchdogs(draft)
     cancel_children(draft, reason)
     return True
@@ -68,12 +68,19 @@ def tell_next(draft: Draft) -> None:
     if not tree.ends_in_pieces:
         raise DoesNotFit("no child is to be told of its end")
     if not tree.to_end:
-        take(draft, tree.inbox[:MOST_TOLD])
+        _leave_unread(draft)
         return
     draft.add(f.ToldToEnd(min(MOST_TOLD, len(tree.to_end))))
     telling = [id for id in tree.to_end[:MOST_TOLD] if _may_be_told(tree.children[id])]
     _tell(draft, telling, tree.end_reason)
     _over_if_all_ended(draft)
+
+
+def _leave_unread(draft: Draft) -> None:
+    """Empties the inbox, as far as one commit carries it; people are told whose words these were."""
+    mails = draft.state.tree.inbox[:MOST_TOLD]
+    take(draft, mails)
+    tell_undelivered(draft, [mail.key for mail in mails])
 
 
 def pass_over(draft: Draft, session: str) -> None:

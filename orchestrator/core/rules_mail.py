@@ -10,7 +10,7 @@ from orchestrator.core.agent_views import one_line
 from orchestrator.core.commands import MailArrived
 from orchestrator.core.draft import SLOTS, Draft, Draw
 from orchestrator.core.ids import AgentId
-from orchestrator.core.mail_delivery import forget_children, tell_inbox, tell_read
+from orchestrator.core.mail_delivery import forget_children, tell_inbox, tell_read, tell_undelivered
 from orchestrator.core.rules_approval import routed_answer
 from orchestrator.core.rules_await import woken
 from orchestrator.core.rules_cancelling import begin_canceling, heard_end
@@ -60,7 +60,9 @@ def _message(draft: Draft, command: MailArrived) -> None:
     if over or not prompt:
         draft.tree.take(command.interrupt)
         tell_inbox(draft, draft.state.facts)
-        if command.interrupt and not over:
+        if over:
+            tell_undelivered(draft, [command.key])
+        elif command.interrupt:
             stop(draft, "interrupted", command.key)
         return
     draft.add(f.MailReceived(_mail(command)))

@@ -13,7 +13,7 @@ from orchestrator.core import entries as e
 from orchestrator.core.agent_views import MESSAGE_BYTES, card_of, one_line
 from orchestrator.core.commands import Submitted, Target
 from orchestrator.core.draft import Draft, Letter, TreeEvent
-from orchestrator.core.mail_delivery import inbox_event
+from orchestrator.core.mail_delivery import inbox_event, key_of_person
 from orchestrator.core.rules_cancelling import cancel_line
 from orchestrator.protocol.ops import CancelAgent, MessageAgent
 
@@ -36,7 +36,7 @@ def message_agent(draft: Draft, command: Submitted, op: MessageAgent) -> None:
         draft.add(e.error(command.id, text))
         return
     content = {**_from(draft), "prompt": op.text, "person": command.who or command.client}
-    key = f"person:{command.client}:{command.id}"
+    key = key_of_person(command.client, command.id)
     draft.tree.letters.append(Letter(target.session, "message", content, key, op.interrupt))
     draft.tree.events.append(_inbox(draft, command.id, target))
 

@@ -162,7 +162,7 @@ def commit(sight: Sight, keys: Sequence[bytes], given: Given) -> Reply:
     cursor, tip_before = int(step.cursor or own[b"cursor"]), number(own, b"sq")
     if not number(own, b"cursor") <= cursor <= tip_before:
         return [b"REFUSED", b"cursor", written(tip_before), []]
-    return _written(sight, keys, step, cursor, drawn, budget, settled, to_wake)
+    return _written(sight, keys, step, Judged(cursor, drawn, budget, settled, to_wake))
 
 
 def _of_budget(step: Step) -> bool:
@@ -238,84 +238,141 @@ def _unborn(sight: Sight, step: Step, tree: Fields) -> Reply | None:
     return None
 
 
-def _written(
-    sight: Sight,
-    keys: Sequence[bytes],
-    step: Step,
-    cursor: int,
-    drawn: dict[bytes, int],
-    budget: Budget | None,
-    settled: list[int],
-    to_wake: bytes,
-) -> Reply:
-    target, agents = step.targets[0], keys[5]
-    own, tree = target.hash_, sight.hash(agents)
-    seq_before, cursor_before, eq_before = (number(own, n) for n in (b"seq", b"cursor", b"eq"))
-    tree_seq, tip_before = number(tree, b"tree_seq"), number(own, b"sq")
-    seq = seq_before + len(step.entries)
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Nothing refuses the step: how far it reads the queue, and what becomes of the tree's accounts."""
+
+    cursor: int
+    drawn: dict[bytes, int]
+    budget: Budget | None
+    settled: list[int]
+    to_wake: bytes
+
+
+def _written(sight: Sight, keys: Sequence[bytes], step: Step, judged: Judged) -> Reply:
+    own, tree = step.targets[0].hash_, sight.hash(keys[5])
+    seq_before, cursor_before, tip_before = (number(own, n) for n in (b"seq", b"cursor", b"sq"))
+    tree_seq, seq = number(tree, b"tree_seq"), seq_before + len(step.entries)
     own[b"head"] = step.entries[-1][2] if step.entries else own[b"head"]
-    own[b"sq_done"] = written(_consumed(sight, target, cursor, tip_before))
-    own[b"cursor"], own[b"seq"] = written(cursor), written(seq)
+    own[b"sq_done"] = written(_consumed(sight, step.targets[0], judged.cursor, tip_before))
+    own[b"cursor"], own[b"seq"] = written(judged.cursor), written(seq)
     stamp = _depths(step)
+    events = _woven(step, tree, tree_seq)
+    final = tree_seq + len(events)
+    append_entries(sight, keys[1], step.entries, seq_before, step.who[2])
+    _shown(sight, step)
+    advances = judged.cursor > cursor_before
+    if advances:
+        _trimmed(sight, step.targets[0].sq, judged.cursor, tip_before)
+    pokes = _delivered(sight, step, keys[5])
+    tip = number(own, b"sq")
+    released = _kept_or_released(step, tip, final, advances)
+    _counted(sight, keys, step, tree)
+    is_logged(sight, tree, keys[4], events, tree_seq, Cause(step.session, seq, own[b"head"], stamp))
+    _shown_to_others(sight, step)
+    _registered(step, tree, judged.drawn, final if events else None)
+    _timers_and_approvals(sight, keys, step)
+    woken = _accounted(sight, keys, step, judged)
+    _placed(sight, keys, step, released)
+    accounts = judged.budget.accounts() if judged.budget is not None else []
+    told = [number(own, b"eq"), int(released), final, sight.now, pokes, woken, stamp]
+    return [b"OK", seq, own[b"head"], tip, *told, accounts]
+
+
+# ── the session's own log and events ──────────────────────────────────────────────────────────────
+
+
+def _woven(step: Step, tree: Fields, tree_seq: int) -> list[TreeEvent]:
+    """The events for the tree log, with the depths of inboxes; whoever watches is to be shown them."""
     events = not_said_yet(step.tree_events, tree)
     for n, event in enumerate(events, tree_seq + 1):
         event.payload = woven(event.parts, step.targets[int(event.inbox)].hash_ if event.inbox else None)
         for at in event.targets:
             step.targets[at].told.append((event.payload, n, event.after))
-    # ── the session's own log and events ──
-    append_entries(sight, keys[1], step.entries, seq_before, step.who[2])
+    return events
+
+
+def _shown(sight: Sight, step: Step) -> None:
+    """The session's event queue has the step's events."""
+    target = step.targets[0]
+    own, before = target.hash_, number(target.hash_, b"eq")
     rows = _with_told(step, own)
-    append_events(sight, target.eq, rows, eq_before, step.keep, step.ttl_ms)
-    own[b"eq"] = written(eq_before + len(rows))
-    if cursor > cursor_before:
-        if cursor == tip_before:
-            sight.stream(target.sq).is_gone()
-        else:
-            sight.stream(target.sq).begins_at(cursor + 1)
-    pokes = _delivered(sight, step, agents)
-    tip = number(own, b"sq")
-    parks, final = step.release == b"park" and cursor == tip, tree_seq + len(events)
+    append_events(sight, target.eq, rows, before, step.keep, step.ttl_ms)
+    own[b"eq"] = written(before + len(rows))
+
+
+def _trimmed(sight: Sight, sq: bytes, cursor: int, tip: int) -> None:
+    """What was consumed leaves the queue."""
+    if cursor == tip:
+        sight.stream(sq).is_gone()
+    else:
+        sight.stream(sq).begins_at(cursor + 1)
+
+
+def _kept_or_released(step: Step, tip: int, final: int, advances: bool) -> bool:
+    """What the session's hash says of the step and of the claim; whether the claim was given back."""
+    own = step.targets[0].hash_
+    parks = step.release == b"park" and number(own, b"cursor") == tip
     released = parks or step.release == b"yield"
     own[b"commit"] = step.commit_id
     own[b"result"] = b"%d %d %d %d" % (number(own, b"eq"), tip, released, final)
-    if step.entries or cursor > cursor_before or parks:
+    if step.entries or advances or parks:
         own[b"tries"] = b"0"
     if released:
         own |= {b"owner": b"", b"claim": b""}
     own.update((name, value) for name, value in step.fields)
-    # ── what others of the tree see ──
+    return released
+
+
+# ── what others of the tree see ───────────────────────────────────────────────────────────────────
+
+
+def _counted(sight: Sight, keys: Sequence[bytes], step: Step, tree: Fields) -> None:
+    """The depths of inboxes that the step changed, and the agents that it made."""
     for one in step.targets:
         if one.counted:
             agent = one.hash_[b"agent_id"]
             tree[b"m:" + agent] = written(number(one.hash_, b"regular"))
             tree[b"i:" + agent] = written(number(one.hash_, b"interrupts"))
     for child in step.children:
-        born(sight, child, agents, keys[13], step.keep, step.ttl_ms)
+        born(sight, child, keys[5], keys[13], step.keep, step.ttl_ms)
         if int(child.agent_id) > number(tree, b"last_agent"):
             tree[b"last_agent"] = child.agent_id
-    is_logged(sight, tree, keys[4], events, tree_seq, Cause(step.session, seq, own[b"head"], stamp))
+
+
+def _shown_to_others(sight: Sight, step: Step) -> None:
     for one in step.targets[1:]:
         there = one.hash_.get(b"tree") == step.tree and one.hash_.get(b"archived") != b"1"
         if one.told and there:
             is_told(sight, one.hash_, one.eq, [(p, n) for p, n, _ in one.told], step.keep, step.ttl_ms)
-    if events:
-        tree[b"tree_seq"] = written(final)
+
+
+def _registered(step: Step, tree: Fields, drawn: dict[bytes, int], tree_seq: int | None) -> None:
+    """The fields of the registry; `tree_seq` where the tree log has grown."""
+    if tree_seq is not None:
+        tree[b"tree_seq"] = written(tree_seq)
     tree.update((name, value) for name, value in step.summary)
     tree.update((counter, written(value)) for counter, value in drawn.items())
-    woken = 0
-    _timers_and_approvals(sight, keys, step)
-    if budget is not None:
-        budget.saved()
-        if step.settlements:
-            used_by(tree, own[b"agent_id"], settled)
-        woken = wakes(sight, keys[10], to_wake)
+
+
+def _accounted(sight: Sight, keys: Sequence[bytes], step: Step, judged: Judged) -> int:
+    """The budgets as they are now; how many sessions are woken, because there is room."""
+    if judged.budget is None:
+        return 0
+    judged.budget.saved()
+    if step.settlements:
+        used_by(sight.hash(keys[5]), step.targets[0].hash_[b"agent_id"], judged.settled)
+    return wakes(sight, keys[10], judged.to_wake)
+
+
+def _placed(sight: Sight, keys: Sequence[bytes], step: Step, released: bool) -> None:
+    """The session's place among those that are listed, held and due."""
+    pool = step.targets[0].pool
     sight.zset(keys[13])[step.session] = sight.now
     if released:
-        sight.zset(target.pool.leases).pop(step.session, None)
+        sight.zset(pool.leases).pop(step.session, None)
     if step.release == b"yield":
-        becomes_due(sight, target.pool, step.session, agents)
-    told = [number(own, b"eq"), int(released), final, sight.now, pokes, woken, stamp]
-    return [b"OK", seq, own[b"head"], tip, *told, budget.accounts() if budget is not None else []]
+        becomes_due(sight, pool, step.session, keys[5])
 
 
 def _consumed(sight: Sight, own: Target, cursor: int, tip: int) -> int:

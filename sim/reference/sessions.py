@@ -332,20 +332,43 @@ def restore(sight: Sight, keys: Keys, given: Given) -> Reply:
 
 
 def delete(sight: Sight, keys: Keys, given: Given) -> Reply:
-    name, owed_too, epoch = given.word(), given.number() == 1, given.word()
-    approvals, timers = given.rows(1), given.rows(1)
-    session, due, leases = sight.hash(keys[0]), sight.zset(keys[1]), sight.zset(keys[2])
-    owes = name in due or number(session, b"sq") != number(session, b"cursor")
-    used = epoch != b"" and int(epoch) != number(session, b"epoch")
-    if name in leases or used or (owes and not owed_too):
-        return [b"HELD", session.get(b"owner", b"")]
-    for zset in (due, leases, sight.zset(keys[3])):
-        zset.pop(name, None)
-    for (member,) in timers:
-        sight.zset(keys[4]).pop(member, None)
-    for (field,) in approvals:
-        sight.hash(keys[5]).pop(field, None)
-    for key in (keys[0], *keys[6:]):
+    tree, owed_too, whole = given.word(), given.number() == 1, given.number() == 1
+    pools = [row[0] for row in given.rows(1)]
+    listed, blobs = given.rows(4), given.number()
+    first, of_pools = 6 + 2 * len(pools), keys[6 : 6 + 2 * len(pools)]
+    agents, stored = sight.hash(keys[3]), sight.members(keys[4])
+    for at, (name, pool, epoch, sq) in enumerate(listed):
+        session = sight.hash(keys[first + 8 * at])
+        if b"tree" not in session:
+            continue
+        held = [b"HELD", name, session.get(b"owner", b"")]
+        if pool == b"0" or (session[b"tree"], session[b"pool"]) != (tree, pools[int(pool) - 1]):
+            return held
+        due, leases = (sight.zset(key) for key in of_pools[2 * int(pool) - 2 : 2 * int(pool)])
+        seen = {b"epoch": epoch, b"sq": sq}
+        if any(value and number(session, field) != int(value) for field, value in seen.items()):
+            return held
+        owes = name in due or number(session, b"sq") != number(session, b"cursor")
+        if name in leases or (owes and not owed_too):
+            return held
+    names = {row[0] for row in listed}
+    if whole:
+        born = [value for field, value in agents.items() if field.startswith(b"s:")]
+        if unlisted := [name for name in born if name not in names]:
+            return [b"UNLISTED", unlisted]
+        if len(stored) != blobs:
+            return [b"BLOBS"]
+    for member in list(sight.zset(keys[1])):
+        # The shard's list and the sessions' own name the same timers.
+        if member.partition(b":")[0] in names:
+            del sight.zset(keys[1])[member]
+    for field in list(sight.hash(keys[2])):
+        if field.partition(b":")[0] in names:
+            del sight.hash(keys[2])[field]
+    for zset in (sight.zset(keys[0]), *map(sight.zset, of_pools[::2])):
+        for name in names & zset.keys():
+            del zset[name]
+    for key in (*(keys[3:6] if whole else ()), *keys[first:]):
         sight.delete(key)
     return [b"OK", sight.now]
 

@@ -104,6 +104,11 @@ class Sight:
     def add_member(self, key: bytes, member: bytes) -> None:
         self._after[key] = self._before[key] | {member}
 
+    def members(self, key: bytes) -> frozenset[bytes]:
+        """A set's members as they were before the call."""
+        found: frozenset[bytes] = self._before[key]
+        return found
+
     def delete(self, key: bytes) -> None:
         kind = kind_of(key)
         if kind in STREAMS:

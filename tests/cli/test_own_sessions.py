@@ -91,11 +91,31 @@ def test_person_removes_a_session_at_work_and_its_command_is_stopped_first(machi
             ), removed.stderr
             assert not running(seconds)
             person.wait_for("the turn was interrupted")
+            farewell = person.wait_for("nothing of it is left to go on with")
+            assert "was deleted" in farewell
+            assert "--resume" not in farewell
             assert person.exit_code() == 130
         assert (user.sessions(), keys_of(user, session)) == ([], [])
         assert not list(Path(user.environ["DENDRO_HOME"]).rglob(f"*{session}*"))
         assert user.run("run", "again", "--no-worker").returncode == 0, "its worker serves others"
         assert process.poll() is None
+
+
+def test_person_who_sits_beside_a_session_is_told_that_it_was_deleted(machine: Machine) -> None:
+    with machine.model(says("done")) as user:
+        assert user.run("run", "go").returncode == 0
+        [session] = user.session_ids()
+        with (
+            user.terminal("attach", session) as beside,
+            user.terminal("run", "--resume", session) as talker,
+        ):
+            beside.wait_for("Ctrl-C leaves")
+            talker.wait_for(f"session {session[-8:]}")
+            assert user.run("rm", session, "--force", "--yes").returncode == 0
+            for person in (beside, talker):
+                person.wait_for(f"session {session} was deleted")
+                assert person.exit_code() == 1
+                assert "--resume" not in person.seen
 
 
 def running(argument: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.core import commands as c
 from orchestrator.core.stored import decode_entry
 from tests.core.driver import assistant, op
-from tests.core.grove import a_family, a_grove, answers, statuses
+from tests.core.grove import Agent, Grove, a_family, a_grove, answers, statuses
 
 # ── mail ────────────────────────────────────────────────────────────────────────────────────
 
@@ -284,3 +284,114 @@ def test_word_of_a_person_reaches_the_agent_that_it_names_and_none_below() -> No
     word = op("message_agent", agent_id=child.id, text="how far are you?")
     grove.root.submit(word, agents=(grove.target(child.id), grove.target(grandchild.id)))
     assert [len(grove.queues[agent.sid]) for agent in (child, grandchild)] == [1, 0]
+
+
+# ── what a person said and no model will read ───────────────────────────────────────────────
+
+
+def _person_says(grove: Grove, agent_id: int, id: str = "word", **fields: object) -> None:
+    said = op("message_agent", agent_id=agent_id, text="how far are you?", **fields)
+    grove.root.submit(said, id, client="a-client", agents=(grove.target(agent_id),))
+
+
+def _told_at_the_root(grove: Grove) -> list[str]:
+    """The errors that agents of the tree show at the root."""
+    return [str(fact.message["message"]) for fact in grove.log if fact.message["type"] == "error"]
+
+
+def _errors(agent: Agent) -> list[tuple[str, str]]:
+    return [(id, str(message["message"])) for id, message in agent.events if message["type"] == "error"]
+
+
+def test_person_is_told_of_a_message_to_a_root_that_was_closed_before_it_arrived() -> None:
+    grove = a_grove()
+    _person_says(grove, 0)
+    grove.root.shutdown()
+    grove.settle()
+    ((id, told),) = _errors(grove.root)
+    assert id == "word"
+    assert told.startswith("this message was not delivered: the session was closed first; resume it")
+    assert f"dendro run --resume {grove.root.sid}" in told
+    grove.check()
+
+
+def test_person_is_told_of_a_message_to_a_root_that_is_being_closed() -> None:
+    grove = a_grove()
+    grove.root.begin()
+    _person_says(grove, 0)
+    grove.root.shutdown()
+    grove.settle()
+    assert grove.root.state.closing, "its request is in flight"
+    assert [id for id, _ in _errors(grove.root)] == ["word"]
+
+
+def test_person_is_told_of_an_interrupting_message_to_a_root_that_was_closed() -> None:
+    grove = a_grove()
+    _person_says(grove, 0, interrupt=True)
+    grove.root.shutdown()
+    grove.settle()
+    assert [id for id, _ in _errors(grove.root)] == ["word"]
+    grove.check()
+
+
+def test_person_is_told_at_the_root_of_a_message_to_an_agent_that_was_cancelled_first() -> None:
+    grove, (child,) = a_family()
+    _person_says(grove, child.id)
+    message = grove.queues[child.sid].popleft()
+    grove.root.cancels(child.id)
+    grove.settle()
+    child.happens(message)
+    assert _told_at_the_root(grove) == [
+        "this message was not delivered: agent 1 was cancelled: it takes no more input; "
+        "send it to another agent"
+    ]
+    grove.check()
+
+
+def test_person_is_told_at_the_root_of_a_message_to_an_agent_that_was_pruned_first() -> None:
+    grove, (child,) = a_family()
+    answers(child)
+    grove.settle()
+    _person_says(grove, child.id)
+    message = grove.queues[child.sid].popleft()
+    grove.root.prunes(child.id)
+    grove.settle()
+    child.happens(message)
+    assert _told_at_the_root(grove) == [
+        "this message was not delivered: agent 1 was pruned: it takes no more input; send it to another agent"
+    ]
+
+
+def test_person_is_told_at_the_root_of_a_message_to_an_agent_that_is_being_closed() -> None:
+    grove, (child,) = a_family()
+    child.begin()
+    child.shutdown()
+    _person_says(grove, child.id)
+    grove.settle()
+    assert _told_at_the_root(grove) == [
+        "this message was not delivered: agent 1 is being closed; send the message again"
+    ]
+
+
+def test_person_is_told_at_the_root_of_a_message_that_a_cancelled_agent_leaves_unread() -> None:
+    grove, (child,) = a_family()
+    child.begin()
+    _person_says(grove, child.id)
+    grove.settle()
+    assert len(child.state.tree.inbox) == 1
+    grove.root.cancels(child.id)
+    grove.settle()
+    assert len(_told_at_the_root(grove)) == 1
+    grove.check()
+
+
+def test_nobody_is_told_of_an_agents_message_that_is_left_unread() -> None:
+    grove, (first, second) = a_family(2)
+    second.begin()
+    first.sends(second.id, "mind the gap")
+    message = grove.queues[second.sid].popleft()
+    grove.root.cancels(second.id)
+    grove.settle()
+    second.happens(message)
+    assert _told_at_the_root(grove) == []
+    grove.check()

@@ -14,7 +14,13 @@ ROOT = Path(__file__).parent.parent.parent
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "defect", ["release without recheck", "effects before the commit", "no idempotence of submit"]
+    "defect",
+    [
+        "release without recheck",
+        "effects before the commit",
+        "no idempotence of submit",
+        "fields come in their order",
+    ],
 )
 def test_planted_defect_is_found_within_a_hundred_seeds(defect: str) -> None:
     words = [sys.executable, "-m", "sim.mutants", defect, "--seeds", "100", "--processes", "1"]

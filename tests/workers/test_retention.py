@@ -10,6 +10,7 @@ from orchestrator.broker.connection import Wire
 from orchestrator.core.ids import TreeId
 from orchestrator.rollouts.storage import Storage
 from tests.workers.actors import DAY_MS, NOON_MS, Author, is_told, session_id, some_entries
+from workers.upkeep_checks import verify_session
 from workers.upkeep_retention import delete_tree, expired_trees, finish_deletions
 from workers.upkeep_sealing import Moved, Mover, archive_session
 
@@ -61,6 +62,21 @@ async def test_tree_that_is_resumed_meanwhile_is_spared(storage: Storage) -> Non
     await is_told(storage, root.session)
     assert not await delete_tree(storage, members)
     assert await storage.broker.head(root.session) is not None
+    assert await storage.archive.condemned() == ()
+
+
+@pytest.mark.parametrize("who", [0, 1, 2])
+async def test_tree_of_which_somebody_uses_one_session_keeps_every_agent(storage: Storage, who: int) -> None:
+    root = await Author(storage).is_born()
+    agents = [await Author(storage, session_id()).is_born(TreeId(root.session)) for _ in range(2)]
+    family = [root, *agents]
+    for author in family:
+        await (await author.writes(some_entries(20))).closes()
+    (members,) = expired_trees(await storage.broker.sessions(), LATER_MS, DAY_MS)
+    await is_told(storage, family[who].session)
+    assert not await delete_tree(storage, members)
+    for author in family:
+        assert await verify_session(storage, author.session) is None
     assert await storage.archive.condemned() == ()
 
 

@@ -109,11 +109,13 @@ async def test_operator_is_told_of_work_that_nobody_takes(storage: Storage) -> N
     alive = WorkerState("w1", orjson.dumps({"pools": ["default"]}), NOON_MS)
     assert not list(unattended([head], [alive], NOON_MS))
     (complaint,) = unattended([head], [replace(alive, state=b'{"pools":["gpu"]}')], NOON_MS)
-    assert "1 sessions of pool default wait" in complaint
+    assert complaint == "1 session of pool default waits, and no worker serves it: start one there"
+    (complaint,) = unattended([head, head], [], NOON_MS)
+    assert complaint == "2 sessions of pool default wait, and no worker serves it: start one there"
     (complaint,) = unattended([replace(head, holder="w1")], [alive], NOON_MS + 60_000)
-    assert "held by w1, which is silent" in complaint
+    assert complaint == "1 session is held by w1, which is silent: another worker may take it"
     (complaint,) = unattended([replace(head, quarantined=True)], [alive], NOON_MS)
-    assert "quarantined" in complaint
+    assert complaint == f"1 session is quarantined, the first is {author.session}"
 
 
 def _unknown() -> str:

@@ -1,0 +1,50 @@
+"""The end of a session that somebody else ends: is it left as it is, or deleted?
+
+`dendro rm --force` closes a tree before it deletes it, so a front sees the end of its task first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.records import SessionHead
+from orchestrator.core.ids import SessionId
+from orchestrator.core.registry import projected
+from orchestrator.wiring.opening import Opened
+
+MOST_S = 10.0
+"""For the agents of the tree to end."""
+CLOSED_S = 2.0
+"""From the close of a session to its deletion, if it is to be deleted: some tenths of a second."""
+LOOK_S = 0.05
+
+
+async def left_behind(found: Opened, session: SessionId) -> SessionHead | None:
+    """The session behind the end of its task, when that somebody has done with it; None: it was deleted."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(MOST_S):
+            # Neither a release nor a deletion is an event, so they have to be looked for.
+            while await _ends(found, session):  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_S)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(CLOSED_S):
+            while (head := await found.broker.head(session)) is not None and head.status == "closed":  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_S)
+    return await found.broker.head(session)
+
+
+async def _ends(found: Opened, session: SessionId) -> bool:
+    """Whether a close may be under way: nothing tells of it before the agents below have ended."""
+    head = await found.broker.head(session)
+    if head is None or head.status != "idle":
+        # It is gone, it is closed, or its next task has begun.
+        return False
+    if head.holder is not None or head.sq_tip != head.cursor:
+        return True
+    try:
+        agents = projected(await found.broker.agents(head.tree)).agents.values()
+    except UnknownSession:
+        return False
+    return any(agent.marked and agent.active for agent in agents)

@@ -1,0 +1,162 @@
+"""A tree is deleted as a whole, at one moment, and only as it was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+
+import pytest
+
+from orchestrator.broker.blobs import Blobs
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.connection import Call
+from orchestrator.broker.errors import SessionHeld
+from orchestrator.broker.records import Approval, BrokerConfig, NewSession, SessionHead, TimerSet
+from orchestrator.core.ids import AgentId
+from tests.broker.actors import Backend, RecordingWire, everything, session_id, submitted
+from tests.broker.families import Agent, root_of
+
+IN_HAND = {"timers_set": (TimerSet("t", 1, 1 << 45),), "approvals_open": (Approval("a", b"x"),)}
+
+
+async def _family(broker: Broker) -> list[Agent]:
+    """A root and two agents, one of another pool, all parked, with a timer and an open approval each."""
+    root = await root_of(broker)
+    found = [root, await root.spawns(1), await root.spawns(2, "other")]
+    for agent in found:
+        await agent.parks(**IN_HAND)
+    return found
+
+
+async def _seen(broker: Broker, family: list[Agent]) -> tuple[SessionHead, ...]:
+    """The root last, as a listing may have it."""
+    return await broker.heads([agent.session for agent in reversed(family)])
+
+
+async def _is_given_something(agent: Agent) -> None:
+    await submitted(agent.broker, agent.session, "late")
+
+
+async def _is_at_work(agent: Agent) -> None:
+    await _is_given_something(agent)
+    await agent.claims_again()
+
+
+async def _has_been_at_work(agent: Agent) -> None:
+    await _is_at_work(agent)
+    await agent.parks()
+
+
+USES = (_is_given_something, _is_at_work, _has_been_at_work)
+
+
+@pytest.mark.parametrize("uses", USES)
+@pytest.mark.parametrize("who", [0, 1, 2])
+@pytest.mark.parametrize("owed", [False, True])
+async def test_tree_of_which_one_session_is_used_keeps_every_session(
+    backend: Backend, uses: Callable[[Agent], Awaitable[None]], who: int, owed: bool
+) -> None:
+    async with aclosing(backend.broker(BrokerConfig(lease_s=60.0))) as broker:
+        family = await _family(broker)
+        seen = await _seen(broker, family)
+        await uses(family[who])
+        before = await everything(backend.look())
+        with pytest.raises(SessionHeld) as held:
+            await broker.delete_tree(seen, owed=owed)
+        assert held.value.session == family[who].session
+        assert await everything(backend.look()) == before
+
+
+async def test_deleted_tree_takes_all_of_its_own_and_nothing_of_another(backend: Backend) -> None:
+    wire = backend.connect()
+    async with aclosing(backend.broker(BrokerConfig(lease_s=60.0), wire)) as broker:
+        other = await _family(broker)
+        await Blobs(wire, broker.keys).put(other[0].tree, b"kept")
+        before = await everything(backend.look())
+        family = await _family(broker)
+        for number in range(3):
+            await Blobs(wire, broker.keys).put(family[0].tree, b"text %d" % number)
+        await broker.delete_tree(await _seen(broker, family))
+        left = await everything(backend.look())
+        # Hints of who is due, and the clock of their turns, are the pool's.
+        of_pools = {key for key in left if b":ready:" in key or b":clock:" in key}
+        assert {k: v for k, v in left.items() if k not in of_pools} == {
+            k: v for k, v in before.items() if k not in of_pools
+        }
+
+
+async def test_what_had_been_given_goes_if_a_person_wants_it_and_what_came_later_stays(
+    broker: Broker,
+) -> None:
+    family = await _family(broker)
+    await submitted(broker, family[1].session, "early")
+    seen = await _seen(broker, family)
+    with pytest.raises(SessionHeld):
+        await broker.delete_tree(seen)
+    await submitted(broker, family[1].session, "late")
+    with pytest.raises(SessionHeld):
+        await broker.delete_tree(seen, owed=True)
+    await broker.delete_tree(await _seen(broker, family), owed=True)
+    assert await broker.count_sessions() == 0
+    assert await broker.claim("default", "w1", "c9", broker.keys.shard_of(family[0].session)) is None
+
+
+async def test_agent_that_was_not_seen_keeps_its_tree(backend: Backend) -> None:
+    async with aclosing(backend.broker(BrokerConfig(lease_s=60.0))) as broker:
+        family = await _family(broker)
+        before = await everything(backend.look())
+        with pytest.raises(SessionHeld) as held:
+            await broker.delete_tree(await _seen(broker, family[:2]))
+        assert held.value.session == family[2].session
+        with pytest.raises(SessionHeld):
+            await broker.delete_session(family[0].session)
+        assert await everything(backend.look()) == before
+
+
+async def test_agent_that_an_earlier_version_deleted_does_not_keep_its_tree(broker: Broker) -> None:
+    family = await _family(broker)
+    await broker.delete_session(family[1].session)
+    await broker.delete_tree(await _seen(broker, family))
+    assert await broker.count_sessions() == 0
+
+
+async def test_text_that_is_stored_while_a_tree_is_deleted_goes_with_it(backend: Backend) -> None:
+    wire = RecordingWire(backend.connect())
+    async with aclosing(backend.broker(BrokerConfig(lease_s=60.0), wire)) as broker:
+        family = await _family(broker)
+        tree, blobs = family[0].tree, Blobs(wire, broker.keys)
+        await blobs.put(tree, b"early")
+        seen, late = await _seen(broker, family), [b"late"]
+
+        async def somebody_restores(call: Call) -> None:
+            if call.script.name == "delete" and late:
+                await blobs.put(tree, late.pop())
+
+        wire.before = somebody_restores
+        await broker.delete_tree(seen)
+        assert not [key for key in await everything(backend.look()) if b":blob" in key]
+
+
+async def test_tree_that_is_gone_is_deleted_again_without_harm(broker: Broker) -> None:
+    family = await _family(broker)
+    seen = await _seen(broker, family)
+    await broker.delete_tree(seen)
+    await broker.delete_tree(seen)
+    assert await broker.count_sessions() == 0
+
+
+async def test_wide_tree_with_many_texts_goes_in_one_call(backend: Backend) -> None:
+    wire = RecordingWire(backend.connect())
+    async with aclosing(backend.broker(BrokerConfig(lease_s=60.0), wire)) as broker:
+        root = await root_of(broker)
+        ids = range(1, 1_001)
+        born = [NewSession(session_id(), root.tree, "default", AgentId(i), root.session) for i in ids]
+        for first in range(0, len(born), 100):
+            await root.does(children=tuple(born[first : first + 100]))
+        await root.parks()
+        names = [f"{number:064x}" for number in range(9_000)]
+        await wire.command("SADD", broker.keys.blobs(root.tree), *names)
+        seen = await broker.heads([root.session, *(child.session for child in born)])
+        await broker.delete_tree(seen)
+        assert [call.script.name for call in wire.calls].count("delete") == 1
+        assert await broker.count_sessions() == 0
