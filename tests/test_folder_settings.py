@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
 from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
-from orchestrator.settings.command_records import SANDBOX_MODES
-from orchestrator.settings.records import APPROVAL_POLICIES
-from orchestrator.settings.sources import KEYED_RECORDS, TRUSTED_ONLY, settings_of
+from orchestrator.settings.sources import KEYED_RECORDS, TRUSTED_ONLY
 from orchestrator.settings.values import bare
+from orchestrator.tables import APPROVAL_POLICIES, SANDBOX_MODES, Table, settings_of
 
 NEVER_FREE = {
     "approval_policy", "sandbox_mode", "model_provider", "pool", "base_instructions", "effects",
@@ -63,20 +61,16 @@ def test_a_key_that_gives_rights_is_never_free() -> None:
 
 def test_the_stricter_values_of_a_setting_are_all_of_its_values() -> None:
     for record in KEYED_RECORDS:
-        hints = get_type_hints(record)
         for name, spec in settings_of(record):
             if isinstance(spec.folder, tuple):
-                hint = bare(hints[name])
+                hint = bare(record.model_fields[name].annotation)
                 allowed = set(get_args(hint)) if get_origin(hint) is Literal else {False, True}
                 assert set(spec.folder) == allowed, spec.key
 
 
-def unlike_its_default(record: type, name: str) -> list[str]:
+def unlike_its_default(record: type[Table], name: str) -> list[str]:
     """Values in TOML that the field takes and that are not its default."""
-    default, hint = (
-        {each.name: each.default for each in fields(record)}[name],
-        bare(get_type_hints(record)[name]),
-    )
+    default, hint = record.model_fields[name].default, bare(record.model_fields[name].annotation)
     if get_origin(hint) is Literal:
         return [f'"{each}"' for each in get_args(hint) if each != default]
     if get_origin(hint) is tuple:
@@ -100,7 +94,7 @@ def flat(settings: Settings) -> dict[str, Any]:
 
 @pytest.mark.parametrize("record", KEYED_RECORDS)
 def test_no_key_of_an_untrusted_file_has_an_effect_that_its_rule_does_not_permit(
-    record: type, home: Path
+    record: type[Table], home: Path
 ) -> None:
     plain = flat(loaded(home, ""))
     for name, spec in settings_of(record):

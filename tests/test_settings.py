@@ -18,8 +18,8 @@ from orchestrator.settings import (
     TrustList,
     load_settings,
 )
-from orchestrator.settings.model_records import ModelPrice
 from orchestrator.settings.sources import known_paths, variable
+from orchestrator.tables import ModelPrice
 
 Load = Callable[..., Settings]
 
@@ -299,6 +299,9 @@ def test_policy_is_written_as_the_protocol_has_it(load: Load) -> None:
         ("[worker]\nconcurrency = 1.5", "worker.concurrency = 1.5: a whole number"),
         ("[worker]\nconcurrency = true", "worker.concurrency = True: a whole number"),
         ("[worker]\nquantum_s = nan", "worker.quantum_s = nan: at least 0.1"),
+        ("[worker]\nquantum_s = inf", "worker.quantum_s = inf: at least 0.1, and finite"),
+        ('[tui]\nnotifications = ["x"]', "true, false, or a list of agent-turn-complete, approval-requested"),
+        ("[model_providers.openai]\nbase_url = 'http:///v1'", "an http:// or https:// URL"),
         ("[redis]\nshards = 8", "redis.shards = 8: at least 16"),
         ('[redis]\nprefix = "a{b}"', 'redis.prefix = "a{b}": must match'),
         ("[worker]\npools = 'default'", 'worker.pools = "default": a list'),

@@ -5,27 +5,19 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from dataclasses import is_dataclass
 from pathlib import Path
 
-from orchestrator.settings import (
-    command_records,
-    model_records,
-    records,
-)
+from orchestrator import tables
 from orchestrator.settings.document import configuration_page, field_texts
-from orchestrator.settings.model_records import ModelPrice, ProviderSettings
-from orchestrator.settings.sources import KEYED_RECORDS, settings_of
+from orchestrator.settings.sources import KEYED_RECORDS
+from orchestrator.tables import ModelPrice, ProviderSettings, Table, settings_of
 
 REPOSITORY = Path(__file__).parent.parent
 
 
 def test_every_record_that_can_be_set_is_known_by_file_environment_and_page() -> None:
-    modules = (command_records, model_records, records)
-    values = [value for module in modules for value in vars(module).values()]
-    found = {value for value in values if isinstance(value, type) and is_dataclass(value)}
-    with_keys = {record for record in found if any(True for _ in settings_of(record))}
-    assert with_keys == {*KEYED_RECORDS, ProviderSettings, ModelPrice}
+    assert set(Table.__subclasses__()) == {*KEYED_RECORDS, ProviderSettings, ModelPrice}
+    assert {record.__name__ for record in Table.__subclasses__()} <= set(tables.__all__)
 
 
 def test_every_setting_is_documented_under_its_field() -> None:

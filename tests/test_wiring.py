@@ -12,14 +12,8 @@ from orchestrator.gateways.workspace import Workspace
 from orchestrator.model.provider import Provider
 from orchestrator.runtime.ports import ProviderPolicy
 from orchestrator.sandbox.probe import SandboxSupport
-from orchestrator.settings import (
-    ProviderSettings,
-    SandboxSettings,
-    Settings,
-    SettingsSources,
-    ToolSettings,
-    load_settings,
-)
+from orchestrator.settings import Settings, SettingsSources, load_settings
+from orchestrator.tables import ProviderSettings, SandboxSettings, ToolSettings
 from orchestrator.tools.toolbox import ToolConfig
 from orchestrator.wiring import new_birth, session_pool, worker_pools
 from orchestrator.wiring.worker import provider_policies, providers
@@ -89,7 +83,7 @@ def test_every_setting_of_a_provider_reaches_its_client(tmp_path: Path) -> None:
     overrides = [f"model_providers.x.{key}={value}" for key, value in changed.items()]
     provider = providers(settings(tmp_path, *overrides))["x"].provider
     plain = Provider(name="other", base_url="http://other/v1")
-    shared = {each.name for each in fields(ProviderSettings)} & {each.name for each in fields(Provider)}
+    shared = set(ProviderSettings.model_fields) & {each.name for each in fields(Provider)}
     unsaid = {"wire_api", "env_http_headers"}
     assert {name for name in shared - unsaid if getattr(provider, name) == getattr(plain, name)} == set()
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.cli.text import one_line
-from orchestrator.settings import FrontSettings, Settings
+from orchestrator.settings import Settings
+from orchestrator.tables import FrontSettings
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import command_text
 from orchestrator.views.open_requests import ASKS

@@ -9,65 +9,27 @@ folder's `dendro.toml`, the person's own file, the default. The person's file is
 loosens nothing. Every key `a.b` can also be given as the variable `DENDRO_A_B`. A key that nobody
 knows is a warning, not an error: a file of the peer's, or of a newer version, must load.
 
-- `records`, `command_records`, `model_records`: what can be set, with the documentation under each field
-- `setting`: the mark of such a field
+- `records`: the whole of it, made of the tables in `orchestrator.tables`, which document each setting
 - `sources`: where values are found; the one place that reads `os.environ`
 - `folder`, `trust`: what a folder's file may set, and which ones a person trusts
-- `layers`: who is heard; `values`: types and limits; `load`: the whole
+- `layers`: who is heard; `values`: what people write, and what they are told of it; `load`: the whole
 - `document`: the page `docs/configuration.md`
 """
 
-from orchestrator.settings.command_records import (
-    EnvironmentPolicy,
-    SandboxPolicy,
-    SandboxSettings,
-    ToolSettings,
-)
 from orchestrator.settings.layers import SettingsError, read_config
 from orchestrator.settings.load import load_settings
-from orchestrator.settings.model_records import ModelPrice, ModelSettings, ProviderSettings
-from orchestrator.settings.records import (
-    AgentSettings,
-    ChainSettings,
-    FrontSettings,
-    HostSettings,
-    LogSettings,
-    RedisSettings,
-    SessionDefaults,
-    Settings,
-    UpkeepSettings,
-    WireSettings,
-    WorkerSettings,
-)
-from orchestrator.settings.setting import Secret
+from orchestrator.settings.records import HostSettings, Settings
 from orchestrator.settings.sources import SettingsSources, keys_to_trust
 from orchestrator.settings.trust import FolderConfig, TrustedFile, TrustList, content_hash
 
 __all__ = [
-    "AgentSettings",
-    "ChainSettings",
-    "EnvironmentPolicy",
     "FolderConfig",
-    "FrontSettings",
     "HostSettings",
-    "LogSettings",
-    "ModelPrice",
-    "ModelSettings",
-    "ProviderSettings",
-    "RedisSettings",
-    "SandboxPolicy",
-    "SandboxSettings",
-    "Secret",
-    "SessionDefaults",
     "Settings",
     "SettingsError",
     "SettingsSources",
-    "ToolSettings",
     "TrustList",
     "TrustedFile",
-    "UpkeepSettings",
-    "WireSettings",
-    "WorkerSettings",
     "content_hash",
     "keys_to_trust",
     "load_settings",

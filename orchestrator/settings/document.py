@@ -10,14 +10,14 @@ import inspect
 import json
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields
 from itertools import pairwise
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin
 
-from orchestrator.settings.model_records import ModelPrice, ProviderSettings
-from orchestrator.settings.setting import Setting
-from orchestrator.settings.sources import KEYED_RECORDS, settings_of, variable
+from pydantic.fields import FieldInfo
+
+from orchestrator.settings.sources import KEYED_RECORDS, variable
 from orchestrator.settings.values import bare
+from orchestrator.tables import ModelPrice, ProviderSettings, Setting, Table, limits_of, settings_of
 
 WIDTH = 110
 INTRODUCTION = """\
@@ -82,15 +82,14 @@ def _strings_under_fields(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
                 yield name, " ".join(text.split())
 
 
-def _section(record: type, prefix: str) -> str:
-    texts, hints = field_texts(record), get_type_hints(record)
-    defaults = {each.name: each for each in fields(record)}
+def _section(record: type[Table], prefix: str) -> str:
+    texts = field_texts(record)
     lines = [f"## {(inspect.getdoc(record) or '').rstrip('.')}", ""]
     for name, spec in settings_of(record):
-        key = prefix + (spec.key or name)
-        shown = spec.shown_default or _default(defaults[name], spec)
+        key, field = prefix + (spec.key or name), record.model_fields[name]
+        shown = spec.shown_default or _default(field.default, spec)
         env = "" if prefix else f" · `{variable(tuple(key.split('.')))}`"
-        about = f"{_type(hints[name], spec)} · default: {shown}{env}{_folder(spec)}"
+        about = f"{_type(field, spec)} · default: {shown}{env}{_folder(spec)}"
         lines += [f"### `{key}`", "", about, ""]
         lines += [textwrap.fill(texts[name], WIDTH, break_long_words=False, break_on_hyphens=False), ""]
     return "\n".join(lines)
@@ -109,8 +108,7 @@ def _folder(spec: Setting) -> str:
     return ""
 
 
-def _default(field: Any, spec: Setting) -> str:
-    value = field.default_factory() if field.default is MISSING else field.default
+def _default(value: Any, spec: Setting) -> str:
     match value:
         case bool():
             return f"`{str(value).lower()}`"
@@ -123,17 +121,15 @@ def _default(field: Any, spec: Setting) -> str:
             return "none" if not value else f"`{value}`"
 
 
-def _type(hint: Any, spec: Setting) -> str:
+def _type(field: FieldInfo, spec: Setting) -> str:
     limits = [
-        f"{word} {limit:g}"
-        for word, limit in (("≥", spec.at_least), ("≤", spec.at_most))
-        if limit is not None
+        f"{word} {limit:g}" for word, limit in zip("≥≤", limits_of(field), strict=True) if limit is not None
     ]
     if spec.milliseconds:
         limits = ["> 0"]
-    if spec.choices:
+    if spec.switch:
         return "true / false, or list of strings"
-    return " ".join([_type_name(bare(hint)), *limits])
+    return " ".join([_type_name(bare(field.annotation)), *limits])
 
 
 def _type_name(hint: Any) -> str:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 
 from orchestrator.settings.layers import KeyPath, Layers, leaves
-from orchestrator.settings.setting import SETTING, Setting
+from orchestrator.tables import Setting, Table, settings_of
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 SHOWN_KEY_CHARS = 60
@@ -31,7 +31,7 @@ class _Rule:
 class FolderRules:
     """The rules of all keys, taken from the records. `usual` gives defaults that depend on the machine."""
 
-    records: Sequence[type]
+    records: Sequence[type[Table]]
     usual: Mapping[KeyPath, Callable[[], object]]
 
     def refused(self, table: Mapping[str, object], person: Layers) -> list[KeyPath]:
@@ -45,11 +45,8 @@ class FolderRules:
 
     def _rules(self) -> Iterator[tuple[KeyPath, _Rule]]:
         for record in self.records:
-            for each in fields(record):
-                spec = each.metadata.get(SETTING)
-                if spec is not None:
-                    default = None if each.default is MISSING else each.default
-                    yield tuple((spec.key or each.name).split(".")), _Rule(spec, default)
+            for name, spec in settings_of(record):
+                yield tuple((spec.key or name).split(".")), _Rule(spec, record.model_fields[name].default)
 
     def _permits(self, rule: _Rule | None, path: KeyPath, value: object, person: Layers) -> bool:
         if rule is None or rule.spec.folder is None or rule.spec.folder == "trusted":

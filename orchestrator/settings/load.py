@@ -14,33 +14,11 @@ from functools import cache
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar, get_type_hints
 from urllib.parse import urlsplit
 
-from orchestrator.settings.command_records import (
-    EnvironmentPolicy,
-    SandboxMode,
-    SandboxPolicy,
-    SandboxSettings,
-    ToolSettings,
-)
-from orchestrator.settings.layers import KeyPath, Layers, SettingsError
-from orchestrator.settings.model_records import ModelPrice, ModelSettings, ProviderSettings
-from orchestrator.settings.records import (
-    AgentSettings,
-    ChainSettings,
-    FrontSettings,
-    HostSettings,
-    LogSettings,
-    RedisSettings,
-    SessionDefaults,
-    Settings,
-    UpkeepSettings,
-    WireSettings,
-    WorkerSettings,
-)
+from orchestrator.settings.layers import Layers, SettingsError
+from orchestrator.settings.records import HostSettings, Settings
 from orchestrator.settings.repository import in_work_tree
-from orchestrator.settings.setting import Secret
 from orchestrator.settings.sources import (
     INSTRUCTIONS_FILES,
     SHARED_RETRY_KEYS,
@@ -48,10 +26,29 @@ from orchestrator.settings.sources import (
     gather,
     known_paths,
     own_file,
-    settings_of,
     variable,
 )
-from orchestrator.settings.values import UNSET, Reader
+from orchestrator.settings.values import Reader
+from orchestrator.tables import (
+    AgentSettings,
+    ChainSettings,
+    EnvironmentPolicy,
+    FrontSettings,
+    LogSettings,
+    ModelPrice,
+    ModelSettings,
+    ProviderSettings,
+    RedisSettings,
+    SandboxMode,
+    SandboxPolicy,
+    SandboxSettings,
+    Secret,
+    SessionDefaults,
+    ToolSettings,
+    UpkeepSettings,
+    WireSettings,
+    WorkerSettings,
+)
 
 TABLES_OF_NAMES = frozenset({"profiles", "model_providers", "model_prices"})
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -74,8 +71,6 @@ WITHOUT_EFFECT = frozenset(
 )
 """Keys of the peer's that this version has no use for; all else unknown is taken for a typing error."""
 
-R = TypeVar("R")
-
 
 def load_settings(sources: SettingsSources) -> Settings:
     """Everything that can be set, resolved and checked.
@@ -94,30 +89,20 @@ def load_settings(sources: SettingsSources) -> Settings:
         host=host,
         session_defaults=defaults,
         model=_model_settings(reader, defaults, host),
-        redis=_record(reader, RedisSettings),
-        chain=_record(reader, ChainSettings),
-        worker=_record(reader, WorkerSettings),
-        log=_record(reader, LogSettings),
-        upkeep=_record(reader, UpkeepSettings),
-        tools=_record(reader, ToolSettings),
-        sandbox=_record(reader, SandboxSettings, environment=_record(reader, EnvironmentPolicy)),
-        wire=_record(reader, WireSettings),
-        agents=_record(reader, AgentSettings),
-        front=_record(reader, FrontSettings),
+        redis=reader.table(RedisSettings),
+        chain=reader.table(ChainSettings),
+        worker=reader.table(WorkerSettings),
+        log=reader.table(LogSettings),
+        upkeep=reader.table(UpkeepSettings),
+        tools=reader.table(ToolSettings),
+        sandbox=reader.table(SandboxSettings, environment=reader.table(EnvironmentPolicy)),
+        wire=reader.table(WireSettings),
+        agents=reader.table(AgentSettings),
+        front=reader.table(FrontSettings),
     )
-    _check_together(settings)
+    if settings.redis.cluster and settings.upkeep.url is None:
+        raise SettingsError("settings", "upkeep.url", "none", "a cluster needs a single server for upkeep")
     return _complete(settings, (*reader.warnings, *_unknown_keys(layers), *_unknown_variables(host)))
-
-
-def _record(reader: Reader, record: type[R], prefix: KeyPath = (), **given: Any) -> R:
-    """Fills a record from its fields' keys; fields that are not settings come in `given`."""
-    hints = get_type_hints(record)
-    for name, spec in settings_of(record):
-        path = (*prefix, *(spec.key or name).split("."))
-        value = reader.value(path, hints[name], spec)
-        if value is not UNSET:
-            given[name] = value
-    return record(**given)
 
 
 def _host(sources: SettingsSources) -> HostSettings:
@@ -149,29 +134,28 @@ def _session_defaults(
     reader: Reader, sources: SettingsSources, host: HostSettings, usual_mode: Callable[[], SandboxMode]
 ) -> SessionDefaults:
     cwd = sources.session_cwd
-    sandbox = _record(reader, SandboxPolicy)
+    sandbox = reader.table(SandboxPolicy)
     if not reader.is_set(("sandbox_mode",)):
-        sandbox = replace(sandbox, mode=usual_mode(), chosen=False)
-    defaults = _record(reader, SessionDefaults, cwd=cwd, sandbox=sandbox)
+        sandbox = sandbox.model_copy(update={"mode": usual_mode(), "chosen": False})
+    defaults = reader.table(SessionDefaults, cwd=cwd, sandbox=sandbox)
     texts = [text for path in INSTRUCTIONS_FILES if (text := reader.text_of_file(path)) is not None]
-    return replace(
-        defaults,
-        pool=defaults.pool or f"host:{host.machine_id}",
-        base_instructions=defaults.base_instructions or next(iter(texts), None),
-    )
+    derived = {
+        "pool": defaults.pool or f"host:{host.machine_id}",
+        "base_instructions": defaults.base_instructions or next(iter(texts), None),
+    }
+    return defaults.model_copy(update=derived)
 
 
 def _model_settings(reader: Reader, defaults: SessionDefaults, host: HostSettings) -> ModelSettings:
     names = reader.layers.names(("model_prices",))
-    prices = {name: _record(reader, ModelPrice, ("model_prices", name)) for name in names}
+    prices = {name: reader.table(ModelPrice, ("model_prices", name)) for name in names}
     providers = _providers(reader, defaults.model_provider, host)
-    return _record(
-        reader,
+    return reader.table(
         ModelSettings,
         model=defaults.model,
         provider=defaults.model_provider,
-        providers=MappingProxyType(providers),
-        prices=MappingProxyType(prices),
+        providers=providers,
+        prices=prices,
     )
 
 
@@ -196,10 +180,7 @@ def _providers(reader: Reader, chosen: str, host: HostSettings) -> dict[str, Pro
 
 def _provider(reader: Reader, name: str, host: HostSettings) -> ProviderSettings:
     path = ("model_providers", name)
-    given = _record(reader, ProviderSettings, path, id=name)
-    if not _is_url(given.base_url):
-        key = f"model_providers.{name}.base_url"
-        raise SettingsError(reader.where(path), key, repr(given.base_url), "an http:// or https:// URL")
+    given = reader.table(ProviderSettings, path, id=name)
     key_value = host.environ.get(given.env_key) if given.env_key else None
     secret_headers = {
         header: host.environ[source]
@@ -207,23 +188,14 @@ def _provider(reader: Reader, name: str, host: HostSettings) -> ProviderSettings
         if host.environ.get(source)
     }
     authorities = host.environ.get("SSL_CERT_FILE")
-    return replace(
-        given,
-        name=given.name or name,
-        base_url=given.base_url.rstrip("/"),
-        proxy=given.proxy or _usual_proxy(given.base_url, host.environ),
-        ca_file=given.ca_file or (Path(authorities) if authorities else None),
-        api_key=Secret(key_value) if key_value else None,
-        secret_headers=MappingProxyType(secret_headers),
-    )
-
-
-def _is_url(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        return parts.scheme in ("http", "https") and (parts.port is None or parts.port > 0)
-    except ValueError:
-        return False
+    derived = {
+        "name": given.name or name,
+        "proxy": given.proxy or _usual_proxy(given.base_url, host.environ),
+        "ca_file": given.ca_file or (Path(authorities) if authorities else None),
+        "api_key": Secret(key_value) if key_value else None,
+        "secret_headers": secret_headers,
+    }
+    return given.model_copy(update=derived)
 
 
 def _usual_proxy(url: str, environ: Mapping[str, str]) -> str | None:
@@ -272,30 +244,16 @@ def _share_retry_keys(layers: Layers, chosen: str) -> None:
             layers.assign(path, shared)
 
 
-def _check_together(settings: Settings) -> None:
-    """Rules between settings: the timing of a claim, and the name of the chain's key."""
-    worker, chain = settings.worker, settings.chain
-    if not worker.renew_s < worker.trust_s < worker.lease_s:
-        found = f"{worker.renew_s}, {worker.trust_s}, {worker.lease_s}"
-        keys = "worker.renew_s, worker.trust_s, worker.lease_s"
-        raise SettingsError("settings", keys, found, "each must be smaller than the next")
-    if settings.redis.cluster and settings.upkeep.url is None:
-        raise SettingsError("settings", "upkeep.url", "none", "a cluster needs a single server for upkeep")
-    if chain.key is not None and not chain.key_id:
-        raise SettingsError("settings", "chain.key_id", "''", "a chain secret needs a name, such as 2026-01")
-    if chain.key is not None and len(chain.key.encode()) > 64:
-        raise SettingsError("settings", "chain.secret", "(hidden)", "at most 64 bytes")
-
-
 def _complete(settings: Settings, warnings: Iterable[str]) -> Settings:
     """Defaults that follow from other settings."""
     host_pool = f"host:{settings.host.machine_id}"
-    upkeep = replace(
-        settings.upkeep,
-        url=settings.upkeep.url or settings.redis.url,
-        archive_url=settings.upkeep.archive_url or (settings.home / "archive").as_uri(),
-    )
-    worker = replace(settings.worker, pools=settings.worker.pools or (host_pool, "default"))
+    places = {
+        "url": settings.upkeep.url or settings.redis.url,
+        "archive_url": settings.upkeep.archive_url or (settings.home / "archive").as_uri(),
+    }
+    upkeep = settings.upkeep.model_copy(update=places)
+    pools = settings.worker.pools or (host_pool, "default")
+    worker = settings.worker.model_copy(update={"pools": pools})
     return replace(settings, worker=worker, upkeep=upkeep, warnings=tuple(dict.fromkeys(warnings)))
 
 

@@ -9,16 +9,10 @@ from __future__ import annotations
 import os
 import pwd
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.sandbox.policy import PROJECT_CONFIG
-from orchestrator.settings.command_records import (
-    EnvironmentPolicy,
-    SandboxPolicy,
-    SandboxSettings,
-    ToolSettings,
-)
 from orchestrator.settings.folder import FolderRules, keys_below, written
 from orchestrator.settings.layers import (
     Found,
@@ -33,25 +27,30 @@ from orchestrator.settings.layers import (
     parse_value,
     read_config,
 )
-from orchestrator.settings.model_records import ModelSettings
-from orchestrator.settings.records import (
+from orchestrator.settings.trust import FolderConfig, TrustList
+from orchestrator.tables import (
     AgentSettings,
     ChainSettings,
+    EnvironmentPolicy,
     FrontSettings,
     LogSettings,
+    ModelSettings,
     RedisSettings,
+    SandboxPolicy,
+    SandboxSettings,
     SessionDefaults,
+    Table,
+    ToolSettings,
     UpkeepSettings,
     WireSettings,
     WorkerSettings,
+    settings_of,
 )
-from orchestrator.settings.setting import SETTING, Setting
-from orchestrator.settings.trust import FolderConfig, TrustList
 
 Usual = Mapping[KeyPath, Callable[[], object]]
 """Defaults that depend on the machine, looked up only if they are needed."""
 MACHINE_ID_FILES = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
-KEYED_RECORDS: tuple[type, ...] = (
+KEYED_RECORDS: tuple[type[Table], ...] = (
     SessionDefaults,
     SandboxPolicy,
     AgentSettings,
@@ -67,7 +66,7 @@ KEYED_RECORDS: tuple[type, ...] = (
     WireSettings,
     FrontSettings,
 )
-TRUSTED_ONLY: frozenset[type] = frozenset(
+TRUSTED_ONLY: frozenset[type[Table]] = frozenset(
     {RedisSettings, ChainSettings, WorkerSettings, LogSettings, UpkeepSettings, WireSettings}
 )
 """Records of which a folder's file may set nothing while it is not trusted; every field of the others
@@ -189,13 +188,6 @@ def known_paths() -> Iterator[KeyPath]:
 def variable(path: KeyPath) -> str:
     """The environment variable of a key."""
     return "DENDRO_" + "_".join(path).upper()
-
-
-def settings_of(record: type) -> Iterator[tuple[str, Setting]]:
-    """The fields of a record that can be set, with what the reader must know of each."""
-    for each in fields(record):
-        if (spec := each.metadata.get(SETTING)) is not None:
-            yield each.name, spec
 
 
 def _from_environment(sources: SettingsSources) -> Iterator[tuple[KeyPath, Found]]:

@@ -1,35 +1,42 @@
-"""From what somebody wrote to the value of a typed field, or to an error that says what is allowed.
+"""From what somebody wrote to a checked table, or to an error that says what is allowed.
 
-Knows types and limits; must not know any particular setting, nor where layers come from.
+Knows how people write values in files, variables and options; types and limits are the tables' own. Must not
+know any particular setting, nor where layers come from.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from enum import Enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType, NoneType, UnionType
-from typing import Any, Final, Literal, NewType, Union, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Any, NewType, TypeVar, Union, get_args, get_origin
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from orchestrator.settings.layers import Found, KeyPath, Layers, SettingsError, absolute
-from orchestrator.settings.setting import Setting
+from orchestrator.tables import Setting, Table, limits_of, settings_of
+
+T = TypeVar("T", bound=Table)
 
 
-class _Unset(Enum):
-    UNSET = "unset"
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the value of a field was looked for."""
 
+    path: KeyPath
+    field: FieldInfo
+    spec: Setting
 
-UNSET: Final = _Unset.UNSET
-"""Nobody said anything; the field's default counts. None is a value."""
-
-
-class _Unfit(Exception):
-    """A value that does not fit its type; carries what is allowed."""
+    @property
+    def hint(self) -> Any:
+        return bare(self.field.annotation)
 
 
 class Reader:
-    """Reads typed values out of the layers."""
+    """Reads tables out of the layers."""
 
     def __init__(self, layers: Layers, user_home: Path) -> None:
         self.layers = layers
@@ -44,27 +51,30 @@ class Reader:
         """Where a table or value comes from, for error messages."""
         return next((found.origin.where for found in self.layers.below(path).values()), "settings")
 
-    def value(self, path: KeyPath, hint: Any, spec: Setting) -> Any:
-        """The value of one setting, checked against type and limits; `UNSET` if nobody gave it."""
-        if get_origin(bare(hint)) is Mapping:
-            return self._strings(path)
-        found = self.layers.take(path)
-        if found is None:
-            if table := self.layers.below(path):
-                raise _error(path, next(iter(table.values())), "a table", "a single value")
-            return UNSET
-        if spec.choices and isinstance(found.value, bool):
-            return spec.choices if found.value else ()
+    def table(self, record: type[T], prefix: KeyPath = (), **given: Any) -> T:
+        """Fills a table from its fields' keys; fields that are not settings come in `given`.
+
+        Raises `SettingsError` for what its model refuses.
+        """
+        places: dict[str, _Place] = {}
+        for name, spec in settings_of(record):
+            path = (*prefix, *(spec.key or name).split("."))
+            places[name] = place = _Place(path, record.model_fields[name], spec)
+            if (found := self._found(place)) is not None:
+                given[name] = found
         try:
-            return _check_limits(self._convert(found, bare(hint)), spec)
-        except _Unfit as unfit:
-            raise _error(path, found, _shown(found), str(unfit)) from None
+            return record(**given)
+        except ValidationError as error:
+            raise self._refused(error.errors(include_input=False)[0], prefix, places) from None
 
     def text_of_file(self, path: KeyPath) -> str | None:
         """The content of the file that a setting names, None if it names none."""
-        file = self.value(path, Path, Setting(path[0]))
-        if file is UNSET:
+        found = self._one(path)
+        if found is None:
             return None
+        file = self._path(found.value, found)
+        if not isinstance(file, Path):
+            raise _error(path, found, _shown(found), _STRING)
         try:
             return str(file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
@@ -72,10 +82,23 @@ class Reader:
                 self.where(path), path[0], str(file), f"a readable text file ({error})"
             ) from error
 
-    def _strings(self, path: KeyPath) -> Any:
+    def _found(self, place: _Place) -> Any:
+        """What stands for one field, as its model takes it; None if nobody gave it."""
+        if get_origin(place.hint) is Mapping:
+            return self._strings(place.path)
+        found = self._one(place.path)
+        return None if found is None else self._prepared(found, place)
+
+    def _one(self, path: KeyPath) -> Found | None:
+        found = self.layers.take(path)
+        if found is None and (table := self.layers.below(path)):
+            raise _error(path, next(iter(table.values())), "a table", "a single value")
+        return found
+
+    def _strings(self, path: KeyPath) -> dict[str, str] | None:
         below = self.layers.below(path)
         if not below:
-            return UNSET
+            return None
         strings: dict[str, str] = {}
         for name, found in below.items():
             self.layers.take(path + name)
@@ -85,26 +108,47 @@ class Reader:
                 raise _error(path + name, found, _shown(found), "a table of strings")
             # Numbers are taken as they were typed: `-c shell_environment_policy.set.N=1` means the text "1".
             strings[name[0]] = found.value if isinstance(found.value, str) else found.text or str(found.value)
-        return MappingProxyType(strings)
+        return strings
 
-    def _convert(self, found: Found, hint: Any) -> Any:
-        origin = get_origin(hint)
-        if origin is Literal:
-            return _one_of(found, get_args(hint))
-        if origin is tuple:
-            return tuple(self._item(item, found, get_args(hint)[0]) for item in _items(found))
-        return self._item(found.value, found, hint)
+    def _prepared(self, found: Found, place: _Place) -> object:
+        """The value with what people may leave to the reader: quotes, lists by commas, folders' bases."""
+        if get_origin(place.hint) is tuple:
+            return self._list(found, place)
+        value = self._item(found.value, found, place.hint)
+        if place.spec.milliseconds and isinstance(value, (int, float)) and not isinstance(value, bool):
+            return value / 1000
+        return value
 
-    def _item(self, value: object, found: Found, hint: Any) -> Any:
+    def _list(self, found: Found, place: _Place) -> object:
+        item = get_args(place.hint)[0]
+        if place.spec.switch and isinstance(found.value, bool):
+            return get_args(item) if found.value else ()
+        value = found.value
+        if found.text is not None and isinstance(value, str):
+            value = [item.strip() for item in found.text.split(",") if item.strip()]
+        if not isinstance(value, (list, tuple)):
+            return value
+        return tuple(self._item(each, found, item) for each in value)
+
+    def _item(self, value: object, found: Found, hint: Any) -> object:
         if hint is Path:
-            return absolute(_string(value, found), found.origin.base, self._user_home)
-        if hint is str:
-            return _string(value, found)
-        if hint is bool:
-            return _bool(value)
-        if hint is int or hint is float:
-            return _number(value, hint)
-        raise TypeError(f"no reading rule for {hint!r}")
+            return self._path(value, found)
+        return _text(value, found) if hint is str else value
+
+    def _path(self, value: object, found: Found) -> object:
+        text = _text(value, found)
+        return absolute(text, found.origin.base, self._user_home) if isinstance(text, str) else text
+
+    def _refused(self, error: ErrorDetails, prefix: KeyPath, places: Mapping[str, _Place]) -> SettingsError:
+        context = error.get("ctx", {})
+        if error["type"] == "conflict":
+            return SettingsError("settings", context["keys"], context["found"], context["allowed"])
+        place = places[str(error["loc"][0])]
+        allowed = _allowed(error, place)
+        found = self.layers.take(place.path)
+        if found is None:
+            return SettingsError(self.where(prefix), ".".join(place.path), repr(place.field.default), allowed)
+        return _error(place.path, found, _shown(found), allowed)
 
 
 def bare(hint: Any) -> Any:
@@ -114,54 +158,42 @@ def bare(hint: Any) -> Any:
     return hint.__supertype__ if isinstance(hint, NewType) else hint
 
 
-def _one_of(found: Found, allowed: tuple[str, ...]) -> str:
-    if found.value not in allowed:
-        raise _Unfit("allowed are " + ", ".join(f'"{each}"' for each in allowed))
-    return str(found.value)
-
-
-def _items(found: Found) -> list[object]:
-    if isinstance(found.value, (list, tuple)):
-        return list(found.value)
-    if found.text is not None and isinstance(found.value, str):
-        return [item.strip() for item in found.text.split(",") if item.strip()]
-    raise _Unfit("a list")
-
-
-def _string(value: object, found: Found) -> str:
-    if isinstance(value, (str, Path)):
+def _text(value: object, found: Found) -> object:
+    """The text that a person means; `-c model=5` is one, too. What cannot be one stays as it is."""
+    if isinstance(value, Path):
         return str(value)
-    if found.text is not None and not isinstance(found.value, list):
-        return found.text
-    raise _Unfit("a string in quotes")
+    typed = found.text is not None and not isinstance(found.value, list)
+    return found.text if typed and not isinstance(value, str) else value
 
 
-def _bool(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise _Unfit("true or false")
-    return value
+_STRING = "a string in quotes"
+_ALLOWED: Mapping[str, Callable[[Mapping[str, Any], Setting], str]] = {
+    "bool_type": lambda ctx, spec: "true or false",
+    "float_type": lambda ctx, spec: "a number",
+    "int_type": lambda ctx, spec: "a whole number",
+    "tuple_type": lambda ctx, spec: "a list",
+    "string_type": lambda ctx, spec: _STRING,
+    "is_instance_of": lambda ctx, spec: _STRING,
+    "greater_than_equal": lambda ctx, spec: f"at least {_written(ctx['ge'], spec)}",
+    "less_than_equal": lambda ctx, spec: f"at most {_written(ctx['le'], spec)}",
+    "string_pattern_mismatch": lambda ctx, spec: f"must match {ctx['pattern'].removeprefix('^')[:-1]}",
+    "unfit": lambda ctx, spec: str(ctx["allowed"]),
+}
+"""How people are told of each kind of refusal that pydantic makes of a table's fields."""
 
 
-def _number(value: object, kind: type[int] | type[float]) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
-        raise _Unfit("a whole number" if kind is int else "a number")
-    return kind(value)
-
-
-def _check_limits(value: Any, spec: Setting) -> Any:
-    if spec.pattern and not re.fullmatch(spec.pattern, value):
-        raise _Unfit(f"must match {spec.pattern}")
-    if spec.choices and not set(value) <= set(spec.choices):
-        raise _Unfit(f"true, false, or a list of {', '.join(spec.choices)}")
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return value
-    value = value / 1000 if spec.milliseconds else value
-    # Written so that a NaN, which is neither below nor above anything, is refused as well.
-    if spec.at_least is not None and not value >= spec.at_least:
-        raise _Unfit(f"at least {_written(spec.at_least, spec)}")
-    if spec.at_most is not None and not value <= spec.at_most:
-        raise _Unfit(f"at most {_written(spec.at_most, spec)}")
-    return value
+def _allowed(error: ErrorDetails, place: _Place) -> str:
+    """What would be taken in the place of a refused value."""
+    kind = error["type"]
+    if place.spec.switch:
+        return f"true, false, or a list of {', '.join(get_args(get_args(place.hint)[0]))}"
+    if kind == "literal_error":
+        return "allowed are " + ", ".join(f'"{each}"' for each in get_args(place.hint))
+    least, _ = limits_of(place.field)
+    if kind == "finite_number":
+        return "a finite number" if least is None else f"at least {_written(least, place.spec)}, and finite"
+    told = _ALLOWED.get(kind)
+    return told(error.get("ctx", {}), place.spec) if told else error["msg"]
 
 
 def _written(limit: float, spec: Setting) -> str:

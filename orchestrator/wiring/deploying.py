@@ -23,7 +23,8 @@ from orchestrator.broker.records import BrokerConfig
 from orchestrator.broker.rights import require_rights
 from orchestrator.broker.texts import Texts
 from orchestrator.core.chain import ChainKey
-from orchestrator.settings import ProviderSettings, Settings
+from orchestrator.settings import Settings
+from orchestrator.tables import ProviderSettings
 
 OPENING_S = 10.0
 """How long a process waits at its start for a Redis that does not answer."""

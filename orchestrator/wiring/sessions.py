@@ -11,7 +11,8 @@ from orchestrator.core.ids import TreeId, new_session_id
 from orchestrator.core.settings import SessionFacts, TreeRules, TurnSettings, WorkspaceMark
 from orchestrator.gateways.workspace import Workspace, mark
 from orchestrator.rollouts.rollout_path import rollout_path
-from orchestrator.settings import AgentSettings, Settings
+from orchestrator.settings import Settings
+from orchestrator.tables import AgentSettings
 from orchestrator.wiring.deploying import session_pool
 
 VERSION = version("dendro-orchestrator")

@@ -29,7 +29,8 @@ from orchestrator.runtime.workspace import RecentLooks
 from orchestrator.sandbox.environment import EnvironmentRules
 from orchestrator.sandbox.limits import half_of_memory
 from orchestrator.sandbox.probe import probe
-from orchestrator.settings import ProviderSettings, Settings
+from orchestrator.settings import Settings
+from orchestrator.tables import ProviderSettings
 from orchestrator.tools.exec.keeper import Keeper, KeeperConfig
 from orchestrator.tools.toolbox import Toolbox, ToolConfig
 from orchestrator.wiring.deploying import (

@@ -1,24 +1,19 @@
 """What can be set of commands that agents run: their limits, their environment, their sandbox."""
 
-# ruff: noqa: RUF009
-# `setting` makes a field, as `dataclasses.field` does; the rule knows only the latter.
-
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.settings.setting import EMPTY, MIB, setting
+from orchestrator.tables.base import MIB, Table, setting
 
 SandboxMode = Literal["read-only", "workspace-write", "danger-full-access"]
 SANDBOX_MODES = ("read-only", "workspace-write", "danger-full-access")
 """From the one that permits least to the one that permits everything."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolSettings:
+class ToolSettings(Table):
     """Tools: what a command gets when nobody says more."""
 
     timeout_s: float = setting(10.0, "tools.timeout_s", folder="free", at_least=0.1)
@@ -33,8 +28,7 @@ class ToolSettings:
     refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class EnvironmentPolicy:
+class EnvironmentPolicy(Table):
     """Which variables of the worker a command inherits; applied in the order of these fields."""
 
     inherit: Literal["all", "core", "none"] = setting(
@@ -51,15 +45,14 @@ class EnvironmentPolicy:
     exclude: tuple[str, ...] = setting((), "shell_environment_policy.exclude", folder="trusted")
     """Names to leave out: globs, upper or lower case."""
 
-    set: Mapping[str, str] = setting(EMPTY, "shell_environment_policy.set", folder="trusted")
+    set: Mapping[str, str] = setting({}, "shell_environment_policy.set", folder="trusted")
     """Variables to add."""
 
     include_only: tuple[str, ...] = setting((), "shell_environment_policy.include_only", folder="trusted")
     """If given, only names that match one of these globs remain."""
 
 
-@dataclass(frozen=True, slots=True)
-class SandboxSettings:
+class SandboxSettings(Table):
     """Confinement: with what means this worker enforces a session's sandbox policy."""
 
     mechanism: Literal["auto", "bubblewrap", "landlock"] = setting(
@@ -87,11 +80,10 @@ class SandboxSettings:
     works, and Python's `multiprocessing` with the start method `forkserver` does not. Landlock never gives
     them."""
 
-    environment: EnvironmentPolicy = field(default_factory=EnvironmentPolicy)
+    environment: EnvironmentPolicy = EnvironmentPolicy()
 
 
-@dataclass(frozen=True, slots=True)
-class SandboxPolicy:
+class SandboxPolicy(Table):
     """What a session's commands may do."""
 
     mode: SandboxMode = setting(

@@ -1,21 +1,18 @@
 """What can be set of models: their providers, their prices, and what a worker knows of them."""
 
-# ruff: noqa: RUF009
-# `setting` makes a field, as `dataclasses.field` does; the rule knows only the latter.
-
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal
+from urllib.parse import urlsplit
 
-from orchestrator.settings.setting import EMPTY, Secret, setting
+from pydantic import Field, field_validator
+
+from orchestrator.tables.base import Secret, Table, setting, unfit
 
 
-@dataclass(frozen=True, slots=True)
-class ProviderSettings:
+class ProviderSettings(Table):
     """One model provider: a table `[model_providers.NAME]`. Never leaves the worker."""
 
     id: str
@@ -23,7 +20,7 @@ class ProviderSettings:
     name: str = setting("")
     """Name for people."""
 
-    base_url: str = setting("")
+    base_url: str = setting("", checked=True)
     """Root of the API, with its version: `https://host/v1`. Required; `OPENAI_BASE_URL` sets that of
     `openai`."""
 
@@ -36,13 +33,13 @@ class ProviderSettings:
     wire_api: Literal["responses"] = setting("responses")
     """Protocol: the Responses API."""
 
-    query_params: Mapping[str, str] = setting(EMPTY, hidden=True)
+    query_params: Mapping[str, str] = setting({}, hidden=True)
     """Added to every URL."""
 
-    http_headers: Mapping[str, str] = setting(EMPTY, hidden=True)
+    http_headers: Mapping[str, str] = setting({}, hidden=True)
     """Added to every request."""
 
-    env_http_headers: Mapping[str, str] = setting(EMPTY)
+    env_http_headers: Mapping[str, str] = setting({})
     """Header → environment variable that holds its value; left out when that is empty."""
 
     request_max_retries: int = setting(4, at_least=0, at_most=100)
@@ -83,15 +80,26 @@ class ProviderSettings:
     tokens_per_minute: int | None = setting(None, at_least=1, shown_default="no limit")
     """Tokens per minute of the whole fleet."""
 
-    api_key: Secret | None = field(default=None, repr=False)
+    api_key: Secret | None = Field(None, repr=False)
     """Value of the variable that `env_key` names."""
 
-    secret_headers: Mapping[str, str] = field(default_factory=lambda: EMPTY, repr=False)
+    secret_headers: Mapping[str, str] = Field({}, repr=False)
     """Resolved `env_http_headers`."""
 
+    @field_validator("base_url")
+    @classmethod
+    def _is_url(cls, url: str) -> str:
+        try:
+            parts = urlsplit(url)
+            usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            usable = False
+        if not usable:
+            raise unfit("an http:// or https:// URL")
+        return url.rstrip("/")
 
-@dataclass(frozen=True, slots=True)
-class ModelPrice:
+
+class ModelPrice(Table):
     """What a model costs: a table `[model_prices."NAME"]`, in dollars per million tokens."""
 
     input: float = setting(0.0, at_least=0)
@@ -104,8 +112,7 @@ class ModelPrice:
     """Output tokens, reasoning included."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSettings:
+class ModelSettings(Table):
     """Models: what the worker knows of them and of their providers."""
 
     context_window: int | None = setting(
@@ -131,5 +138,5 @@ class ModelSettings:
 
     model: str = "gpt-5"
     provider: str = "openai"
-    providers: Mapping[str, ProviderSettings] = field(default_factory=lambda: MappingProxyType({}))
-    prices: Mapping[str, ModelPrice] = field(default_factory=lambda: MappingProxyType({}))
+    providers: Mapping[str, ProviderSettings] = {}
+    prices: Mapping[str, ModelPrice] = {}

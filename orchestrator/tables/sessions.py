@@ -1,0 +1,118 @@
+"""What can be set of sessions and trees: how a new one starts, and what its agents may do and use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from orchestrator.tables.base import Table, setting
+from orchestrator.tables.commands import SandboxPolicy
+
+ApprovalPolicy = Literal["untrusted", "on-failure", "on-request", "never"]
+APPROVAL_POLICIES = ("untrusted", "on-request", "on-failure", "never")
+"""From the one that asks most to the one that never does."""
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+Summary = Literal["auto", "concise", "detailed", "none"]
+Verbosity = Literal["low", "medium", "high"]
+
+
+class SessionDefaults(Table):
+    """What a new session starts with. It travels with the session, wherever that runs."""
+
+    cwd: Path
+
+    model: str = setting("gpt-5", "model", folder="free")
+    """Model of the first turn; `user_turn` and `override_turn_context` may change it."""
+
+    model_provider: str = setting("openai", "model_provider", folder="trusted")
+    """Name of a provider; its URL and key are looked up by the worker that runs the turn."""
+
+    effort: Effort | None = setting(
+        None, "model_reasoning_effort", folder="free", shown_default="the model's own"
+    )
+    """How much the model thinks."""
+
+    summary: Summary = setting("auto", "model_reasoning_summary", folder="free")
+    """How much of that thinking it tells."""
+
+    verbosity: Verbosity | None = setting(
+        None, "model_verbosity", folder="free", shown_default="the model's own"
+    )
+    """Length of answers; sent to `gpt-5` models only."""
+
+    approval_policy: ApprovalPolicy = setting("on-request", "approval_policy", folder=APPROVAL_POLICIES)
+    """Who is asked before a command: always unless known to be safe, after a denial by the sandbox, when
+    the model asks for more, or never."""
+
+    approval_timeout_s: float | None = setting(
+        None, "approval_timeout_s", folder="down", at_least=1, shown_default="never"
+    )
+    """Seconds after which an open approval is denied in the timer's name."""
+
+    on_user_input: Literal["replace", "steer"] = setting("replace", "on_user_input", folder="free")
+    """What input does to a running task: end it and start anew, or join it."""
+
+    pool: str = setting("", "pool", folder="trusted", shown_default="`host:<machine id>`")
+    """Which workers may run the session."""
+
+    base_instructions: str | None = setting(
+        None, "base_instructions", folder="trusted", shown_default="Dendro's own"
+    )
+    """Replaces the system prompt. `model_instructions_file` names a file that holds it."""
+
+    user_instructions: str | None = setting(None, "user_instructions", folder="free", shown_default="none")
+    """Added to the first message of every session."""
+
+    sandbox: SandboxPolicy = SandboxPolicy()
+
+
+class AgentSettings(Table):
+    """Trees: what the agents of one may do and use, settled when its root is made."""
+
+    enabled: bool = setting(True, "agents.enabled", folder=(False, True))
+    """Offer the model the tools that make agents."""
+
+    slots: int = setting(8, "max_active_subagents", folder="down", at_least=1, at_most=10_000)
+    """Agents of one tree that may be at work at once. A model that makes more is refused until one is
+    done; 64 is plenty for one machine, a fleet may take more."""
+
+    spawned: int = setting(200, "agents.max_spawned", folder="down", at_least=1)
+    """Agents that one tree may make in all, finished ones counted: what ends a tree that breeds."""
+
+    depth: int = setting(4, "agents.max_depth", folder="down", at_least=1, at_most=32)
+    """Generations below the root."""
+
+    autosubmit: bool = setting(True, "subagent_root_inbox_autosubmit", folder=(False, True))
+    """Let a child's result begin a turn of its idle parent. Otherwise it waits for the next input."""
+
+    await_floor_s: float = setting(300.0, "agents.await_floor_s", folder="up", at_least=0, at_most=1800)
+    """Shortest wait that `subagent_await` accepts. The protocol's is 300 s; lower it for tests only: a
+    model that polls costs tokens."""
+
+    watchdog_floor_s: float = setting(30.0, "agents.watchdog_floor_s", folder="up", at_least=1)
+    """Shortest interval of a watchdog. Each bark may begin a turn of whoever is watched, so a short one costs
+    tokens all the time; lower it for tests only."""
+
+    watchdogs: int = setting(16, "agents.max_watchdogs", folder="down", at_least=0)
+    """Watchdogs that one agent may keep."""
+
+    budget_tokens: int | None = setting(
+        None, "agents.budget_tokens", folder="down", at_least=1, shown_default="no limit"
+    )
+    """Tokens that one tree may use, the root's too. Reserved before each request and settled after it: the
+    overshoot is what is in flight. At the end of a budget the tree pauses, and goes on when more is added."""
+
+    budget_cost: float | None = setting(
+        None, "agents.budget_cost", folder="down", at_least=0, shown_default="no limit"
+    )
+    """Dollars, by `model_prices`. A model without a price is refused then."""
+
+    budget_requests: int = setting(10_000, "agents.budget_requests", folder="down", at_least=1)
+    """Model requests of one tree. A night of eight agents that each ask every 23 s comes to 10,000; so does a
+    model that only repeats itself, and it is paused then instead of being paid for for ever. At 80 % people
+    are warned; `dendro budget ID --add requests=N` lets a tree go on."""
+
+    budget_wall_s: float | None = setting(
+        None, "agents.budget_wall_s", folder="down", at_least=1, shown_default="no limit"
+    )
+    """Seconds since the tree was made."""
