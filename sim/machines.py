@@ -26,9 +26,10 @@ from orchestrator.core.snapshot import CORE_VERSION
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.ports import Ports
-from orchestrator.runtime.renewal import Leases, LeaseTimes, Report
+from orchestrator.runtime.renewal import Leases, Report
 from orchestrator.runtime.runner import Runner, RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
+from orchestrator.tables import LogSettings, WorkerSettings
 from sim.accounts import ACCOUNTING
 from sim.files import SimFiles
 from sim.knobs import Knobs
@@ -101,14 +102,14 @@ class SimRenewal(Leases):
 
     def __init__(self, machine: Machine, report: Report) -> None:
         confirm = None if machine.site.knobs.confirmed is None else self._has_replicas
-        super().__init__(machine.times, machine.keeper.extend, machine.clock, confirm)
+        super().__init__(machine.settings, machine.keeper.extend, machine.clock, confirm)
         self._machine = machine
         self._report = report
         self._stopped = False
 
     async def _has_replicas(self, broker: Broker, claim: Claim, seq: int) -> bool:
         """Whether replicas have a renewal, before the next one is due."""
-        confirmed = await broker.confirmed(claim, seq, 1, self._times.renew_s / 2)
+        confirmed = await broker.confirmed(claim, seq, 1, self._settings.renew_s / 2)
         if not confirmed:
             self._machine.site.watch.reach.saw("counts_for_nothing")
         return confirmed
@@ -211,7 +212,7 @@ class Machine(Process):
         super().__init__(site, name, rng)
         self.pools = pools
         self.core = core
-        self.times = LeaseTimes()
+        self.settings = WorkerSettings()
         self.renewing = Lane(f"{name}/renew")
         self.keeper = SimKeeper(site.loop, site.ledger, name, self.clock.simulated)
         self._broker, wire = broker_on(site, name, self.clock, core)
@@ -237,12 +238,17 @@ class Machine(Process):
             chain_key=site.knobs.chain_key,
             accounting=ACCOUNTING,
             confirm_effects=None if site.knobs.confirmed is None else self._confirmed,
-            snapshot_every=rng.choice((12, 40, 256)),
-            keep_deltas=rng.random() < 0.1,
-            quantum_s=rng.choice((1.0, 30.0)),
-            drain_grace_s=rng.choice((0.5, 10.0)),
+            # Not validated: snapshots come more often than a person may ask for.
+            log=LogSettings.model_construct(
+                snapshot_every=rng.choice((12, 40, 256)), rollout_deltas=rng.random() < 0.1
+            ),
+            worker=WorkerSettings(
+                quantum_s=rng.choice((1.0, 30.0)),
+                drain_grace_s=rng.choice((0.5, 10.0)),
+                concurrency=rng.choice((1, 2, 16)),
+            ),
         )
-        config = WorkerConfig(name, pools, rng.choice((1, 2, 16)), runner)
+        config = WorkerConfig(name, pools, runner)
         self.worker = Worker(ports, config, lambda report: SimRenewal(self, report))
         self.task = site.loop.start(self.main, self.worker.run(), "worker")
 

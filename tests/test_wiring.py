@@ -11,10 +11,8 @@ from orchestrator.core.birth import Birth
 from orchestrator.gateways.workspace import Workspace
 from orchestrator.model.provider import Provider
 from orchestrator.runtime.ports import ProviderPolicy
-from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.settings import Settings, SettingsSources, load_settings
-from orchestrator.tables import ProviderSettings, SandboxSettings, ToolSettings
-from orchestrator.tools.toolbox import ToolConfig
+from orchestrator.tables import ProviderSettings
 from orchestrator.wiring import new_birth, session_pool, worker_pools
 from orchestrator.wiring.worker import provider_policies, providers
 
@@ -86,9 +84,3 @@ def test_every_setting_of_a_provider_reaches_its_client(tmp_path: Path) -> None:
     shared = set(ProviderSettings.model_fields) & {each.name for each in fields(Provider)}
     unsaid = {"wire_api", "env_http_headers"}
     assert {name for name in shared - unsaid if getattr(provider, name) == getattr(plain, name)} == set()
-
-
-def test_a_toolbox_without_settings_has_the_limits_of_the_settings() -> None:
-    plain, documented = ToolConfig(SandboxSupport(None, 0, ()), {}), SandboxSettings()
-    assert plain.max_processes == documented.max_processes
-    assert (plain.timeout_s, plain.max_deltas) == (ToolSettings().timeout_s, ToolSettings().max_deltas)

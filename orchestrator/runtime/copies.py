@@ -45,7 +45,7 @@ class Copies:
         return Loaded(self._held.journal.position, tuple(self._unexported))
 
     def snapshot_due(self, seq: int) -> bool:
-        return seq - self._snapshot_seq >= self._held.config.snapshot_every
+        return seq - self._snapshot_seq >= self._held.config.log.snapshot_every
 
     async def snapshot(self) -> bool:
         """False if the claim is over, or Redis went back behind the commit that it had just taken."""

@@ -18,6 +18,7 @@ from orchestrator.runtime.commits import Writing
 from orchestrator.runtime.journal import Journal
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.workspace import Workspace
+from orchestrator.tables import LogSettings, WorkerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +29,8 @@ class RunnerConfig:
     chain_key: ChainKey | None = None
     accounting: Accounting = field(default_factory=Accounting)
     """What model requests cost."""
-    snapshot_every: int = 256
-    keep_deltas: bool = False
-    """Whether deltas join the rollout as well."""
-    quantum_s: float = 30.0
-    drain_grace_s: float = 10.0
+    worker: WorkerSettings = field(default_factory=WorkerSettings)
+    log: LogSettings = field(default_factory=LogSettings)
     others_wait: Callable[[], bool] = lambda: False
     """Whether sessions of the pool are due while this worker has no room."""
     adopt: Callable[[Sequence[SessionId]], None] = lambda sessions: None

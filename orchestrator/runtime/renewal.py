@@ -42,18 +42,10 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import Claim, Fenced, Renewed
 from orchestrator.runtime.log import log
+from orchestrator.tables import WorkerSettings
 
 RETRY_S = 0.25
 """Until a renewal that was not answered is tried again: a failover takes most of the trust that is left."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseTimes:
-    """Seconds; see the module's text for how they hang together."""
-
-    renew_s: float = 2.0
-    trust_s: float = 4.0
-    stall_s: float = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +103,12 @@ class Leases:
 
     def __init__(
         self,
-        times: LeaseTimes,
+        settings: WorkerSettings,
         extend: Callable[[str, float], None],
         clock: Callable[[], float],
         confirm: Confirm | None = None,
     ) -> None:
-        self._times = times
+        self._settings = settings
         self._extend = extend
         self._clock = clock
         self._confirm = confirm
@@ -129,7 +121,7 @@ class Leases:
     @property
     def pause_s(self) -> float:
         """How long to wait until the next round."""
-        return self._times.renew_s if self._answered else min(RETRY_S, self._times.renew_s)
+        return self._settings.renew_s if self._answered else min(RETRY_S, self._settings.renew_s)
 
     def tick(self) -> None:
         """The main loop is alive."""
@@ -140,7 +132,7 @@ class Leases:
         with self._lock:
             self._claims[claim.claim_id] = claim, reached
             self._sent_at[claim.claim_id] = sent_at
-        self._extend(claim.claim_id, sent_at + self._times.trust_s)
+        self._extend(claim.claim_id, sent_at + self._settings.trust_s)
 
     def let_go(self, claim: Claim) -> None:
         with self._lock:
@@ -149,7 +141,7 @@ class Leases:
 
     def distrusted(self) -> list[Claim]:
         """Claims whose trust has ended."""
-        horizon = self._clock() - self._times.trust_s
+        horizon = self._clock() - self._settings.trust_s
         with self._lock:
             return [claim for key, (claim, _) in self._claims.items() if self._sent_at[key] < horizon]
 
@@ -157,7 +149,7 @@ class Leases:
         """One round: nothing while the main loop is stuck, else an answer for each claim that got one."""
         self._answered = True
         silence_s = self._clock() - self._ticked_at
-        if silence_s > self._times.stall_s:
+        if silence_s > self._settings.stall_s:
             log.error("the event loop has not ticked for %.1f s: not renewing", silence_s)
             return []
         with self._lock:
@@ -202,7 +194,7 @@ class Leases:
             if known:
                 self._sent_at[claim.claim_id] = sent_at
         if known:
-            self._extend(claim.claim_id, sent_at + self._times.trust_s)
+            self._extend(claim.claim_id, sent_at + self._settings.trust_s)
         return Verdict(claim, answer.sq_tip)
 
 
@@ -212,12 +204,12 @@ class Renewal(Leases):
     def __init__(
         self,
         connect: Callable[[], Broker],
-        times: LeaseTimes,
+        settings: WorkerSettings,
         extend: Callable[[str, float], None],
         report: Report,
         confirm: Confirm | None = None,
     ) -> None:
-        super().__init__(times, extend, boottime, confirm)
+        super().__init__(settings, extend, boottime, confirm)
         self._connect = connect
         self._report = report
         self._stop = threading.Event()

@@ -136,7 +136,7 @@ class SideWork:
         task = self._held.journal.state.task
         if task is None or (message["type"] == RAW_DELTA and not self._held.config.rules.show_raw_reasoning):
             return
-        if self._held.config.keep_deltas:
+        if self._held.config.log.rollout_deltas:
             self._arrivals.add((Decision((Entry(EVENT_MSG, message, task.id),)), None))
         elif self._arrivals.inbox or not self._arrivals.resting:
             # What happened before it (an item was done) is not in the log yet, and its event comes first.
@@ -178,7 +178,7 @@ class SideWork:
     def leaving(self) -> bool:
         """Whether nothing new is to be begun, because the session is to be given back."""
         config = self._held.config
-        over = self._ports.monotonic() - self._began > config.quantum_s
+        over = self._ports.monotonic() - self._began > config.worker.quantum_s
         return self._draining or (over and not self._effects and config.others_wait())
 
     def drain(self) -> None:
@@ -190,7 +190,7 @@ class SideWork:
 
     async def _cut_short(self) -> None:
         """After the grace what runs is stopped and recorded as such, and nothing is started any more."""
-        await self._ports.sleep(self._held.config.drain_grace_s)
+        await self._ports.sleep(self._held.config.worker.drain_grace_s)
         self._overdue = True
         if not self._effects.unsettled:
             return

@@ -35,7 +35,6 @@ class WorkerConfig:
 
     name: str
     pools: tuple[str, ...]
-    concurrency: int = 16
     runner: RunnerConfig = field(default_factory=RunnerConfig)
     reap_grace_ms: int = GRACE_MS
     """How long other workers may take to see a cancel to its end, before this one does."""
@@ -146,7 +145,7 @@ class Worker:
                 self._hinted[pool, shard] = after
 
     def _room(self) -> bool:
-        return len(self._runners) < self._config.concurrency
+        return len(self._runners) < self._config.runner.worker.concurrency
 
     async def _claim_one(self, pool: str, shard: int, guess: SessionId | None) -> SessionId | None:
         """Takes a session of the shard, if it can; answers who could be next."""
@@ -253,7 +252,7 @@ class Worker:
             state = {
                 "pools": self._config.pools,
                 "held": len(self._runners),
-                "room": self._config.concurrency,
+                "room": self._config.runner.worker.concurrency,
             }
             try:
                 await self._ports.broker.heartbeat(self._config.name, orjson.dumps(state))

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import TYPE_CHECKING
 
 from orchestrator.sandbox.policy import Confinement
+
+if TYPE_CHECKING:
+    from orchestrator.tables import EnvironmentPolicy
 
 DEFAULT_EXCLUDES = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*", "*PASSWD*", "*CREDENTIAL*", "DENDRO_*")
 CONTROL = (
@@ -30,19 +32,8 @@ CORE = frozenset(
 _PASSWORD_IN_URL = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
 
 
-@dataclass(frozen=True, slots=True)
-class EnvironmentRules:
-    """The peer's `shell_environment_policy`; globs match names without regard to case."""
-
-    inherit: Literal["all", "core", "none"] = "all"
-    ignore_default_excludes: bool = False
-    exclude: tuple[str, ...] = ()
-    set: Mapping[str, str] = field(default_factory=dict)
-    include_only: tuple[str, ...] = ()
-
-
 def command_environment(
-    parent: Mapping[str, str], rules: EnvironmentRules, confinement: Confinement
+    parent: Mapping[str, str], rules: EnvironmentPolicy, confinement: Confinement
 ) -> dict[str, str]:
     """Applies the rules in the peer's order (inherit, default excludes, exclude, set, include_only).
 
@@ -63,7 +54,7 @@ def command_environment(
     return chosen | _sandbox_marks(confinement)
 
 
-def _inherited(parent: Mapping[str, str], rules: EnvironmentRules) -> dict[str, str]:
+def _inherited(parent: Mapping[str, str], rules: EnvironmentPolicy) -> dict[str, str]:
     match rules.inherit:
         case "all":
             return dict(parent)

@@ -24,7 +24,7 @@ _COUNT_LIVES_S = 5.0
 class Limits:
     """What one command may use."""
 
-    processes: int | None = 1024
+    processes: int | None = None
     """Processes and threads at once; None sets no limit. A parallel build stays below it."""
     memory_bytes: int | None = None
     """Of all its processes together where cgroups count it, else of each; None sets no limit."""

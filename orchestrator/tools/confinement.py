@@ -30,7 +30,7 @@ def confinement_of(state: State, config: ToolConfig, *, sandboxed: bool) -> Conf
         tmpdir,
         hidden=config.hidden,
         read_only=config.read_only,
-        unix_sockets=config.unix_sockets,
+        unix_sockets=config.sandbox.unix_sockets,
     )
 
 

@@ -96,7 +96,7 @@ def _is_safe(request: ShellRequest, cwd: str, task: Task, config: ToolConfig) ->
 
 def _finds_programs_of_the_system(config: ToolConfig) -> bool:
     """Whether `ls` is never a file of the command's folder: a relative part of PATH would make it one."""
-    path = config.environment.set.get("PATH", config.environ.get("PATH", os.defpath))
+    path = config.sandbox.environment.set.get("PATH", config.environ.get("PATH", os.defpath))
     return all(folder.startswith("/") for folder in path.split(":"))
 
 
@@ -119,7 +119,7 @@ def _inside(cwd: str, workspace: str) -> bool:
 
 def _confinable(state: State, config: ToolConfig) -> bool:
     try:
-        choose(config.support, confinement_of(state, config, sandboxed=True), config.prefer)
+        choose(config.support, confinement_of(state, config, sandboxed=True), config.sandbox.mechanism)
     except NoConfinement:
         return False
     return True
@@ -129,7 +129,7 @@ async def run_shell(call: Call, site: Site, config: ToolConfig, keeper: Keeper) 
     """Runs what was recorded as decided, and tells its output while it runs."""
     spec = call.spec
     confinement = confinement_of(site.state, config, sandboxed=spec["sandboxed"])
-    shown = _Shown(call.call_id, site.deltas, config.max_deltas)
+    shown = _Shown(call.call_id, site.deltas, config.tools.max_deltas)
     try:
         finished = await keeper.run(_command(call, site, config, confinement), shown.add)
     except (NoConfinement, KeeperLost) as error:
@@ -142,7 +142,7 @@ async def run_shell(call: Call, site: Site, config: ToolConfig, keeper: Keeper) 
 def _command(call: Call, site: Site, config: ToolConfig, confinement: Confinement) -> Command:
     spec = call.spec
     timeout_ms = spec["timeout_ms"]
-    environment = command_environment(config.environ, config.environment, confinement)
+    environment = command_environment(config.environ, config.sandbox.environment, confinement)
     return Command(
         claim=site.claim,
         call_id=call.call_id,
@@ -150,8 +150,8 @@ def _command(call: Call, site: Site, config: ToolConfig, confinement: Confinemen
         cwd=Path(spec["cwd"]),
         env={**environment, **spec["env"]},
         confinement=confinement,
-        timeout_s=config.timeout_s if timeout_ms is None else timeout_ms / 1000,
-        limits=Limits(config.max_processes, config.max_memory_bytes),
+        timeout_s=config.tools.timeout_s if timeout_ms is None else timeout_ms / 1000,
+        limits=Limits(config.sandbox.max_processes, config.sandbox.max_memory_bytes),
     )
 
 

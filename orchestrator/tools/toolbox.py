@@ -18,8 +18,8 @@ from typing import Any
 
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.state import Call, State
-from orchestrator.sandbox.environment import EnvironmentRules
-from orchestrator.sandbox.probe import Preference, SandboxSupport
+from orchestrator.sandbox.probe import SandboxSupport
+from orchestrator.tables import SandboxSettings, ToolSettings
 from orchestrator.tools.arguments import (
     BadArguments,
     ImageArguments,
@@ -49,20 +49,12 @@ class ToolConfig:
 
     support: SandboxSupport
     environ: Mapping[str, str]
-    prefer: Preference = "auto"
-    environment: EnvironmentRules = field(default_factory=EnvironmentRules)
+    sandbox: SandboxSettings = field(default_factory=SandboxSettings)
+    tools: ToolSettings = field(default_factory=ToolSettings)
     hidden: tuple[Path, ...] = ()
     """Paths of Dendro itself that no confined command may reach."""
     read_only: tuple[Path, ...] = ()
     """Files that no confined command may write, wherever they lie: the configuration in force."""
-    unix_sockets: bool = False
-    """Whether confined commands get Unix sockets, where what is hidden can be kept from them."""
-    timeout_s: float = 10.0
-    max_processes: int = 1024
-    max_memory_bytes: int | None = None
-    max_deltas: int = 10_000
-    local_shell: bool = False
-    """Whether `local_shell` is offered in the place of `shell`: only then a call's variables are taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +81,7 @@ class Toolbox:
     def specs(self, state: State) -> Sequence[Mapping[str, Any]]:
         """What the model is offered."""
         offered: list[Mapping[str, Any]] = [*OFFERED]
-        if self._config.local_shell:
+        if self._config.tools.local_shell:
             offered = [LOCAL_SHELL if tool is SHELL else tool for tool in offered]
         if state.facts.agents and not state.facts.helper_call:
             offered += AGENT_TOOLS
@@ -157,7 +149,7 @@ def _local_request(item: Mapping[str, Any], config: ToolConfig) -> ShellRequest:
     action = parsed(LocalShellAction, item.get("action") or {})
     if action.user is not None:
         raise BadArguments("running as another user is not supported; leave `user` out")
-    if action.env and not config.local_shell:
+    if action.env and not config.tools.local_shell:
         raise BadArguments("`env` is not taken: `local_shell` is not offered here; leave `env` out")
     check_variables(action.env or {})
     return ShellRequest(

@@ -22,11 +22,10 @@ from orchestrator.runtime.log import OutageFilter, log
 from orchestrator.runtime.patience import PatientTexts
 from orchestrator.runtime.ports import Ports, ProviderPolicy
 from orchestrator.runtime.providers import KnownProvider, ModelClients
-from orchestrator.runtime.renewal import Confirm, LeaseTimes, Renewal, Report
+from orchestrator.runtime.renewal import Confirm, Renewal, Report
 from orchestrator.runtime.runner import RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
 from orchestrator.runtime.workspace import RecentLooks
-from orchestrator.sandbox.environment import EnvironmentRules
 from orchestrator.sandbox.limits import half_of_memory
 from orchestrator.sandbox.probe import probe
 from orchestrator.settings import Settings
@@ -90,22 +89,14 @@ def _limits(table: ProviderSettings) -> Limits | None:
 
 def tool_config(settings: Settings, url: str) -> ToolConfig:
     """Tries the machine's confinement once; some 50 ms of blocking work."""
-    rules = settings.sandbox.environment
+    memory = settings.sandbox.max_memory_bytes or half_of_memory()
     return ToolConfig(
         support=probe(),
         environ=settings.host.environ,
-        prefer=settings.sandbox.mechanism,
-        environment=EnvironmentRules(
-            rules.inherit, rules.ignore_default_excludes, rules.exclude, rules.set, rules.include_only
-        ),
+        sandbox=settings.sandbox.model_copy(update={"max_memory_bytes": memory}),
+        tools=settings.tools,
         hidden=hidden_paths(settings, url),
-        unix_sockets=settings.sandbox.unix_sockets,
         read_only=(*_config_files(settings), *own_code()),
-        timeout_s=settings.tools.timeout_s,
-        max_processes=settings.sandbox.max_processes,
-        max_memory_bytes=settings.sandbox.max_memory_bytes or half_of_memory(),
-        max_deltas=settings.tools.max_deltas,
-        local_shell=settings.tools.local_shell,
     )
 
 
@@ -133,7 +124,7 @@ async def running_worker(
     `say` is told when Redis is away, and when it is back.
     """
     tools = tool_config(settings, url)
-    keeper = await Keeper.start(KeeperConfig(tools.support, tools.prefer))
+    keeper = await Keeper.start(KeeperConfig(tools.support, tools.sandbox.mechanism))
     models = ModelClients(providers(settings))
     outage = Outage(say, time.monotonic)
     quiet = OutageFilter(outage)
@@ -164,11 +155,9 @@ async def running_worker(
 
 
 def _worker_config(settings: Settings, broker: Broker, pools: tuple[str, ...]) -> WorkerConfig:
-    worker = settings.worker
     return WorkerConfig(
         name=worker_name(),
         pools=pools,
-        concurrency=worker.concurrency,
         runner=RunnerConfig(
             rules=Rules(
                 auto_compact_limit=settings.model.auto_compact_token_limit,
@@ -177,10 +166,8 @@ def _worker_config(settings: Settings, broker: Broker, pools: tuple[str, ...]) -
             chain_key=chain_key(settings),
             accounting=_accounting(settings),
             confirm_effects=_confirmation(settings, broker),
-            keep_deltas=settings.log.rollout_deltas,
-            snapshot_every=settings.log.snapshot_every,
-            quantum_s=worker.quantum_s,
-            drain_grace_s=worker.drain_grace_s,
+            worker=settings.worker,
+            log=settings.log,
         ),
     )
 
@@ -211,9 +198,8 @@ def _renewal_confirmation(settings: Settings) -> Confirm | None:
 
 def _renewal(settings: Settings, url: str, keeper: Keeper, report: Report, outage: Outage) -> Renewal:
     worker = settings.worker
-    times = LeaseTimes(worker.renew_s, worker.trust_s, worker.stall_s)
     # A server that vanished without a word must not use up the trust: who else could be asked is asked soon.
     patience_s = worker.trust_s / 4
     confirm = _renewal_confirmation(settings)
     connect = partial(open_broker, settings, url, patience_s, outage)
-    return Renewal(connect, times, keeper.extend, report, confirm)
+    return Renewal(connect, worker, keeper.extend, report, confirm)

@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,9 +37,10 @@ from orchestrator.runtime.loading import Cache, fold_entries
 from orchestrator.runtime.patience import PatientTexts
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.reaping import GRACE_MS
-from orchestrator.runtime.renewal import LeaseTimes, Renewal
+from orchestrator.runtime.renewal import Renewal
 from orchestrator.runtime.runner import Ended, Runner, RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
+from orchestrator.tables import LogSettings, WorkerSettings
 from orchestrator.views.event import Event
 from tests.runtime.players import FakeKeeper, ScriptedModels, ScriptedTools
 from tests.runtime.wires import ScriptedWire
@@ -100,7 +101,7 @@ class Stage:
         return found
 
     def runner(self, claimed: Claimed, **config: Any) -> Runner:
-        return Runner(self.ports, RunnerConfig(**config), claimed, self.cache)
+        return Runner(self.ports, runner_config(config), claimed, self.cache)
 
     async def run(self, session: SessionId, **config: Any) -> Ended:
         """Claims the session and runs it to its end."""
@@ -109,20 +110,19 @@ class Stage:
     def worker(
         self,
         name: str = "w1",
-        times: LeaseTimes | None = None,
+        times: WorkerSettings | None = None,
         connect_renewal: Callable[[], Broker] | None = None,
         **config: Any,
     ) -> Worker:
         """A whole worker over the stage's ports."""
-        concurrency = config.pop("concurrency", 16)
         pools = config.pop("pools", (POOL,))
         reap_grace_ms = config.pop("reap_grace_ms", GRACE_MS)
         return Worker(
             self.ports,
-            WorkerConfig(name, pools, concurrency, RunnerConfig(**config), reap_grace_ms),
+            WorkerConfig(name, pools, runner_config(config), reap_grace_ms),
             lambda report: Renewal(
                 connect_renewal or (lambda: open_broker(self.url)),
-                times or LeaseTimes(),
+                times or WorkerSettings(),
                 self.keeper.extend,
                 report,
             ),
@@ -170,6 +170,17 @@ class Stage:
         head = await self.broker.head(session)
         assert head is not None
         return str(orjson.loads(head.meta)["state_sha256"])
+
+
+def runner_config(config: Mapping[str, Any]) -> RunnerConfig:
+    """With settings among the fields; not validated, so that a test may have what no person may ask for."""
+    worker = {name: value for name, value in config.items() if name in WorkerSettings.model_fields}
+    log = {name: value for name, value in config.items() if name in LogSettings.model_fields}
+    return RunnerConfig(
+        worker=WorkerSettings.model_construct(**worker),
+        log=LogSettings.model_construct(**log),
+        **{name: value for name, value in config.items() if name not in worker.keys() | log.keys()},
+    )
 
 
 def open_broker(url: str, **config: Any) -> Broker:

@@ -58,7 +58,7 @@ async def test_deltas_join_the_rollout_where_the_setting_asks_for_it(stage: Stag
     stage.tools.deltas["c1"] = ["b25l", "dHdv"]
     stage.models.will([TextDelta("Well"), message("Well"), calls("c1"), ends()])
     await stage.say(session)
-    assert await stage.run(session, keep_deltas=True) is Ended.PARKED
+    assert await stage.run(session, rollout_deltas=True) is Ended.PARKED
     kinds = [event["type"] for event in await stage.logged_events(session)]
     assert kinds.index("agent_message_delta") < kinds.index("agent_message")
     assert kinds.count("exec_command_output_delta") == 2

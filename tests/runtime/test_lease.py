@@ -8,15 +8,16 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import Claim
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol import ops
-from orchestrator.runtime.renewal import Leases, LeaseTimes
+from orchestrator.runtime.renewal import Leases
+from orchestrator.tables import WorkerSettings
 from tests.broker.doubles import FakeClock
 from tests.runtime.players import calls, ends
 from tests.runtime.stage import Stage, open_broker
 from tests.runtime.test_worker_claims import at_work
 from tests.runtime.wires import Gate, lost
 
-FREQUENT = LeaseTimes(renew_s=0.05, trust_s=30.0, stall_s=30.0)
-BRIEF = LeaseTimes(renew_s=0.05, trust_s=3.0, stall_s=30.0)
+FREQUENT = WorkerSettings.model_construct(renew_s=0.05, trust_s=30.0, stall_s=30.0)
+BRIEF = WorkerSettings.model_construct(renew_s=0.05, trust_s=3.0, stall_s=30.0)
 """Trust that ends within the test, and not before a busy machine has started the command."""
 
 
@@ -27,7 +28,7 @@ class Held:
         self.clock = FakeClock(1_000.0)
         self.extended: list[float] = []
         self.leases = Leases(
-            LeaseTimes(), lambda _, deadline: self.extended.append(deadline), self.clock.time
+            WorkerSettings(), lambda _, deadline: self.extended.append(deadline), self.clock.time
         )
         self.broker = stage.ports.broker
         self.claim = claim
@@ -71,7 +72,7 @@ async def test_a_renewal_that_no_replica_has_extends_nothing(stage: Stage) -> No
         return confirmed
 
     extended: list[float] = []
-    leases = Leases(LeaseTimes(), lambda _, deadline: extended.append(deadline), it.clock.time, confirm)
+    leases = Leases(WorkerSettings(), lambda _, deadline: extended.append(deadline), it.clock.time, confirm)
     leases.hold(it.claim, it.clock.time(), lambda: 0)
     it.clock.advance(2.0)
     leases.tick()

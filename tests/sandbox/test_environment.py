@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.sandbox.environment import EnvironmentRules, command_environment
+from orchestrator.sandbox.environment import command_environment
 from orchestrator.sandbox.policy import Confinement
+from orchestrator.tables import EnvironmentPolicy
 
 CONFINED = Confinement(mode="workspace-write", cwd=Path("/"))
 FREE = Confinement(mode="danger-full-access", cwd=Path("/"), network=True)
@@ -25,26 +26,26 @@ PARENT = {"PATH": "/bin", "HOME": "/h", "EDITOR": "vi", "OPENAI_API_KEY": "k", "
     ],
 )
 def test_a_variable_that_looks_secret_stays_with_the_worker(name: str, value: str) -> None:
-    assert command_environment({name: value}, EnvironmentRules(), FREE) == {}
+    assert command_environment({name: value}, EnvironmentPolicy(), FREE) == {}
 
 
 def test_secrets_pass_when_the_user_says_so() -> None:
-    assert command_environment(PARENT, EnvironmentRules(ignore_default_excludes=True), FREE) == PARENT
+    assert command_environment(PARENT, EnvironmentPolicy(ignore_default_excludes=True), FREE) == PARENT
 
 
 def test_rules_apply_in_the_order_of_the_peer() -> None:
-    rules = EnvironmentRules(
+    rules = EnvironmentPolicy(
         exclude=("edit*",), set={"EDITOR": "ed", "MY_KEY": "1"}, include_only=("E*", "MY*")
     )
     assert command_environment(PARENT, rules, FREE) == {"EDITOR": "ed", "MY_KEY": "1"}
 
 
 def test_core_inherits_the_shell_s_variables_and_none_nothing() -> None:
-    assert command_environment(PARENT, EnvironmentRules(inherit="core"), FREE) == {
+    assert command_environment(PARENT, EnvironmentPolicy(inherit="core"), FREE) == {
         "PATH": "/bin",
         "HOME": "/h",
     }
-    assert command_environment(PARENT, EnvironmentRules(inherit="none"), FREE) == {}
+    assert command_environment(PARENT, EnvironmentPolicy(inherit="none"), FREE) == {}
 
 
 @pytest.mark.parametrize(
@@ -59,12 +60,12 @@ def test_core_inherits_the_shell_s_variables_and_none_nothing() -> None:
     ],
 )
 def test_a_confined_command_inherits_no_way_to_programs_that_act_for_the_person(name: str) -> None:
-    assert name not in command_environment({name: "/x"}, EnvironmentRules(), CONFINED)
-    assert command_environment({name: "/x"}, EnvironmentRules(), FREE) == {name: "/x"}
-    named = EnvironmentRules(set={name: "/y"})
+    assert name not in command_environment({name: "/x"}, EnvironmentPolicy(), CONFINED)
+    assert command_environment({name: "/x"}, EnvironmentPolicy(), FREE) == {name: "/x"}
+    named = EnvironmentPolicy(set={name: "/y"})
     assert command_environment({name: "/x"}, named, CONFINED)[name] == "/y", "a person says so"
 
 
 def test_a_confined_command_is_told_of_its_sandbox() -> None:
-    marks = command_environment({}, EnvironmentRules(), CONFINED)
+    marks = command_environment({}, EnvironmentPolicy(), CONFINED)
     assert marks == {"DENDRO_SANDBOX": "workspace-write", "CODEX_SANDBOX_NETWORK_DISABLED": "1"}

@@ -19,7 +19,7 @@ def test_allowance_is_what_the_user_runs_plus_what_the_command_may() -> None:
 
 
 def test_allowance_sets_nothing_for_root_or_without_a_limit() -> None:
-    assert ProcessAllowance(uid=0).rlimit(Limits()) is None
+    assert ProcessAllowance(uid=0).rlimit(Limits(1024)) is None
     assert ProcessAllowance(uid=65533).rlimit(Limits(processes=None)) is None
 
 

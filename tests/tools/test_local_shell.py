@@ -13,11 +13,12 @@ from orchestrator.core.commands import Exec, Immediate
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import Call, State, Task
 from orchestrator.sandbox.probe import SandboxSupport
+from orchestrator.tables import ToolSettings
 from orchestrator.tools.toolbox import Site, Toolbox, ToolConfig
 
 CONFIG = ToolConfig(SandboxSupport("/usr/bin/bwrap", 0, ()), {"PATH": "/usr/bin:/bin"})
 PLAIN = Toolbox(CONFIG, cast(Any, None))
-OFFERING = Toolbox(replace(CONFIG, local_shell=True), cast(Any, None))
+OFFERING = Toolbox(replace(CONFIG, tools=ToolSettings(local_shell=True)), cast(Any, None))
 WORKSPACE_WRITE = {"mode": "workspace-write"}
 
 
