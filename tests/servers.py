@@ -19,10 +19,12 @@ from dataclasses import dataclass, field
 from importlib import util
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import pytest
-from redis import Redis
 from redis import exceptions as redis_errors
+
+from tests.redis_clients import PlainRedis
 
 _START_S = 20.0
 
@@ -140,9 +142,9 @@ class RedisServer:
         log = self.folder / "redis.log"
         return log.read_text()[-2000:] if log.exists() else "no log"
 
-    def client(self) -> Redis:
+    def client(self) -> PlainRedis:
         """A plain client of the server, for planting and looking."""
-        return Redis.from_url(self.url)
+        return PlainRedis.from_url(self.url)
 
     def kill(self) -> None:
         """SIGKILL: what was not written is lost."""
@@ -167,7 +169,7 @@ class RedisServer:
         if self._socket_folder is not None:
             shutil.rmtree(self._socket_folder, ignore_errors=True)
 
-    def __enter__(self) -> RedisServer:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -271,7 +273,7 @@ def await_agreement(servers: list[RedisServer]) -> None:
                 time.sleep(0.05)
 
 
-def _agrees(client: Redis, nodes: int) -> bool:
+def _agrees(client: PlainRedis, nodes: int) -> bool:
     info = client.execute_command("CLUSTER", "INFO")
     text = info.decode() if isinstance(info, bytes) else str(info)
     return ("cluster_state:ok" in text or "'cluster_state': 'ok'" in text) and (

@@ -81,7 +81,7 @@ def test_session_in_a_git_repository_may_write_there_by_default(load: Load, fold
 
 def test_session_of_a_linked_worktree_may_write_there_too(load: Load, folder: Path) -> None:
     main = folder.parent / "main"
-    git = ["git", "-c", "user.name=n", "-c", "user.email=e", "-C", main]
+    git = ["git", "-c", "user.name=n", "-c", "user.email=e", "-C", str(main)]
     subprocess.run(["git", "init", "-q", main], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
     subprocess.run([*git, "worktree", "add", "-q", folder], check=True, capture_output=True)

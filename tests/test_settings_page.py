@@ -21,7 +21,8 @@ def test_every_record_that_can_be_set_is_known_by_file_environment_and_page() ->
 
 
 def test_every_setting_is_documented_under_its_field() -> None:
-    for record in (*KEYED_RECORDS, ProviderSettings, ModelPrice):
+    records: list[type[Table]] = [*KEYED_RECORDS, ProviderSettings, ModelPrice]
+    for record in records:
         texts = field_texts(record)
         for name, _ in settings_of(record):
             assert texts.get(name, "").endswith("."), f"{record.__name__}.{name}"

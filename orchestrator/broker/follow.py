@@ -8,7 +8,7 @@ Payloads stay opaque: whoever follows turns a `Gap` into a `warning` and log ent
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -97,7 +97,7 @@ Item = Followed | Gap | Replayed | CaughtUp
 
 async def follow(
     reader: Reader, session: SessionId, cursor: EqCursor = BEGINNING, *, idle_s: float = 5.0
-) -> AsyncIterator[Item]:
+) -> AsyncGenerator[Item]:
     """Yields what happened after `cursor`, forever; raises `Unavailable` when Redis goes away.
 
     Come back with the last cursor then. Every `idle_s` without an event the place is checked again.

@@ -7,10 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from redis.asyncio import Redis
-
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import Call, Wire
+from orchestrator.broker.connection import Call, Commands, Wire
 from orchestrator.broker.follow import hash8_of
 from orchestrator.broker.records import (
     BrokerConfig,
@@ -72,7 +70,7 @@ class Backend:
 
     name: str
     connect: Callable[[], Wire]
-    look: Callable[[], list[Redis]]
+    look: Callable[[], Sequence[Commands]]
     real: bool
 
     def broker(self, config: BrokerConfig | None = None, wire: Wire | None = None) -> Broker:
@@ -149,7 +147,7 @@ class RecordingWire(Wire):
         await self._inner.aclose()
 
 
-async def everything(clients: Sequence[Redis]) -> dict[bytes, tuple[bytes, Any]]:
+async def everything(clients: Sequence[Commands]) -> dict[bytes, tuple[bytes, Any]]:
     """All keys with type and content, byte for byte."""
     found = {}
     for client in clients:
@@ -159,7 +157,7 @@ async def everything(clients: Sequence[Redis]) -> dict[bytes, tuple[bytes, Any]]
     return found
 
 
-async def _content(client: Redis, key: bytes, kind: bytes) -> Any:
+async def _content(client: Commands, key: bytes, kind: bytes) -> Any:
     match kind:
         case b"string":
             return await client.execute_command("GET", key)

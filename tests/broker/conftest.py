@@ -75,9 +75,9 @@ async def backend(
 ) -> AsyncIterator[Backend]:
     """An empty deployment of each kind."""
     if request.param == "double":
-        client = fakeredis.FakeAsyncRedis()
-        yield Backend("double", lambda: Wire(client, client), lambda: [client], real=False)
-        await client.aclose()
+        double = fakeredis.FakeAsyncRedis()
+        yield Backend("double", lambda: Wire(double, double), lambda: [double], real=False)
+        await double.aclose()
         return
     backend, clients = await _over_servers(request.param, servers(request.param))
     yield backend

@@ -209,7 +209,9 @@ async def test_waiting_agent_is_woken_by_the_commit_that_makes_room(broker: Brok
     await child.does(reservation=wants("1", 50))
 
 
-async def test_wake_survives_the_worker_that_made_the_room(broker: Broker) -> None:
+async def test_wake_survives_the_worker_that_made_the_room(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = await root_of(broker, limit_tokens=b"100")
     child = await root.spawns(1)
     await root.does(reservation=wants("1", 90))
@@ -218,7 +220,7 @@ async def test_wake_survives_the_worker_that_made_the_room(broker: Broker) -> No
     async def dies(_: int) -> None:
         """The commit is done; its worker gets no further."""
 
-    broker.fire_soon = dies  # type: ignore[method-assign]
+    monkeypatch.setattr(broker, "fire_soon", dies)
     await root.does(settlements=(used("1", 20),))
     assert await broker.claim_session(child.session, "w2", "c2") is None
     assert [fired.session for fired in await broker.fire(SHARD)] == [child.session]

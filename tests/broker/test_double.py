@@ -9,7 +9,7 @@ import pytest
 from redis import exceptions as foreign
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import Wire
+from orchestrator.broker.connection import Commands, Wire
 from orchestrator.broker.records import BrokerConfig, TimerSet
 from orchestrator.broker.scripts import load
 from tests.broker.actors import POOL, SHARD, Backend, step, working
@@ -26,21 +26,21 @@ LACKING = {
 
 @pytest.mark.parametrize("name", LACKING)
 async def test_double_lacks(name: str) -> None:
-    client = fakeredis.FakeAsyncRedis()
+    client: Commands = fakeredis.FakeAsyncRedis()
     with pytest.raises(foreign.ResponseError):
-        await client.eval(LACKING[name], 0)
+        await client.execute_command("EVAL", LACKING[name], 0)
     await client.aclose()
 
 
 @pytest.mark.parametrize("name", LACKING)
 async def test_server_has(server: Backend, name: str) -> None:
-    await server.look()[0].eval(LACKING[name], 0)
+    await server.look()[0].execute_command("EVAL", LACKING[name], 0)
 
 
 async def test_double_takes_a_memory_limit_and_ignores_it() -> None:
-    client = fakeredis.FakeAsyncRedis()
+    client: Commands = fakeredis.FakeAsyncRedis()
     await client.execute_command("CONFIG", "SET", "maxmemory", "1")
-    assert await client.set("key", "value")
+    assert await client.execute_command("SET", "key", "value")
     await client.aclose()
 
 
@@ -55,7 +55,7 @@ async def test_script_declares_itself_and_compiles_on_the_server(server: Backend
     body = script.source.decode()
     assert f"-- {name}(" in body
     assert "KEYS  1 " in body or "KEYS  none" in body
-    assert (await server.look()[0].script_load(body)) == script.sha
+    assert await server.look()[0].execute_command("SCRIPT LOAD", body) == script.sha
     for library in ("cjson", "cmsgpack", "struct.", "bit.", "sha1hex"):
         assert library not in body, "the double lacks it, or it changes payloads"
 

@@ -113,8 +113,16 @@ async def test_deleted_tree_leaves_nothing_of_its_own(backend: Backend) -> None:
         await broker.delete_session(session)
     await Blobs(wire, broker.keys).put(held.claim.tree, b"content")
     await broker.snapshot(held.claim, 0, b"state")
-    more = {"timers_set": (TimerSet("t", 1, 1 << 45),), "approvals_open": (Approval("a", b"x"),)}
-    await broker.commit(step(held, held.claim, "k", cursor="1-0", release="park", **more))
+    parks = step(
+        held,
+        held.claim,
+        "k",
+        cursor="1-0",
+        release="park",
+        timers_set=(TimerSet("t", 1, 1 << 45),),
+        approvals_open=(Approval("a", b"x"),),
+    )
+    await broker.commit(parks)
     await broker.delete_session(session)
     left = await everything(backend.look())
     assert not [key for key in left if session.encode() in key]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
+
 import pytest
 
 from orchestrator.broker.broker import Broker
@@ -49,12 +51,11 @@ async def test_follower_of_the_root_sees_what_a_child_did(broker: Broker) -> Non
     child = await root.spawns(1)
     head = await broker.head(root.session)
     assert head is not None
-    following = follow(broker, root.session, EqCursor.at(head), idle_s=0.05)
-    await child.does(tree_events=(TreeEvent((b"status",), (root.session,)),))
-    item = await anext(following)
+    async with aclosing(follow(broker, root.session, EqCursor.at(head), idle_s=0.05)) as following:
+        await child.does(tree_events=(TreeEvent((b"status",), (root.session,)),))
+        item = await anext(following)
     assert isinstance(item, Followed)
     assert item.payload == b"status"
-    await following.aclose()
 
 
 async def test_own_events_of_the_tree_stand_where_they_happened(broker: Broker) -> None:

@@ -35,6 +35,7 @@ class DeafCalls(ToolCalls):
 
 
 if __name__ == "__main__":
-    worker.ToolCalls = DeafCalls  # type: ignore[misc]
+    # The worker is composed from the names of that module.
+    vars(worker)[ToolCalls.__name__] = DeafCalls
     sys.argv = ["dendro", "worker"]
     main()

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -322,8 +323,8 @@ async def test_little_space_is_named_before_it_is_none(
 ) -> None:
     settings = load(DENDRO_REDIS_URL=f"unix://{tmp_path}/nobody.sock")
     for free, level in ((10 * doctor.GIB, "ok"), (doctor.GIB, "warn"), (1000, "missing")):
-        usage = doctor.shutil.disk_usage(tmp_path)._replace(free=free)
-        monkeypatch.setattr(doctor.shutil, "disk_usage", lambda place, usage=usage: usage)
+        usage = shutil.disk_usage(tmp_path)._replace(free=free)
+        monkeypatch.setattr(shutil, "disk_usage", lambda place, usage=usage: usage)
         assert _by_name(await diagnose(settings), "disk").level == level
 
 

@@ -19,6 +19,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.core.snapshot import encode
 from orchestrator.core.state import Phase
 from orchestrator.gateways.workspace import Workspace
+from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.rollouts.errors import RolloutError
 from orchestrator.rollouts.export import Tally, exported, header_of
 from orchestrator.rollouts.file_format import BadLine, RolloutText, read_rollout
@@ -75,16 +76,19 @@ def busy(settings: Settings, phase: Phase) -> Plan:
     """A session whose one call stands at `phase`."""
     turn = birth(settings).settings
     rows = [
-        e.fact(f.TaskBegun("1", "user", turn)),
+        e.fact(f.TaskBegun(SubmissionId("1"), "user", turn)),
         e.item({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "go"}]}),
         e.fact(f.RequestBegun(1, "turn", 1)),
         e.item(CALL),
         e.fact(f.RequestCompleted(1)),
     ]
     if phase is Phase.AWAITING_APPROVAL:
-        rows += [Entry(e.EVENT_MSG, ASK, "1"), e.fact(f.CallMoved("c1", Phase.AWAITING_APPROVAL, spec=SPEC))]
+        rows += [
+            Entry(e.EVENT_MSG, ASK, "1"),
+            e.fact(f.CallMoved(CallId("c1"), Phase.AWAITING_APPROVAL, spec=SPEC)),
+        ]
     else:
-        rows.append(e.fact(f.CallMoved("c1", Phase.RUNNING, epoch=1, spec=SPEC)))
+        rows.append(e.fact(f.CallMoved(CallId("c1"), Phase.RUNNING, epoch=1, spec=SPEC)))
     return planned(settings, *rows)
 
 

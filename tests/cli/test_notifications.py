@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from orchestrator.tables import FrontSettings
 from orchestrator.views.event import Event
 from tests.cli.machine import TOUCH, Machine, says
 
-ASK = {"call_id": "c1", "command": ["bash", "-lc", "rm -r x"], "cwd": "/w"}
+ASK: Mapping[str, Any] = {"call_id": "c1", "command": ["bash", "-lc", "rm -r x"], "cwd": "/w"}
 
 
 def happens(type: str, id: str = "t1", **fields: Any) -> Event:
@@ -70,7 +71,7 @@ async def test_nobody_is_called_for_the_past_or_for_a_turn_that_the_person_stopp
 async def test_texts_of_any_size_fit_an_argument(tmp_path: Path) -> None:
     wild = "\U0001f4a3\ud800" * 100_000
     said = [happens("user_message", message=wild) for _ in range(9)]
-    changes = {f"{number}{wild}": {} for number in range(99)}
+    changes: dict[str, Any] = {f"{number}{wild}": {} for number in range(99)}
     patch = happens("apply_patch_approval_request", call_id=wild, changes=changes, reason=wild)
     command = happens("exec_approval_request", **{**ASK, "command": [wild], "cwd": wild, "reason": wild})
     events = (*said, patch, command, happens("task_complete", last_agent_message=wild))

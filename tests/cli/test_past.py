@@ -51,7 +51,7 @@ def told(tree_seq: int) -> TreeEntry:
 
 
 def _shown(message: Mapping[str, Any]) -> bool:
-    return message["type"] != "token_count"
+    return bool(message["type"] != "token_count")
 
 
 @dataclass

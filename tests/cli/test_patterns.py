@@ -99,7 +99,7 @@ def test_denial_needs_one_matching_part_only(text: str) -> None:
 
 
 def test_denial_of_a_patch_needs_one_path_and_its_permission_every_path() -> None:
-    changes = {"/w/a.py": {}, "/w/b.txt": {}}
+    changes: dict[str, Any] = {"/w/a.py": {}, "/w/b.txt": {}}
     request = {"type": "apply_patch_approval_request", "changes": changes}
     patch = Asked(SessionId("s1"), TreeId("s1"), 1, "0/1", "c1", 0, request, 5)
     assert is_meant(patch, "*.py", DENY)

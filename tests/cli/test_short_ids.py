@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.invocation import opened
-from orchestrator.core.ids import SessionId, new_session_id
+from orchestrator.core.ids import SessionId, TreeId, new_session_id
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.views.errors import ViewError
 from orchestrator.views.short_ids import SHORT, Abbreviation, short_ids
@@ -65,7 +65,7 @@ async def test_abbreviation_of_a_whole_tree_means_its_root(found: Opened) -> Non
     tree = await planted_tree(found, agents_of_one_moment(4))
     beginning = tree[0][:SHORT]
     assert (await found.find(beginning)).session == tree[0]
-    assert await found.find_tree(beginning) == tree[0]
+    assert await found.find_tree(beginning) == TreeId(tree[0])
     with pytest.raises(ViewError, match="part of the ids of 4 sessions"):
         await found.find_one(beginning)
 
@@ -74,7 +74,7 @@ async def test_abbreviation_of_agents_alone_means_their_tree_and_none_of_them(fo
     root = new_session_id(NOW_MS - 600_000, 3, 5)
     agents = agents_of_one_moment(3)
     await planted_tree(found, [root, *agents])
-    assert await found.find_tree(agents[0][:SHORT]) == root
+    assert await found.find_tree(agents[0][:SHORT]) == TreeId(root)
     with pytest.raises(ViewError, match="part of the ids of 3 sessions"):
         await found.find(agents[0][:SHORT])
 

@@ -120,8 +120,8 @@ def test_person_allows_by_pattern_and_the_tree_goes_on(trees: Grove) -> None:
     done = trees.says("approvals", trees.root, "--allow", "git count*")
     assert done.rstrip().endswith("git count-objects -v: allowed")
     assert trees.says("approvals") == "nothing waits for a person\n"
-    for words in ((trees.root, "--deny", "git count*"), ("--all", "--allow", "git count*")):
-        code, told = trees.refused("approvals", *words)
+    for again in ((trees.root, "--deny", "git count*"), ("--all", "--allow", "git count*")):
+        code, told = trees.refused("approvals", *again)
         assert code == 1, "nothing was answered"
         assert re.search(rf"; {ASKER}:\S+ git count-objects -v: already allowed, by \S+@\S+$", told)
     for whose in (str(ASKER), "0"):

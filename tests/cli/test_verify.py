@@ -17,7 +17,6 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from redis import Redis
 
 from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
@@ -40,6 +39,7 @@ from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring import new_birth
 from tests.cli.machine import Machine
 from tests.old_sessions.kept import Kept
+from tests.redis_clients import PlainRedis
 from tests.servers import RedisServer
 
 KEYS = Keys("dendro:", 16)
@@ -54,7 +54,7 @@ class Deployment:
     """An old deployment in a real Redis, an archive that may be damaged, and a person who verifies."""
 
     kept: Kept
-    redis: Redis
+    redis: PlainRedis
     settings: Settings
 
     async def findings(self, source: str, *, tree: bool = False, head: str | None = None) -> list[str]:
@@ -64,7 +64,7 @@ class Deployment:
 
     def head(self, session: str) -> str:
         """What verify printed of it on an earlier day."""
-        seq, head = self.redis.hmget(KEYS.session(session), "seq", "head")
+        seq, head = self.redis.hmget(KEYS.session(session), ["seq", "head"])
         return f"{int(seq)}:{head.hex()}"
 
     def cut(self, session: str, last: int) -> None:
@@ -175,7 +175,7 @@ async def test_cut_end_is_shown_by_a_fork(deployment: Deployment) -> None:
 async def test_cut_end_is_shown_by_the_archive(deployment: Deployment) -> None:
     """Segments stay where they are when Redis is made to forget them."""
     talk = deployment.kept.made("talk")
-    manifest = json.loads(deployment.redis.hget(KEYS.session(talk), "manifest"))
+    manifest = json.loads(deployment.redis.hget(KEYS.session(talk), "manifest") or b"")
     assert manifest["segments"]
     asking = deployment.kept.made("asking")
     folder = Path(deployment.settings.upkeep.archive_url.removeprefix("file://")) / asking / asking
@@ -223,6 +223,7 @@ async def test_large_text_that_was_changed_or_is_gone_is_named_with_its_entry(de
     talk = deployment.kept.made("talk")
     key = next(deployment.redis.scan_iter(f"*:blob:{talk}:*"))
     whole = deployment.redis.get(key)
+    assert whole is not None
     assert await deployment.findings(talk) == []
     deployment.redis.set(key, whole[:-2] + b"\0\0")
     [changed] = await deployment.findings(talk)

@@ -28,6 +28,7 @@ from orchestrator.core.snapshot import digest
 from orchestrator.core.state import Call, State, Task
 from orchestrator.core.stored import decode_entry, encode_entry
 from orchestrator.protocol.codec import parse_submission
+from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.ops import Op
 
 NOON_MS = 1_758_362_400_000
@@ -201,7 +202,7 @@ class Session:
     def submit(self, op: Op, id: str = "", **fields: Any) -> Seen:
         """An op under `id` (a fresh one if none is given), seen with the whole log written."""
         self._ids += 1
-        command = c.Submitted(id or f"s{self._ids}", op, **{"seq": self.seq, **fields})
+        command = c.Submitted(SubmissionId(id or f"s{self._ids}"), op, **{"seq": self.seq, **fields})
         return self.happens(command)
 
     def say(self, words: str, id: str = "", **fields: Any) -> Seen:

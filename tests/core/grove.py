@@ -19,6 +19,7 @@ import orjson
 from orchestrator.core import commands as c
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Decision, Letter, TreePart
+from orchestrator.core.ids import AgentId, SessionId
 from orchestrator.core.registry import RegistryView, TreeFact, fold_tree, projected
 from orchestrator.core.rules_standing import marks_above
 from orchestrator.core.settings import SessionFacts
@@ -26,8 +27,8 @@ from orchestrator.protocol.codec import parse_submission
 from tests.core.driver import Seen, Session, assistant, function_call
 
 
-def session_id(agent_id: int) -> str:
-    return f"01996720-4a00-7000-8000-{agent_id + 1:012d}"
+def session_id(agent_id: int) -> SessionId:
+    return SessionId(f"01996720-4a00-7000-8000-{agent_id + 1:012d}")
 
 
 @dataclass
@@ -42,11 +43,11 @@ class Agent(Session):
             super().__post_init__()
 
     @property
-    def id(self) -> int:
+    def id(self) -> AgentId:
         return self.state.facts.agent_id
 
     @property
-    def sid(self) -> str:
+    def sid(self) -> SessionId:
         return self.state.facts.session_id
 
     @property
@@ -114,7 +115,7 @@ class Agent(Session):
         )
 
     def awaits(self, *ids: int, call_id: str = "wait", timeout_s: int = 1800) -> Any:
-        return self.asks(call_id, "subagent_await", c.Await(timeout_s * 1000, ids))
+        return self.asks(call_id, "subagent_await", c.Await(timeout_s * 1000, tuple(map(AgentId, ids))))
 
     def cancels(self, target: int, call_id: str = "cancel", reason: str = "") -> Any:
         assert self.grove is not None
@@ -175,17 +176,25 @@ class Grove:
         return self._ids
 
     def making(self, number: int, prompt: str, **fields: Any) -> c.Making:
-        return c.Making(number, session_id(number), "", "1", "You are one of several.", prompt, **fields)
+        return c.Making(
+            AgentId(number), session_id(number), "", "1", "You are one of several.", prompt, **fields
+        )
 
     def spawn(self, number: int, prompt: str, **fields: Any) -> c.Spawn:
         return c.Spawn(self.making(number, prompt, **fields))
 
     def target(self, id: int) -> c.Target:
         if id == 0:
-            return c.Target(0, self.root.sid, "0", "", {"label": None, "summary": None})
+            return c.Target(AgentId(0), self.root.sid, "0", "", {"label": None, "summary": None})
         agent = self.registry().agents[id]
         return c.Target(
-            id, agent.session, agent.path, agent.status, agent.summary(), agent.pending, agent.marked
+            AgentId(id),
+            session_id(id),
+            agent.path,
+            agent.status,
+            agent.summary(),
+            agent.pending,
+            agent.marked,
         )
 
     def registry(self) -> RegistryView:

@@ -22,6 +22,7 @@ from orchestrator.core.rules_model import MOST_CALLS
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import Phase, State
 from orchestrator.core.stored import decode_entry, encode_entry, encode_event
+from orchestrator.protocol.ids import CallId
 from tests.core.auditor import Audit, check_calls, check_liveness
 from tests.core.driver import Session, a_command, assistant, op, text
 
@@ -96,7 +97,7 @@ def _reaches(session: Session, call_id: str, phase: str) -> None:
             timer = session.state.timers + 1
             spec = {"kind": "await", "agent_ids": [], "timer": timer, "until_ms": 0}
             session.record(
-                e.fact(f.TimerTaken(timer)), e.fact(f.CallMoved(call_id, Phase.WAITING, spec=spec))
+                e.fact(f.TimerTaken(timer)), e.fact(f.CallMoved(CallId(call_id), Phase.WAITING, spec=spec))
             )
 
 

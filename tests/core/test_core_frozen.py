@@ -13,11 +13,12 @@ from orchestrator.core.frozen import record, replace
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import UNCONFIGURED, Call, Phase, State, Task
 from orchestrator.core.tokens import Usage
+from orchestrator.protocol.ids import CallId, SubmissionId
 
 RECORDS = [
     State(),
-    Task("t", "user", UNCONFIGURED),
-    Call("c", "shell", {}),
+    Task(SubmissionId("t"), "user", UNCONFIGURED),
+    Call(CallId("c"), "shell", {}),
     UNCONFIGURED,
     SessionFacts(),
     Usage(),
@@ -81,10 +82,10 @@ def test_copy_equals_what_dataclasses_makes_whatever_field_changes(record: objec
 
 
 def test_copy_leaves_its_original_as_it_was() -> None:
-    call = Call("c", "shell", {})
+    call = Call(CallId("c"), "shell", {})
     moved = replace(call, phase=Phase.RUNNING, epoch=3)
     assert (moved.phase, moved.epoch, moved.call_id) == (Phase.RUNNING, 3, "c")
-    assert call == Call("c", "shell", {})
+    assert call == Call(CallId("c"), "shell", {})
 
 
 def test_copy_is_as_frozen_as_its_original() -> None:

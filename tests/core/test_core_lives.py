@@ -32,6 +32,7 @@ from orchestrator.core.settings import Rules, TurnSettings
 from orchestrator.core.snapshot import decode, digest, encode
 from orchestrator.core.state import Phase, State
 from orchestrator.core.stored import decode_entry
+from orchestrator.protocol.ids import CallId, SubmissionId
 from tests.core.auditor import LARGEST_COMMIT, Audit, check_calls, check_liveness
 from tests.core.driver import (
     PIECES,
@@ -104,7 +105,7 @@ class Life(RuleBasedStateMachine):
 
     def submits(self, id: str, op: Any, seq: int | None = None) -> bool:
         seen_seq = self.session.seq if seq is None else seq
-        accepted = self.happens(c.Submitted(id, op, client="a client", seq=seen_seq))
+        accepted = self.happens(c.Submitted(SubmissionId(id), op, client="a client", seq=seen_seq))
         assert accepted, "an op is never illegal"
         return "error" not in self.session.seen[-1].types
 
@@ -155,7 +156,7 @@ class Life(RuleBasedStateMachine):
         started = _running(self.session.state) - _running(before)
         assert len(started) <= 1
         if before.task is not None and under == before.task.id and under not in started:
-            waited = {call.call_id: call.asked_seq for call in before.task.awaiting}
+            waited: dict[str, int] = {call.call_id: call.asked_seq for call in before.task.awaiting}
             assert all(waited[call_id] <= seen_seq for call_id in started)
 
     # --- the worker, doing what is owed ----------------------------------------------
@@ -178,7 +179,9 @@ class Life(RuleBasedStateMachine):
         self.session.epoch += 1
         task = self.session.state.task
         running = task.running if task is not None else ()
-        patches = {call.call_id: judgement for call in running if call.spec.get("kind") == "patch"}
+        patches: dict[str, str] = {
+            call.call_id: judgement for call in running if call.spec.get("kind") == "patch"
+        }
         assert self.happens(c.TookOver(patches))
         task = self.session.state.task
         assert task is None or not (task.running or task.request)
@@ -312,9 +315,9 @@ LifeInPieces.TestCase.settings = settings(Life.TestCase.settings, max_examples=3
 TestLifeInPieces = LifeInPieces.TestCase
 
 
-TASK = e.fact(f.TaskBegun("u1", "user", TurnSettings.of(SETTINGS)))
+TASK = e.fact(f.TaskBegun(SubmissionId("u1"), "user", TurnSettings.of(SETTINGS)))
 ABORTED = e.event("u1", "turn_aborted", reason="replaced")
-RUNNING = e.fact(f.CallMoved("c1", Phase.RUNNING))
+RUNNING = e.fact(f.CallMoved(CallId("c1"), Phase.RUNNING))
 
 
 @pytest.mark.parametrize(
@@ -323,7 +326,7 @@ RUNNING = e.fact(f.CallMoved("c1", Phase.RUNNING))
         pytest.param([TASK, TASK], id="two tasks at once"),
         pytest.param([TASK, e.fact(f.TaskEnded("completed"))], id="no final event"),
         pytest.param(
-            [TASK, *[e.event("u1", "turn_aborted", reason="replaced")] * 2, e.fact(f.TaskEnded("x"))],
+            [TASK, *[e.event("u1", "turn_aborted", reason="replaced")] * 2, e.fact(f.TaskEnded("replaced"))],
             id="two",
         ),
         pytest.param([TASK, e.event("u2", "agent_message", message="m")], id="event of another task"),

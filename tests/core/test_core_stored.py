@@ -20,6 +20,7 @@ from orchestrator.core.blobs import (
 )
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, event, timestamp
 from orchestrator.core.evolve import fold
+from orchestrator.core.ids import AgentId, SessionId
 from orchestrator.core.snapshot import (
     Unauthenticated,
     decode,
@@ -176,8 +177,9 @@ def test_session_goes_on_from_a_snapshot_as_from_its_log() -> None:
 
 
 def test_agents_come_out_of_a_snapshot_in_the_order_in_which_they_were_made() -> None:
-    children = {id: Child(id, f"s{id}", "spawn", "running", NOON_MS) for id in (2, 5, 10, 11)}
-    dogs = {id: Watchdog(id, f"s{id}", 60_000, "", 1) for id in (5, 10)}
+    agents = {AgentId(id): SessionId(f"s{id}") for id in (2, 5, 10, 11)}
+    children = {id: Child(id, session, "spawn", "running", NOON_MS) for id, session in agents.items()}
+    dogs = {id: Watchdog(id, agents[id], 60_000, "", 1) for id in (AgentId(5), AgentId(10))}
     state = State(tree=TreeView(children=children, watchdogs=dogs))
     again = decode(encode(state))
     assert again == state

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from orchestrator.core import commands as c
 from orchestrator.core.state import Phase
+from orchestrator.protocol.ids import CallId
 from tests.core.driver import a_command, exec_end, op, text
 from tests.core.grove import Agent, Grove, a_family
 
 
 def below(agent: Agent, *calls: str) -> tuple[c.PendingBelow, ...]:
     return tuple(
-        c.PendingBelow(agent.id, agent.sid, call, agent.task.id, agent.call(call).spec["sandboxed"])
+        c.PendingBelow(agent.id, agent.sid, CallId(call), agent.task.id, agent.call(call).spec["sandboxed"])
         for call in calls
     )
 

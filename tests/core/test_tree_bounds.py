@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.core import commands as c
 from orchestrator.core.agent_views import MESSAGE_BYTES
+from orchestrator.core.ids import AgentId
 from orchestrator.core.outstanding import TellChildren
 from orchestrator.core.rules_cancelling import MOST_TOLD
 from orchestrator.core.settings import TreeRules
@@ -176,7 +177,7 @@ def test_call_that_prunes_very_many_agents_says_how_many_are_left() -> None:
     grove.root.say("do it", "u1")
     grove.root.spawns()
     target = grove.target(1)
-    many = tuple(replace(target, agent_id=n, status="idle") for n in range(1, 301))
+    many = tuple(replace(target, agent_id=AgentId(n), status="idle") for n in range(1, 301))
     told = grove.root.asks("p", "subagent_prune", c.Prune(many, {}))
     said = orjson.loads(grove.root.blobs[told["$blob"]])
     assert said["counts"] == {"pruned": 256, "skipped_active": 0, "unknown": 0, "errors": 1}

@@ -80,7 +80,7 @@ def _answers(log: Log, tree: Tree) -> Iterator[str]:
     The root also keeps the answers that it passed on to agents which asked there.
     """
     answered = Counter(fact["call_id"] for fact in log.facts("answer"))
-    events = log.events() + (tree.events if log.session == tree.id else [])
+    events = log.events() + (tree.events if TreeId(log.session) == tree.id else [])
     asked = Counter(msg["call_id"] for _, msg in events if msg["type"].endswith("_approval_request"))
     for call_id, times in answered.items():
         if times > asked[call_id]:

@@ -11,14 +11,15 @@ from typing import Any, cast
 from unittest import mock
 
 from orchestrator.broker.connection import Call as ScriptCall
-from orchestrator.broker.connection import Wire
-from orchestrator.broker.records import LogPlace
+from orchestrator.broker.connection import Wire, connect
+from orchestrator.broker.records import LogPlace, StoredEntry
 from orchestrator.core.commands import Assessment, CallFinished
 from orchestrator.core.state import Call, State
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.events import ModelEvent
 from orchestrator.model.request import Item, Prompt
 from orchestrator.rollouts import rollout_file as export
+from orchestrator.rollouts.rollout_file import FilePorts
 from orchestrator.runtime.ports import CallSite, Models, Ports, Tools
 from orchestrator.wiring import deploying, worker
 from tests.crash.points import DURING_PATCH, HELD_PATCH, Doom, Point
@@ -127,7 +128,7 @@ class DeadlyFile(export.RolloutFile):
 
     doom: Doom
 
-    async def bring_up_to(self, ports: Ports, end: LogPlace, fresh: Sequence[Any] = ()) -> int:
+    async def bring_up_to(self, ports: FilePorts, end: LogPlace, fresh: Sequence[StoredEntry] = ()) -> int:
         self.doom.at("before:export")
         if self.doom.near("torn:export"):
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -142,11 +143,10 @@ class DeadlyFile(export.RolloutFile):
 @contextmanager
 def deadly_parts(doom: Doom, folder: Path) -> Iterator[None]:
     """Inside, the worker that is composed from settings gets these ports; it works in `folder`."""
-    connect, ports = deploying.connect, worker.Ports
 
     def deadly_ports(**parts: Any) -> Ports:
         tools, models = DeadlyTools(parts.pop("tools"), doom), DeadlyModels(parts.pop("models"), doom)
-        return ports(**parts, tools=tools, models=models)
+        return Ports(**parts, tools=tools, models=models)
 
     DeadlyFile.doom = doom
     with (

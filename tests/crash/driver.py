@@ -21,7 +21,7 @@ from typing import Any
 
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.birth import Birth
-from orchestrator.core.ids import SessionId, TreeId, new_session_id
+from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id
 from orchestrator.core.settings import SessionFacts, TreeRules, TurnSettings
 from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.settings import SettingsSources, load_settings
@@ -192,8 +192,8 @@ async def _person(opened: Deployment, folder: Path, play: Play, number: int) -> 
     path = folder / "sessions" / "2026" / "01" / "01" / f"rollout-{session}.jsonl"
     facts = SessionFacts(
         session,
-        session,
-        0,
+        TreeId(session),
+        AgentId(0),
         POOL,
         rollout_path=str(path),
         agents=trees,

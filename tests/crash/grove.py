@@ -110,12 +110,9 @@ class Mind(Ledger):
             case "prune":
                 return Call("subagent_prune", {"all": True}, call_id)
             case "watch" | "unwatch":
-                given = {
-                    "agent_id": random.choice(seen.stuck),
-                    "interval_s": 600,
-                    "cancel": word == "unwatch",
-                }
-                return Call("subagent_watchdog", given, call_id)
+                target, over = random.choice(seen.stuck), word == "unwatch"
+                watch = {"agent_id": target, "interval_s": 600, "cancel": over}
+                return Call("subagent_watchdog", watch, call_id)
             case "gather":
                 return Call("subagent_await", {}, call_id)
             case "linger":

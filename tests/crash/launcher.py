@@ -82,7 +82,7 @@ def _worker(order: dict[str, Any]) -> NoReturn:
         with deadly_parts(Doom(point), Path(order["cwd"])):
             status = run_turns(settings)
     except BaseException:
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())
     finally:
         # The nursery's own clean-up is not this process's.
         sys.stderr.flush()

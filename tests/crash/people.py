@@ -16,6 +16,7 @@ from typing import Any, cast
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client
 from orchestrator.protocol import ops
+from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 from orchestrator.views.event import Event
 from tests.crash.workload import errand
@@ -104,20 +105,20 @@ class Person:
         return next(e for e in self.events[seen:] if e.type == type)
 
     async def _say(self, text: str) -> None:
-        id = f"in-{self._number}-{len(self.acknowledged)}"
+        id = SubmissionId(f"in-{self._number}-{len(self.acknowledged)}")
         self._open.add(id)
         op = ops.UserInput(items=cast(Any, ({"type": "text", "text": text},)))
         self._said.append(Submission(id, op))
         await self._submit(id, op)
 
-    async def say_again(self) -> list[str]:
+    async def say_again(self) -> list[SubmissionId]:
         """Sends all that was ever said once more, under the same ids; answers which of it was lost."""
         answers = [(said.id, await self.client.submit(self.session, said)) for said in self._said]
         lost = [id for id, answer in answers if not answer.duplicate]
         self._open.update(lost)
         return lost
 
-    async def _submit(self, id: str, op: Any) -> None:
+    async def _submit(self, id: SubmissionId, op: Any) -> None:
         submission = Submission(id, op)
         first = await self.client.submit(self.session, submission)
         self.acknowledged[id] = op.type
@@ -152,11 +153,13 @@ class Person:
         call = (asked.get("session_id", self.session), asked["call_id"])
         self.decided.setdefault(call, []).append(decision)
         who = {"agent_id": asked["agent_id"]} if "agent_id" in asked else {}
-        await self._submit(f"answer-{len(self.acknowledged)}", op(id=call[1], decision=decision, **who))
+        await self._submit(
+            SubmissionId(f"answer-{len(self.acknowledged)}"), op(id=call[1], decision=decision, **who)
+        )
 
     async def _disturb(self) -> None:
         if self.random.random() < 0.5:
-            await self._submit(f"stop-{len(self.acknowledged)}", ops.Interrupt())
+            await self._submit(SubmissionId(f"stop-{len(self.acknowledged)}"), ops.Interrupt())
         else:
             self._number += 1
             await self._say(self.errands(self.random, self._number))

@@ -20,7 +20,7 @@ from orchestrator.broker.registry import registry_of
 from orchestrator.broker.replies import tree_entry
 from orchestrator.broker.tree_records import TreeEntry
 from orchestrator.core.history import OUTPUT_KINDS, message_text
-from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import RegistryView, TreeFact, fold_tree, projected
 from orchestrator.core.state import State
 from orchestrator.wiring import Deployment
@@ -276,7 +276,7 @@ def _told(log: Log, state: State) -> Iterator[str]:
         shown[ready["metadata"]["agent_id"]] += ready["completion"] is not None
     waiting = Counter(mail.agent_id for mail in state.tree.inbox if mail.content.get("completion"))
     wrote = {target for target, _ in _sent(log)}
-    ended: Counter[int] = Counter()
+    ended: Counter[AgentId] = Counter()
     for fact in log.facts("mail"):
         mail = fact["mail"]
         ended[mail["sender"]["agent_id"]] += bool(mail["content"].get("completion"))

@@ -11,7 +11,6 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stubbed_client import prompt, raw_server
 
 from orchestrator.core.commands import ItemCompleted, ResponseCompleted
 from orchestrator.model.client import HttpBudget, ResponsesClient
@@ -24,6 +23,7 @@ from orchestrator.model.sse import SseEvent
 from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.prompting import build_prompt
 from tests.core.test_core_ending import Crowded
+from tests.model.stubbed_client import prompt, raw_server
 
 ITEMS: list[dict[str, Any]] = [
     {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hi"}], "id": "m"},

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stubbed_client import connected, prompt
 
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.errors import RetryableModelError
 from orchestrator.model.events import ItemDone
 from orchestrator.model.request import request_body
 from orchestrator.stub import Scenario
+from tests.model.stubbed_client import connected, prompt
 
 RECORDED = Path(__file__).parent / "recorded"
 CONVERSATIONS = sorted(path.name for path in RECORDED.iterdir())

@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator
 from typing import Any, cast
 
 import pytest
-from stubbed_client import API_KEY, Connected, connected, prompt, raw_server
 
 from orchestrator.model.client import ClientPorts, HttpBudget, ResponsesClient
 from orchestrator.model.errors import (
@@ -31,6 +30,7 @@ from orchestrator.model.events import (
 )
 from orchestrator.model.provider import Provider, ProviderSecrets
 from orchestrator.stub import Scenario
+from tests.model.stubbed_client import API_KEY, Connected, connected, prompt, raw_server
 
 OK = {"items": [{"text": "recovered"}]}
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

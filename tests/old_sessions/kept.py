@@ -98,7 +98,8 @@ def _put(redis: Redis, key: str, kind: str, *value: Any) -> None:
                 redis.xadd(key, {_bytes(f): _bytes(v) for f, v in fields}, id=at)
             if last != "0-0" and (not entries or entries[-1][0] != last):
                 # Consumed entries are gone, and their ids are not given again.
-                redis.xdel(key, redis.xadd(key, {"gone": ""}, id=last))
+                redis.xadd(key, {"gone": ""}, id=last)
+                redis.xdel(key, last)
 
 
 def _bytes(text: str) -> bytes:

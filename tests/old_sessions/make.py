@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from redis import Redis
+from tests.redis_clients import PlainRedis
 
 ROOT = Path("/tmp/dendro-old-sessions")
 SECRET, KEY_ID = "a secret of the old sessions", "old-1"
@@ -103,7 +103,7 @@ class Deployment:
 
     folder: Path
     environ: dict[str, str]
-    redis: Redis
+    redis: PlainRedis
 
     def dendro(self, *words: str) -> list[str]:
         return [sys.executable, "-m", "orchestrator.cli.main", *words]
@@ -307,7 +307,7 @@ def deployed(name: str) -> Iterator[Deployment]:
     with subprocess.Popen(words, stdout=subprocess.DEVNULL) as server:
         try:
             until("Redis serves", socket.exists)
-            with Redis.from_url(f"unix://{socket}") as redis:
+            with PlainRedis.from_url(f"unix://{socket}") as redis:
                 yield Deployment(folder, environ, redis)
         finally:
             server.send_signal(signal.SIGTERM)
@@ -319,7 +319,7 @@ TRANSIENT = (b"ready:", b"control:", b"workers", b"heard", b"arq:", b"eq:")
 """Hints, heartbeats, the upkeep queue, and events that expire in any case."""
 
 
-def dump(redis: Redis) -> dict[str, Any]:
+def dump(redis: PlainRedis) -> dict[str, Any]:
     """Every key of the product's as JSON: `[type, value]`, bytes in base64."""
     kept = {}
     for key in sorted(redis.scan_iter("dendro:*")):
@@ -329,11 +329,11 @@ def dump(redis: Redis) -> dict[str, Any]:
     return kept
 
 
-def _value(redis: Redis, key: bytes) -> list[Any]:
+def _value(redis: PlainRedis, key: bytes) -> list[Any]:
     kind = redis.type(key).decode()
     match kind:
         case "string":
-            return [kind, _text(redis.get(key))]
+            return [kind, _text(redis.get(key) or b"")]
         case "hash":
             return [kind, [[_text(f), _text(v)] for f, v in sorted(redis.hgetall(key).items())]]
         case "set":

@@ -48,7 +48,14 @@ def address() -> Iterator[Path]:
 async def test_every_server_takes_the_configuration_and_the_doctor_is_content(
     server: ServerBinary, address: Path
 ) -> None:
-    command = [server.path, REPOSITORY / "ops/redis.conf", "--port", "0", "--unixsocket", address]
+    command: list[str | Path] = [
+        server.path,
+        REPOSITORY / "ops/redis.conf",
+        "--port",
+        "0",
+        "--unixsocket",
+        address,
+    ]
     # Its last line says that it serves, so nobody has to ask again and again.
     with subprocess.Popen(
         [*command, "--dir", address.parent, "--logfile", ""], stdout=subprocess.PIPE, text=True

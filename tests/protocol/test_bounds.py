@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.protocol import bounds, inputs, ops, policy
 from orchestrator.protocol.codec import parse_submission
+from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.protocol.wire import OpModel
 from tests.protocol.wire_examples import Json, examples, ids
@@ -116,7 +117,7 @@ def test_text_that_is_no_unicode_is_refused_where_it_was_typed() -> None:
     """A terminal hands on bytes of another encoding as halves of surrogate pairs."""
     item = inputs.TextInput.model_construct(text="caf\udce9")
     with pytest.raises(MalformedSubmission, match=r"items\[0\]\.text: not valid Unicode"):
-        bounds.check_bounds(Submission("a", ops.UserInput.model_construct(items=(item,))))
+        bounds.check_bounds(Submission(SubmissionId("a"), ops.UserInput.model_construct(items=(item,))))
 
 
 @pytest.mark.parametrize("example", examples("ops"), ids=ids(examples("ops")))

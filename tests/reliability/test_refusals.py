@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.broker.errors import OutOfMemory, SubmissionConflict
 from orchestrator.protocol import ops
+from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 from orchestrator.runtime.runner import Ended
 from tests.runtime.conftest import redis_server, stage
@@ -88,7 +89,9 @@ async def test_a_worker_outlives_a_full_redis(stage: Stage) -> None:
 
 async def test_a_submission_sent_twice_is_acknowledged_twice_and_applied_once(stage: Stage) -> None:
     session = await stage.session()
-    said = Submission("twice", ops.UserInput(items=cast(Any, ({"type": "text", "text": "once"},))))
+    said = Submission(
+        SubmissionId("twice"), ops.UserInput(items=cast(Any, ({"type": "text", "text": "once"},)))
+    )
     first = await stage.client.submit(session, said)
     again = await stage.client.submit(session, said)
     assert (first.duplicate, again.duplicate, first.sq_id == again.sq_id) == (False, True, True)

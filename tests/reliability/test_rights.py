@@ -57,7 +57,7 @@ def as_user(server: RedisServer, *rights: str) -> str:
 
 def denied(server: RedisServer) -> list[object]:
     with closing(server.client()) as admin:
-        return list(admin.acl_log())
+        return list(admin.execute_command("ACL LOG"))
 
 
 @pytest.mark.realredis

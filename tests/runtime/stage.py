@@ -24,12 +24,13 @@ from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import BrokerConfig, Claimed, StoredEntry
 from orchestrator.broker.texts import Texts
 from orchestrator.core.birth import Birth
-from orchestrator.core.ids import SessionId, new_session_id
+from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.snapshot import digest
 from orchestrator.core.stored import decode_entry
 from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.protocol import ops
+from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 from orchestrator.rollouts.position import Position
 from orchestrator.runtime.loading import BEGINNING as UNBORN
@@ -77,14 +78,16 @@ class Stage:
     ) -> SessionId:
         """A new session of the stage's pool."""
         session = new_session_id(int(time.time() * 1000), shard, secrets.randbits(62))
-        given = SessionFacts(session, session, 0, POOL, rollout_path=str(path or ""), **facts)
+        given = SessionFacts(
+            session, TreeId(session), AgentId(0), POOL, rollout_path=str(path or ""), **facts
+        )
         settings = TurnSettings("/tmp", policy, {"mode": "danger-full-access"}, "gpt-5")
         return await self.client.create(Birth(given, settings, "0", int(time.time() * 1000)))
 
     async def submit(self, session: SessionId, op: Any, id: str | None = None) -> str:
         """Submits an op; answers its id."""
         chosen = id or f"sub-{next(_numbers)}"
-        await self.client.submit(session, Submission(chosen, op))
+        await self.client.submit(session, Submission(SubmissionId(chosen), op))
         return chosen
 
     async def say(self, session: SessionId, text: str = "go", id: str | None = None) -> str:

@@ -17,10 +17,12 @@ from orchestrator.core.commands import Immediate
 from orchestrator.core.state import Call, State
 from orchestrator.model.events import TextDelta
 from orchestrator.protocol import ops
+from orchestrator.protocol.ids import CallId
 from orchestrator.rollouts.files import locked
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.runtime import runner as runners
 from orchestrator.runtime.calls import ToolCalls
+from orchestrator.runtime.loading import load
 from orchestrator.runtime.ports import CallSite
 from orchestrator.runtime.runner import Ended
 from tests.runtime.players import calls, ends, message
@@ -109,7 +111,7 @@ async def test_a_session_waits_for_an_archive_that_is_away_and_keeps_its_claim(
 ) -> None:
     session, away = await stage.session(), Gate()
     await stage.say(session)
-    load, asked = runners.load, 0
+    asked = 0
 
     async def mounted_later(*args: Any) -> Any:
         nonlocal asked
@@ -166,7 +168,9 @@ async def test_whatever_a_tool_makes_of_a_call_the_model_is_told_and_the_session
         async def judge(self, *_: object) -> None:
             raise PermissionError(13, "denied")
 
-    call = Call("c1", "shell", {"type": "function_call", "name": "shell", "arguments": "{}", "call_id": "c1"})
+    call = Call(
+        CallId("c1"), "shell", {"type": "function_call", "name": "shell", "arguments": "{}", "call_id": "c1"}
+    )
     tools = ToolCalls(cast(Any, Broken()), cast(Any, None))
     site = cast(Any, SimpleNamespace(**dict.fromkeys(CallSite.__slots__)))
     site.state = State()

@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.core.commands import CallFinished
 from orchestrator.core.state import Call
+from orchestrator.protocol.ids import CallId
 from orchestrator.runtime.intake import drained_call, failed_call, refused_call
 
 ENDS: list[Callable[[Call], CallFinished]] = [
@@ -22,7 +23,7 @@ ENDS: list[Callable[[Call], CallFinished]] = [
 def test_a_call_that_ends_early_has_the_end_of_its_kind(
     ended: Callable[[Call], CallFinished], kind: str, event: str
 ) -> None:
-    done = ended(Call("c1", "shell", {}, spec={"kind": kind}))
+    done = ended(Call(CallId("c1"), "shell", {}, spec={"kind": kind}))
     (end,) = done.events
     assert (end["type"], end["call_id"], end["stderr"]) == (event, "c1", done.output)
     assert end.get("success", False) is False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import Claim
 from orchestrator.core.ids import SessionId
@@ -177,13 +179,15 @@ async def test_a_worker_whose_claim_was_revoked_stops_its_commands(stage: Stage)
     assert stage.models.outputs()["c1"].startswith("in doubt")
 
 
-async def test_a_renewal_tells_of_what_a_lost_poke_was_about(stage: Stage) -> None:
+async def test_a_renewal_tells_of_what_a_lost_poke_was_about(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     session = await running_command(stage)
 
     async def unheard(*_: object) -> None:
         return None
 
-    stage.broker.poke = unheard  # type: ignore[method-assign]
+    monkeypatch.setattr(stage.broker, "poke", unheard)
     async with at_work(stage.worker(times=FREQUENT)):
         await stage.tools.began("c1").wait()
         await stage.submit(session, ops.Interrupt())

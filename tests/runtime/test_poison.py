@@ -14,6 +14,7 @@ from orchestrator.core import commands as c
 from orchestrator.core import decide as decide_module
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol import bounds, ops
+from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import MalformedSubmission
 from orchestrator.runtime import arrivals
 from orchestrator.runtime import runner as runners
@@ -310,5 +311,5 @@ async def test_an_output_that_no_commit_can_carry_is_replaced_by_a_word_about_it
 def test_letter_that_cannot_be_decided_is_named_by_its_key() -> None:
     letter = c.MailArrived("message", {}, "message:0:1:c1", 1, False)
     assert submission_of(letter) == "message:0:1:c1"
-    assert submission_of(c.Submitted("u1", ops.Interrupt(), "client")) == "u1"
+    assert submission_of(c.Submitted(SubmissionId("u1"), ops.Interrupt(), "client")) == "u1"
     assert submission_of(c.BeginRequest()) == ""

@@ -31,7 +31,7 @@ async def test_a_large_output_is_a_blob_and_the_state_is_the_same_live_and_repla
 
 async def test_a_snapshot_is_taken_and_the_next_worker_reads_only_what_follows(stage: Stage) -> None:
     session = await stage.session()
-    stage.models.will(*[[calls(f"c{number}"), ends()] for number in range(30)])
+    stage.models.will(*((calls(f"c{number}"), ends()) for number in range(30)))
     await stage.say(session)
     assert await stage.run(session) is Ended.PARKED
     head = await stage.broker.head(session)
@@ -49,7 +49,7 @@ async def test_a_snapshot_is_taken_and_the_next_worker_reads_only_what_follows(s
 
 async def test_a_snapshot_that_fits_no_log_is_passed_over(stage: Stage) -> None:
     session = await stage.session()
-    stage.models.will(*[[calls(f"c{number}"), ends()] for number in range(30)])
+    stage.models.will(*((calls(f"c{number}"), ends()) for number in range(30)))
     await stage.say(session)
     await stage.run(session)
     for broken in (b"no snapshot at all", b'{"core":1,"seq":260,"head":"' + b"00" * 32 + b'"}\n{}'):

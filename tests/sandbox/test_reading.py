@@ -14,6 +14,7 @@ from orchestrator.core.commands import Immediate
 from orchestrator.core.settings import SessionFacts, TurnSettings, WorkspaceMark
 from orchestrator.core.state import Call, State, Task
 from orchestrator.gateways.workspace import look_at, mark
+from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.runtime.workspace import look
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.sandbox.reading import find_program, read_regular
@@ -64,8 +65,8 @@ async def viewed(workspace: Path, home: Path, name: str) -> Immediate:
     config = ToolConfig(SandboxSupport(None, 0, ()), {}, hidden=(home,))
     given = TurnSettings(str(workspace), "never", {"mode": "read-only"}, "gpt-5")
     item = {"type": "function_call", "name": "view_image", "call_id": "c1"}
-    call = Call("c1", "view_image", {**item, "arguments": orjson.dumps({"path": name}).decode()})
-    site = Site("c", State(task=Task("u1", "user", given)), lambda _: None)
+    call = Call(CallId("c1"), "view_image", {**item, "arguments": orjson.dumps({"path": name}).decode()})
+    site = Site("c", State(task=Task(SubmissionId("u1"), "user", given)), lambda _: None)
     found = await Toolbox(config, cast(Any, None)).assess(call, site)
     assert isinstance(found, Immediate)
     return found

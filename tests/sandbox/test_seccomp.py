@@ -30,7 +30,7 @@ def verdict(code: bytes, call: int, arch: int = X86_64, first_argument: int = 0,
             case 0x35:
                 at += if_true if accumulator >= value else if_false
             case 0x06:
-                return value
+                return int(value)
             case _:
                 raise AssertionError(f"instruction {kind:#x}")
 

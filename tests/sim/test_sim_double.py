@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import pytest
 from fakeredis import FakeServer, FakeStrictRedis
-from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from sim.double import EPOCH_S, Command, Double, encoded, opened
@@ -43,10 +42,22 @@ class _ServedTime(FakeClock):
         return self.time()
 
 
+class Other(Protocol):
+    """A client of the server that the simulator's is compared with."""
+
+    def execute_command(self, *args: Any) -> Any: ...
+
+    def flushall(self) -> Any: ...
+
+    def keys(self, pattern: str) -> Any: ...
+
+    def type(self, name: bytes) -> Any: ...
+
+
 class _Pair:
     """Says every command of a simulation to another server too."""
 
-    def __init__(self, double: Double, clock: _ServedTime, other: Redis) -> None:
+    def __init__(self, double: Double, clock: _ServedTime, other: Other) -> None:
         self.double, self.clock, self.fake = double, clock, other
         self._take, self._look, self._restore = double.take, double.look, double.restore
         self._sources = {script.sha.encode(): script.source for script in scripts().values()}

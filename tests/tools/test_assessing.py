@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.core.commands import ApplyPatch, Exec, Immediate
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import Call, State, Task
+from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.toolbox import Site, Toolbox, ToolConfig
 
@@ -39,12 +40,14 @@ NAMES = st.sampled_from(["shell", "container.exec", "apply_patch", "view_image",
 
 def site(folder: Path) -> Site:
     given = TurnSettings(str(folder), "never", {"mode": "danger-full-access"}, "gpt-5")
-    return Site("c", State(task=Task("u1", "user", given)), lambda _: None)
+    return Site("c", State(task=Task(SubmissionId("u1"), "user", given)), lambda _: None)
 
 
 def asked(name: str, arguments: dict[str, Any]) -> Call:
     text = orjson.dumps({k: v for k, v in arguments.items() if not _too_long(v)}).decode()
-    return Call("c1", name, {"type": "function_call", "name": name, "arguments": text, "call_id": "c1"})
+    return Call(
+        CallId("c1"), name, {"type": "function_call", "name": name, "arguments": text, "call_id": "c1"}
+    )
 
 
 def _too_long(value: Any) -> bool:

@@ -12,6 +12,7 @@ from orchestrator.core.approval import Ask, Run, judge_exec
 from orchestrator.core.commands import Exec, Immediate
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import Call, State, Task
+from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tables import ToolSettings
 from orchestrator.tools.toolbox import Site, Toolbox, ToolConfig
@@ -24,12 +25,12 @@ WORKSPACE_WRITE = {"mode": "workspace-write"}
 
 def site(folder: Path, policy: str = "untrusted") -> Site:
     given = TurnSettings(str(folder), policy, WORKSPACE_WRITE, "gpt-5")
-    return Site("c", State(task=Task("u1", "user", given)), lambda _: None)
+    return Site("c", State(task=Task(SubmissionId("u1"), "user", given)), lambda _: None)
 
 
 async def assessed(toolbox: Toolbox, folder: Path, env: dict[str, str], *command: str) -> Exec | Immediate:
     action = {"type": "exec", "command": list(command or ("ls",)), "env": env}
-    call = Call("c1", "local_shell", {"type": "local_shell_call", "call_id": "c1", "action": action})
+    call = Call(CallId("c1"), "local_shell", {"type": "local_shell_call", "call_id": "c1", "action": action})
     found = await toolbox.assess(call, site(folder))
     assert isinstance(found, Exec | Immediate)
     return found

@@ -17,6 +17,7 @@ import pytest
 from orchestrator.core.commands import ApplyPatch
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import Call, State, Task
+from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools import patching
 from orchestrator.tools.exec.keeper import Keeper, KeeperConfig
@@ -48,11 +49,11 @@ class Author:
         self.folder = folder
         self.toolbox = Toolbox(ToolConfig(SUPPORT, {}), keeper)
         settings = TurnSettings(str(folder), "never", {"mode": "danger-full-access"}, "gpt-5")
-        self.site = Site("c", State(task=Task("u1", "user", settings)), lambda _: None)
+        self.site = Site("c", State(task=Task(SubmissionId("u1"), "user", settings)), lambda _: None)
 
     async def call(self, patch: str = TWO_FILES) -> Call:
         item = {"type": "custom_tool_call", "name": "apply_patch", "input": patch, "call_id": "p1"}
-        call = Call("p1", "apply_patch", item)
+        call = Call(CallId("p1"), "apply_patch", item)
         assessed = await self.toolbox.assess(call, self.site)
         assert isinstance(assessed, ApplyPatch)
         spec = {

@@ -15,6 +15,7 @@ from orchestrator.core.approval import Ask, Run, Verdict, judge_exec
 from orchestrator.core.commands import Exec
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import Call, State, Task
+from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.toolbox import Site, Toolbox, ToolConfig
 
@@ -26,8 +27,8 @@ async def verdict(folder: Path, *command: str, mode: str = "danger-full-access",
     given = TurnSettings(str(folder), "untrusted", {"mode": mode}, "gpt-5")
     arguments = orjson.dumps({"command": command}).decode()
     item = {"type": "function_call", "name": "shell", "arguments": arguments, "call_id": "c1"}
-    site = Site("c", State(task=Task("u1", "user", given)), lambda _: None)
-    found = await Toolbox(config, cast(Any, None)).assess(Call("c1", "shell", item), site)
+    site = Site("c", State(task=Task(SubmissionId("u1"), "user", given)), lambda _: None)
+    found = await Toolbox(config, cast(Any, None)).assess(Call(CallId("c1"), "shell", item), site)
     assert isinstance(found, Exec)
     return judge_exec(found, given, frozenset())
 

@@ -48,6 +48,16 @@ def asks(call_id: str, name: str, **arguments: Any) -> ItemDone:
     )
 
 
+def noted(seen: list[dict[str, Any]]) -> Turn:
+    """A turn that notes the outputs that its request shows, and says `ok`."""
+
+    def turn(outputs: Outputs) -> list[Cue]:
+        seen.append(dict(outputs))
+        return [message("ok")]
+
+    return turn
+
+
 class Minds:
     """Models with a script for each agent."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import orjson
@@ -13,7 +14,7 @@ from orchestrator.protocol import ops
 from orchestrator.tools.subagents.specs import PRUNE
 from tests.runtime.players import calls, message
 from tests.runtime.wires import Gate
-from tests.tree.forest import Forest, asks, outputs_of
+from tests.tree.forest import Cue, Forest, Outputs, asks, noted, outputs_of
 
 WAITS = [asks("w", "await")]
 pytestmark = pytest.mark.realredis
@@ -51,7 +52,7 @@ async def test_second_turns_result_is_not_replaced_by_the_first_ones(forest: For
         [asks("w1", "await")],
         [asks("m", "send_message", agent_id=1, prompt="two")],
         [asks("w2", "await")],
-        lambda outputs: told.append(dict(outputs)) or [message("ok")],
+        noted(told),
     )
     forest.minds.will("a", [message("first")], [message("second")])
     await forest.plant()
@@ -148,7 +149,7 @@ async def test_without_autosubmit_a_turns_end_drains_nothing(forest: Forest) -> 
 
 async def test_message_of_the_root_is_in_a_childs_conversation_once(forest: Forest) -> None:
     gate, second = Gate(), Gate()
-    sends = [gate.reached, asks("m", "send_message", agent_id=1, prompt="just once")]
+    sends: list[Cue] = [gate.reached, asks("m", "send_message", agent_id=1, prompt="just once")]
     forest.minds.will("root", [asks("a", "spawn", prompt="[a] begin")], sends, WAITS, [message("ok")])
     forest.minds.will("a", [gate, message("first")], [second, message("second")])
     await forest.plant()
@@ -245,7 +246,7 @@ async def test_interrupted_agent_reports_what_it_did_then(forest: Forest) -> Non
         [asks("a", "spawn", prompt="[a] begin")],
         [stuck.reached, asks("m", "send_message", agent_id=1, prompt="this", interrupt=True)],
         WAITS,
-        lambda outputs: told.append(dict(outputs)) or [message("ok")],
+        noted(told),
     )
     forest.minds.will("a", [stuck, message("never")], [message("did this")])
     await forest.plant()
@@ -258,7 +259,7 @@ async def test_interrupted_agent_reports_what_it_did_then(forest: Forest) -> Non
 
 async def test_retried_stream_does_not_fail_a_child(forest: Forest) -> None:
     forest.minds.will("root", [asks("a", "spawn", prompt="[a] try")], WAITS, [message("ok")])
-    forest.minds.will("a", [RetryableModelError("cut", None, 0.0)], [message("got through")])
+    forest.minds.will("a", [RetryableModelError("cut", 0.0)], [message("got through")])
     await forest.plant()
     forest.start()
     events = await forest.stage.until(forest.root, "task_complete")
@@ -270,11 +271,8 @@ async def test_logs_page_without_a_gap(forest: Forest) -> None:
     pages: list[Any] = []
     forest.minds.will("root", [asks("a", "spawn", prompt="[a] work")], WAITS)
     for n in range(4):
-        forest.minds.will(
-            "root",
-            lambda outputs, n=n: [asks(f"l{n}", "logs", agent_id=1, limit=3, cursor=_cursor(outputs, n))],
-        )
-    forest.minds.will("root", lambda outputs: pages.append(dict(outputs)) or [message("ok")])
+        forest.minds.will("root", partial(_asks_for_page, n))
+    forest.minds.will("root", noted(pages))
     await forest.plant()
     forest.start()
     await forest.stage.until(forest.root, "task_complete")
@@ -288,5 +286,6 @@ async def test_logs_page_without_a_gap(forest: Forest) -> None:
     assert len(shown) >= 6
 
 
-def _cursor(outputs: Any, n: int) -> int:
-    return int(outputs[f"l{n - 1}"]["cursor"]) if n else 0
+def _asks_for_page(n: int, outputs: Outputs) -> list[Cue]:
+    cursor = int(outputs[f"l{n - 1}"]["cursor"]) if n else 0
+    return [asks(f"l{n}", "logs", agent_id=1, limit=3, cursor=cursor)]

@@ -13,7 +13,7 @@ from orchestrator.protocol import ops
 from orchestrator.runtime.worker import Worker
 from tests.runtime.players import calls, message
 from tests.runtime.wires import Gate
-from tests.tree.forest import Forest, asks
+from tests.tree.forest import Cue, Forest, asks
 from workers.upkeep_reaping import end_cancelled
 
 WAITS = [asks("w", "await")]
@@ -39,7 +39,7 @@ async def test_stuck_grandchild_that_the_root_cancels_is_taken_from_its_worker(f
     leaf, never = Gate(), Gate()
     three_generations(forest, leaf)
     forest.tools.deaths["c1"] = never
-    cancel = [leaf.reached, asks("x", "cancel", agent_id=2)]
+    cancel: list[Cue] = [leaf.reached, asks("x", "cancel", agent_id=2)]
     forest.minds.will("root", [asks("a", "spawn", prompt="[a] run")], cancel, [message("ok")])
     await forest.plant()
     forest.start()
@@ -59,7 +59,7 @@ async def test_cancelled_agent_whose_pool_nobody_serves_is_ended_by_whoever_canc
     leaf = Gate()
     three_generations(forest, leaf)
     told = Gate()
-    cancel = [told, asks("x", "cancel", agent_id=1)]
+    cancel: list[Cue] = [told, asks("x", "cancel", agent_id=1)]
     forest.minds.will("root", [asks("a", "spawn", prompt="[a] run")], cancel, WAITS, [message("ok")])
     await forest.plant()
     forest.start()

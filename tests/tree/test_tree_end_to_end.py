@@ -10,10 +10,11 @@ import pytest
 from orchestrator.core.draft import REAP_TIMER
 from orchestrator.model.errors import FatalKind, FatalModelError
 from orchestrator.protocol import ops
+from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.runtime.runner import Ended
 from tests.runtime.players import calls, message
 from tests.runtime.wires import Gate
-from tests.tree.forest import Forest, asks
+from tests.tree.forest import Cue, Forest, asks
 
 WAITS = [asks("w", "await")]
 pytestmark = pytest.mark.realredis
@@ -221,7 +222,7 @@ async def test_childs_approval_is_answered_at_the_root(forest: Forest) -> None:
     events = await forest.stage.until(forest.root, "exec_approval_request")
     asked = events[-1].msg
     assert (asked["agent_id"], asked["agent_path"], asked["call_id"]) == (1, "0/1", "c1")
-    await forest.stage.submit(forest.root, ops.ExecApproval(id="c1", decision="approved"))
+    await forest.stage.submit(forest.root, ops.ExecApproval(id="c1", decision=ReviewDecision.APPROVED))
     await forest.stage.until(forest.root, "task_complete")
     assert forest.tools.started["c1"] == 1
 
@@ -258,7 +259,7 @@ async def test_closing_the_root_ends_the_tree_first(forest: Forest) -> None:
 
 async def test_stuck_child_does_not_survive_a_cancel(forest: Forest) -> None:
     forest.tools.gates["c1"], forest.tools.deaths["c1"] = forever, never = Gate(), Gate()
-    cancel = [forever.reached, asks("x", "cancel", agent_id=1)]
+    cancel: list[Cue] = [forever.reached, asks("x", "cancel", agent_id=1)]
     forest.minds.will("root", [asks("a", "spawn", prompt="[a] run")], cancel, WAITS, [message("ok")])
     forest.minds.will("a", [calls("c1")])
     await forest.plant()

@@ -15,6 +15,7 @@ async def _due_ms(forest: Forest, timer: str) -> int:
     """When a timer of the root is due, on Redis's clock."""
     keys = forest.stage.broker.keys
     found = await forest.stage.broker.command("ZSCORE", keys.timers(keys.shard_of(forest.root)), timer)
+    assert isinstance(found, bytes | str | float)
     return int(float(found))
 
 

@@ -94,7 +94,7 @@ async def test_file_of_a_sealed_session_is_written_in_full_or_not_at_all(
 async def test_agent_reads_a_log_whose_newest_entries_are_sealed(
     author: Author, storage: Storage, tmp_path: Path
 ) -> None:
-    facts = SessionFacts(session_id=author.session, tree_id=author.session)
+    facts = SessionFacts(session_id=author.session, tree_id=TreeId(author.session))
     before = len(await storage.broker.read_rollout(author.session, 0, 100))
     assert before == 20, "the older part is in the archive alone"
     events = await TreeLookups.of(_ports(storage, archived=True), facts).log(author.session)

@@ -9,9 +9,11 @@ import orjson
 import pytest
 
 from orchestrator.core import commands as c
+from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView
 from orchestrator.core.settings import SessionFacts, TreeRules
 from orchestrator.core.state import Call, State
+from orchestrator.protocol.ids import CallId
 from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.subagents.assess import Asking, assess_agent_call
 from orchestrator.tools.subagents.port import LoggedEvent
@@ -49,8 +51,8 @@ class FakeTree:
     events: list[LoggedEvent] = field(default_factory=list)
     version: str = "1"
 
-    async def reserve(self, call: str, wanted: int) -> tuple[int, str, str]:
-        return 9, "s9", "/data/9.jsonl"
+    async def reserve(self, call: str, wanted: int) -> tuple[AgentId, SessionId, str]:
+        return AgentId(9), SessionId("s9"), "/data/9.jsonl"
 
     async def registry(self) -> RegistryView:
         return self.view
@@ -62,14 +64,16 @@ class FakeTree:
 async def asked(name: str, me: int = 0, tree: FakeTree | None = None, **arguments: Any) -> Any:
     """The assessment of a call by agent `me`, or what its model reads instead."""
     path = "0" if me == 0 else FAMILY.agents[me].path
-    facts = SessionFacts(f"s{me}", "s0", me, agent_path=path, tree_rules=TreeRules())
+    facts = SessionFacts(
+        SessionId(f"s{me}"), TreeId("s0"), AgentId(me), agent_path=path, tree_rules=TreeRules()
+    )
     item = {
         "type": "function_call",
         "name": name,
         "arguments": orjson.dumps(arguments).decode(),
         "call_id": "c",
     }
-    asking = Asking(Call("c", name, item), State(facts=facts), tree or FakeTree(), 0, "")
+    asking = Asking(Call(CallId("c"), name, item), State(facts=facts), tree or FakeTree(), 0, "")
     try:
         return await assess_agent_call(asking)
     except BadArguments as error:
