@@ -48,7 +48,7 @@ DEFECTS = (
     Mutant(
         "failed responses used nothing",
         "what a response used that failed is not counted in its session",
-        text(evolve, "_request_ended", 'not payload.get("usage")', "True"),
+        text(evolve, "_tokens_lost", "if usage else state", "if False else state"),
     ),
     Mutant(
         "a timer that is gone raises",
@@ -69,7 +69,7 @@ DEFECTS = (
     Mutant(
         "every end is proved",
         "a new holder does not note that nobody saw the lost one's commands end",
-        text(rules_stop, "took_over", 'draft.add(e.agent_changed(evidence="presumed"))', "pass"),
+        text(rules_stop, "took_over", 'draft.add(f.AgentChanged({"evidence": "presumed"}))', "pass"),
         "ends",
     ),
     Mutant(

@@ -145,8 +145,8 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
             return replace(state, facts=replace(state.facts, base_instructions=text))
         case f.Named(name):
             return replace(state, meta={**state.meta, THREAD_NAME: name})
-        case f.InputQueued(id, op, client):
-            return replace(state, queue=(*state.queue, Queued(id, op, client)))
+        case f.InputQueued(id, turn, client):
+            return replace(state, queue=(*state.queue, Queued(id, turn, client)))
         case f.Closing(by):
             return replace(state, closing=by)
         case f.Closed():

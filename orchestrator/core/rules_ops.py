@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
@@ -25,6 +24,7 @@ from orchestrator.core.rules_task import (
 )
 from orchestrator.core.settings import SettingsChanges
 from orchestrator.core.state import Queued
+from orchestrator.core.user_turns import UserTurn
 from orchestrator.protocol import ops
 from orchestrator.protocol.inputs import TextInput
 
@@ -40,14 +40,14 @@ def submitted(draft: Draft, command: Submitted) -> None:
     op = command.op
     match op:
         case ops.UserInput() | ops.UserTurn() | ops.Compact():
-            _user_turn(draft, command, op.model_dump(mode="json"))
+            _user_turn(draft, command, UserTurn.asked(op))
         case ops.Interrupt():
             if op.tree:
                 interrupt_below(draft, f"interrupt:{command.client}:{command.id}")
             stop(draft, "interrupted", command.id)
         case ops.MessageAgent(agent_id=0) if draft.state.facts.is_root and draft.state.task is None:
             said = ops.UserInput(items=(TextInput(text=op.text),))
-            _user_turn(draft, command, said.model_dump(mode="json"))
+            _user_turn(draft, command, UserTurn.asked(said))
         case ops.MessageAgent():
             message_agent(draft, command, op)
         case ops.CancelAgent():
@@ -55,9 +55,9 @@ def submitted(draft: Draft, command: Submitted) -> None:
         case ops.ExecApproval() | ops.PatchApproval():
             answer(draft, command, op)
         case ops.OverrideTurnContext():
-            change_settings(draft, _changes(op.model_dump(mode="json")))
+            change_settings(draft, _changes(op))
         case ops.ConfigureSession():
-            _configure(draft, command, op.model_dump(mode="json"))
+            _configure(draft, command, op)
         case ops.SetThreadName():
             _set_name(draft, command, op.name)
         case ops.GetPath():
@@ -72,63 +72,55 @@ def error(draft: Draft, id: str, message: str) -> None:
     draft.add(e.error(id, message))
 
 
-def _user_turn(draft: Draft, command: Submitted, op: Mapping[str, Any]) -> None:
+def _user_turn(draft: Draft, command: Submitted, turn: UserTurn) -> None:
     if draft.state.tree.canceling:
         error(draft, command.id, "this agent was cancelled: it takes no more input")
         return
-    bookmark = op.get("last_response_id")
-    if bookmark and bookmarked(draft, bookmark) is None:
-        error(draft, command.id, f"no turn of this session ended with response {bookmark}")
+    if turn.bookmark and bookmarked(draft, turn.bookmark) is None:
+        error(draft, command.id, f"no turn of this session ended with response {turn.bookmark}")
         return
     task = draft.state.task
-    if task is not None and _steers(draft, op):
+    if task is not None and _steers(draft, turn):
         if len(task.steered) >= MOST_STEERED:
             error(draft, command.id, f"not taken: {MOST_STEERED} inputs wait for the task's next request")
             return
-        draft.add(f.Steered(command.id, input_message(op["items"])), user_message_event(task.id, op["items"]))
+        message = input_message(turn.items)
+        draft.add(f.Steered(command.id, message), user_message_event(task.id, turn.items))
         return
     if task is None and not draft.state.queue:
-        begin_task(draft, Queued(command.id, op, command.client))
+        begin_task(draft, Queued(command.id, turn, command.client))
         return
-    draft.add(f.InputQueued(command.id, op, command.client))
+    draft.add(f.InputQueued(command.id, turn, command.client))
     stop(draft, "replaced", command.id)
     # A session that was closed over queued input is free, and goes on with the oldest.
     start_next(draft)
 
 
-def _steers(draft: Draft, op: Mapping[str, Any]) -> bool:
+def _steers(draft: Draft, turn: UserTurn) -> bool:
     task = draft.task
-    joins = op["type"] == "user_input" and not op.get("last_response_id")
+    joins = isinstance(turn.op, ops.UserInput) and not turn.bookmark
     return joins and draft.state.facts.on_user_input == "steer" and task.kind == "user" and not task.stopping
 
 
-def _changes(op: Mapping[str, Any]) -> SettingsChanges:
+def _changes(op: ops.OverrideTurnContext | ops.ConfigureSession) -> SettingsChanges:
     """The fields that the op names; an absent one is left alone, `effort: null` clears."""
-    names = (
-        "cwd",
-        "approval_policy",
-        "sandbox_policy",
-        "model",
-        "model_provider",
-        "effort",
-        "summary",
-        "verbosity",
-    )
-    changes = {name: op[name] for name in names if name in op and (op[name] is not None or name == "effort")}
+    named = op.model_dump(mode="json", include=set(SettingsChanges.__annotations__))
+    changes = {name: named[name] for name in SettingsChanges.__annotations__ if name in named}
     return cast(SettingsChanges, changes)
 
 
-def _configure(draft: Draft, command: Submitted, op: Mapping[str, Any]) -> None:
+def _configure(draft: Draft, command: Submitted, op: ops.ConfigureSession) -> None:
     """(Re)configures; what runs is aborted, the history stays."""
     stop(draft, "replaced", command.id)
     change_settings(draft, _changes(op))
-    if op.get("base_instructions") is not None:
-        draft.add(f.Instructed(op["base_instructions"]))
-    if op.get("user_instructions"):
-        draft.add(e.item(instructions_item(op["user_instructions"])))
+    if op.base_instructions is not None:
+        draft.add(f.Instructed(op.base_instructions))
+    if op.user_instructions:
+        draft.add(e.item(instructions_item(op.user_instructions)))
     draft.add(session_configured(command.id, draft.state.facts, draft.state.settings, draft.state.name))
-    for name in ("personality", "collaboration_mode"):
-        if op.get(name) is not None:
+    unserved = {"personality": op.personality, "collaboration_mode": op.collaboration_mode}
+    for name, value in unserved.items():
+        if value is not None:
             message = f"this version does not serve {name} yet; the rest was configured"
             draft.add(e.event(command.id, "warning", message=message))
 

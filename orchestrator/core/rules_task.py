@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -10,11 +10,13 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.context import context_change, environment_context, is_context
 from orchestrator.core.draft import Draft
+from orchestrator.core.history import Item
 from orchestrator.core.rules_activity import tokens_used
 from orchestrator.core.rules_standing import came_to_rest, end_watchdogs, took_task
 from orchestrator.core.settings import SettingsChanges
 from orchestrator.core.state import Queued, State, TaskKind
 from orchestrator.core.tokens import counted
+from orchestrator.protocol import ops
 from orchestrator.protocol.ids import ResponseId, SubmissionId
 
 RETRY_TIMER = "retry"
@@ -62,15 +64,15 @@ def close(draft: Draft, by: str) -> None:
 
 def begin_task(draft: Draft, waiting: Queued) -> None:
     """A user turn (or a compaction) takes the session."""
-    op = waiting.op
-    if op.get("last_response_id"):
-        _rewind(draft, op["last_response_id"])
-    if op["type"] == "user_turn":
-        change_settings(draft, _turn_changes(op))
-    kind: TaskKind = "compact" if op["type"] == "compact" else "user"
-    _task_begins(draft, waiting.id, kind, op.get("final_output_json_schema"), waiting.client)
+    turn = waiting.turn
+    if turn.bookmark:
+        _rewind(draft, turn.bookmark)
+    if isinstance(turn.op, ops.UserTurn):
+        change_settings(draft, _turn_changes(turn.op))
+    kind: TaskKind = "compact" if isinstance(turn.op, ops.Compact) else "user"
+    _task_begins(draft, waiting.id, kind, turn.output_schema, waiting.client)
     if kind == "user":
-        draft.add(e.item(input_message(op["items"])), user_message_event(waiting.id, op["items"]))
+        draft.add(e.item(input_message(turn.items)), user_message_event(waiting.id, turn.items))
     if draft.state.queue:
         # More input came while this one waited: the seeds' rule holds for it as well,
         # new input aborts the task that it meets. Its message stays in the history. One
@@ -118,14 +120,14 @@ def bookmarked(draft: Draft, response_id: str) -> int | None:
     return next((length for mark, length in draft.state.bookmarks if mark == response_id), None)
 
 
-def _turn_changes(op: Mapping[str, Any]) -> SettingsChanges:
+def _turn_changes(op: ops.UserTurn) -> SettingsChanges:
     return {
-        "cwd": op["cwd"],
-        "approval_policy": op["approval_policy"],
-        "sandbox_policy": op["sandbox_policy"],
-        "model": op["model"],
-        "summary": op["summary"],
-        "effort": op.get("effort"),
+        "cwd": op.cwd,
+        "approval_policy": op.approval_policy.value,
+        "sandbox_policy": op.sandbox_policy.model_dump(mode="json"),
+        "model": op.model,
+        "summary": op.summary.value,
+        "effort": op.effort.value if op.effort is not None else None,
     }
 
 
@@ -137,12 +139,12 @@ def change_settings(draft: Draft, changes: SettingsChanges) -> None:
         draft.add(e.item(shown))
 
 
-def input_message(items: list[Mapping[str, Any]]) -> dict[str, Any]:
+def input_message(items: Sequence[Item]) -> dict[str, Any]:
     """The user message that the input items of one op make."""
     return {"type": "message", "role": "user", "content": [_content(item) for item in items]}
 
 
-def _content(item: Mapping[str, Any]) -> dict[str, Any]:
+def _content(item: Item) -> dict[str, Any]:
     match item["type"]:
         case "text":
             return {"type": "input_text", "text": item["text"]}
@@ -155,7 +157,7 @@ def _content(item: Mapping[str, Any]) -> dict[str, Any]:
             }
 
 
-def user_message_event(id: str, items: list[Mapping[str, Any]]) -> e.Entry:
+def user_message_event(id: str, items: Sequence[Item]) -> e.Entry:
     text = _joined([item["text"] for item in items if item["type"] == "text"])
     images = [item["image_url"] for item in items if item["type"] == "image"]
     fields: dict[str, Any] = {"message": text, "kind": "plain"}

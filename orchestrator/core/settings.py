@@ -48,14 +48,16 @@ class TurnSettings:
 
     @classmethod
     def of(cls, wire: Mapping[str, Any]) -> TurnSettings:
-        return cls(**{name: _text(value) for name, value in wire.items() if name in _TURN_SETTINGS})
+        return cls(
+            **{name: readable_setting(value) for name, value in wire.items() if name in _TURN_SETTINGS}
+        )
 
     def wire(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _TURN_SETTINGS}
 
     def changed(self, changes: Mapping[str, Any]) -> TurnSettings:
         """With the fields named in `changes`; a new model forgets a window set for the old one."""
-        known = {name: _text(value) for name, value in changes.items() if name in _TURN_SETTINGS}
+        known = {name: readable_setting(value) for name, value in changes.items() if name in _TURN_SETTINGS}
         if "model" in known and known["model"] != self.model:
             known.setdefault("window", None)
         return replace(self, **known)
@@ -81,7 +83,7 @@ class TurnSettings:
 _TURN_SETTINGS = tuple(spec.name for spec in fields(TurnSettings))
 
 
-def _text(value: Any) -> Any:
+def readable_setting(value: Any) -> Any:
     """A setting so long that an earlier version stored it beside its entry is none that can be used."""
     if value is None or type(value) is str:
         return value

@@ -15,11 +15,13 @@ from typing import Any
 import orjson
 
 from orchestrator.core.chain import mac, same_mac
+from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Log
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import Answer, Call, Calls, Phase, Queued, Request, Response, State, Task
 from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.core.tree import decode_tree
+from orchestrator.core.user_turns import UserTurn
 
 CORE_VERSION = 4
 """Grows when a snapshot of before would not be what a fold of today gives."""
@@ -27,12 +29,33 @@ CORE_VERSION = 4
 
 def encode(state: State) -> bytes:
     """Canonical JSON: equal states are equal bytes."""
-    return orjson.dumps(state, default=_default, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+    stored = _stored(state)
+    return orjson.dumps(stored, default=_default, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
 
 
 def digest(state: State) -> str:
     """SHA-256 of the canonical form, in hex."""
     return hashlib.sha256(encode(state)).hexdigest()
+
+
+def _stored(state: State) -> State:
+    """The state with JSON in the place of what has a form of its own in a snapshot."""
+    if not state.queue:
+        return state
+    return replace(state, queue=tuple(_waiting(queued) for queued in state.queue))
+
+
+@record
+class _Waiting:
+    """`Queued` as a snapshot has it; a record keeps the order of its fields, a mapping would not."""
+
+    id: str
+    op: Mapping[str, Any]
+    client: str
+
+
+def _waiting(queued: Queued) -> _Waiting:
+    return _Waiting(queued.id, queued.turn.wire(), queued.client)
 
 
 def _default(value: Any) -> Any:
@@ -100,7 +123,7 @@ def _state(wire: dict[str, Any]) -> State:
         history=_log(wire["history"]),
         kept_user_texts=tuple(wire["kept_user_texts"]),
         task=_task(wire["task"]) if wire["task"] else None,
-        queue=tuple(Queued(**waiting) for waiting in wire["queue"]),
+        queue=tuple(_queued(waiting) for waiting in wire["queue"]),
         tokens=_tokens(wire["tokens"]) if wire["tokens"] else None,
         told=_tokens(wire["told"]) if wire["told"] else None,
         last_response=Response(**wire["last_response"]) if wire["last_response"] else None,
@@ -137,6 +160,10 @@ _STATE_NESTED = frozenset(
 
 def _plain(wire: dict[str, Any], cls: type, skip: frozenset[str]) -> dict[str, Any]:
     return {spec.name: wire[spec.name] for spec in fields(cls) if spec.name not in skip}
+
+
+def _queued(wire: dict[str, Any]) -> Queued:
+    return Queued(wire["id"], UserTurn.of(wire["op"]), wire["client"])
 
 
 def _mark(mark: list[Any]) -> tuple[str, int]:

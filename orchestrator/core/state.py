@@ -32,6 +32,7 @@ from orchestrator.core.history import Item, Log
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.core.tree import TreeView
+from orchestrator.core.user_turns import UserTurn
 from orchestrator.protocol.ids import CallId, SubmissionId
 
 THREAD_NAME = "thread_name"
@@ -275,7 +276,7 @@ class Queued:
     """A user-turn op that waits for the session to be free."""
 
     id: SubmissionId
-    op: Mapping[str, Any]
+    turn: UserTurn
     client: str
 
 

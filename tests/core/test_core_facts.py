@@ -18,7 +18,11 @@ from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import Phase, State
 from orchestrator.core.stored import decode_entry
 from orchestrator.core.tree import Child, Mail, Watchdog
+from orchestrator.core.user_turns import UserTurn
+from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.policy import AskForApproval, WorkspaceWrite
+from orchestrator.protocol.scalars import ReasoningEffort, ReasoningSummary
 from tests.core import golden
 
 KINDS: tuple[type[f.Fact], ...] = get_args(f.Fact)
@@ -30,6 +34,30 @@ json = st.recursive(
 objects = st.dictionaries(st.text(max_size=5), json, max_size=3)
 words, numbers = st.text(max_size=8), st.integers(0, 1 << 53)
 settings = st.builds(TurnSettings, words, words, objects, words, effort=st.none() | words)
+texts = st.builds(lambda text: {"type": "text", "text": text}, words)
+large = st.just({"type": "text", "text": {"$blob": "0" * 64, "bytes": 70_000}})
+items = st.lists(texts | large, max_size=2).map(tuple)
+turns = st.one_of(
+    st.just(UserTurn(ops.Compact())),
+    st.builds(
+        UserTurn, st.builds(ops.UserInput, items=st.just(()), last_response_id=st.none() | words), items
+    ),
+    st.builds(
+        UserTurn,
+        st.builds(
+            ops.UserTurn,
+            items=st.just(()),
+            cwd=words,
+            approval_policy=st.sampled_from(AskForApproval),
+            sandbox_policy=st.just(WorkspaceWrite(writable_roots=("/a",))),
+            model=words,
+            effort=st.none() | st.sampled_from(ReasoningEffort),
+            summary=st.sampled_from(ReasoningSummary),
+            final_output_json_schema=st.none() | objects,
+        ),
+        items,
+    ),
+)
 BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
     "agent_id": numbers,
     "agent_ids": st.lists(numbers, max_size=3).map(tuple),
@@ -51,7 +79,6 @@ BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
     "mail": st.builds(Mail, words, words, numbers, st.booleans(), numbers, objects, objects),
     "n": numbers,
     "not_before_ms": numbers,
-    "op": objects,
     "output_schema": objects,
     "parent": objects,
     "phase": st.sampled_from(Phase),
@@ -78,7 +105,10 @@ def facts(draw: st.DrawFn) -> f.Fact:
         if spec.name != "outcome" or cls is f.TaskEnded:
             left_out = spec.default is not MISSING and draw(st.booleans())
             if not left_out:
-                given[spec.name] = draw(BY_NAME.get(spec.name, words))
+                value = (
+                    turns if cls is f.InputQueued and spec.name == "turn" else BY_NAME.get(spec.name, words)
+                )
+                given[spec.name] = draw(value)
     return cls(**given)
 
 
@@ -129,3 +159,29 @@ def test_field_of_a_newer_version_does_not_keep_a_fact_from_being_read() -> None
 def test_known_kind_without_a_field_that_it_needs_is_refused() -> None:
     with pytest.raises(KeyError, match="generation"):
         f.decode({"kind": "timer"})
+
+
+def test_folder_of_an_op_that_is_stored_beside_its_entry_is_read_as_its_size() -> None:
+    op = {
+        "type": "user_turn",
+        "items": [],
+        "approval_policy": "never",
+        "sandbox_policy": {"mode": "read-only"},
+    }
+    far = {"$blob": "0" * 64, "bytes": 70_000}
+    queued = f.decode(
+        {
+            "kind": "queued",
+            "id": "u2",
+            "op": {**op, "cwd": far, "model": "m", "summary": "auto"},
+            "client": "c",
+        }
+    )
+    assert isinstance(queued, f.InputQueued)
+    assert isinstance(queued.turn.op, ops.UserTurn)
+    assert queued.turn.op.cwd == "[70000 bytes]"
+
+
+def test_op_that_no_version_wrote_is_refused() -> None:
+    with pytest.raises(ValueError, match="cwd"):
+        f.decode({"kind": "queued", "id": "u2", "op": {"type": "user_turn", "items": []}, "client": "c"})

@@ -242,8 +242,8 @@ class Life(RuleBasedStateMachine):
     @invariant()
     def no_input_is_lost_or_taken_twice(self) -> None:
         state = self.session.state
-        queued = [waiting.op for waiting in state.queue if waiting.op["type"] != "compact"]
-        kept = self.audit.inputs | {op["items"][0]["text"] for op in queued}
+        queued = [waiting.turn for waiting in state.queue if waiting.turn.items]
+        kept = self.audit.inputs | {turn.items[0]["text"] for turn in queued}
         if state.task is not None:
             kept |= {item["content"][0]["text"] for item in state.task.steered}
         assert self.said <= kept

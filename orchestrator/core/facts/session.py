@@ -10,6 +10,7 @@ from orchestrator.core.facts.form import ALWAYS, LIST, form
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId
 from orchestrator.core.settings import SessionFacts, SettingsChanges, TurnSettings
+from orchestrator.core.user_turns import UserTurn
 from orchestrator.protocol.ids import CallId, ResponseId, SubmissionId
 
 
@@ -57,7 +58,7 @@ class InputQueued:
     kind: ClassVar[str] = "queued"
     of: ClassVar[Literal["session"]] = "session"
     id: SubmissionId
-    op: Mapping[str, Any]
+    turn: UserTurn = field(metadata=form("op", read=UserTurn.of, write=UserTurn.wire))
     client: str
 
 

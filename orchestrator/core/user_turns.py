@@ -1,0 +1,64 @@
+"""The op of a user turn as a session keeps it: while it waits for the session, and when its task begins.
+
+Its settings and its bookmark are the op's own. Its input items stand apart, in their wire form: a log keeps a
+reference in the place of a very large text, which the protocol's models do not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from orchestrator.core.frozen import record
+from orchestrator.core.history import Item
+from orchestrator.core.settings import readable_setting
+from orchestrator.protocol import ops
+from orchestrator.protocol.ids import ResponseId
+
+UserTurnOp: TypeAlias = ops.UserInput | ops.UserTurn | ops.Compact
+
+_MODELS: Mapping[str, type[UserTurnOp]] = {
+    "user_input": ops.UserInput,
+    "user_turn": ops.UserTurn,
+    "compact": ops.Compact,
+}
+_SCHEMA = "final_output_json_schema"
+
+
+@record
+class UserTurn:
+    """An op, and the items that it came with; those of `op` itself are empty."""
+
+    op: UserTurnOp
+    items: tuple[Item, ...] = ()
+
+    @classmethod
+    def asked(cls, op: UserTurnOp) -> UserTurn:
+        """The turn that a submitted op asks for."""
+        if isinstance(op, ops.Compact):
+            return cls(op)
+        items = tuple(item.model_dump(mode="json") for item in op.items)
+        return cls(op.model_copy(update={"items": ()}), items)
+
+    @classmethod
+    def of(cls, wire: Mapping[str, Any]) -> UserTurn:
+        """From the JSON in a log; raises `ValueError` for what is no such op."""
+        plain = {name: value if name == _SCHEMA else readable_setting(value) for name, value in wire.items()}
+        items: Sequence[Item] = wire.get("items") or ()
+        op = _MODELS[wire["type"]].model_validate({**plain, "items": ()})
+        return cls(op, tuple(items))
+
+    def wire(self) -> dict[str, Any]:
+        """The op whole, as JSON."""
+        wire = self.op.model_dump(mode="json")
+        return {**wire, "items": list(self.items)} if "items" in wire else wire
+
+    @property
+    def bookmark(self) -> ResponseId | None:
+        """The response that the conversation goes on from, if it is not the last one."""
+        return None if isinstance(self.op, ops.Compact) else self.op.last_response_id
+
+    @property
+    def output_schema(self) -> Any:
+        """What the last message has to conform to; None for any."""
+        return None if isinstance(self.op, ops.Compact) else self.op.final_output_json_schema
