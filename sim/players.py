@@ -23,7 +23,8 @@ from orchestrator.model.client import HttpBudget
 from orchestrator.model.errors import FatalKind, FatalModelError, RateLimited, RetryableModelError
 from orchestrator.model.events import Completed, ItemDone, ModelEvent, RateLimits, TextDelta
 from orchestrator.model.request import Item, Prompt
-from orchestrator.runtime.ports import CallSite, ProviderPolicy
+from orchestrator.runtime.ports import CallSite
+from orchestrator.tables import ProviderSettings
 from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.subagents.assess import Asking, assess_agent_call
 from orchestrator.tools.subagents.port import Tree
@@ -108,7 +109,7 @@ class Mind:
         self.appetite = Appetite()
         self.wrong = said
         """Told when a request carries what none may."""
-        self.policies: dict[str, ProviderPolicy] = {}
+        self.providers: dict[str, ProviderSettings] = {}
         """How every worker makes requests; empty but for what a workload puts there."""
         self.heard: Callable[[Prompt], None] = lambda prompt: None
         """Told of each request, and of what is said to it."""
