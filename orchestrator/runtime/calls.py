@@ -15,7 +15,8 @@ from orchestrator.core.state import Call, State
 from orchestrator.model.request import Item
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import CallSite
-from orchestrator.tools.toolbox import Site, Toolbox
+from orchestrator.tools.site import Site
+from orchestrator.tools.toolbox import Toolbox
 
 
 class ToolCalls:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orchestrator.core.state import State
 from orchestrator.sandbox.policy import Confinement, resolve
 from orchestrator.tools.patch.writable import WritableRoots
-
-if TYPE_CHECKING:
-    from orchestrator.tools.toolbox import ToolConfig
+from orchestrator.tools.site import ToolConfig
 
 
 def confinement_of(state: State, config: ToolConfig, *, sandboxed: bool) -> Confinement:

@@ -33,10 +33,10 @@ from orchestrator.tools.patch.plan import PatchCheckError, PatchPlan, plan_patch
 from orchestrator.tools.patch.record import PatchRecord, Verdict, judge, record_of
 from orchestrator.tools.patch.turn_diff import Baseline, turn_diff, with_plan
 from orchestrator.tools.patch.writable import outside
+from orchestrator.tools.site import Site, ToolConfig
 
 if TYPE_CHECKING:
     from orchestrator.tools.patch.writing import Job
-    from orchestrator.tools.toolbox import Site, ToolConfig
 
 CHANGED_SINCE = "files changed since the patch was checked; read them again and send a new patch"
 WHOLE = ""

@@ -8,7 +8,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import orjson
 
@@ -29,9 +28,7 @@ from orchestrator.tools.exec.keeper import Keeper, KeeperLost
 from orchestrator.tools.exec.output import formatted_output, model_output
 from orchestrator.tools.patch.invocation import PatchInvocation, PatchRefusal, patch_from_argv
 from orchestrator.tools.patching import PatchRequest
-
-if TYPE_CHECKING:
-    from orchestrator.tools.toolbox import DeltaSink, Site, ToolConfig
+from orchestrator.tools.site import DeltaSink, Site, ToolConfig
 
 _DENIALS = (
     b"permission denied",

@@ -11,15 +11,12 @@ Redis nor models.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.state import Call, State
-from orchestrator.sandbox.probe import SandboxSupport
-from orchestrator.tables import SandboxSettings, ToolSettings
 from orchestrator.tools.arguments import (
     BadArguments,
     ImageArguments,
@@ -34,41 +31,11 @@ from orchestrator.tools.exec.keeper import Keeper
 from orchestrator.tools.images import data_url
 from orchestrator.tools.patching import PatchRequest, assess_patch, judge_patch, run_patch
 from orchestrator.tools.shell import ShellRequest, assess_shell, run_shell
+from orchestrator.tools.site import Site, ToolConfig
 from orchestrator.tools.specs import LOCAL_SHELL, OFFERED, SHELL
 from orchestrator.tools.subagents.assess import Asking, assess_agent_call
-from orchestrator.tools.subagents.port import Tree
 from orchestrator.tools.subagents.specs import NAMES as AGENT_NAMES
 from orchestrator.tools.subagents.specs import OFFERED as AGENT_TOOLS
-
-DeltaSink = Callable[[dict[str, Any]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class ToolConfig:
-    """What this worker can do, and what commands get from it."""
-
-    support: SandboxSupport
-    environ: Mapping[str, str]
-    sandbox: SandboxSettings = field(default_factory=SandboxSettings)
-    tools: ToolSettings = field(default_factory=ToolSettings)
-    hidden: tuple[Path, ...] = ()
-    """Paths of Dendro itself that no confined command may reach."""
-    read_only: tuple[Path, ...] = ()
-    """Files that no confined command may write, wherever they lie: the configuration in force."""
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """For whom a call is assessed or run."""
-
-    claim: str
-    state: State
-    deltas: DeltaSink
-    agents: Tree | None = None
-    """Where calls of agents look; None where there is no tree to look at."""
-    seq: int = 0
-    head: str = ""
-    """How far the session's log is written, and its chain's head there."""
 
 
 class Toolbox:

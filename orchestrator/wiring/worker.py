@@ -28,7 +28,8 @@ from orchestrator.sandbox.limits import half_of_memory
 from orchestrator.sandbox.probe import probe
 from orchestrator.settings import Settings
 from orchestrator.tools.exec.keeper import Keeper, KeeperConfig
-from orchestrator.tools.toolbox import Toolbox, ToolConfig
+from orchestrator.tools.site import ToolConfig
+from orchestrator.tools.toolbox import Toolbox
 from orchestrator.wiring.deploying import (
     chain_key,
     deployment,

@@ -24,7 +24,8 @@ from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.exec.keeper import Keeper, KeeperConfig
 from orchestrator.tools.patch import entries
 from orchestrator.tools.patch.bounds import MOST_BYTES, MOST_FILES
-from orchestrator.tools.toolbox import Toolbox, ToolConfig
+from orchestrator.tools.site import ToolConfig
+from orchestrator.tools.toolbox import Toolbox
 from orchestrator.views.patterns import why_not_allowed
 from tests.runtime.players import ends
 from tests.runtime.stage import Stage

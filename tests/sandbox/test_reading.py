@@ -20,7 +20,8 @@ from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.sandbox.reading import find_program, read_regular
 from orchestrator.settings.repository import in_work_tree
 from orchestrator.tools.patch.files import DiskFiles
-from orchestrator.tools.toolbox import Site, Toolbox, ToolConfig
+from orchestrator.tools.site import Site, ToolConfig
+from orchestrator.tools.toolbox import Toolbox
 
 SECRET = "swordfish-4711"
 TERABYTE = 1 << 40

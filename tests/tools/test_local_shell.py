@@ -15,7 +15,8 @@ from orchestrator.core.state import Call, State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tables import ToolSettings
-from orchestrator.tools.toolbox import Site, Toolbox, ToolConfig
+from orchestrator.tools.site import Site, ToolConfig
+from orchestrator.tools.toolbox import Toolbox
 
 CONFIG = ToolConfig(SandboxSupport("/usr/bin/bwrap", 0, ()), {"PATH": "/usr/bin:/bin"})
 PLAIN = Toolbox(CONFIG, cast(Any, None))

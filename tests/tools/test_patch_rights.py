@@ -21,7 +21,8 @@ from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools import patching
 from orchestrator.tools.exec.keeper import Keeper, KeeperConfig
-from orchestrator.tools.toolbox import Site, Toolbox, ToolConfig
+from orchestrator.tools.site import Site, ToolConfig
+from orchestrator.tools.toolbox import Toolbox
 from tests.keepers import booting, holding
 
 SUPPORT = SandboxSupport(None, 0, ())

@@ -17,7 +17,8 @@ from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import Call, State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
-from orchestrator.tools.toolbox import Site, Toolbox, ToolConfig
+from orchestrator.tools.site import Site, ToolConfig
+from orchestrator.tools.toolbox import Toolbox
 
 CONFIG = ToolConfig(SandboxSupport("/usr/bin/bwrap", 0, ()), {"PATH": "/usr/bin:/bin"})
 

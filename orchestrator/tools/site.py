@@ -1,0 +1,43 @@
+"""What the tools are given: the worker's configuration of them, and the session that a call belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.state import State
+from orchestrator.sandbox.probe import SandboxSupport
+from orchestrator.tables import SandboxSettings, ToolSettings
+from orchestrator.tools.subagents.port import Tree
+
+DeltaSink = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolConfig:
+    """What this worker can do, and what commands get from it."""
+
+    support: SandboxSupport
+    environ: Mapping[str, str]
+    sandbox: SandboxSettings = field(default_factory=SandboxSettings)
+    tools: ToolSettings = field(default_factory=ToolSettings)
+    hidden: tuple[Path, ...] = ()
+    """Paths of Dendro itself that no confined command may reach."""
+    read_only: tuple[Path, ...] = ()
+    """Files that no confined command may write, wherever they lie: the configuration in force."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """For whom a call is assessed or run."""
+
+    claim: str
+    state: State
+    deltas: DeltaSink
+    agents: Tree | None = None
+    """Where calls of agents look; None where there is no tree to look at."""
+    seq: int = 0
+    head: str = ""
+    """How far the session's log is written, and its chain's head there."""
