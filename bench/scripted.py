@@ -19,8 +19,11 @@ from orchestrator.core.decide import decide
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol import ops
 from orchestrator.protocol.codec import encode_submission, parse_submission
-from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.commands import UnknownCommand
+from orchestrator.protocol.events import ExecCommandEnd
+from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.inputs import TextInput
+from orchestrator.protocol.scalars import Duration
 from orchestrator.protocol.submission import Submission
 from orchestrator.rollouts.position import Position
 from orchestrator.rollouts.summary import session_meta
@@ -72,7 +75,7 @@ def calling(position: Position, n: int) -> tuple[c.Command, ...]:
     """What arrives when request `n` is answered with a command."""
     arguments = orjson.dumps({"command": COMMAND}).decode()
     call = {"type": "function_call", "name": "shell", "arguments": arguments, "call_id": f"call-{n}"}
-    parsed = {"type": "unknown", "cmd": "touch report.txt"}
+    parsed = UnknownCommand(cmd="touch report.txt")
     wanted = c.Exec(COMMAND, position.state.settings.cwd, (parsed,), key="touch")
     return (
         c.ItemCompleted(n, call),
@@ -84,16 +87,15 @@ def calling(position: Position, n: int) -> tuple[c.Command, ...]:
 def finished(position: Position, epoch: int) -> Step:
     """The command has ended, and the next request is decided."""
     call_id, text = f"call-{position.state.requests}", "x" * OUTPUT_BYTES
-    end = {
-        "type": "exec_command_end",
-        "call_id": call_id,
-        "stdout": text,
-        "stderr": "",
-        "aggregated_output": text,
-        "exit_code": 0,
-        "duration": {"secs": 0, "nanos": 5_000_000},
-        "formatted_output": text,
-    }
+    end = ExecCommandEnd(
+        call_id=CallId(call_id),
+        stdout=text,
+        stderr="",
+        aggregated_output=text,
+        exit_code=0,
+        duration=Duration(secs=0, nanos=5_000_000),
+        formatted_output=text,
+    )
     return step_of(position, epoch, c.CallFinished(call_id, text, (end,)), c.BeginRequest())
 
 

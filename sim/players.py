@@ -7,7 +7,6 @@ can be told from the ledger, whatever worker ran it.
 from __future__ import annotations
 
 import asyncio
-from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -23,8 +22,11 @@ from orchestrator.model.client import HttpBudget
 from orchestrator.model.errors import FatalKind, FatalModelError, RateLimited, RetryableModelError
 from orchestrator.model.events import Completed, ItemDone, ModelEvent, RateLimits, TextDelta
 from orchestrator.model.request import Item, Prompt
-from orchestrator.runtime.ports import CallSite
-from orchestrator.tables import ProviderSettings
+from orchestrator.protocol import events as ev
+from orchestrator.protocol.commands import AddFile, UnknownCommand
+from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.scalars import Duration, OutputStream
+from orchestrator.runtime.ports import CallSite, ProviderPolicy
 from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.subagents.assess import Asking, assess_agent_call
 from orchestrator.tools.subagents.port import Tree
@@ -109,7 +111,7 @@ class Mind:
         self.appetite = Appetite()
         self.wrong = said
         """Told when a request carries what none may."""
-        self.providers: dict[str, ProviderSettings] = {}
+        self.policies: dict[str, ProviderPolicy] = {}
         """How every worker makes requests; empty but for what a workload puts there."""
         self.heard: Callable[[Prompt], None] = lambda prompt: None
         """Told of each request, and of what is said to it."""
@@ -220,7 +222,7 @@ def _rate_limits(asked: int) -> dict[str, Any] | None:
     """What a provider says of its limits; not with every response."""
     if asked % 3:
         return None
-    window = {"used_percent": asked % 100, "window_minutes": 300, "resets_at": None}
+    window = {"used_percent": float(asked % 100), "window_minutes": 300}
     return {"primary": window, "secondary": None}
 
 
@@ -341,7 +343,7 @@ class SimTools:
         match call.name:
             case "apply_patch":
                 names = [f"/sim/{call.call_id}.{n}" for n in range(self._mind.rng.choice((1, 2, 3)))]
-                changes = {name: {"type": "add", "content": "a"} for name in names}
+                changes = {name: AddFile(content="a") for name in names}
                 record = [[name, None, "h"] for name in names]
                 outside = tuple(names) if arguments.get("outside") else ()
                 told = f"Success. {call.call_id}"
@@ -349,7 +351,7 @@ class SimTools:
             case "update_plan":
                 return Immediate("Plan updated")
             case _:
-                parsed = ({"type": "unknown", "cmd": "true"},)
+                parsed = (UnknownCommand(cmd="true"),)
                 # Some commands are the same ones again: they may have been approved for the session.
                 key = call.call_id if self._mind.rng.random() < 0.7 else "again"
                 judged = Exec(("true",), "/sim", parsed, key, safe=not arguments.get("ask"))
@@ -379,9 +381,9 @@ class SimTools:
         if not run.files:
             mind.loop.on(self._keeper.lane, self._ledger.end, run, "finished", after=lasts)
         for part in range(mind.rng.choice((0, 0, 2))):
-            chunk = b64encode(f"{call.call_id}.{part}".encode()).decode()
-            fields = {"call_id": call.call_id, "stream": "stdout", "chunk": chunk}
-            site.deltas({"type": "exec_command_output_delta", **fields})
+            chunk = f"{call.call_id}.{part}".encode()
+            call_id, stream = CallId(call.call_id), OutputStream.STDOUT
+            site.deltas(ev.ExecCommandOutputDelta(call_id=call_id, stream=stream, chunk=chunk))
         try:
             how = await done
         except asyncio.CancelledError:
@@ -425,10 +427,15 @@ def finished(call: Call, output: str, how: str) -> CallFinished:
     """A call's result as a tool tells it."""
     worked = how == "finished"
     if call.spec["kind"] == "patch":
-        end: dict[str, Any] = {"type": "patch_apply_end", "call_id": call.call_id}
-        end |= {"stdout": output, "stderr": "", "success": worked}
-        return CallFinished(call.call_id, output, (end,), applied=worked)
-    end = {"type": "exec_command_end", "call_id": call.call_id, "stdout": output, "stderr": ""}
-    end |= {"aggregated_output": output, "exit_code": 0 if worked else -1}
-    end |= {"duration": {"secs": 0, "nanos": 0}, "formatted_output": output}
-    return CallFinished(call.call_id, output, (end,))
+        patched = ev.PatchApplyEnd(call_id=CallId(call.call_id), stdout=output, stderr="", success=worked)
+        return CallFinished(call.call_id, output, (patched,), applied=worked)
+    ended = ev.ExecCommandEnd(
+        call_id=CallId(call.call_id),
+        stdout=output,
+        stderr="",
+        aggregated_output=output,
+        exit_code=0 if worked else -1,
+        duration=Duration(secs=0, nanos=0),
+        formatted_output=output,
+    )
+    return CallFinished(call.call_id, output, (ended,))

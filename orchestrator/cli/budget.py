@@ -154,15 +154,16 @@ async def _raise(found: Opened, registry: Registry, add: Mapping[str, int]) -> i
 
 
 def _change(tree: TreeId, add: Mapping[str, int], who: str, id: str) -> LimitChange:
-    import orjson
-
     from orchestrator.broker.tree_records import LimitChange, TreeEvent
     from orchestrator.cli.tree_view import amount
+    from orchestrator.core.entries import event
     from orchestrator.core.ids import SessionId
+    from orchestrator.core.stored import encode_event
+    from orchestrator.protocol.events import BackgroundEvent
 
     parts = ", ".join(f"{amount(name, value)} {name}" for name, value in add.items())
-    message = {"type": "background_event", "message": f"{who} added to the tree's limits: {parts}"}
-    payload = orjson.dumps({"id": "", "msg": message})
+    message = BackgroundEvent(message=f"{who} added to the tree's limits: {parts}")
+    payload = encode_event(event("", message))
     return LimitChange(id, dict(add), TreeEvent((payload,), (SessionId(tree),)))
 
 

@@ -78,12 +78,11 @@ def judge_model(settings: Settings) -> Iterator[Finding]:
 def _unusable(settings: Settings) -> str:
     """Why no worker could ask the chosen provider; empty if one could."""
     from orchestrator.model.connections import verification
-    from orchestrator.model.provider import InvalidProvider, require_proxy
+    from orchestrator.model.provider import InvalidProvider
+    from orchestrator.wiring.worker import providers
 
-    provider = settings.model.providers[settings.model.provider]
     try:
-        require_proxy(provider)
-        verification(provider)
+        verification(providers(settings)[settings.model.provider].provider)
     except InvalidProvider as error:
         return str(error)
     return ""

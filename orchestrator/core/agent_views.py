@@ -12,6 +12,16 @@ from typing import Any
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import Call, Phase, State
 from orchestrator.core.tree import Child, Mail, TreeView
+from orchestrator.protocol.agents import (
+    AgentOrigin,
+    SubAgentInvocation,
+    SubAgentResult,
+    SubagentStatus,
+    SubagentSummary,
+)
+from orchestrator.protocol.events import SubAgentToolCallEnd
+from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.scalars import Duration
 
 SUMMARY_CHARS = 80
 LABEL_CHARS = 64
@@ -50,6 +60,11 @@ def summary_of(record: Mapping[str, Any], pending: Sequence[int] = (0, 0)) -> Js
     return {**shown, "pending_messages": pending[0], "pending_interrupts": pending[1]}
 
 
+def event_summary(record: Mapping[str, Any]) -> SubagentSummary:
+    """The same as events tell it; the commit fills in the depths of the inbox."""
+    return SubagentSummary.model_validate(summary_of(record))
+
+
 def card_of(state: State) -> Json:
     """Who writes a letter, for whoever reads it."""
     record = record_of(state.facts, state.tree)
@@ -72,12 +87,21 @@ def agent_of(facts: SessionFacts, child: Child) -> Json:
     }
 
 
-def child_summary(facts: SessionFacts, child: Child) -> Json:
+def child_summary(facts: SessionFacts, child: Child) -> SubagentSummary:
     """The SubagentSummary of a child as its parent knows it."""
-    known = agent_of(facts, child)
-    del known["initial_message_count"]
-    path = f"{facts.agent_path}/{child.agent_id}"
-    return summary_of({**known, "reasoning_header": child.header, "agent_path": path})
+    return SubagentSummary(
+        agent_id=child.agent_id,
+        parent_agent_id=facts.agent_id,
+        session_id=child.session,
+        parent_session_id=facts.session_id,
+        origin=AgentOrigin(child.origin),
+        status=SubagentStatus(child.status),
+        label=child.label,
+        summary=child.summary,
+        reasoning_header=child.header,
+        started_at_ms=child.started_ms,
+        agent_path=f"{facts.agent_path}/{child.agent_id}",
+    )
 
 
 def message_of(mail: Mail, recipient: int) -> Json:
@@ -141,20 +165,18 @@ def helper_calls(calls: Iterable[Call]) -> list[Call]:
 
 
 def helper_end(
-    call: Call, at_ms: int, result: Mapping[str, str], outcome: str, content: Mapping[str, Any]
-) -> Json:
-    """The `sub_agent_tool_call_end` of a call; `content` is what the helper told of its end, if anything."""
+    call: Call, at_ms: int, result: SubAgentResult, outcome: str, content: Mapping[str, Any]
+) -> SubAgentToolCallEnd:
+    """The end of a helper's call; `content` is what the helper told of its end, if anything."""
     elapsed = max(0, at_ms - call.spec["begun_ms"])
-    tokens = {"tokens": content["tokens"]} if content.get("tokens") else {}
-    return {
-        "type": "sub_agent_tool_call_end",
-        "call_id": call.call_id,
-        "invocation": dict(call.spec["invocation"]),
-        "duration": {"secs": elapsed // 1000, "nanos": elapsed % 1000 * 1_000_000},
-        **tokens,
-        "result": dict(result),
-        "outcome": outcome,
-    }
+    return SubAgentToolCallEnd(
+        call_id=CallId(call.call_id),
+        invocation=SubAgentInvocation.model_validate(call.spec["invocation"]),
+        duration=Duration(secs=elapsed // 1000, nanos=elapsed % 1000 * 1_000_000),
+        tokens=content.get("tokens") or None,
+        result=result,
+        outcome=outcome,
+    )
 
 
 def one_line(text: str | None, most: int) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,8 @@ from orchestrator.core import facts as f
 from orchestrator.core.context import initial_context
 from orchestrator.core.entries import Entry, timestamp
 from orchestrator.core.settings import SessionFacts, TurnSettings
+from orchestrator.protocol import events as ev
+from orchestrator.protocol.wire import JsonObject
 
 ORIGINATOR = "dendro"
 
@@ -52,20 +54,22 @@ def first_entries(birth: Birth) -> tuple[Entry, ...]:
 
 
 def session_configured(
-    id: str, facts: SessionFacts, settings: TurnSettings, name: str = "", **more: Any
+    id: str,
+    facts: SessionFacts,
+    settings: TurnSettings,
+    name: str = "",
+    initial_messages: Iterable[JsonObject] | None = None,
 ) -> Entry:
-    """The event that tells a client what it is connected to; `more` is `initial_messages` on resume."""
-    fields: dict[str, Any] = {"session_id": facts.session_id, "model": settings.model}
-    if name:
-        fields["thread_name"] = name
-    if settings.effort is not None:
-        fields["reasoning_effort"] = settings.effort
+    """The event that tells a client what it is connected to; on resume with the events so far."""
+    said = None if initial_messages is None else tuple(map(ev.UnknownEvent, initial_messages))
     return e.event(
         id,
-        "session_configured",
-        **fields,
-        history_log_id=0,
-        history_entry_count=0,
-        **more,
-        rollout_path=facts.rollout_path,
+        ev.SessionConfigured(
+            session_id=facts.session_id,
+            model=settings.model,
+            thread_name=name or None,
+            reasoning_effort=settings.effort,
+            initial_messages=said,
+            rollout_path=facts.rollout_path,
+        ),
     )

@@ -9,8 +9,11 @@ from typing import Any, Literal
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId, SessionId
 from orchestrator.core.settings import Rules
+from orchestrator.protocol.commands import FileChange, ParsedCommand
 from orchestrator.protocol.ids import CallId, SubmissionId
+from orchestrator.protocol.items import ToolOutput
 from orchestrator.protocol.ops import Op
+from orchestrator.protocol.wire import EventModel
 
 
 @record
@@ -118,7 +121,7 @@ class Exec:
 
     command: tuple[str, ...]
     cwd: str
-    parsed_cmd: tuple[Mapping[str, Any], ...]
+    parsed_cmd: tuple[ParsedCommand, ...]
     key: str
     safe: bool = False
     dangerous: bool = False
@@ -136,7 +139,7 @@ class ApplyPatch:
 
     patch: str
     cwd: str
-    changes: Mapping[str, Any]
+    changes: Mapping[str, FileChange]
     summary: str
     record: Sequence[Sequence[str | None]] | str
     """Each file's path, hash before and hash after, which a takeover judges by; JSON text for very many."""
@@ -154,8 +157,8 @@ class ApplyPatch:
 class Immediate:
     """A call that needs nothing to run: its output, and the events that go before it."""
 
-    output: Any
-    events: tuple[Mapping[str, Any], ...] = ()
+    output: ToolOutput
+    events: tuple[EventModel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,8 +283,8 @@ class CallFinished:
     """A running call has ended, and no process of it is left."""
 
     call_id: str
-    output: Any
-    events: tuple[Mapping[str, Any], ...] = ()
+    output: ToolOutput
+    events: tuple[EventModel, ...] = ()
     sandbox_denied: bool = False
     """The command failed, and it looks as if the sandbox was why."""
     applied: bool = False

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from orchestrator.core.blobs import INLINE_TEXT_BYTES
 from orchestrator.core.context import CONTEXT_TAGS, is_context
 from orchestrator.core.history import Item, message_text, user_message
 from orchestrator.core.state import State
+from orchestrator.protocol.wire import written
 
 SUMMARY_PROMPT = (
     "The conversation is about to be cut down to make room. Write a handover for the agent that goes on "
@@ -85,11 +85,9 @@ def _bridge(kept: tuple[str, ...], summary: str) -> Item:
     )
     whole = _BRIDGE_OPENING + body
     parts = [whole] if len(whole.encode()) <= INLINE_TEXT_BYTES else [_BRIDGE_OPENING, body]
-    content = [{"type": "input_text", "text": part} for part in parts]
-    return {"type": "message", "role": "user", "content": content}
+    return written(user_message(*parts))
 
 
 def compaction_input(shown: list[Item]) -> list[Item]:
     """The input of a compaction request: the conversation, then the prompt."""
-    prompt: dict[str, Any] = user_message(SUMMARY_PROMPT)
-    return [*shown, prompt]
+    return [*shown, written(user_message(SUMMARY_PROMPT))]

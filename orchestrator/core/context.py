@@ -7,6 +7,7 @@ from typing import Any
 
 from orchestrator.core.history import Item, message_text, user_message
 from orchestrator.core.settings import TurnSettings
+from orchestrator.protocol.items import Message
 
 USER_INSTRUCTIONS_LIMIT = 32 * 1024
 TURN_ABORTED_MARKER = (
@@ -19,9 +20,7 @@ CONTEXT_TAGS = ("<environment_context>", "<user_instructions>")
 _SHOWN = ("cwd", "approval_policy", "sandbox_policy")
 
 
-def initial_context(
-    settings: TurnSettings, user_instructions: str | None, shell: str
-) -> list[dict[str, Any]]:
+def initial_context(settings: TurnSettings, user_instructions: str | None, shell: str) -> list[Message]:
     """The items that open a conversation: the user's instructions if any, then the environment."""
     items = []
     if user_instructions:
@@ -30,13 +29,13 @@ def initial_context(
     return items
 
 
-def instructions_item(user_instructions: str) -> dict[str, Any]:
+def instructions_item(user_instructions: str) -> Message:
     """What the user (or the project) wants every turn to respect."""
     text = user_instructions[:USER_INSTRUCTIONS_LIMIT]
     return user_message(f"<user_instructions>\n\n{text}\n\n</user_instructions>")
 
 
-def environment_context(fields: Mapping[str, Any], shell: str | None = None) -> dict[str, Any]:
+def environment_context(fields: Mapping[str, Any], shell: str | None = None) -> Message:
     """`<environment_context>` with the fields that are given, in the recorded order."""
     plain = (name for name in ("cwd", "approval_policy") if fields.get(name) is not None)
     lines = ["<environment_context>", *(f"  <{name}>{fields[name]}</{name}>" for name in plain)]
@@ -66,7 +65,7 @@ def _sandbox_lines(policy: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def context_change(before: TurnSettings, changes: Mapping[str, Any]) -> dict[str, Any] | None:
+def context_change(before: TurnSettings, changes: Mapping[str, Any]) -> Message | None:
     """The item that tells of new settings; None if none that the model is shown was named anew."""
     named = {name: changes[name] for name in _SHOWN if changes.get(name) is not None}
     if all(named[name] == getattr(before, name) for name in named):

@@ -15,6 +15,7 @@ from orchestrator.core.facts import Fact
 from orchestrator.core.frozen import record
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State, Task
+from orchestrator.protocol.wire import EventModel
 
 
 class DoesNotFit(Exception):
@@ -89,7 +90,7 @@ class TreeEvent:
     """An event for the tree log, and for the event queues of `targets`."""
 
     id: str
-    message: Mapping[str, Any]
+    message: EventModel
     targets: tuple[str, ...]
     inbox: str = ""
     """The session whose inbox depths belong into the message: only the commit knows them."""
@@ -195,13 +196,9 @@ class Draft:
                 self.state = stated(self.state, new, 0)
                 self._entries.append(e.fact(new))
 
-    def event(self, type: str, /, **fields: Any) -> None:
+    def event(self, message: EventModel) -> None:
         """An event of the running task."""
-        self.add(e.event(self.task.id, type, **fields))
-
-    def emit(self, message: Mapping[str, Any]) -> None:
-        """An event of the running task whose message is complete already."""
-        self.add(Entry(e.EVENT_MSG, message, self.task.id))
+        self.add(e.event(self.task.id, message))
 
     def next_generation(self) -> int:
         generation = self.state.timers + 1

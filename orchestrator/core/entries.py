@@ -15,6 +15,8 @@ from typing import Any
 
 from orchestrator.core.facts import Fact, encode
 from orchestrator.core.frozen import record
+from orchestrator.protocol import events as ev
+from orchestrator.protocol.wire import EventModel, ItemModel, written
 
 Json = dict[str, Any]
 
@@ -49,19 +51,19 @@ def milliseconds(timestamp: str) -> int:
     return int(datetime.fromisoformat(timestamp).timestamp() * 1000)
 
 
-def item(payload: Mapping[str, Any]) -> Entry:
-    """A ResponseItem that joins the conversation."""
-    return Entry(RESPONSE_ITEM, payload)
+def item(item: ItemModel | Mapping[str, Any]) -> Entry:
+    """A ResponseItem that joins the conversation: one of our own, or one that a model sent as it came."""
+    return Entry(RESPONSE_ITEM, written(item) if isinstance(item, ItemModel) else item)
 
 
-def event(id: str, type: str, /, **fields: Any) -> Entry:
+def event(id: str, message: EventModel) -> Entry:
     """An event under the id of the task (or submission) that it belongs to."""
-    return Entry(EVENT_MSG, {"type": type, **fields}, id)
+    return Entry(EVENT_MSG, written(message), id)
 
 
 def error(id: str, message: str, codex_error_info: Any = None) -> Entry:
     """Something failed. The kind of error stands there also when it is null (September 2025)."""
-    return event(id, "error", message=message, codex_error_info=codex_error_info)
+    return event(id, ev.Error(message=message, codex_error_info=codex_error_info))
 
 
 def fact(stated: Fact) -> Entry:

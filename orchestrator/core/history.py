@@ -12,6 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from orchestrator.core.frozen import record
+from orchestrator.protocol.items import (
+    CustomToolCallOutput,
+    FunctionCallOutput,
+    InputText,
+    Message,
+    ToolOutput,
+)
+from orchestrator.protocol.wire import written
 
 Item = Mapping[str, Any]
 """A ResponseItem as JSON; unknown kinds are kept whole."""
@@ -63,9 +71,9 @@ class Log(Generic[T]):
         yield from self.tail
 
 
-def user_message(text: str) -> dict[str, Any]:
-    """A `message` item of role user with one text part."""
-    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+def user_message(*texts: str) -> Message:
+    """A `message` item of role user; each text is a part."""
+    return Message(role="user", content=tuple(InputText(text=text) for text in texts))
 
 
 def for_model(history: Iterable[Item]) -> list[Item]:
@@ -96,24 +104,30 @@ def _arranged(history: Iterable[Item]) -> list[tuple[int, Item]]:
     """The items to show, each with its place in the history; a healed output has its call's."""
     shown: list[tuple[int, Item]] = []
     waiting: dict[str, int] = {}
+    unanswered: set[int] = set()
     for place, item in enumerate(history):
         kind = item.get("type")
         if kind in OUTPUT_KINDS:
             kept = waiting.pop(item.get("call_id") or "", None)
             if kept is not None:
                 shown[kept] = (place, item)
+                unanswered.discard(kept)
             continue
         shown.append((place, item))
         if kind in CALL_KINDS and item.get("call_id"):
             waiting[item["call_id"]] = len(shown)
-            shown.append((place, call_output(item, ABORTED)))
+            unanswered.add(len(shown))
+            shown.append((place, item))
+    for kept in unanswered:
+        place, call = shown[kept]
+        shown[kept] = (place, written(call_output(call, ABORTED)))
     return shown
 
 
-def call_output(call: Item, output: Any) -> dict[str, Any]:
+def call_output(call: Item, output: ToolOutput) -> FunctionCallOutput | CustomToolCallOutput:
     """The output item that answers `call`: custom tools have an output kind of their own."""
-    kind = "custom_tool_call_output" if call["type"] == "custom_tool_call" else "function_call_output"
-    return {"type": kind, "call_id": call["call_id"], "output": output}
+    kind = CustomToolCallOutput if call["type"] == "custom_tool_call" else FunctionCallOutput
+    return kind(call_id=call["call_id"], output=output)
 
 
 def message_text(item: Item) -> str:

@@ -18,11 +18,16 @@ from orchestrator.core import facts as f
 from orchestrator.core.agent_views import awaited, child_summary
 from orchestrator.core.draft import Draft, TreeEvent
 from orchestrator.core.frozen import replace
-from orchestrator.core.history import call_output, user_message
+from orchestrator.core.history import user_message
 from orchestrator.core.ids import AgentId
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import State
 from orchestrator.core.tree import Child, Mail
+from orchestrator.protocol import events as ev
+from orchestrator.protocol.agents import LifecycleChange, SubagentStatus
+from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.items import FunctionCall, FunctionCallOutput
+from orchestrator.protocol.scalars import UserMessageKind
 
 _PERSON = "person"
 MOST_BYTES = 64 << 10
@@ -66,7 +71,7 @@ def deliver(draft: Draft) -> None:
         if is_instruction(facts, mail):
             text = mail.content["prompt"]
             draft.add(e.item(user_message(text)))
-            draft.event("user_message", message=text, kind="plain")
+            draft.event(ev.UserMessage(message=text, kind=UserMessageKind.PLAIN))
     reported = [mail for mail in mails if not is_instruction(facts, mail)]
     for group in by_sender(reported):
         draft.add(*_synthetic(draft.state, group))
@@ -89,14 +94,13 @@ def _by_itself(facts: SessionFacts, mail: Mail) -> bool:
 
 
 def _synthetic(state: State, group: Sequence[Mail]) -> tuple[e.Entry, e.Entry]:
-    call = {
-        "type": "function_call",
-        "name": "subagent_await",
-        "arguments": '{"timeout_s":0}',
-        "call_id": f"await-{state.facts.agent_id}-{group[0].n}",
-    }
+    call = FunctionCall(
+        name="subagent_await",
+        arguments='{"timeout_s":0}',
+        call_id=CallId(f"await-{state.facts.agent_id}-{group[0].n}"),
+    )
     result = await_result(state, [awaited(state, group)], injected=True)
-    return e.item(call), e.item(call_output(call, result))
+    return e.item(call), e.item(FunctionCallOutput(call_id=call.call_id, output=result))
 
 
 def await_result(
@@ -165,14 +169,13 @@ def _read(draft: Draft, completions: Sequence[Mail]) -> None:
 def tell_read(draft: Draft, child: Child, content: Mapping[str, Any]) -> None:
     """Nothing of the child's turn is left to be read; `content` is a letter that told of it."""
     turn = content["turn"]
-    message = {
-        "type": "subagent_lifecycle",
-        "event": "status",
-        "agent_id": child.agent_id,
-        "session_id": child.session,
-        "status": "idle",
-        "subagent": child_summary(draft.state.facts, replace(child, status="idle")),
-    }
+    message = ev.SubagentLifecycle(
+        event=LifecycleChange.STATUS,
+        agent_id=child.agent_id,
+        session_id=child.session,
+        status=SubagentStatus.IDLE,
+        subagent=child_summary(draft.state.facts, replace(child, status="idle")),
+    )
     facts, about = draft.state.facts, {"read": turn, "agent_id": child.agent_id}
     targets = tuple(dict.fromkeys((facts.session_id, facts.tree_id)))
     draft.tree.events.append(TreeEvent(content["born_in"], message, targets, child.session, about))
@@ -186,13 +189,7 @@ def tell_inbox(draft: Draft, facts: SessionFacts) -> None:
 
 
 def inbox_event(id: str, agent_id: int, session: str, targets: tuple[str, ...]) -> TreeEvent:
-    message = {
-        "type": "agent_inbox",
-        "agent_id": agent_id,
-        "session_id": session,
-        "pending_messages": 0,
-        "pending_interrupts": 0,
-    }
+    message = ev.AgentInbox(agent_id=agent_id, session_id=session, pending_messages=0, pending_interrupts=0)
     return TreeEvent(id, message, targets, inbox=session)
 
 
@@ -218,11 +215,11 @@ def tell_undelivered(draft: Draft, keys: Iterable[str]) -> None:
         id = name.partition(":")[2]
         if writer != _PERSON or not id:
             continue
-        error = e.error(id, f"this message was not delivered: {_over(draft.state)}")
+        error = ev.Error(message=f"this message was not delivered: {_over(draft.state)}")
         if facts.is_root:
-            draft.add(error)
+            draft.add(e.event(id, error))
         else:
-            draft.tree.events.append(TreeEvent(id, error.payload, (facts.tree_id,)))
+            draft.tree.events.append(TreeEvent(id, error, (facts.tree_id,)))
 
 
 def _over(state: State) -> str:

@@ -11,6 +11,9 @@ from orchestrator.core.agent_views import one_line
 from orchestrator.core.draft import Draft, TreeEvent
 from orchestrator.core.history import Item, message_text
 from orchestrator.core.rules_standing import header_of
+from orchestrator.protocol import events as ev
+from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.wire import EventModel
 
 ACTIVITY_CHARS = 120
 STARTING = "starting"
@@ -19,8 +22,9 @@ THINKING = "thinking"
 
 def activity(draft: Draft, text: str) -> None:
     """What a helper does now; an empty text clears it."""
-    shown = one_line(text, ACTIVITY_CHARS) or ""
-    _tell_asker(draft, {"type": "sub_agent_tool_call_activity", "activity": shown})
+    if call_id := draft.state.facts.helper_call:
+        shown = one_line(text, ACTIVITY_CHARS) or ""
+        _tell_asker(draft, ev.SubAgentToolCallActivity(call_id=CallId(call_id), activity=shown))
 
 
 def thinks(draft: Draft) -> None:
@@ -59,11 +63,10 @@ def tokens_used(draft: Draft) -> None:
     """What a helper has used so far, at the end of each of its turns."""
     tokens = draft.state.tokens
     total = tokens.total.total_tokens if tokens is not None else 0
-    _tell_asker(draft, {"type": "sub_agent_tool_call_tokens", "tokens": total})
+    if call_id := draft.state.facts.helper_call:
+        _tell_asker(draft, ev.SubAgentToolCallTokens(call_id=CallId(call_id), tokens=total))
 
 
-def _tell_asker(draft: Draft, message: dict[str, Any]) -> None:
+def _tell_asker(draft: Draft, told: EventModel) -> None:
     facts = draft.state.facts
-    if facts.helper_call:
-        told = {**message, "call_id": facts.helper_call}
-        draft.tree.events.append(TreeEvent(facts.born_in, told, (facts.parent_session,)))
+    draft.tree.events.append(TreeEvent(facts.born_in, told, (facts.parent_session,)))

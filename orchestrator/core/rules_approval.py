@@ -16,7 +16,10 @@ from orchestrator.core.rules_ending import stop
 from orchestrator.core.rules_surfacing import WITHDRAWN, resolved
 from orchestrator.core.rules_task import approval_timer, settle
 from orchestrator.core.state import Answer, Call, Phase
+from orchestrator.protocol import events as ev
+from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.ops import ExecApproval, PatchApproval
+from orchestrator.protocol.wire import UNSET
 
 REJECTED = {"exec": "exec command rejected by user", "patch": "patch rejected by user"}
 
@@ -91,7 +94,8 @@ def _tell_late(draft: Draft, answer: Mapping[str, Any]) -> None:
     text = (
         _too_late(name, earlier[-1].decision, earlier[-1].who) if earlier else _too_late(name, WITHDRAWN, "")
     )
-    draft.tree.events.append(TreeEvent(answer["id"], {"type": "error", "message": text}, (facts.tree_id,)))
+    told_late = ev.Error(message=text, codex_error_info=UNSET)
+    draft.tree.events.append(TreeEvent(answer["id"], told_late, (facts.tree_id,)))
 
 
 def _hold_against_earlier(
@@ -193,26 +197,23 @@ def run(draft: Draft, call: Call, spec: dict[str, Any], auto_approved: bool = Fa
     runs(draft, spec)
     if spec["kind"] == "exec":
         draft.event(
-            "exec_command_begin",
-            call_id=call.call_id,
-            command=list(spec["command"]),
-            cwd=spec["cwd"],
-            parsed_cmd=list(spec["parsed_cmd"]),
+            ev.ExecCommandBegin(
+                call_id=CallId(call.call_id),
+                command=spec["command"],
+                cwd=spec["cwd"],
+                parsed_cmd=spec["parsed_cmd"],
+            )
         )
     else:
         draft.event(
-            "patch_apply_begin",
-            call_id=call.call_id,
-            auto_approved=auto_approved,
-            changes=spec["changes"],
-            **left_out(spec),
+            ev.PatchApplyBegin(
+                call_id=CallId(call.call_id),
+                auto_approved=auto_approved,
+                changes=spec["changes"],
+                changes_left_out=spec.get("left_out") or None,
+            )
         )
     draft.add(f.CallMoved(call.call_id, Phase.RUNNING, epoch=draft.moment.epoch, spec=spec))
-
-
-def left_out(spec: Mapping[str, Any]) -> dict[str, int]:
-    """How many files of a patch its event does not show; nothing if it shows them all."""
-    return {"changes_left_out": spec["left_out"]} if spec.get("left_out") else {}
 
 
 def done_phase(call: Call, applied: bool) -> f.CallMoved:

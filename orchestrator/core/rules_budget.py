@@ -5,6 +5,8 @@ from __future__ import annotations
 from orchestrator.core import facts as f
 from orchestrator.core.commands import CommitRefused
 from orchestrator.core.draft import BUDGET_TIMER, Draft, TreeEvent
+from orchestrator.protocol.agents import BudgetReport
+from orchestrator.protocol.events import WarningEvent
 
 FAR_MS = 365 * 24 * 3_600_000
 """The timer's own time hardly matters: the commit that makes room makes it due."""
@@ -38,12 +40,11 @@ def pause(draft: Draft, refused: CommitRefused) -> None:
 def _tell(draft: Draft, refused: CommitRefused) -> None:
     """One event for the whole tree: it goes on when the budget is raised."""
     facts, account = draft.state.facts, dict(refused.budget)
-    message = {
-        "type": "warning",
-        "message": f"the tree's budget of {refused.detail} is spent: it is paused until more is added; "
+    message = WarningEvent(
+        message=f"the tree's budget of {refused.detail} is spent: it is paused until more is added; "
         f"{more(refused.detail, facts.tree_id)}",
-        "budget": {**account, "agent_id": facts.agent_id},
-    }
+        budget=BudgetReport.model_validate({**account, "agent_id": facts.agent_id}),
+    )
     once = f"{refused.detail}:100"
     draft.tree.events.append(TreeEvent(draft.task_id, message, (facts.tree_id,), once=once))
 

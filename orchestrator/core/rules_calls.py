@@ -21,11 +21,15 @@ from orchestrator.core.commands import ApplyPatch, CallAssessed, CallFinished, E
 from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.history import call_output
 from orchestrator.core.rules_activity import activity, uses
-from orchestrator.core.rules_approval import done_phase, left_out, reject, run
+from orchestrator.core.rules_approval import done_phase, reject, run
 from orchestrator.core.rules_subagents import agent_call
-from orchestrator.core.rules_surfacing import surface
+from orchestrator.core.rules_surfacing import ApprovalRequest, surface
 from orchestrator.core.rules_task import approval_timer, settle
 from orchestrator.core.state import Call, Phase
+from orchestrator.protocol import events as ev
+from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.items import ToolOutput
+from orchestrator.protocol.wire import EventModel, written
 
 
 def assessed(draft: Draft, command: CallAssessed) -> None:
@@ -59,7 +63,7 @@ def _exec_spec(command: Exec) -> dict[str, Any]:
         "keys": [command.key],
         "command": list(command.command),
         "cwd": command.cwd,
-        "parsed_cmd": [dict(part) for part in command.parsed_cmd],
+        "parsed_cmd": [written(part) for part in command.parsed_cmd],
         "timeout_ms": command.timeout_ms,
         "env": dict(command.env),
     }
@@ -71,7 +75,7 @@ def _patch_spec(patch: ApplyPatch) -> dict[str, Any]:
         "keys": sorted(patch_keys(patch)),
         "patch": patch.patch,
         "cwd": patch.cwd,
-        "changes": dict(patch.changes),
+        "changes": {path: written(change) for path, change in patch.changes.items()},
         "summary": patch.summary,
         "record": patch.record if isinstance(patch.record, str) else [list(row) for row in patch.record],
         "baselines": dict(patch.baselines),
@@ -101,32 +105,42 @@ def _carry_out(draft: Draft, call: Call, spec: dict[str, Any], verdict: Verdict)
 def ask(draft: Draft, call: Call, spec: dict[str, Any], reason: str | None) -> None:
     """Opens an approval; nothing is held while it waits."""
     request = _request_event(call, spec, reason)
-    draft.emit(request)
+    draft.event(request)
     timeout = draft.state.facts.approval_timeout_ms
     if timeout is not None:
         spec["timer"] = draft.set_timer(approval_timer(call.call_id), draft.moment.at_ms + timeout)
     draft.add(f.CallMoved(call.call_id, Phase.AWAITING_APPROVAL, spec=spec))
     facts = draft.state.facts
-    asked = {"kind": spec["kind"], "turn": draft.task.id, "event": request, "sandboxed": spec["sandboxed"]}
-    asked |= {"tree": facts.tree_id, "agent_id": facts.agent_id, "agent_path": facts.agent_path}
+    asked = {
+        "kind": spec["kind"],
+        "turn": draft.task.id,
+        "event": written(request),
+        "sandboxed": spec["sandboxed"],
+        "tree": facts.tree_id,
+        "agent_id": facts.agent_id,
+        "agent_path": facts.agent_path,
+    }
     draft.open_approval(call.call_id, asked)
     surface(draft, request)
 
 
-def _request_event(call: Call, spec: dict[str, Any], reason: str | None) -> dict[str, Any]:
+def _request_event(call: Call, spec: dict[str, Any], reason: str | None) -> ApprovalRequest:
+    call_id = CallId(call.call_id)
     if spec["kind"] == "exec":
-        fields = {"type": "exec_approval_request", "command": list(spec["command"]), "cwd": spec["cwd"]}
-        if spec.get("env"):
-            fields["env"] = dict(spec["env"])
-    else:
-        fields = {"type": "apply_patch_approval_request", "changes": spec["changes"]}
-        fields |= left_out(spec)
-    fields["call_id"] = call.call_id
-    if reason:
-        fields["reason"] = reason
-    if spec.get("grant_root"):
-        fields["grant_root"] = spec["grant_root"]
-    return fields
+        return ev.ExecApprovalRequest(
+            command=spec["command"],
+            cwd=spec["cwd"],
+            env=spec.get("env") or None,
+            call_id=call_id,
+            reason=reason or None,
+        )
+    return ev.ApplyPatchApprovalRequest(
+        changes=spec["changes"],
+        changes_left_out=spec.get("left_out") or None,
+        call_id=call_id,
+        reason=reason or None,
+        grant_root=spec.get("grant_root") or None,
+    )
 
 
 def finished(draft: Draft, command: CallFinished) -> None:
@@ -139,15 +153,17 @@ def finished(draft: Draft, command: CallFinished) -> None:
         and not draft.task.stopping
     ):
         for event in command.events:
-            draft.emit(event)
+            draft.event(event)
         ask(draft, call, {**call.spec, "sandboxed": False}, UNSANDBOXED_REASON)
         return
     _done(draft, call, command.output, command.events, applied=command.applied)
 
 
-def _done(draft: Draft, call: Call, output: Any, events: tuple[Any, ...], applied: bool = False) -> None:
+def _done(
+    draft: Draft, call: Call, output: ToolOutput, events: tuple[EventModel, ...], applied: bool = False
+) -> None:
     for event in events:
-        draft.emit(event)
+        draft.event(event)
     if call.phase is Phase.RUNNING:
         activity(draft, "")
     else:

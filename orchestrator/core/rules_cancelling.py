@@ -11,8 +11,7 @@ Their results that a cancelled agent has not read leave its inbox in the same wa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import card_of, child_summary
@@ -31,6 +30,8 @@ from orchestrator.core.mail_delivery import take, tell_undelivered
 from orchestrator.core.rules_standing import came_to_rest, end_watchdogs, mark_of
 from orchestrator.core.rules_task import start_next
 from orchestrator.core.tree import Child
+from orchestrator.protocol import events as ev
+from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
 
 MOST_TOLD = 96
 """By one decision: each is a letter, an event of the tree log and a mark, a kilobyte and a half in all."""
@@ -114,7 +115,8 @@ def cancel_line(draft: Draft, target: Target, below: Sequence[Target], reason: s
     # Where they are very many, the word goes down from one to the next.
     told = active if len(active) <= MOST_TOLD else [target]
     for agent in told:
-        mark_and_tell(draft, agent.session, agent.agent_id, reason, agent.record)
+        shown = SubagentSummary.model_validate(agent.record)
+        mark_and_tell(draft, agent.session, agent.agent_id, reason, shown)
     expect_ends(draft, [agent.agent_id for agent in told])
     return [agent.agent_id for agent in active]
 
@@ -142,21 +144,16 @@ def heard_end(draft: Draft, agent_id: AgentId) -> None:
 
 
 def mark_and_tell(
-    draft: Draft, session: str, agent_id: int, reason: str, shown: Mapping[str, Any] | None = None
+    draft: Draft, session: str, agent_id: int, reason: str, shown: SubagentSummary | None = None
 ) -> None:
     """The mark holds from this commit on; the letter makes the agent stop what runs."""
     payload = {"from": card_of(draft.state), "at_ms": draft.moment.at_ms, "reason": reason}
     key = f"cancel:{draft.state.facts.agent_id}:{agent_id}"
     draft.tree.letters.append(Letter(session, "cancel", payload, key, interrupt=True))
     draft.tree.summary[mark_of(agent_id)] = "1"
-    message: dict[str, Any] = {
-        "type": "subagent_lifecycle",
-        "event": "updated",
-        "agent_id": agent_id,
-        "session_id": session,
-    }
-    if shown is not None:
-        message["subagent"] = dict(shown)
+    message = ev.SubagentLifecycle(
+        event=LifecycleChange.UPDATED, agent_id=agent_id, session_id=session, subagent=shown
+    )
     targets = tuple(dict.fromkeys((draft.state.facts.session_id, draft.state.facts.tree_id)))
     about = {"agent_id": agent_id, "marked": True}
     draft.tree.events.append(TreeEvent(draft.task_id, message, targets, about=about))

@@ -32,6 +32,9 @@ from orchestrator.core.rules_standing import came_to_rest
 from orchestrator.core.rules_surfacing import withdrawn
 from orchestrator.core.rules_task import RETRY_TIMER, approval_timer, bookmark, start_next, wait_timer
 from orchestrator.core.state import Call, Phase, StopReason, Task
+from orchestrator.protocol import events as ev
+from orchestrator.protocol.agents import SubAgentErr
+from orchestrator.protocol.scalars import TurnAbortReason
 
 BY_USER = "aborted by user"
 BY_FAILURE = "aborted because the model request failed"
@@ -169,7 +172,7 @@ def _end_helpers(draft: Draft, calls: Sequence[Call], why: str) -> None:
     asked = [children[call.spec["agent_id"]] for call in calls]
     ending = [child for child in asked if child.active and not child.ending]
     for call in calls:
-        draft.emit(helper_end(call, draft.moment.at_ms, {"Err": why}, CANCELLED, {}))
+        draft.event(helper_end(call, draft.moment.at_ms, SubAgentErr(Err=why), CANCELLED, {}))
     for child in ending:
         shown = child_summary(draft.state.facts, child)
         mark_and_tell(draft, child.session, child.agent_id, why, shown)
@@ -184,11 +187,12 @@ def _over(draft: Draft, reason: StopReason, failure: tuple[str, Any]) -> None:
         # `error`, then `task_complete` with a null message (protocol order of every version).
         message, info = failure
         draft.add(e.error(draft.task.id, message, info))
-        draft.event("task_complete", last_agent_message=None, **bookmark(draft))
+        draft.event(ev.TaskComplete(response_id=bookmark(draft.task.response_id)))
     else:
         if reason == "interrupted":
             draft.add(e.item(user_message(TURN_ABORTED_MARKER)))
-        draft.event("turn_aborted", reason="interrupted" if reason == "canceled" else reason)
+        told = "interrupted" if reason == "canceled" else reason
+        draft.event(ev.TurnAborted(reason=TurnAbortReason(told)))
     draft.add(f.TaskEnded(reason))
     start_next(draft)
     came_to_rest(draft, reason, message)

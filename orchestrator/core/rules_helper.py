@@ -14,6 +14,7 @@ from orchestrator.core.mail_delivery import tell_read
 from orchestrator.core.rules_await import finish
 from orchestrator.core.state import Call
 from orchestrator.core.tree import Child, ChildChanges
+from orchestrator.protocol.agents import SubAgentErr, SubAgentOk
 
 _OUTCOME = {"ready": "completed", "failed": "failed"}
 
@@ -30,9 +31,9 @@ def helper_done(draft: Draft, child: Child, content: Mapping[str, Any]) -> None:
     if call is None:
         return
     answered, text = _answer(content)
-    told: dict[str, str] = {"Ok": text} if answered else {"Err": text}
+    told = SubAgentOk(Ok=text) if answered else SubAgentErr(Err=text)
     outcome = _OUTCOME.get(content["status"], CANCELLED) if content["completion"] else CANCELLED
-    draft.emit(helper_end(call, draft.moment.at_ms, told, outcome, content))
+    draft.event(helper_end(call, draft.moment.at_ms, told, outcome, content))
     finish(draft, call, _output(call, text) if answered else text)
 
 

@@ -20,6 +20,8 @@ from orchestrator.core.rules_people import interrupt_below
 from orchestrator.core.rules_standing import came_to_rest, change, tell_ended
 from orchestrator.core.rules_task import begin_mail_task, start_next, wants_turn
 from orchestrator.core.tree import ACTIVE, ChildChanges, Mail, MailKind, TreeChanges
+from orchestrator.protocol.agents import LifecycleChange
+from orchestrator.protocol.events import SubagentLifecycle
 
 
 def mail_arrived(draft: Draft, command: MailArrived) -> None:
@@ -88,7 +90,7 @@ def _rename(draft: Draft, content: Mapping[str, Any]) -> None:
     if draft.state.facts.is_root:
         draft.add(f.AgentChanged(changes))
     else:
-        change(draft, "updated", {}, changes)
+        change(draft, SubagentLifecycle(event=LifecycleChange.UPDATED), changes)
 
 
 def _mail(command: MailArrived) -> Mail:

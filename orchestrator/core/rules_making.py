@@ -14,7 +14,13 @@ import orjson
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.agent_views import SUMMARY_CHARS, agent_of, one_line, record_of, summary_of
+from orchestrator.core.agent_views import (
+    SUMMARY_CHARS,
+    agent_of,
+    event_summary,
+    one_line,
+    record_of,
+)
 from orchestrator.core.birth import Birth, first_entries
 from orchestrator.core.commands import Fork, Helper, Making, Spawn
 from orchestrator.core.draft import SLOTS, SPAWNED, Draft, Draw, NewChild, TreeEvent
@@ -30,6 +36,13 @@ from orchestrator.core.rules_task import settle
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import Call, Phase
 from orchestrator.core.tree import AgentStatus, Child, TreeChanges, TreeView
+from orchestrator.protocol import events as ev
+from orchestrator.protocol.agents import LifecycleChange, SubAgentInvocation
+from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.inputs import TextInput
+from orchestrator.protocol.items import InputText, Message
+from orchestrator.protocol.ops import UserInput
+from orchestrator.protocol.wire import written
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +159,7 @@ def _child(newborn: Newborn, tree: TreeView) -> Child:
 
 
 def _tell(draft: Draft, facts: SessionFacts, record: Mapping[str, Any]) -> None:
-    created = {"type": "subagent_lifecycle", "event": "created", "subagent": summary_of(record)}
+    created = ev.SubagentLifecycle(event=LifecycleChange.CREATED, subagent=event_summary(record))
     targets = watchers(facts)
     draft.tree.events += [
         TreeEvent(facts.born_in, created, targets, about={"record": record}),
@@ -169,11 +182,7 @@ def _entries(draft: Draft, newborn: Newborn, tree: TreeView) -> tuple[Entry, ...
     if newborn.inherited:
         # What its model is told of the workspace stands in the conversation that it inherits.
         own = tuple(entry for entry in own if entry.type != e.RESPONSE_ITEM)
-    role = {
-        "type": "message",
-        "role": "developer",
-        "content": [{"type": "input_text", "text": newborn.making.role}],
-    }
+    role = Message(role="developer", content=(InputText(text=newborn.making.role),))
     standing: TreeChanges = {
         "status": "queued" if newborn.prompt else "ready",
         "slot": tree.slot,
@@ -187,8 +196,8 @@ def _entries(draft: Draft, newborn: Newborn, tree: TreeView) -> tuple[Entry, ...
 def _first(newborn: Newborn) -> dict[str, Any] | None:
     if not newborn.prompt:
         return None
-    op = {"type": "user_input", "items": [{"type": "text", "text": newborn.prompt}]}
-    return {"id": f"spawn-{newborn.facts.agent_id}", "op": op}
+    op = UserInput(items=(TextInput(text=newborn.prompt),))
+    return {"id": f"spawn-{newborn.facts.agent_id}", "op": written(op)}
 
 
 def _result(draft: Draft, newborn: Newborn, asked: Spawn | Fork) -> str:
@@ -204,15 +213,16 @@ def _wait_for_helper(draft: Draft, call: Call, asked: Helper) -> None:
     """The call is over when the helper is; nobody is held meanwhile."""
     making = asked.making
     # The wire knows no call without a label: clients that are strict could not read `null`.
-    invocation = {"description": asked.description, "label": making.label or "", "prompt": making.prompt}
-    if making.model is not None:
-        invocation["model"] = making.model
-    draft.event("sub_agent_tool_call_begin", call_id=call.call_id, invocation=invocation)
-    draft.event("sub_agent_tool_call_activity", call_id=call.call_id, activity=STARTING)
+    invocation = SubAgentInvocation(
+        description=asked.description, label=making.label or "", prompt=making.prompt, model=making.model
+    )
+    call_id = CallId(call.call_id)
+    draft.event(ev.SubAgentToolCallBegin(call_id=call_id, invocation=invocation))
+    draft.event(ev.SubAgentToolCallActivity(call_id=call_id, activity=STARTING))
     spec = {
         "kind": "helper",
         "agent_id": making.agent_id,
-        "invocation": invocation,
+        "invocation": written(invocation),
         "begun_ms": draft.moment.at_ms,
     }
     draft.add(f.CallMoved(call.call_id, Phase.WAITING, spec=spec))

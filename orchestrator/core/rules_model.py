@@ -18,7 +18,9 @@ from orchestrator.core.rules_standing import heading
 from orchestrator.core.rules_task import RETRY_TIMER, complete, settle, token_count
 from orchestrator.core.state import Phase, Purpose
 from orchestrator.core.tokens import must_compact
-from orchestrator.protocol.ids import ResponseId
+from orchestrator.protocol import events as ev
+from orchestrator.protocol.ids import CallId, ResponseId
+from orchestrator.protocol.wire import EventModel
 
 BASE_DELAY_MS = 200
 SUMMARY_BYTES = 60_000
@@ -74,7 +76,7 @@ def item_completed(draft: Draft, command: ItemCompleted) -> None:
             draft.add(f.SummaryReceived(text))
         return
     for event in _item_events(item, draft.moment.rules.show_raw_reasoning):
-        draft.emit(event)
+        draft.event(event)
     heading(draft, item)
     made(draft, item)
     if item.get("type") in CALL_KINDS:
@@ -106,27 +108,20 @@ def _unique_call_id(draft: Draft, call_id: str) -> str:
     return unique
 
 
-def _item_events(item: Mapping[str, Any], raw_reasoning: bool) -> list[dict[str, Any]]:
+def _item_events(item: Mapping[str, Any], raw_reasoning: bool) -> list[EventModel]:
     match item.get("type"):
         case "message" if item.get("role") == "assistant":
-            return [{"type": "agent_message", "message": message_text(item)}]
+            return [ev.AgentMessage(message=message_text(item))]
         case "reasoning":
-            texts = [
-                {"type": "agent_reasoning", "text": part.get("text", "")}
-                for part in item.get("summary") or ()
-            ]
-            raw = [
-                {"type": "agent_reasoning_raw_content", "text": part.get("text", "")}
-                for part in item.get("content") or ()
-            ]
-            return texts + (raw if raw_reasoning else [])
-        case "web_search_call":
-            call_id = item.get("id") or ""
-            query = (item.get("action") or {}).get("query", "")
+            raw = item.get("content") or () if raw_reasoning else ()
             return [
-                {"type": "web_search_begin", "call_id": call_id},
-                {"type": "web_search_end", "call_id": call_id, "query": query},
+                *(ev.AgentReasoning(text=part.get("text", "")) for part in item.get("summary") or ()),
+                *(ev.AgentReasoningRawContent(text=part.get("text", "")) for part in raw),
             ]
+        case "web_search_call":
+            call_id = CallId(item.get("id") or "")
+            query = (item.get("action") or {}).get("query", "")
+            return [ev.WebSearchBegin(call_id=call_id), ev.WebSearchEnd(call_id=call_id, query=query)]
         case _:
             return []
 
@@ -162,9 +157,9 @@ def _compacted(draft: Draft) -> None:
             {"message": summary, "replacement_history": items, "kept_user_texts": stored_texts(kept)},
         )
     )
-    draft.event("warning", message=COMPACTED_WARNING)
+    draft.event(ev.WarningEvent(message=COMPACTED_WARNING))
     if draft.task.kind == "compact":
-        draft.event("agent_message", message=COMPACTED_MESSAGE)
+        draft.event(ev.AgentMessage(message=COMPACTED_MESSAGE))
         complete(draft, None)
 
 
@@ -204,10 +199,10 @@ def _retry(draft: Draft, command: ResponseBroken) -> None:
     if delay is None:
         delay = int(BASE_DELAY_MS * 2 ** (attempt - 1) * draft.moment.jitter)
     draft.event(
-        "stream_error",
-        message=f"stream error: {command.message}; retrying {attempt}/{most} in {delay}ms…",
-        codex_error_info=command.codex_error_info,
-        additional_details=None,
+        ev.StreamError(
+            message=f"stream error: {command.message}; retrying {attempt}/{most} in {delay}ms…",
+            codex_error_info=command.codex_error_info,
+        )
     )
     due, wait = _delayed(draft, delay)
     draft.add(

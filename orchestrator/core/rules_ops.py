@@ -25,8 +25,10 @@ from orchestrator.core.rules_task import (
 from orchestrator.core.settings import SettingsChanges
 from orchestrator.core.state import Queued
 from orchestrator.core.user_turns import UserTurn
+from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.inputs import TextInput
+from orchestrator.protocol.wire import written
 
 MOST_STEERED = 100
 """Inputs that wait in the state for the task's next request."""
@@ -84,8 +86,8 @@ def _user_turn(draft: Draft, command: Submitted, turn: UserTurn) -> None:
         if len(task.steered) >= MOST_STEERED:
             error(draft, command.id, f"not taken: {MOST_STEERED} inputs wait for the task's next request")
             return
-        message = input_message(turn.items)
-        draft.add(f.Steered(command.id, message), user_message_event(task.id, turn.items))
+        said = written(input_message(turn.items))
+        draft.add(f.Steered(command.id, said), user_message_event(task.id, turn.items))
         return
     if task is None and not draft.state.queue:
         begin_task(draft, Queued(command.id, turn, command.client))
@@ -122,7 +124,7 @@ def _configure(draft: Draft, command: Submitted, op: ops.ConfigureSession) -> No
     for name, value in unserved.items():
         if value is not None:
             message = f"this version does not serve {name} yet; the rest was configured"
-            draft.add(e.event(command.id, "warning", message=message))
+            draft.add(e.event(command.id, ev.WarningEvent(message=message)))
 
 
 def file_not_written(draft: Draft, command: FileNotWritten) -> None:
@@ -131,7 +133,7 @@ def file_not_written(draft: Draft, command: FileNotWritten) -> None:
         f"the rollout's file is not up to date: {command.reason}. Nothing is lost: the log has it all, "
         "`dendro export` writes it elsewhere, and the file is written when it can be"
     )
-    draft.add(e.event(command.by, "warning", message=message))
+    draft.add(e.event(command.by, ev.WarningEvent(message=message)))
 
 
 def _set_name(draft: Draft, command: Submitted, name: str) -> None:
@@ -142,16 +144,15 @@ def _set_name(draft: Draft, command: Submitted, name: str) -> None:
         message = f"not named: a name has at most {MOST_NAME} characters, and this one has {len(shown):,}"
         error(draft, command.id, message)
     else:
-        named = {"thread_id": draft.state.facts.session_id, "thread_name": shown}
-        draft.add(f.Named(shown), e.event(command.id, "thread_name_updated", **named))
+        told = ev.ThreadNameUpdated(thread_id=draft.state.facts.session_id, thread_name=shown)
+        draft.add(f.Named(shown), e.event(command.id, told))
 
 
 def _get_path(draft: Draft, command: Submitted) -> None:
     draft.export = True
     facts = draft.state.facts
-    draft.add(
-        e.event(command.id, "conversation_path", conversation_id=facts.session_id, path=facts.rollout_path)
-    )
+    told = ev.ConversationPath(conversation_id=facts.session_id, path=facts.rollout_path)
+    draft.add(e.event(command.id, told))
 
 
 def _shutdown(draft: Draft, command: Submitted) -> None:

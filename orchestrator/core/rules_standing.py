@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.core import facts as f
-from orchestrator.core.agent_views import card_of, record_of, summary_of, told_result
+from orchestrator.core.agent_views import card_of, event_summary, record_of, told_result
 from orchestrator.core.draft import (
     SLOTS,
     Draft,
@@ -23,6 +23,8 @@ from orchestrator.core.draft import (
 from orchestrator.core.history import Item
 from orchestrator.core.mail_delivery import inbox_event, watchers
 from orchestrator.core.tree import ACTIVE, AgentStatus, TreeChanges
+from orchestrator.protocol import events as ev
+from orchestrator.protocol.agents import CancelEvidence, LifecycleChange, SubagentStatus
 
 _STATUS_AFTER: Mapping[str, AgentStatus] = {"completed": "ready", "failed": "failed", "canceled": "canceled"}
 """What an agent is after a task; after any other end (an interrupt) it is ready, with nothing to read."""
@@ -30,19 +32,13 @@ _HEADING = re.compile(r"\*\*(.+?)\*\*", re.DOTALL)
 HEADER_CHARS = 120
 
 
-def change(draft: Draft, kind: str, message: Mapping[str, Any], changes: TreeChanges) -> None:
-    """Records changes of the agent's standing and tells those who watch it."""
+def change(draft: Draft, told: ev.SubagentLifecycle, changes: TreeChanges) -> None:
+    """Records changes of the agent's standing and tells those who watch it; `told` says what has changed."""
     draft.add(f.AgentChanged(changes))
     facts, tree = draft.state.facts, draft.state.tree
     record = record_of(facts, tree)
-    event = {
-        "type": "subagent_lifecycle",
-        "event": kind,
-        "agent_id": facts.agent_id,
-        "session_id": facts.session_id,
-        **message,
-        "subagent": summary_of(record),
-    }
+    who = {"agent_id": facts.agent_id, "session_id": facts.session_id, "subagent": event_summary(record)}
+    event = told.model_copy(update=who)
     draft.tree.events.append(
         TreeEvent(facts.born_in, event, watchers(facts), inbox=facts.session_id, about={"record": record})
     )
@@ -65,7 +61,8 @@ def took_task(draft: Draft) -> None:
     if tree.status != "queued" and not _asked_by_parent(draft):
         # The parent's await has to know that there is something to wait for again.
         _tell_parent(draft, "status", {"status": "running"}, f"status:{tree.turns}:{draft.task.id}")
-    change(draft, "status", {"status": "running"}, {"status": "running", "slot": True})
+    told = ev.SubagentLifecycle(event=LifecycleChange.STATUS, status=SubagentStatus.RUNNING)
+    change(draft, told, {"status": "running", "slot": True})
 
 
 def _asked_by_parent(draft: Draft) -> bool:
@@ -92,11 +89,13 @@ def came_to_rest(draft: Draft, outcome: str, message: str | None) -> None:
     turn = tree.turns + 1
     if tree.slot:
         draft.tree.draws.append(Draw(SLOTS, -1))
-    told: dict[str, Any] = {"status": status}
-    if status == "canceled":
-        told["cancel"] = tree.evidence
+    told = ev.SubagentLifecycle(
+        event=LifecycleChange.STATUS,
+        status=SubagentStatus(status),
+        cancel=CancelEvidence(tree.evidence) if status == "canceled" else None,
+    )
     rest: TreeChanges = {"status": status, "slot": False, "turns": turn, "ended": bool(tree.canceling)}
-    change(draft, "status", told, rest)
+    change(draft, told, rest)
     result = {
         "status": status,
         "turn": turn,
@@ -154,7 +153,8 @@ def heading(draft: Draft, item: Item) -> None:
     if draft.state.facts.is_root or draft.state.tree.header is not None or item.get("type") != "reasoning":
         return
     if header := header_of(item):
-        change(draft, "reasoning_header", {"reasoning_header": header}, {"header": header})
+        told = ev.SubagentLifecycle(event=LifecycleChange.REASONING_HEADER, reasoning_header=header)
+        change(draft, told, {"header": header})
 
 
 def header_of(reasoning: Item) -> str:

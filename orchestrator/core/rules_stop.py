@@ -14,6 +14,10 @@ from orchestrator.core.rules_ending import all_stopped, fail, go_on
 from orchestrator.core.rules_model import response_broken
 from orchestrator.core.rules_task import settle
 from orchestrator.core.state import Call, Phase
+from orchestrator.protocol import events as ev
+from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.scalars import Duration
+from orchestrator.protocol.wire import EventModel
 
 IN_DOUBT = (
     "in doubt: the worker was lost while this call was running; it may have had effects; "
@@ -66,31 +70,28 @@ def _judge(draft: Draft, call: Call, judgement: str) -> None:
         return
     if judgement == "all":
         output: Any = call.spec["summary"]
-        end = _patch_end(call, stdout=call.spec["summary"], stderr="", success=True)
+        end: EventModel = ev.PatchApplyEnd(
+            call_id=CallId(call.call_id), stdout=output, stderr="", success=True
+        )
     else:
         output = IN_DOUBT
         end = _in_doubt_end(call)
-    draft.emit(end)
+    draft.event(end)
     draft.add(e.item(call_output(call.item, output)), done_phase(call, applied=judgement == "all"))
     if judgement != "all":
-        draft.event("warning", message=f"call {call.call_id} is {IN_DOUBT}")
+        draft.event(ev.WarningEvent(message=f"call {call.call_id} is {IN_DOUBT}"))
     settle(draft)
 
 
-def _in_doubt_end(call: Call) -> dict[str, Any]:
+def _in_doubt_end(call: Call) -> EventModel:
     if call.spec["kind"] == "patch":
-        return _patch_end(call, stdout="", stderr=IN_DOUBT, success=False)
-    return {
-        "type": "exec_command_end",
-        "call_id": call.call_id,
-        "stdout": "",
-        "stderr": IN_DOUBT,
-        "aggregated_output": IN_DOUBT,
-        "exit_code": -1,
-        "duration": {"secs": 0, "nanos": 0},
-        "formatted_output": IN_DOUBT,
-    }
-
-
-def _patch_end(call: Call, **fields: Any) -> dict[str, Any]:
-    return {"type": "patch_apply_end", "call_id": call.call_id, **fields}
+        return ev.PatchApplyEnd(call_id=CallId(call.call_id), stdout="", stderr=IN_DOUBT, success=False)
+    return ev.ExecCommandEnd(
+        call_id=CallId(call.call_id),
+        stdout="",
+        stderr=IN_DOUBT,
+        aggregated_output=IN_DOUBT,
+        exit_code=-1,
+        duration=Duration(secs=0, nanos=0),
+        formatted_output=IN_DOUBT,
+    )

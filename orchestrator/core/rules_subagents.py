@@ -20,6 +20,8 @@ from orchestrator.core.rules_making import make
 from orchestrator.core.rules_standing import pruned_mark, watchdog_timer
 from orchestrator.core.state import Call
 from orchestrator.core.tree import ACTIVE, ROOT, ChildChanges, Watchdog
+from orchestrator.protocol import events as ev
+from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
 
 MOST_PRUNED = 256
 """By one call: each is an event of the tree log, and may be a letter and a mark."""
@@ -216,8 +218,9 @@ def _prune(draft: Draft, call: Call, asked: c.Prune) -> None:
 
 def _take_off(draft: Draft, target: c.Target) -> None:
     """Off the list, for good: the mark keeps a late letter from starting it again."""
+    shown = SubagentSummary.model_validate(target.record)
     if not target.finished:
-        mark_and_tell(draft, target.session, target.agent_id, "pruned", target.record)
+        mark_and_tell(draft, target.session, target.agent_id, "pruned", shown)
     draft.tree.summary[pruned_mark(target.agent_id)] = "1"
     if target.agent_id in draft.state.tree.watchdogs:
         draft.clear_timer(watchdog_timer(target.agent_id))
@@ -226,13 +229,12 @@ def _take_off(draft: Draft, target: c.Target) -> None:
         parent = str(target.record["parent_session_id"])
         key = f"gone:{draft.state.facts.agent_id}:{target.agent_id}"
         draft.tree.letters.append(Letter(parent, "gone", {"agent_id": target.agent_id}, key))
-    message = {
-        "type": "subagent_lifecycle",
-        "event": "deleted",
-        "agent_id": target.agent_id,
-        "session_id": target.session,
-        "subagent": dict(target.record),
-    }
+    message = ev.SubagentLifecycle(
+        event=LifecycleChange.DELETED,
+        agent_id=target.agent_id,
+        session_id=target.session,
+        subagent=shown,
+    )
     parent = target.record.get("parent_session_id") or draft.state.facts.session_id
     targets = tuple(dict.fromkeys((parent, draft.state.facts.tree_id)))
     draft.tree.events.append(TreeEvent(draft.task_id, message, targets))

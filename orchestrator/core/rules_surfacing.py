@@ -5,22 +5,28 @@ Of the root's own requests the root's queue tells by itself, but for decisions t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TypeAlias
 
 from orchestrator.core.draft import Draft, TreeEvent
-from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import Call
+from orchestrator.protocol.events import ApplyPatchApprovalRequest, ExecApprovalRequest, RequestResolved
+from orchestrator.protocol.ids import CallId
 
+ApprovalRequest: TypeAlias = ExecApprovalRequest | ApplyPatchApprovalRequest
 WITHDRAWN = "withdrawn"
 """The decision on a request whose turn ended first."""
 
 
-def surface(draft: Draft, request: Mapping[str, Any]) -> None:
+def surface(draft: Draft, request: ApprovalRequest) -> None:
     """Asks at the root what an agent has asked in its own log."""
     facts = draft.state.facts
     if not facts.is_root:
-        event = TreeEvent(draft.task.id, {**request, **_asker(facts)}, (facts.tree_id,))
+        asker = {
+            "agent_id": facts.agent_id,
+            "session_id": facts.session_id,
+            "agent_path": facts.agent_path,
+        }
+        event = TreeEvent(draft.task.id, request.model_copy(update=asker), (facts.tree_id,))
         draft.tree.events.append(event)
 
 
@@ -29,15 +35,16 @@ def resolved(draft: Draft, call: Call, decision: str, who: str, client: str = ""
     facts = draft.state.facts
     if facts.is_root and _knows_alone(draft, client):
         return
-    message = {
-        "type": "request_resolved",
-        "call_id": call.call_id,
-        "turn_id": draft.task.id,
-        "decision": decision,
-        "who": who,
-        "resolved_at_ms": draft.moment.at_ms,
-        **_asker(facts),
-    }
+    message = RequestResolved(
+        call_id=CallId(call.call_id),
+        turn_id=draft.task.id,
+        decision=decision,
+        who=who,
+        resolved_at_ms=draft.moment.at_ms,
+        agent_id=facts.agent_id,
+        session_id=facts.session_id,
+        agent_path=facts.agent_path,
+    )
     draft.tree.events.append(TreeEvent(draft.task.id, message, (facts.tree_id, facts.session_id)))
 
 
@@ -57,7 +64,3 @@ def withdrawn(draft: Draft, call: Call) -> None:
     told = (call.call_id, draft.task.id, "abort")
     by = [one.who for one in draft.state.answers if (one.call_id, one.turn, one.decision) == told]
     resolved(draft, call, "abort" if by else WITHDRAWN, by[-1] if by else "")
-
-
-def _asker(facts: SessionFacts) -> dict[str, Any]:
-    return {"agent_id": facts.agent_id, "session_id": facts.session_id, "agent_path": facts.agent_path}

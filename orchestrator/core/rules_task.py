@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -16,11 +16,15 @@ from orchestrator.core.rules_standing import came_to_rest, end_watchdogs, took_t
 from orchestrator.core.settings import SettingsChanges
 from orchestrator.core.state import Queued, State, TaskKind
 from orchestrator.core.tokens import counted
+from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import ResponseId, SubmissionId
+from orchestrator.protocol.items import ContentItem, InputImage, InputText, Message
+from orchestrator.protocol.scalars import ModeKind, UserMessageKind
+from orchestrator.protocol.usage import RateLimitSnapshot
 
 RETRY_TIMER = "retry"
-NO_RATE_LIMITS: Mapping[str, Any] = {"primary": None, "secondary": None}
+NO_RATE_LIMITS = RateLimitSnapshot()
 
 
 def start_next(draft: Draft) -> None:
@@ -59,7 +63,7 @@ def close(draft: Draft, by: str) -> None:
     """The session is over until somebody resumes it."""
     end_watchdogs(draft)
     draft.export = True
-    draft.add(f.Closed(), e.event(by, "shutdown_complete"))
+    draft.add(f.Closed(), e.event(by, ev.ShutdownComplete()))
 
 
 def begin_task(draft: Draft, waiting: Queued) -> None:
@@ -88,9 +92,9 @@ def _task_begins(
         f.TaskBegun(id, kind, settings, output_schema, client or None),
         e.event(
             id,
-            "task_started",
-            model_context_window=settings.context_window,
-            collaboration_mode_kind="code",
+            ev.TaskStarted(
+                model_context_window=settings.context_window, collaboration_mode_kind=ModeKind.CODE
+            ),
         ),
     )
     took_task(draft)
@@ -139,31 +143,25 @@ def change_settings(draft: Draft, changes: SettingsChanges) -> None:
         draft.add(e.item(shown))
 
 
-def input_message(items: Sequence[Item]) -> dict[str, Any]:
+def input_message(items: Sequence[Item]) -> Message:
     """The user message that the input items of one op make."""
-    return {"type": "message", "role": "user", "content": [_content(item) for item in items]}
+    return Message(role="user", content=tuple(map(_content, items)))
 
 
-def _content(item: Item) -> dict[str, Any]:
+def _content(item: Item) -> ContentItem:
     match item["type"]:
         case "text":
-            return {"type": "input_text", "text": item["text"]}
+            return InputText(text=item["text"])
         case "image":
-            return {"type": "input_image", "image_url": item["image_url"]}
+            return InputImage(image_url=item["image_url"])
         case _:
-            return {
-                "type": "input_text",
-                "text": f"[{item['type']}: {item.get('name') or item.get('path') or ''}]",
-            }
+            return InputText(text=f"[{item['type']}: {item.get('name') or item.get('path') or ''}]")
 
 
 def user_message_event(id: str, items: Sequence[Item]) -> e.Entry:
     text = _joined([item["text"] for item in items if item["type"] == "text"])
-    images = [item["image_url"] for item in items if item["type"] == "image"]
-    fields: dict[str, Any] = {"message": text, "kind": "plain"}
-    if images:
-        fields["images"] = images
-    return e.event(id, "user_message", **fields)
+    images = tuple(item["image_url"] for item in items if item["type"] == "image")
+    return e.event(id, ev.UserMessage(message=text, kind=UserMessageKind.PLAIN, images=images or None))
 
 
 def _joined(texts: list[Any]) -> Any:
@@ -178,13 +176,14 @@ def token_count(draft: Draft, response_id: str = "") -> None:
     told, usage, window = draft.state.told, draft.task.usage, draft.task.settings.context_window
     if usage is not None:
         told = counted(told, usage)
-    fields: dict[str, Any] = {
-        "info": told.wire(window) if told else None,
-        "rate_limits": draft.state.rate_limits or NO_RATE_LIMITS,
-    }
-    if response_id:
-        fields["response_id"] = response_id
-    draft.event("token_count", **fields)
+    limits = draft.state.rate_limits
+    draft.event(
+        ev.TokenCount(
+            info=told.wire(window) if told else None,
+            rate_limits=RateLimitSnapshot.model_validate(limits) if limits else NO_RATE_LIMITS,
+            response_id=bookmark(response_id),
+        )
+    )
 
 
 def settle(draft: Draft) -> None:
@@ -205,15 +204,17 @@ def _joins(state: State) -> bool:
 
 
 def complete(draft: Draft, last_message: str | None) -> None:
-    draft.event("task_complete", last_agent_message=last_message, **bookmark(draft))
+    draft.event(
+        ev.TaskComplete(last_agent_message=last_message, response_id=bookmark(draft.task.response_id))
+    )
     draft.add(f.TaskEnded("completed"))
     start_next(draft)
     came_to_rest(draft, "completed", last_message)
 
 
-def bookmark(draft: Draft) -> dict[str, Any]:
-    """What a task's end tells of its last response, by which a later turn may go back to it."""
-    return {"response_id": draft.task.response_id} if draft.task.response_id else {}
+def bookmark(response_id: str) -> ResponseId | None:
+    """What an event tells of a response, by which a later turn may go back to it; None if it had no id."""
+    return ResponseId(response_id) if response_id else None
 
 
 def approval_timer(call_id: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from orchestrator.core.frozen import record
+from orchestrator.protocol.usage import TokenUsage, TokenUsageInfo
 
 BASELINE_TOKENS = 12_000
 """Tokens that every request spends on instructions and tools (the September 2025 specification)."""
@@ -41,8 +42,14 @@ class Usage:
     def plus(self, other: Usage) -> Usage:
         return Usage(*[getattr(self, name) + getattr(other, name) for name in _COUNTS])
 
-    def wire(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in _COUNTS}
+    def wire(self) -> TokenUsage:
+        return TokenUsage(
+            input_tokens=self.input_tokens,
+            cached_input_tokens=self.cached_input_tokens,
+            output_tokens=self.output_tokens,
+            reasoning_output_tokens=self.reasoning_output_tokens,
+            total_tokens=self.total_tokens,
+        )
 
     @property
     def blended_total(self) -> int:
@@ -60,12 +67,12 @@ class TokenInfo:
     total: Usage
     last: Usage
 
-    def wire(self, window: int | None) -> dict[str, Any]:
-        return {
-            "total_token_usage": self.total.wire(),
-            "last_token_usage": self.last.wire(),
-            "model_context_window": window,
-        }
+    def wire(self, window: int | None) -> TokenUsageInfo:
+        return TokenUsageInfo(
+            total_token_usage=self.total.wire(),
+            last_token_usage=self.last.wire(),
+            model_context_window=window,
+        )
 
 
 def counted(info: TokenInfo | None, usage: Usage) -> TokenInfo:

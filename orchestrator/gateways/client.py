@@ -44,9 +44,11 @@ from orchestrator.core.registry import first_limits
 from orchestrator.core.stored import decode_entry
 from orchestrator.protocol.bounds import check_bounds, check_op_bounds
 from orchestrator.protocol.codec import encode_submission
+from orchestrator.protocol.events import WarningEvent
 from orchestrator.protocol.ops import ConfigureSession
 from orchestrator.protocol.policy import WorkspaceWrite
 from orchestrator.protocol.submission import Submission
+from orchestrator.protocol.wire import written
 from orchestrator.views.event import Event
 
 RETRY_S = 0.1
@@ -170,7 +172,7 @@ class Client:
                 value = orjson.loads(payload)
                 return [Event(value["id"], await self._whole(session, value["msg"]), cursor)]
             case Gap(reason):
-                return [Event("", {"type": "warning", "message": GAP_TEXTS[reason]})]
+                return [Event("", written(WarningEvent(message=GAP_TEXTS[reason])))]
             case Replayed(stored):
                 entry = decode_entry(stored.payload)
                 if entry.type != EVENT_MSG:

@@ -19,10 +19,12 @@ from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client
+from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.codec import parse_submission
 from orchestrator.protocol.framing import Frame, LineSplitter, OverlongLine
 from orchestrator.protocol.submission import MalformedSubmission, Submission
+from orchestrator.protocol.wire import UNSET, EventModel, written
 from orchestrator.views.event import Event
 from orchestrator.views.open_requests import OpenRequests
 
@@ -106,7 +108,10 @@ class NdjsonConnection:
             await self._streams.write(orjson.dumps(value) + b"\n")
 
     async def _error(self, id: str, message: str) -> None:
-        await self._write({"id": id, "msg": {"type": "error", "message": message}})
+        await self._tell_of(id, ev.Error(message=message, codex_error_info=UNSET))
+
+    async def _tell_of(self, id: str, message: EventModel) -> None:
+        await self._write({"id": id, "msg": written(message)})
 
     # ── in ────────────────────────────────────────────────────────────────────────────────────
 
@@ -159,16 +164,11 @@ class NdjsonConnection:
             # The request itself may have left the EQ before this connection came.
             calls = sorted({str(request["call_id"]) for request in self._asking})
             waiting = f" ({', '.join(calls)})" if calls else ""
-            await self._write(
-                {
-                    "id": "",
-                    "msg": {
-                        "type": "warning",
-                        "message": f"input has ended while an approval is open{waiting}; session "
-                        f"{self._session} stays parked until somebody answers",
-                    },
-                }
+            text = (
+                f"input has ended while an approval is open{waiting}; session {self._session} stays parked "
+                "until somebody answers"
             )
+            await self._tell_of("", ev.WarningEvent(message=text))
             self._end(Ending.WAITING)
 
     def _owes_events(self, head: SessionHead) -> bool:

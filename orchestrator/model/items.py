@@ -40,7 +40,7 @@ def kept_item(item: JsonObject) -> JsonObject:
 
 def _kept_reasoning(kept: JsonObject) -> JsonObject:
     known = {
-        "type": "reasoning",
+        "type": kept["type"],
         "summary": kept.get("summary") or [],
         "content": kept.get("content") or None,
         "encrypted_content": kept.get("encrypted_content"),

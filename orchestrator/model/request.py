@@ -7,12 +7,21 @@ provider; `store` and `previous_response_id` are for a caller who knows that it 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from orchestrator.core.frozen import record
 
 Item = Mapping[str, Any]
 """A ResponseItem on the wire."""
+
+
+class SchemaFormat(TypedDict):
+    """What the provider holds the last message of a task to."""
+
+    type: Literal["json_schema"]
+    strict: bool
+    name: str
+    schema: Mapping[str, Any]
 
 
 @record
@@ -91,12 +100,9 @@ def _text_controls(prompt: Prompt) -> dict[str, Any]:
     if prompt.verbosity is not None and _takes_verbosity(prompt.model):
         text["verbosity"] = prompt.verbosity
     if prompt.output_schema is not None:
-        text["format"] = {
-            "type": "json_schema",
-            "strict": True,
-            "name": "codex_output_schema",
-            "schema": prompt.output_schema,
-        }
+        text["format"] = SchemaFormat(
+            type="json_schema", strict=True, name="codex_output_schema", schema=prompt.output_schema
+        )
     return text
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TypeAlias
 
+from orchestrator.protocol.scalars import LargeText
 from orchestrator.protocol.wire import Int, Maybe, Number, Source, Uint, WireModel
 
 
@@ -58,18 +59,18 @@ class SubagentSummary(WireModel):
     summary: str | None = None
     reasoning_header: str | None = None
     started_at_ms: Int
+    agent_path: Maybe[str] = None
     pending_messages: Uint = 0
     pending_interrupts: Uint = 0
-    agent_path: Maybe[str] = None
 
 
 class SubAgentInvocation(WireModel):
     """A call of `spawn_subagent`: what people read, the label, what the agent reads."""
 
     stated_in = Source.DECEMBER_2025
-    description: str
+    description: LargeText
     label: str
-    prompt: str
+    prompt: LargeText
     model: Maybe[str] = None
 
 
@@ -122,6 +123,6 @@ class BudgetReport(WireModel):
 
     stated_in = Source.DENDRO
     kind: str
-    limit: Number
-    used: Number
+    limit: Int | Number
+    used: Int | Number
     agent_id: Maybe[Uint] = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
 
+from orchestrator.protocol.scalars import LargeText
 from orchestrator.protocol.wire import JsonValue, Maybe, OneOf, Unknown, WireModel
 
 
@@ -11,8 +12,8 @@ class ReadCommand(WireModel):
     """A command that prints a file."""
 
     type: Literal["read"] = "read"
-    cmd: str
-    name: str
+    cmd: LargeText
+    name: LargeText
     path: Maybe[str] = None
 
 
@@ -20,24 +21,24 @@ class ListFilesCommand(WireModel):
     """A command that lists a folder; no path means the working folder."""
 
     type: Literal["list_files"] = "list_files"
-    cmd: str
-    path: str | None = None
+    cmd: LargeText
+    path: LargeText | None = None
 
 
 class SearchCommand(WireModel):
     """A command that searches in files or for files."""
 
     type: Literal["search"] = "search"
-    cmd: str
-    query: str | None = None
-    path: str | None = None
+    cmd: LargeText
+    query: LargeText | None = None
+    path: LargeText | None = None
 
 
 class UnknownCommand(WireModel):
     """Any other command."""
 
     type: Literal["unknown"] = "unknown"
-    cmd: str
+    cmd: LargeText
 
 
 class UnknownParsedCommand(Unknown):
@@ -54,22 +55,22 @@ class AddFile(WireModel):
     """A new file with its content."""
 
     type: Literal["add"] = "add"
-    content: str
+    content: LargeText
 
 
 class DeleteFile(WireModel):
     """A file removed, with the content it had."""
 
     type: Literal["delete"] = "delete"
-    content: str
+    content: LargeText
 
 
 class UpdateFile(WireModel):
     """A file changed, and moved if `move_path` says where."""
 
     type: Literal["update"] = "update"
-    unified_diff: str
-    move_path: str | None = None
+    unified_diff: LargeText
+    move_path: LargeText | None = None
 
 
 def _tag_inside(value: JsonValue) -> JsonValue:

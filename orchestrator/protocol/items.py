@@ -13,6 +13,7 @@ from pydantic import AliasChoices, Field
 
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.mcp import ToolOutcome
+from orchestrator.protocol.scalars import LargeText
 from orchestrator.protocol.wire import (
     Flag,
     ItemModel,
@@ -30,14 +31,14 @@ class InputText(WireModel):
     """Text for the model."""
 
     type: Literal["input_text"] = "input_text"
-    text: str
+    text: LargeText
 
 
 class InputImage(WireModel):
     """An image for the model."""
 
     type: Literal["input_image"] = "input_image"
-    image_url: str
+    image_url: LargeText
 
 
 class OutputText(WireModel):
@@ -54,7 +55,7 @@ class UnknownContent(Unknown):
 ContentItem: TypeAlias = InputText | InputImage | OutputText | UnknownContent
 ContentItemField = Annotated[ContentItem, OneOf()]
 
-ToolOutput: TypeAlias = str | tuple[ContentItemField, ...]
+ToolOutput: TypeAlias = LargeText | tuple[ContentItemField, ...]
 """What a tool hands to the model: text, or content items when there is an image."""
 
 

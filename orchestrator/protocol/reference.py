@@ -224,7 +224,9 @@ def _presence(info: FieldInfo) -> str:
     if info.default is wire.UNSET:
         return "absent, null or value"
     if info.default is None:
-        return "or absent" if info.exclude_if else "or null"
+        if info.exclude_if is None:
+            return "or null"
+        return "or absent" if info.exclude_if(None) else "or null, or absent"
     default = _default(info.default)
     return f"or absent, default {default}" if info.exclude_if else f"default {default}"
 

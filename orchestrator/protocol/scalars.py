@@ -1,13 +1,13 @@
-"""Durations, byte chunks, and the enumerations that several types share."""
+"""Durations, byte chunks, stored texts, and the enumerations that several types share."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
-from pydantic import BeforeValidator, Field, PlainSerializer, Strict
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, Strict
 
 from orchestrator.protocol.wire import Source, Uint, WireModel
 
@@ -25,6 +25,12 @@ class Duration(WireModel):
         """Rounds to the nanosecond; a negative span (a clock set back) counts as none."""
         secs, nanos = divmod(max(0, round(seconds * NANOS_PER_SECOND)), NANOS_PER_SECOND)
         return cls(secs=secs, nanos=nanos)
+
+    @classmethod
+    def cut(cls, seconds: float) -> Duration:
+        """Of a span that was measured: what is left of a nanosecond is dropped."""
+        whole, fraction = divmod(seconds, 1)
+        return cls(secs=int(whole), nanos=int(fraction * 1e9))
 
     @property
     def seconds(self) -> float:
@@ -47,6 +53,22 @@ def _chunk_to_wire(value: bytes) -> str:
 
 Chunk = Annotated[bytes, BeforeValidator(_chunk_from_wire), PlainSerializer(_chunk_to_wire, return_type=str)]
 """Raw output bytes; base64 on the wire, since a cut may fall inside a character."""
+
+
+class StoredText(WireModel):
+    """A text too large for its line: it stands beside the log, under the SHA-256 of its UTF-8 bytes.
+
+    Only lines as they are stored hold one; whoever shows a line puts the text back in.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    stated_in = Source.DENDRO
+    blob: Annotated[str, Strict(), Field(alias="$blob")]
+    bytes: Uint
+
+
+LargeText: TypeAlias = str | StoredText
+"""A text that a command, a file or a person may make very long."""
 
 
 class ReasoningEffort(StrEnum):

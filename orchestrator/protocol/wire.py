@@ -116,6 +116,12 @@ class ItemModel(WireModel):
     type: str
 
 
+def written(model: BaseModel) -> JsonObject:
+    """The JSON object that a model is sent and stored as: the one place where a payload is made of it."""
+    payload: JsonObject = model.__pydantic_serializer__.to_python(model, mode="json")
+    return payload
+
+
 class Unknown(RootModel[JsonObject]):
     """A variant that this version does not know, held as it came."""
 

@@ -14,6 +14,7 @@ from orchestrator.core import entries as e
 from orchestrator.core.draft import COUNTED, Decision, TreePart
 from orchestrator.core.state import State
 from orchestrator.protocol.codec import short_id
+from orchestrator.protocol.events import WarningEvent
 from orchestrator.runtime.intake import Unreadable, failed_call
 from orchestrator.runtime.side_work import call_of
 
@@ -102,4 +103,4 @@ def _why(error: Exception) -> str:
 def _letter_given_up(letter: c.MailArrived, why: str) -> Decision:
     taken = (0, 0) if letter.kind not in COUNTED else (int(not letter.interrupt), int(letter.interrupt))
     text = f"a {letter.kind} of another agent was not read: {why}"
-    return Decision((e.event("", "warning", message=text),), tree=TreePart(taken=taken))
+    return Decision((e.event("", WarningEvent(message=text)),), tree=TreePart(taken=taken))

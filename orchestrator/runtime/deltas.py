@@ -6,7 +6,7 @@ after 20 ms or 4 KB, whichever is first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,8 +77,10 @@ class Deltas:
             if size > TAKEN_BYTES:
                 break
             taken += 1
-            for piece in pieces(message):
-                event = NewEvent(orjson.dumps({"id": task_id, "msg": piece}), seq, head[:4].hex())
+            text = message.get("delta") or ""
+            for piece in pieces(text):
+                told = message if piece is text else {**message, "delta": piece}
+                event = NewEvent(orjson.dumps({"id": task_id, "msg": told}), seq, head[:4].hex())
                 events.append(event)
                 size += len(event.payload)
         del self._pending[:taken]
@@ -86,14 +88,11 @@ class Deltas:
         return events
 
 
-def pieces(message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The message, as several if its text is longer than one event should have."""
-    text = message.get("delta") or ""
+def pieces(text: str) -> Sequence[str]:
+    """The text, in several pieces if it is longer than one event should have."""
     if len(text) <= PIECE_CHARS:
-        yield message
-        return
-    for start in range(0, len(text), PIECE_CHARS):
-        yield {**message, "delta": text[start : start + PIECE_CHARS]}
+        return (text,)
+    return [text[start : start + PIECE_CHARS] for start in range(0, len(text), PIECE_CHARS)]
 
 
 def _size(pending: tuple[str, Mapping[str, Any]]) -> int:

@@ -17,10 +17,14 @@ from orchestrator.core.draft import Decision
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import TreeId
 from orchestrator.core.state import Call, State
+from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.codec import parse_submission, short_id
+from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.inputs import ImageInput, LocalImageInput, TextInput
+from orchestrator.protocol.scalars import Duration
 from orchestrator.protocol.submission import MalformedSubmission
+from orchestrator.protocol.wire import UNSET
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.workspace import Workspace
 from orchestrator.tools.images import data_url
@@ -45,8 +49,13 @@ def command_of(entry: SqEntry) -> c.Command | Decision:
     try:
         submission = parse_submission(entry.payload)
     except MalformedSubmission as error:
-        return Decision((e.event(short_id(entry.submission), "error", message=str(error)),))
+        return Decision((_unread(entry, error),))
     return c.Submitted(submission.id, submission.op, entry.client, entry.sender, entry.seq)
+
+
+def _unread(entry: SqEntry, error: Exception) -> e.Entry:
+    told = ev.Error(message=str(error), codex_error_info=UNSET)
+    return e.event(short_id(entry.submission), told)
 
 
 async def with_images(command: c.Command | Decision) -> c.Command | Decision:
@@ -115,24 +124,17 @@ def failed_call(call: Call, why: str) -> c.CallFinished:
 
 
 def _ended_early(call: Call, text: str, elapsed_s: float) -> c.CallFinished:
+    call_id = CallId(call.call_id)
     if call.spec["kind"] != "exec":
-        end = {
-            "type": "patch_apply_end",
-            "call_id": call.call_id,
-            "stdout": "",
-            "stderr": text,
-            "success": False,
-        }
-        return c.CallFinished(call.call_id, text, (end,))
-    whole, fraction = divmod(elapsed_s, 1)
-    end = {
-        "type": "exec_command_end",
-        "call_id": call.call_id,
-        "stdout": "",
-        "stderr": text,
-        "aggregated_output": text,
-        "exit_code": -1,
-        "duration": {"secs": int(whole), "nanos": int(fraction * 1e9)},
-        "formatted_output": text,
-    }
-    return c.CallFinished(call.call_id, text, (end,))
+        failed = ev.PatchApplyEnd(call_id=call_id, stdout="", stderr=text, success=False)
+        return c.CallFinished(call.call_id, text, (failed,))
+    killed = ev.ExecCommandEnd(
+        call_id=call_id,
+        stdout="",
+        stderr=text,
+        aggregated_output=text,
+        exit_code=-1,
+        duration=Duration.cut(elapsed_s),
+        formatted_output=text,
+    )
+    return c.CallFinished(call.call_id, text, (killed,))

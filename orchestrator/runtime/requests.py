@@ -7,7 +7,6 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from orchestrator.broker.admission import Limits
 from orchestrator.core import commands as c
 from orchestrator.core.ids import TreeId
 from orchestrator.core.state import Request, Response, State, Task
@@ -24,19 +23,16 @@ from orchestrator.model.events import (
     TextDelta,
 )
 from orchestrator.model.request import Prompt
+from orchestrator.protocol import events as ev
+from orchestrator.protocol.wire import EventModel
 from orchestrator.runtime.admission import Asking, admitted, estimated_tokens, settle
 from orchestrator.runtime.deltas import pieces
 from orchestrator.runtime.log import log
-from orchestrator.runtime.ports import DeltaSink, Ports
+from orchestrator.runtime.ports import DeltaSink, Ports, ProviderPolicy
 from orchestrator.runtime.prompting import beside, build_prompt, conversation, fetch_texts, known_response
-from orchestrator.tables import ProviderSettings
 
 Push = Callable[[c.Command], None]
 
-RAW_DELTA = "agent_reasoning_raw_content_delta"
-_NO_LIMITS = Limits()
-_DEFAULTS = ProviderSettings.model_construct(id="")
-"""Of a provider without a table: its client refuses the request."""
 _FORGOTTEN = frozenset({FatalKind.BAD_REQUEST, FatalKind.NOT_FOUND})
 """How providers refuse a response's id that they do not know any more, or never kept."""
 
@@ -66,9 +62,8 @@ class _Following:
         return self.task.settings.model_provider
 
     @property
-    def table(self) -> ProviderSettings:
-        """The provider's settings."""
-        return self.ports.model_settings.providers.get(self.provider, _DEFAULTS)
+    def policy(self) -> ProviderPolicy:
+        return self.ports.policies.get(self.provider, ProviderPolicy())
 
 
 async def follow_request(ports: Ports, state: State, push: Push, delta: DeltaSink) -> None:
@@ -78,7 +73,7 @@ async def follow_request(ports: Ports, state: State, push: Push, delta: DeltaSin
     following = _Following(ports, state, push, delta, HttpBudget(max(0, most - state.task.http_used)))
     n, asking, usage = following.request.n, None, None
     try:
-        known = known_response(state, following.request) if following.table.previous_response_id else None
+        known = known_response(state, following.request) if following.policy.previous_response_id else None
         prompt = await _prompt(following, known)
         asking = _asking(following, prompt)
         wait_ms = await admitted(ports, asking) if asking else 0
@@ -102,20 +97,18 @@ async def _prompt(following: _Following, known: Response | None) -> Prompt:
     prompt = build_prompt(state, request, ports.tools.specs(state), ports.texts.get, known)
     if request.purpose != "turn":
         return prompt
-    table = following.table
-    return replace(prompt, store=table.previous_response_id, parallel_tool_calls=table.parallel_tool_calls)
+    policy = following.policy
+    return replace(prompt, store=policy.previous_response_id, parallel_tool_calls=policy.parallel_tool_calls)
 
 
 def _asking(following: _Following, prompt: Prompt) -> Asking | None:
     """What the fleet's limits have to know of the request; None if there are none."""
-    table, state = following.table, following.state
-    limits = Limits(table.requests_per_minute, table.tokens_per_minute)
-    if limits == _NO_LIMITS:
+    policy, state = following.policy, following.state
+    if policy.limits is None:
         return None
     remembered = state.tokens.last.total_tokens if prompt.previous_response_id and state.tokens else 0
-    most = following.ports.model_settings.max_output_tokens
-    tokens = estimated_tokens(prompt, remembered, most)
-    return Asking(following.provider, limits, state.facts.session_id, tokens)
+    tokens = estimated_tokens(prompt, remembered, policy.max_output_tokens)
+    return Asking(following.provider, policy.limits, state.facts.session_id, tokens)
 
 
 async def _exchange(following: _Following, prompt: Prompt) -> Mapping[str, int] | None:
@@ -150,27 +143,25 @@ async def _stream(following: _Following, prompt: Prompt) -> Mapping[str, int] | 
     return usage
 
 
-def _unseen(message: dict[str, Any]) -> None:
+def _unseen(message: EventModel) -> None:
     """A compaction's text is not the agent's answer."""
 
 
 def _show(event: ModelEvent, delta: DeltaSink) -> None:
     match event:
         case TextDelta(text):
-            _show_text("agent_message_delta", text, delta)
+            for piece in pieces(text):
+                delta(ev.AgentMessageDelta(delta=piece))
         case ReasoningSummaryDelta(text):
-            _show_text("agent_reasoning_delta", text, delta)
+            for piece in pieces(text):
+                delta(ev.AgentReasoningDelta(delta=piece))
         case ReasoningRawDelta(text):
-            _show_text(RAW_DELTA, text, delta)
+            for piece in pieces(text):
+                delta(ev.AgentReasoningRawContentDelta(delta=piece))
         case ReasoningSectionBreak():
-            delta({"type": "agent_reasoning_section_break"})
+            delta(ev.AgentReasoningSectionBreak())
         case _:
             pass
-
-
-def _show_text(type: str, text: str, delta: DeltaSink) -> None:
-    for piece in pieces({"type": type, "delta": text}):
-        delta(dict(piece))
 
 
 def _broken(

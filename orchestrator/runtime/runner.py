@@ -25,6 +25,7 @@ from orchestrator.core.settings import Rules
 from orchestrator.core.state import State
 from orchestrator.core.stored import encode_event
 from orchestrator.protocol.codec import short_id
+from orchestrator.protocol.events import WarningEvent
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.summary import session_meta
 from orchestrator.runtime.arrivals import Arrivals
@@ -432,7 +433,7 @@ class Runner:
 
     async def _hand_on(self, error: Undecided) -> None:
         """Tells people, and gives the session to who looks next: nothing of it runs here any more."""
-        told = e.event(short_id(error.submission), "warning", message=str(error))
+        told = e.event(short_id(error.submission), WarningEvent(message=str(error)))
         position = self._journal.position
         with suppress(BrokerError):
             await self._ports.broker.emit(

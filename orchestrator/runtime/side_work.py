@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
 
 from orchestrator.core import commands as c
 from orchestrator.core.draft import Decision
-from orchestrator.core.entries import EVENT_MSG, Entry
+from orchestrator.core.entries import event
 from orchestrator.core.outstanding import FollowRequest, OweRequest, RunCall, StopAll, Work
 from orchestrator.core.state import Call, State
+from orchestrator.protocol.events import AgentReasoningRawContentDelta
+from orchestrator.protocol.wire import EventModel, written
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.deltas import Delta
 from orchestrator.runtime.effects import EffectKey, Effects
@@ -25,7 +26,7 @@ from orchestrator.runtime.held import Held
 from orchestrator.runtime.intake import drained_call, failed_call, refused_call
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import CallSite
-from orchestrator.runtime.requests import RAW_DELTA, follow_request
+from orchestrator.runtime.requests import follow_request
 from orchestrator.runtime.trees import TreeLookups
 
 SHUTTING_DOWN = "the worker is shutting down"
@@ -132,17 +133,18 @@ class SideWork:
 
     # ── what comes of it ──────────────────────────────────────────────────────────────────────
 
-    def _delta(self, message: dict[str, Any]) -> None:
+    def _delta(self, message: EventModel) -> None:
         task = self._held.journal.state.task
-        if task is None or (message["type"] == RAW_DELTA and not self._held.config.rules.show_raw_reasoning):
+        raw = isinstance(message, AgentReasoningRawContentDelta)
+        if task is None or (raw and not self._held.config.rules.show_raw_reasoning):
             return
         if self._held.config.log.rollout_deltas:
-            self._arrivals.add((Decision((Entry(EVENT_MSG, message, task.id),)), None))
+            self._arrivals.add((Decision((event(task.id, message),)), None))
         elif self._arrivals.inbox or not self._arrivals.resting:
             # What happened before it (an item was done) is not in the log yet, and its event comes first.
-            self._arrivals.add((Delta(task.id, message), None))
+            self._arrivals.add((Delta(task.id, written(message)), None))
         else:
-            self._held.writing.delta(Delta(task.id, message), self._held.journal.position)
+            self._held.writing.delta(Delta(task.id, written(message)), self._held.journal.position)
 
     def _ended(self, key: EffectKey, error: BaseException | None) -> None:
         # Its result may be in the log already: then it was all that kept the session from being given back.

@@ -21,6 +21,7 @@ from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.rules_standing import marks_above
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.stored import encode_value
+from orchestrator.protocol.wire import written
 
 _DEPTHS = b'"pending_messages":0,"pending_interrupts":0'
 CLIENT = "tree"
@@ -110,7 +111,7 @@ def _mail(letter: Letter) -> Mail:
 
 
 def _event(event: CoreEvent, after: int, blobs: dict[str, bytes]) -> TreeEvent:
-    payload = encode_value({"id": event.id, "msg": event.message}, blobs)
+    payload = encode_value({"id": event.id, "msg": written(event.message)}, blobs)
     targets = tuple(SessionId(target) for target in event.targets)
     about = dumps(event.about) if event.about else b""
     if not event.inbox:

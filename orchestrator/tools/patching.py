@@ -22,6 +22,8 @@ import orjson
 
 from orchestrator.core.commands import ApplyPatch, CallFinished, Immediate
 from orchestrator.core.state import Call, State, Task
+from orchestrator.protocol.events import PatchApplyEnd, TurnDiff
+from orchestrator.protocol.ids import CallId
 from orchestrator.tools.confinement import writable_roots
 from orchestrator.tools.exec.command import Written
 from orchestrator.tools.exec.keeper import Keeper, KeeperLost
@@ -166,8 +168,8 @@ def _told(call: Call, task: Task, plan: PatchPlan, written: Written) -> CallFini
         summary = plan.summary
     else:
         raise PatchApplyError(_unfinished(verdict, written.why))
-    end = _end(call, stdout=summary, stderr="", success=True)
-    diff = {"type": "turn_diff", "unified_diff": _turn_diff(call, task)}
+    end = PatchApplyEnd(call_id=CallId(call.call_id), stdout=summary, stderr="", success=True)
+    diff = TurnDiff(unified_diff=_turn_diff(call, task))
     return CallFinished(call.call_id, _output(summary, 0), (end, diff), applied=True)
 
 
@@ -185,12 +187,8 @@ def _turn_diff(call: Call, task: Task) -> str:
 
 
 def _failed(call: Call, message: str) -> CallFinished:
-    end = _end(call, stdout="", stderr=message, success=False)
+    end = PatchApplyEnd(call_id=CallId(call.call_id), stdout="", stderr=message, success=False)
     return CallFinished(call.call_id, _output(message, 1), (end,))
-
-
-def _end(call: Call, **fields: Any) -> dict[str, Any]:
-    return {"type": "patch_apply_end", "call_id": call.call_id, **fields}
 
 
 def _output(text: str, exit_code: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,9 @@ import orjson
 from orchestrator.core.approval import full_access
 from orchestrator.core.commands import CallFinished, Exec, Immediate
 from orchestrator.core.state import Call, State, Task
+from orchestrator.protocol.events import ExecCommandEnd, ExecCommandOutputDelta
+from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.scalars import Duration, OutputStream
 from orchestrator.sandbox.environment import command_environment
 from orchestrator.sandbox.limits import Limits
 from orchestrator.sandbox.policy import Confinement
@@ -153,17 +155,15 @@ def _command(call: Call, site: Site, config: ToolConfig, confinement: Confinemen
 
 
 def _result(call: Call, finished: Finished) -> CallFinished:
-    seconds, fraction = divmod(finished.duration_s, 1)
-    end = {
-        "type": "exec_command_end",
-        "call_id": call.call_id,
-        "stdout": _text(finished.stdout),
-        "stderr": _text(finished.stderr),
-        "aggregated_output": _text(finished.aggregated),
-        "exit_code": finished.exit_code,
-        "duration": {"secs": int(seconds), "nanos": int(fraction * 1e9)},
-        "formatted_output": formatted_output(finished),
-    }
+    end = ExecCommandEnd(
+        call_id=CallId(call.call_id),
+        stdout=_text(finished.stdout),
+        stderr=_text(finished.stderr),
+        aggregated_output=_text(finished.aggregated),
+        exit_code=finished.exit_code,
+        duration=Duration.cut(finished.duration_s),
+        formatted_output=formatted_output(finished),
+    )
     return CallFinished(call.call_id, model_output(finished), (end,), sandbox_denied=_denied(call, finished))
 
 
@@ -183,7 +183,7 @@ class _Shown:
     """Output on its way to `exec_command_output_delta` events."""
 
     def __init__(self, call_id: str, sink: DeltaSink, limit: int) -> None:
-        self._call_id = call_id
+        self._call_id = CallId(call_id)
         self._sink = sink
         self._coalescer = DeltaCoalescer(limit)
         self._loop = asyncio.get_running_loop()
@@ -202,14 +202,8 @@ class _Shown:
 
     def _show(self, deltas: list[OutputDelta]) -> None:
         for delta in deltas:
-            self._sink(
-                {
-                    "type": "exec_command_output_delta",
-                    "call_id": self._call_id,
-                    "stream": delta.stream,
-                    "chunk": base64.b64encode(delta.chunk).decode(),
-                }
-            )
+            stream = OutputStream(delta.stream)
+            self._sink(ExecCommandOutputDelta(call_id=self._call_id, stream=stream, chunk=delta.chunk))
 
 
 def _task(state: State) -> Task:

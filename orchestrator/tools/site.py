@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from orchestrator.core.state import State
+from orchestrator.protocol.wire import EventModel
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tables import SandboxSettings, ToolSettings
 from orchestrator.tools.subagents.port import Tree
 
-DeltaSink = Callable[[dict[str, Any]], None]
+DeltaSink = Callable[[EventModel], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,10 @@ from typing import Any
 
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.state import Call, State
+from orchestrator.protocol.events import PlanUpdate, ViewImageToolCall
+from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.items import InputImage
+from orchestrator.protocol.plans import PlanItemArg, StepStatus
 from orchestrator.tools.arguments import (
     BadArguments,
     ImageArguments,
@@ -136,9 +140,8 @@ def _patch_text(item: Mapping[str, Any]) -> str:
 
 
 def _plan(arguments: PlanArguments) -> Immediate:
-    steps = [{"step": step.step, "status": step.status} for step in arguments.plan]
-    event = {"type": "plan_update", "explanation": arguments.explanation, "plan": steps}
-    return Immediate("Plan updated", (event,))
+    steps = tuple(PlanItemArg(step=step.step, status=StepStatus(step.status)) for step in arguments.plan)
+    return Immediate("Plan updated", (PlanUpdate(explanation=arguments.explanation, plan=steps),))
 
 
 async def _image(arguments: ImageArguments, call: Call, state: State, config: ToolConfig) -> Immediate:
@@ -148,5 +151,5 @@ async def _image(arguments: ImageArguments, call: Call, state: State, config: To
         url = await asyncio.to_thread(data_url, path, config.hidden)
     except (OSError, ValueError) as error:
         return Immediate(f"the image {path} could not be read: {error}")
-    event = {"type": "view_image_tool_call", "call_id": call.call_id, "path": str(path)}
-    return Immediate([{"type": "input_image", "image_url": url}], (event,))
+    event = ViewImageToolCall(call_id=CallId(call.call_id), path=str(path))
+    return Immediate((InputImage(image_url=url),), (event,))

@@ -19,6 +19,9 @@ from orchestrator.core.blobs import references, resolve
 from orchestrator.core.entries import DENDRO, EVENT_MSG, Entry
 from orchestrator.core.stored import decode_entry
 from orchestrator.core.tree import ROOT
+from orchestrator.protocol.events import RequestResolved
+from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.wire import written
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.event import Event
 from orchestrator.views.messages import message_in
@@ -137,17 +140,17 @@ async def _event_of(found: LogSource, head: SessionHead, entry: Entry, shows: Sh
 
 def _answered(head: SessionHead, answer: f.Answered) -> Event:
     """A decision on what the root itself had asked: the tree's log tells of it only now and then."""
-    told = {
-        "call_id": answer.call_id,
-        "turn_id": answer.turn,
-        "decision": answer.decision,
-        "who": answer.who,
-    }
-    asker = {"agent_id": ROOT, "session_id": head.session, "agent_path": str(ROOT)}
-    return Event(
-        answer.turn,
-        {"type": "request_resolved", **told, "resolved_at_ms": answer.answered_ms, **asker},
+    told = RequestResolved(
+        call_id=CallId(answer.call_id),
+        turn_id=answer.turn,
+        decision=answer.decision,
+        who=answer.who,
+        resolved_at_ms=answer.answered_ms,
+        agent_id=ROOT,
+        session_id=head.session,
+        agent_path=str(ROOT),
     )
+    return Event(answer.turn, written(told))
 
 
 async def _told(found: LogSource, head: SessionHead, before: int, shows: Shows) -> AsyncIterator[_Step]:

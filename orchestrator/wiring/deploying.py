@@ -23,6 +23,10 @@ from orchestrator.broker.records import BrokerConfig
 from orchestrator.broker.rights import require_rights
 from orchestrator.broker.texts import Texts
 from orchestrator.core.chain import ChainKey
+from orchestrator.core.entries import event
+from orchestrator.core.stored import encode_event
+from orchestrator.protocol.events import Error
+from orchestrator.protocol.wire import UNSET
 from orchestrator.settings import Settings
 from orchestrator.tables import ProviderSettings
 
@@ -78,13 +82,13 @@ class Deployment:
 
 
 def broker_config(settings: Settings) -> BrokerConfig:
-    error = {"id": "", "msg": {"type": "error", "message": QUARANTINED}}
+    error = Error(message=QUARANTINED, codex_error_info=UNSET)
     return BrokerConfig(
         prefix=settings.redis.prefix,
         shards=settings.redis.shards,
         lease_s=settings.worker.lease_s,
         watch_s=settings.worker.lease_s,
-        quarantine_event=orjson.dumps(error),
+        quarantine_event=encode_event(event("", error)),
     )
 
 

@@ -22,6 +22,7 @@ from orchestrator.core.history import INHERITED, user_message
 from orchestrator.core.inheritance import bequest, opened
 from orchestrator.core.state import State
 from orchestrator.core.stored import decode_entry, encode_entry
+from orchestrator.protocol.wire import written
 from orchestrator.rollouts.file_format import BadLine, FileWalk, Header, RolloutText, full_line, read_rollout
 from orchestrator.rollouts.inherited_lines import missing_texts
 from orchestrator.rollouts.log_line import LogLine
@@ -167,17 +168,21 @@ def test_a_full_export_tells_the_live_fold_to_whoever_reads_it() -> None:
 LONG = "y" * 6000
 
 
+def said(words: str) -> dict[str, Any]:
+    return written(user_message(words))
+
+
 def grandchild(begin: str = "begin") -> tuple[list[StoredEntry], dict[str, str], list[Any]]:
     """A fork of a fork, its texts, and the conversation that it inherited."""
     output = {"type": "function_call_output", "call_id": "c1"}
     called = {"type": "function_call", "name": "shell", "arguments": "{}", "call_id": "c1"}
     texts: dict[str, bytes] = {}
-    first = [user_message(begin), called, externalise({**output, "output": LONG}, texts)]
+    first = [said(begin), called, externalise({**output, "output": LONG}, texts)]
     begun = externalise(f.encode(f.Forked({"session": "a"}, bequest(first, frozenset())[0])), texts)
-    second = [{"type": INHERITED, "content": begun["content"]}, user_message("go on")]
+    second = [{"type": INHERITED, "content": begun["content"]}, said("go on")]
     fact = e.fact(f.Forked({"session": "b", "seq": 7, "chain": "00"}, bequest(second, frozenset())[0]))
-    log, more = stored([e.event("", "session_configured"), fact, e.item(user_message("mine"))])
-    whole = [user_message(begin), called, {**output, "output": LONG}, user_message("go on")]
+    log, more = stored([e.Entry(e.EVENT_MSG, {"type": "session_configured"}), fact, e.item(said("mine"))])
+    whole = [said(begin), called, {**output, "output": LONG}, said("go on")]
     return log, {**more, **{digest: text.decode() for digest, text in texts.items()}}, whole
 
 
@@ -231,7 +236,7 @@ def test_a_full_export_of_a_fork_holds_the_texts_inside_what_it_inherited() -> N
         assert line.place is not None
         state = evolve(state, line.entry, line.place.seq)
     known = {digest: content.decode() for digest, content in kept.items()}
-    assert list(opened(state.history, known.get)) == [*whole, user_message("mine")]
+    assert list(opened(state.history, known.get)) == [*whole, said("mine")]
     assert broken(read_rollout(full(log, texts))) is None
 
 

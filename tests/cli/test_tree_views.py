@@ -21,6 +21,7 @@ from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView
 from orchestrator.core.state import Phase
 from orchestrator.core.stored import encode_entry
+from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.rollouts.tree_log import differs
@@ -218,7 +219,7 @@ def head(seq: int) -> SessionHead:
 def test_reader_learns_since_when_and_what_for_an_agent_waits() -> None:
     spec = {"kind": "await", "agent_ids": [4], "until_ms": NOW_MS + 9}
     log = stored(
-        (NOW_MS - 30, e.event("t", "agent_message", message="first\nsecond")),
+        (NOW_MS - 30, e.event("t", ev.AgentMessage(message="first\nsecond"))),
         (NOW_MS - 20, e.fact(f.CallMoved(CallId("c"), Phase.WAITING, spec=spec))),
         (NOW_MS - 10, e.fact(f.MailTaken(("k",)))),
     )
@@ -228,10 +229,12 @@ def test_reader_learns_since_when_and_what_for_an_agent_waits() -> None:
 
 
 def test_reader_forgets_a_wait_that_is_over() -> None:
+    command = ("bash", "-c", "make test")
+    begun = ev.ExecCommandBegin(call_id=CallId("c"), command=command, cwd="/", parsed_cmd=())
     log = stored(
         (NOW_MS - 20, e.fact(f.CallMoved(CallId("c"), Phase.AWAITING_APPROVAL, spec={"kind": "exec"}))),
         (NOW_MS - 10, e.fact(f.CallMoved(CallId("c"), Phase.RUNNING, spec={"kind": "exec"}))),
-        (NOW_MS - 5, e.event("t", "exec_command_begin", call_id="c", command=["bash", "-c", "make test"])),
+        (NOW_MS - 5, e.event("t", begun)),
     )
     doing = doing_of(log, head(3))
     assert (doing.waits_for, doing.since_ms, doing.last) == ("", NOW_MS - 10, "$ make test")

@@ -28,8 +28,11 @@ from orchestrator.core.snapshot import digest
 from orchestrator.core.state import Call, State, Task
 from orchestrator.core.stored import decode_entry, encode_entry
 from orchestrator.protocol.codec import parse_submission
-from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.commands import AddFile, UnknownCommand
+from orchestrator.protocol.events import ExecCommandEnd, PatchApplyEnd
+from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.ops import Op
+from orchestrator.protocol.scalars import Duration
 
 NOON_MS = 1_758_362_400_000
 WORKSPACE = "/repo"
@@ -70,7 +73,7 @@ def a_command(*words: str, **judged: Any) -> c.Exec:
     """A command that nobody knows to be safe; `judged` says otherwise."""
     argv = words or ("make", "test")
     cmd = " ".join(argv)
-    fields = {"cwd": WORKSPACE, "parsed_cmd": ({"type": "unknown", "cmd": cmd},), "key": cmd, **judged}
+    fields = {"cwd": WORKSPACE, "parsed_cmd": (UnknownCommand(cmd=cmd),), "key": cmd, **judged}
     return c.Exec(command=argv, **fields)
 
 
@@ -79,7 +82,7 @@ def a_patch(*paths: str, outside: Iterable[str] = ()) -> c.ApplyPatch:
     return c.ApplyPatch(
         patch="*** Begin Patch",
         cwd=WORKSPACE,
-        changes={name: {"type": "add", "content": "one\n"} for name in names},
+        changes={name: AddFile(content="one\n") for name in names},
         summary="Success. Updated the following files:\n" + "".join(f"A {name}\n" for name in names),
         record=tuple((name, None, "abc") for name in names),
         outside=tuple(outside),
@@ -87,22 +90,21 @@ def a_patch(*paths: str, outside: Iterable[str] = ()) -> c.ApplyPatch:
     )
 
 
-def exec_end(call_id: str, exit_code: int = 0) -> dict[str, Any]:
+def exec_end(call_id: str, exit_code: int = 0) -> ExecCommandEnd:
     """The event that closes a command's run, as the tool writes it."""
-    return {
-        "type": "exec_command_end",
-        "call_id": call_id,
-        "stdout": "ok\n",
-        "stderr": "",
-        "aggregated_output": "ok\n",
-        "exit_code": exit_code,
-        "duration": {"secs": 0, "nanos": 0},
-        "formatted_output": "ok\n",
-    }
+    return ExecCommandEnd(
+        call_id=CallId(call_id),
+        stdout="ok\n",
+        stderr="",
+        aggregated_output="ok\n",
+        exit_code=exit_code,
+        duration=Duration(secs=0, nanos=0),
+        formatted_output="ok\n",
+    )
 
 
-def patch_end(call_id: str, success: bool = True) -> dict[str, Any]:
-    return {"type": "patch_apply_end", "call_id": call_id, "stdout": "", "stderr": "", "success": success}
+def patch_end(call_id: str, success: bool = True) -> PatchApplyEnd:
+    return PatchApplyEnd(call_id=CallId(call_id), stdout="", stderr="", success=success)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from orchestrator.core.registry import RegistryView, TreeFact, fold_tree, projec
 from orchestrator.core.rules_standing import marks_above
 from orchestrator.core.settings import SessionFacts
 from orchestrator.protocol.codec import parse_submission
+from orchestrator.protocol.wire import written
 from tests.core.driver import Seen, Session, assistant, function_call
 
 
@@ -241,7 +242,7 @@ class Grove:
             )
         for event in part.events:
             depths = {event.inbox: self._depths(event.inbox)} if event.inbox else {}
-            self.log.append(TreeFact(event.message, event.about, depths))
+            self.log.append(TreeFact(written(event.message), event.about, depths))
         self._count()
 
     def _depths(self, sid: str) -> tuple[int, int]:

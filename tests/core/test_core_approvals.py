@@ -10,6 +10,7 @@ import pytest
 from orchestrator.core.approval import UNSANDBOXED_REASON
 from orchestrator.core.outstanding import AssessCall, OweRequest, RunCall
 from orchestrator.core.settings import Rules
+from orchestrator.protocol.events import RequestResolved
 from tests.core.driver import Seen, Session, a_command, a_patch, exec_end, op, patch_end, text
 
 TWO_AT_ONCE = Rules(parallel_safe=frozenset({"shell"}))
@@ -80,7 +81,7 @@ def resolutions(seen: Seen) -> list[tuple[str, str]]:
     """What a decision tells those who follow the queue: the decision, and whose it was."""
     events = seen.decision.tree.events if seen.decision.tree is not None else ()
     told = [event.message for event in events]
-    return [(m["decision"], m["who"]) for m in told if m["type"] == "request_resolved"]
+    return [(message.decision, message.who) for message in told if isinstance(message, RequestResolved)]
 
 
 def test_client_that_gave_the_task_is_not_told_what_it_has_decided_itself() -> None:

@@ -12,6 +12,7 @@ from orchestrator.core.state import State
 from orchestrator.core.stored import encode_entry
 from orchestrator.protocol.codec import parse_rollout_line
 from orchestrator.protocol.rollout import UnknownRolloutItem
+from orchestrator.protocol.wire import written
 from tests.core.driver import FACTS, NOON_MS, SETTINGS
 
 
@@ -47,5 +48,5 @@ def test_first_lines_are_lines_of_the_protocol() -> None:
 
 
 def test_compaction_request_ends_with_the_prompt() -> None:
-    shown: list[Item] = [user_message("one")]
-    assert compaction_input(shown) == [*shown, user_message(SUMMARY_PROMPT)]
+    shown: list[Item] = [written(user_message("one"))]
+    assert compaction_input(shown) == [*shown, written(user_message(SUMMARY_PROMPT))]

@@ -70,7 +70,9 @@ def crowded(
 ) -> Crowded:
     """A task with so many calls, some of them under way, and inputs of so many bytes."""
     facts: dict[str, Any] = {"on_user_input": "steer", "approval_timeout_ms": 60_000}
-    session = Crowded(facts=facts | ({"agent_id": 1, "agent_path": "0/1"} if agent else {}))
+    session = Crowded(
+        facts=facts | ({"agent_id": 1, "agent_path": "0/1", "origin": "spawn"} if agent else {})
+    )
     session.say("go", "u1")
     session.begin()
     session.calls(*(f"c{number}" for number in range(count)))

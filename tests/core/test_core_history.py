@@ -21,6 +21,8 @@ from orchestrator.core.history import (
 )
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.tokens import TokenInfo, Usage, context_left, context_window, must_compact
+from orchestrator.protocol.items import Message
+from orchestrator.protocol.wire import written
 from tests.core.driver import SETTINGS, assistant, function_call
 
 ELSEWHERE = {"type": "input_text", "text": {"$blob": "x", "bytes": 9}}
@@ -72,7 +74,7 @@ def test_call_id_used_again_in_a_later_turn_gets_its_own_output() -> None:
 def test_custom_tool_has_an_output_kind_of_its_own() -> None:
     custom = {"type": "custom_tool_call", "call_id": "x", "name": "apply_patch", "input": "…"}
     assert for_model([custom])[1]["type"] == "custom_tool_call_output"
-    assert call_output(function_call("a"), "ok") == output("a")
+    assert written(call_output(function_call("a"), "ok")) == output("a")
 
 
 def test_foreign_items_without_ids_or_types_are_passed_on() -> None:
@@ -112,14 +114,18 @@ def test_text_of_a_message_joins_its_parts_and_names_one_stored_elsewhere() -> N
 # --- context -------------------------------------------------------------------------
 
 
+def text_of(message: Message) -> str:
+    return message_text(written(message))
+
+
 def settings(**fields: Any) -> TurnSettings:
     return TurnSettings.of({**SETTINGS, **fields})
 
 
 def test_conversation_opens_with_instructions_then_environment() -> None:
     first, second = initial_context(settings(), "be brief", "zsh")
-    assert message_text(first) == "<user_instructions>\n\nbe brief\n\n</user_instructions>"
-    assert message_text(second) == (
+    assert text_of(first) == "<user_instructions>\n\nbe brief\n\n</user_instructions>"
+    assert text_of(second) == (
         "<environment_context>\n  <cwd>/repo</cwd>\n  <approval_policy>on-request</approval_policy>\n"
         "  <sandbox_mode>workspace-write</sandbox_mode>\n  <network_access>restricted</network_access>\n"
         "  <shell>zsh</shell>\n</environment_context>"
@@ -129,18 +135,18 @@ def test_conversation_opens_with_instructions_then_environment() -> None:
 
 def test_environment_names_writable_roots_and_open_network() -> None:
     policy = {"mode": "workspace-write", "network_access": True, "writable_roots": ["/a", "/b"]}
-    text = message_text(environment_context({"sandbox_policy": policy}))
+    text = text_of(environment_context({"sandbox_policy": policy}))
     assert "<network_access>enabled</network_access>" in text
     assert "<writable_roots>\n    <root>/a</root>\n    <root>/b</root>\n  </writable_roots>" in text
     free = environment_context({"sandbox_policy": {"mode": "danger-full-access"}})
-    assert "<network_access>enabled</network_access>" in message_text(free)
+    assert "<network_access>enabled</network_access>" in text_of(free)
 
 
 def test_change_tells_every_shown_field_that_was_named_if_one_is_new() -> None:
     changed = context_change(settings(), {"cwd": "/new", "approval_policy": "on-request", "model": "o3"})
     assert changed is not None
-    assert "<approval_policy>on-request</approval_policy>" in message_text(changed)
-    assert "sandbox_mode" not in message_text(changed)
+    assert "<approval_policy>on-request</approval_policy>" in text_of(changed)
+    assert "sandbox_mode" not in text_of(changed)
     assert context_change(settings(), {"cwd": "/repo", "model": "o3"}) is None
     assert context_change(settings(), {}) is None
 

@@ -32,7 +32,9 @@ from orchestrator.core.settings import Rules, TurnSettings
 from orchestrator.core.snapshot import decode, digest, encode
 from orchestrator.core.state import Phase, State
 from orchestrator.core.stored import decode_entry
+from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId, SubmissionId
+from orchestrator.protocol.scalars import TurnAbortReason
 from tests.core.auditor import LARGEST_COMMIT, Audit, check_calls, check_liveness
 from tests.core.driver import (
     PIECES,
@@ -316,7 +318,8 @@ TestLifeInPieces = LifeInPieces.TestCase
 
 
 TASK = e.fact(f.TaskBegun(SubmissionId("u1"), "user", TurnSettings.of(SETTINGS)))
-ABORTED = e.event("u1", "turn_aborted", reason="replaced")
+HOLOGRAM = e.Entry(e.EVENT_MSG, {"type": "hologram"}, "u1")
+ABORTED = e.event("u1", ev.TurnAborted(reason=TurnAbortReason.REPLACED))
 RUNNING = e.fact(f.CallMoved(CallId("c1"), Phase.RUNNING))
 
 
@@ -325,18 +328,15 @@ RUNNING = e.fact(f.CallMoved(CallId("c1"), Phase.RUNNING))
     [
         pytest.param([TASK, TASK], id="two tasks at once"),
         pytest.param([TASK, e.fact(f.TaskEnded("completed"))], id="no final event"),
-        pytest.param(
-            [TASK, *[e.event("u1", "turn_aborted", reason="replaced")] * 2, e.fact(f.TaskEnded("replaced"))],
-            id="two",
-        ),
-        pytest.param([TASK, e.event("u2", "agent_message", message="m")], id="event of another task"),
-        pytest.param([e.event("u1", "task_complete", last_agent_message=None)], id="end without a task"),
+        pytest.param([TASK, ABORTED, ABORTED, e.fact(f.TaskEnded("replaced"))], id="two"),
+        pytest.param([TASK, e.event("u2", ev.AgentMessage(message="m"))], id="event of another task"),
+        pytest.param([e.event("u1", ev.TaskComplete())], id="end without a task"),
         pytest.param([TASK, RUNNING, RUNNING], id="call started twice"),
         pytest.param(
             [TASK, e.fact(f.Stopping("interrupted", "u2")), RUNNING], id="call started while stopping"
         ),
         pytest.param([TASK, RUNNING, e.fact(f.RequestBegun(1, "turn", 1))], id="request over a running call"),
-        pytest.param([TASK, e.event("u1", "hologram")], id="event that the protocol does not know"),
+        pytest.param([TASK, HOLOGRAM], id="event that the protocol does not know"),
     ],
 )
 def test_auditor_objects_to_a_log_that_no_session_may_write(log: list[e.Entry]) -> None:

@@ -32,6 +32,7 @@ from orchestrator.core.snapshot import (
 from orchestrator.core.state import State
 from orchestrator.core.stored import decode_entry, encode_entry, encode_event
 from orchestrator.core.tree import Child, TreeView, Watchdog
+from orchestrator.protocol.events import ShutdownComplete
 from tests.core.driver import NOON_MS, Session, a_command, a_patch, assistant
 
 LARGE = ("output", "stdout", "arguments", "image_url", "patch")
@@ -102,14 +103,14 @@ def test_stored_line_gives_the_entry_that_was_folded(entry: Entry) -> None:
 
 
 def test_stored_line_is_the_peers_shape_with_its_time() -> None:
-    line = orjson.loads(encode_entry(event("u1", "shutdown_complete"), NOON_MS + 7, {}).line)
+    line = orjson.loads(encode_entry(event("u1", ShutdownComplete()), NOON_MS + 7, {}).line)
     assert line == {
         "timestamp": "2025-09-20T10:00:00.007Z",
         "type": "event_msg",
         "payload": {"type": "shutdown_complete"},
         "id": "u1",
     }
-    assert orjson.loads(encode_event(event("u1", "shutdown_complete"))) == {
+    assert orjson.loads(encode_event(event("u1", ShutdownComplete()))) == {
         "id": "u1",
         "msg": {"type": "shutdown_complete"},
     }

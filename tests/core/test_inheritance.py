@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.core.history import INHERITED, user_message
 from orchestrator.core.inheritance import opened, whole
+from orchestrator.protocol.wire import written
 
 REFERENCE = {"$blob": "ab", "bytes": 5000}
 
@@ -18,7 +19,7 @@ def output(text: Any) -> dict[str, Any]:
 
 
 def test_conversation_of_plain_items_is_whole_and_is_what_a_model_reads() -> None:
-    said = [user_message("hello"), output('{"inherited": "$blob"}'), MappingProxyType(output("x"))]
+    said = [written(user_message("hello")), output('{"inherited": "$blob"}'), MappingProxyType(output("x"))]
     assert whole(said)
     assert list(opened(said, lambda _: None)) == said
 
@@ -36,4 +37,4 @@ def test_conversation_of_plain_items_is_whole_and_is_what_a_model_reads() -> Non
 def test_conversation_is_not_whole_with_something_that_stands_elsewhere_or_cannot_be_told(
     item: dict[str, Any],
 ) -> None:
-    assert not whole([user_message("hello"), item])
+    assert not whole([written(user_message("hello")), item])

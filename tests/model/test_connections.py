@@ -9,13 +9,13 @@ import httpx
 import pytest
 
 from orchestrator.model.connections import Connections
-from orchestrator.tables import ProviderSettings
+from orchestrator.model.provider import Provider
 
 KEPT_S = 30.0
 
 
 def connections(most: int = 8) -> Connections:
-    return Connections(ProviderSettings(id="openai", base_url="http://localhost"), most)
+    return Connections(Provider("openai", "http://localhost", max_connections=most))
 
 
 async def lent(among: Connections, at_once: int) -> list[httpx.AsyncHTTPTransport]:

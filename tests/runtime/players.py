@@ -15,6 +15,10 @@ from orchestrator.core.state import Call, State
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.events import Completed, ItemDone, ModelEvent, TextDelta
 from orchestrator.model.request import Item, Prompt
+from orchestrator.protocol import events as ev
+from orchestrator.protocol.commands import AddFile, UnknownCommand
+from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.scalars import Duration
 from orchestrator.runtime.ports import CallSite
 from tests.runtime.wires import Gate
 
@@ -99,7 +103,7 @@ class ScriptedTools:
         self.deltas: dict[str, list[str]] = {}
         self.verdicts: dict[str, str] = {}
         self.fails: dict[str, Exception] = {}
-        self.events: dict[str, Mapping[str, Any]] = {}
+        self.events: dict[str, ev.EventModel] = {}
         """What a call tells beside its end."""
         self._began: dict[str, asyncio.Event] = {}
 
@@ -117,7 +121,7 @@ class ScriptedTools:
         return Exec(
             tuple(arguments["command"]),
             "/tmp",
-            ({"type": "unknown", "cmd": "true"},),
+            (UnknownCommand(cmd="true"),),
             key=call.call_id,
             safe=not arguments.get("ask"),
         )
@@ -126,7 +130,8 @@ class ScriptedTools:
         self.started[call.call_id] += 1
         self.began(call.call_id).set()
         for chunk in self.deltas.get(call.call_id, ()):
-            site.deltas({"type": "exec_command_output_delta", "call_id": call.call_id, "chunk": chunk})
+            shown = {"call_id": call.call_id, "stream": "stdout", "chunk": chunk}
+            site.deltas(ev.ExecCommandOutputDelta.model_validate(shown))
         try:
             if call.call_id in self.gates:
                 await self.gates[call.call_id].wait()
@@ -150,7 +155,7 @@ def _patch(arguments: Mapping[str, Any]) -> ApplyPatch:
     return ApplyPatch(
         patch="*** Begin Patch\n*** End Patch",
         cwd="/tmp",
-        changes={"/tmp/a": {"type": "add", "content": "a"}},
+        changes={"/tmp/a": AddFile(content="a")},
         summary="Success. Updated the following files:\nA a\n",
         record=[["/tmp/a", None, "hash"]],
     )
@@ -158,24 +163,17 @@ def _patch(arguments: Mapping[str, Any]) -> ApplyPatch:
 
 def _finished(call: Call, output: str) -> CallFinished:
     if call.spec["kind"] == "patch":
-        end: dict[str, Any] = {
-            "type": "patch_apply_end",
-            "call_id": call.call_id,
-            "stdout": "",
-            "stderr": "",
-            "success": True,
-        }
-        return CallFinished(call.call_id, output, (end,), applied=True)
-    end = {
-        "type": "exec_command_end",
-        "call_id": call.call_id,
-        "stdout": output,
-        "stderr": "",
-        "aggregated_output": output,
-        "exit_code": 0,
-        "duration": {"secs": 0, "nanos": 0},
-        "formatted_output": output,
-    }
+        patched = ev.PatchApplyEnd(call_id=CallId(call.call_id), stdout="", stderr="", success=True)
+        return CallFinished(call.call_id, output, (patched,), applied=True)
+    end = ev.ExecCommandEnd(
+        call_id=CallId(call.call_id),
+        stdout=output,
+        stderr="",
+        aggregated_output=output,
+        exit_code=0,
+        duration=Duration(secs=0, nanos=0),
+        formatted_output=output,
+    )
     return CallFinished(call.call_id, output, (end,))
 
 

@@ -9,6 +9,7 @@ import pytest
 from orchestrator.core.commands import CallFinished
 from orchestrator.core.state import Call
 from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.wire import written
 from orchestrator.runtime.intake import drained_call, failed_call, refused_call
 
 ENDS: list[Callable[[Call], CallFinished]] = [
@@ -24,7 +25,7 @@ def test_a_call_that_ends_early_has_the_end_of_its_kind(
     ended: Callable[[Call], CallFinished], kind: str, event: str
 ) -> None:
     done = ended(Call(CallId("c1"), "shell", {}, spec={"kind": kind}))
-    (end,) = done.events
+    (end,) = map(written, done.events)
     assert (end["type"], end["call_id"], end["stderr"]) == (event, "c1", done.output)
     assert end.get("success", False) is False
     assert end.get("exit_code", -1) == -1

@@ -14,6 +14,7 @@ from orchestrator.core import commands as c
 from orchestrator.core import decide as decide_module
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol import bounds, ops
+from orchestrator.protocol.events import BackgroundEvent
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import MalformedSubmission
 from orchestrator.runtime import arrivals
@@ -301,7 +302,7 @@ async def test_response_whose_end_no_rule_can_take_counts_what_it_used(
 async def test_an_output_that_no_commit_can_carry_is_replaced_by_a_word_about_it(stage: Stage) -> None:
     session = await stage.session()
     stage.models.will([calls("c1"), ends()])
-    stage.tools.events["c1"] = {"type": "background_event", "message": "x", "rows": ["y" * 200] * 6_000}
+    stage.tools.events["c1"] = BackgroundEvent.model_validate({"message": "x", "rows": ["y" * 200] * 6_000})
     await stage.say(session)
     assert await stage.run(session) is Ended.PARKED
     assert "its output could not be recorded: it is more than one step" in stage.models.outputs()["c1"]

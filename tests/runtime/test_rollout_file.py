@@ -17,6 +17,7 @@ from orchestrator.core.facts import Forked, encode
 from orchestrator.core.history import user_message
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.inheritance import bequest
+from orchestrator.protocol.wire import written
 from orchestrator.rollouts.files import locked
 from orchestrator.rollouts.rollout_file import Line, RolloutFile, last_line
 from orchestrator.runtime.ports import Ports
@@ -125,7 +126,7 @@ async def test_two_runners_of_one_process_do_not_wait_for_each_other_for_ever(tm
 
 async def test_what_a_crash_left_of_an_inherited_conversation_is_written_again(tmp_path: Path) -> None:
     log, path = Log("effe"), tmp_path / "r.jsonl"
-    items = [user_message("one"), user_message("two")]
+    items = [written(user_message("one")), written(user_message("two"))]
     line = {
         "timestamp": "t",
         "type": "dendro",

@@ -15,6 +15,7 @@ from orchestrator.core.settings import SessionFacts, TurnSettings, WorkspaceMark
 from orchestrator.core.state import Call, State, Task
 from orchestrator.gateways.workspace import look_at, mark
 from orchestrator.protocol.ids import CallId, SubmissionId
+from orchestrator.protocol.items import InputImage
 from orchestrator.runtime.workspace import look
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.sandbox.reading import find_program, read_regular
@@ -87,7 +88,7 @@ async def test_model_sees_an_image_also_by_a_link(workspace: Path, home: Path) -
     (workspace / "b.png").write_bytes(b"image")
     (workspace / "a.png").symlink_to("b.png")
     found = await viewed(workspace, home, "a.png")
-    assert found.output == [{"type": "input_image", "image_url": "data:image/png;base64,aW1hZ2U="}]
+    assert found.output == (InputImage(image_url="data:image/png;base64,aW1hZ2U="),)
 
 
 @pytest.mark.parametrize("kind", PLANTED)

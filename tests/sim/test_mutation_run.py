@@ -16,7 +16,13 @@ SEEDS = [("", seed) for seed in range(6)]
 BEYOND_RULES = {"import", "raises", "timeout"}
 PINNED = (
     ("lua", "if not s[1] then", "if not (not s[1]) then", "claim"),
-    ("core", 'draft.event("task_complete", last_agent_message=last_message, **bookmark(draft))', "pass", ""),
+    (
+        "core",
+        "draft.event(ev.TaskComplete(last_agent_message=last_message, "
+        "response_id=bookmark(draft.task.response_id)))",
+        "pass",
+        "",
+    ),
     ("runtime", "push(c.ItemCompleted(request.n, event.item))", "pass", ""),
 )
 """Scope, text before and after, and of a script its name."""

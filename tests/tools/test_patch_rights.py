@@ -142,7 +142,7 @@ async def test_patch_within_the_deadline_is_written(keeper: Keeper, tmp_path: Pa
     done = await author.run(await author.call())
     assert done.applied
     assert (tmp_path / "a.txt").read_text() == "one\n"
-    assert [event["type"] for event in done.events] == ["patch_apply_end", "turn_diff"]
+    assert [event.type for event in done.events] == ["patch_apply_end", "turn_diff"]
 
 
 async def test_patch_without_a_keeper_writes_nothing(keeper: Keeper, tmp_path: Path) -> None:

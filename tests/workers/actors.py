@@ -35,6 +35,7 @@ from orchestrator.core.history import user_message
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id
 from orchestrator.core.snapshot import digest, encode_snapshot
 from orchestrator.core.state import State
+from orchestrator.protocol.events import AgentMessage
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.full_log import full_log
 from orchestrator.rollouts.position import Position
@@ -66,7 +67,7 @@ def some_entries(count: int, words: str = "word") -> list[Entry]:
     return [
         e.item(user_message(f"{words} {n}"))
         if n % 100 == 0
-        else e.event("t1", "agent_message", message=f"{words} {n}")
+        else e.event("t1", AgentMessage(message=f"{words} {n}"))
         for n in range(count)
     ]
 

@@ -20,48 +20,47 @@ from orchestrator.protocol.plans import (
     PlanProposal,
     RequestUserInputQuestion,
 )
+from orchestrator.protocol.scalars import LargeText
 from orchestrator.protocol.wire import EventModel, Int, Maybe, Source, Uint
 
 
-class AskModel(EventModel):
-    """The base of every request; the three fields say which agent of the tree asks."""
+class ExecApprovalRequest(EventModel):
+    """May this command run?"""
 
+    type: Literal["exec_approval_request"] = "exec_approval_request"
+    command: tuple[LargeText, ...]
+    cwd: LargeText
+    env: Maybe[dict[str, str]] = None
+    """Variables that the model sets for the command, if it sets any."""
+    call_id: CallId
+    turn_id: Maybe[str] = None
+    reason: Maybe[str] = None
+    proposed_execpolicy_amendment: Maybe[tuple[str, ...]] = None
+    parsed_cmd: Maybe[tuple[ParsedCommandField, ...]] = None
     agent_id: Maybe[Uint] = None
     session_id: Maybe[str] = None
     agent_path: Maybe[str] = None
 
 
-class ExecApprovalRequest(AskModel):
-    """May this command run?"""
-
-    type: Literal["exec_approval_request"] = "exec_approval_request"
-    call_id: CallId
-    turn_id: Maybe[str] = None
-    command: tuple[str, ...]
-    cwd: str
-    env: Maybe[dict[str, str]] = None
-    """Variables that the model sets for the command, if it sets any."""
-    reason: Maybe[str] = None
-    proposed_execpolicy_amendment: Maybe[tuple[str, ...]] = None
-    parsed_cmd: Maybe[tuple[ParsedCommandField, ...]] = None
-
-
-class ApplyPatchApprovalRequest(AskModel):
+class ApplyPatchApprovalRequest(EventModel):
     """May this patch be written?
 
     `changes_left_out` is Dendro's own: so many files more than `changes` shows.
     """
 
     type: Literal["apply_patch_approval_request"] = "apply_patch_approval_request"
-    call_id: CallId
-    turn_id: Maybe[str] = None
     changes: dict[str, FileChangeField]
     changes_left_out: Maybe[Uint] = None
+    call_id: CallId
+    turn_id: Maybe[str] = None
     reason: Maybe[str] = None
     grant_root: Maybe[str] = None
+    agent_id: Maybe[Uint] = None
+    session_id: Maybe[str] = None
+    agent_path: Maybe[str] = None
 
 
-class ElicitationRequest(AskModel):
+class ElicitationRequest(EventModel):
     """An MCP server asks a person something."""
 
     stated_in = Source.JANUARY_2026
@@ -69,9 +68,12 @@ class ElicitationRequest(AskModel):
     server_name: str
     id: RequestId
     message: str
+    agent_id: Maybe[Uint] = None
+    session_id: Maybe[str] = None
+    agent_path: Maybe[str] = None
 
 
-class RequestUserInput(AskModel):
+class RequestUserInput(EventModel):
     """The agent asks; answered by `user_input_answer`."""
 
     stated_in = Source.JANUARY_2026
@@ -79,27 +81,36 @@ class RequestUserInput(AskModel):
     call_id: CallId
     turn_id: str = ""
     questions: tuple[RequestUserInputQuestion, ...]
+    agent_id: Maybe[Uint] = None
+    session_id: Maybe[str] = None
+    agent_path: Maybe[str] = None
 
 
-class AskUserQuestionRequest(AskModel):
+class AskUserQuestionRequest(EventModel):
     """The agent asks; answered by `resolve_ask_user_question`. `callId` on the wire."""
 
     stated_in = Source.DECEMBER_2025
     type: Literal["ask_user_question_request"] = "ask_user_question_request"
     call_id: Annotated[CallId, Field(alias="callId")]
     questions: tuple[AskUserQuestion, ...]
+    agent_id: Maybe[Uint] = None
+    session_id: Maybe[str] = None
+    agent_path: Maybe[str] = None
 
 
-class PlanApprovalRequest(AskModel):
+class PlanApprovalRequest(EventModel):
     """Shall this plan be followed?"""
 
     stated_in = Source.DECEMBER_2025
     type: Literal["plan_approval_request"] = "plan_approval_request"
     call_id: CallId
     proposal: PlanProposal
+    agent_id: Maybe[Uint] = None
+    session_id: Maybe[str] = None
+    agent_path: Maybe[str] = None
 
 
-class RequestResolved(AskModel):
+class RequestResolved(EventModel):
     """What an agent asked of people is settled: decided by somebody, or withdrawn with its turn.
 
     Told where the request was told, so that whoever still shows it can take it away. `decision`
@@ -115,6 +126,9 @@ class RequestResolved(AskModel):
     decision: str
     who: str = ""
     resolved_at_ms: Int
+    agent_id: Maybe[Uint] = None
+    session_id: Maybe[str] = None
+    agent_path: Maybe[str] = None
 
 
 class PlanUpdate(EventModel):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
 
 from orchestrator.protocol.catalog import CustomPrompt, HistoryEntry, SkillsListEntry
 from orchestrator.protocol.policy import AskForApproval, SandboxPolicyField
@@ -20,13 +22,14 @@ class SessionConfigured(EventModel):
     type: Literal["session_configured"] = "session_configured"
     session_id: str
     forked_from_id: Maybe[str] = None
-    thread_name: Maybe[str] = None
     model: str
+    thread_name: Maybe[str] = None
     model_provider_id: Maybe[str] = None
     approval_policy: Maybe[AskForApproval] = None
     sandbox_policy: Maybe[SandboxPolicyField] = None
     cwd: Maybe[str] = None
-    reasoning_effort: Maybe[ReasoningEffort] = None
+    reasoning_effort: Annotated[Maybe[ReasoningEffort | str], Field(union_mode="left_to_right")] = None
+    """A word that is none of the listed ones is a newer provider's."""
     history_log_id: Uint = 0
     history_entry_count: Uint = 0
     initial_messages: Maybe[tuple[EventField, ...]] = None

@@ -7,17 +7,18 @@ from typing import Literal
 from orchestrator.protocol.agents import BudgetReport
 from orchestrator.protocol.faults import CodexErrorInfo
 from orchestrator.protocol.ids import ResponseId
-from orchestrator.protocol.scalars import ModeKind, TurnAbortReason
+from orchestrator.protocol.scalars import LargeText, ModeKind, TurnAbortReason
 from orchestrator.protocol.usage import RateLimitSnapshot, TokenUsageInfo
-from orchestrator.protocol.wire import EventModel, Flag, Maybe, Source, Uint
+from orchestrator.protocol.wire import EventModel, Flag, Maybe, Settable, Source, Uint
 
 
 class Error(EventModel):
     """Something failed; `task_complete` with a null message follows if a task did."""
 
     type: Literal["error"] = "error"
-    message: str
-    codex_error_info: CodexErrorInfo | None = None
+    message: LargeText
+    codex_error_info: Settable[CodexErrorInfo] = None
+    """Absent where no kind of error was looked for."""
 
 
 class WarningEvent(EventModel):

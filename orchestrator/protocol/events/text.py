@@ -6,7 +6,7 @@ from typing import Literal
 
 from orchestrator.protocol.inputs import TextElement
 from orchestrator.protocol.items import ResponseItemField
-from orchestrator.protocol.scalars import UserMessageKind
+from orchestrator.protocol.scalars import LargeText, UserMessageKind
 from orchestrator.protocol.turn_items import TurnItemField
 from orchestrator.protocol.wire import EventModel, Maybe, Source, Uint
 
@@ -29,9 +29,9 @@ class UserMessage(EventModel):
     """What the person said, as the model got it."""
 
     type: Literal["user_message"] = "user_message"
-    message: str
+    message: LargeText
     kind: Maybe[UserMessageKind] = None
-    images: Maybe[tuple[str, ...]] = None
+    images: Maybe[tuple[LargeText, ...]] = None
     local_images: Maybe[tuple[str, ...]] = None
     text_elements: Maybe[tuple[TextElement, ...]] = None
 

@@ -16,7 +16,7 @@ from orchestrator.protocol.mcp import (
     Tool,
     ToolOutcome,
 )
-from orchestrator.protocol.scalars import Chunk, Duration, ExecCommandSource, OutputStream
+from orchestrator.protocol.scalars import Chunk, Duration, ExecCommandSource, LargeText, OutputStream
 from orchestrator.protocol.wire import EventModel, Flag, Int, JsonValue, Maybe, Source, Uint
 
 
@@ -27,8 +27,8 @@ class ExecCommandBegin(EventModel):
     call_id: CallId
     process_id: Maybe[str] = None
     turn_id: Maybe[str] = None
-    command: tuple[str, ...]
-    cwd: str
+    command: tuple[LargeText, ...]
+    cwd: LargeText
     parsed_cmd: tuple[ParsedCommandField, ...]
     source: Maybe[ExecCommandSource] = None
     interaction_input: Maybe[str] = None
@@ -93,7 +93,7 @@ class PatchApplyEnd(EventModel):
     type: Literal["patch_apply_end"] = "patch_apply_end"
     call_id: CallId
     turn_id: Maybe[str] = None
-    stdout: str
+    stdout: LargeText
     stderr: str
     success: Flag
     changes: Maybe[dict[str, FileChangeField]] = None

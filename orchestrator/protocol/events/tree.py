@@ -31,9 +31,9 @@ class SubagentLifecycle(EventModel):
     agent_id: Maybe[Uint] = None
     session_id: Maybe[str] = None
     status: Maybe[SubagentStatus] = None
+    cancel: Maybe[CancelEvidence] = None
     reasoning_header: Maybe[str] = None
     subagent: Maybe[SubagentSummary] = None
-    cancel: Maybe[CancelEvidence] = None
 
 
 class AgentInbox(EventModel):

@@ -16,20 +16,19 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
+from orchestrator.protocol.commands import ListFilesCommand, ReadCommand, SearchCommand, UnknownCommand
 from orchestrator.tools.commands import quoting
 from orchestrator.tools.commands.bash import PlainScript, read_plain, unwrap
 
-ParsedCommand = dict[str, str | None]
-"""`read{cmd,name}`, `list_files{cmd,path}`, `search{cmd,query,path}` or `unknown{cmd}`, by `type`."""
-
+Entry: TypeAlias = ReadCommand | ListFilesCommand | SearchCommand | UnknownCommand
 Words = tuple[str, ...]
-Summary = Callable[[Words], ParsedCommand | None]
+Summary = Callable[[Words], Entry | None]
 """Turns a command's words into its entry, or None if this use of the program is not known."""
 
 
-def parsed_cmd(argv: Sequence[str]) -> list[ParsedCommand]:
+def parsed_cmd(argv: Sequence[str]) -> list[Entry]:
     """The wire entries for a command, in the order in which its parts are written."""
     script = unwrap(argv)
     if script is None:
@@ -38,15 +37,15 @@ def parsed_cmd(argv: Sequence[str]) -> list[ParsedCommand]:
     return [_unknown(script)] if plain is None else _summarise_script(plain, script)
 
 
-def _summarise_script(plain: PlainScript, script: str) -> list[ParsedCommand]:
+def _summarise_script(plain: PlainScript, script: str) -> list[Entry]:
     commands = [tuple(word.text for word in command) for command in plain.commands]
     telling = _drop_preliminaries([command for command in commands if not _is_filter(command)])
     if not telling:
         return [_unknown(script)]
     first, *others = entries = _without_repeats(_summarise(command) for command in telling)
-    if first["type"] == "read" and not others and _cuts_lines(plain, commands):
+    if isinstance(first, ReadCommand) and not others and _cuts_lines(plain, commands):
         # `cat f | sed -n 1,20p` as a whole says which lines were read.
-        return [{**first, "cmd": script}]
+        return [first.model_copy(update={"cmd": script})]
     return entries
 
 
@@ -94,15 +93,15 @@ def _cuts_lines(plain: PlainScript, commands: Iterable[Words]) -> bool:
     return "|" in plain.operators and any(command[:2] == ("sed", "-n") for command in commands)
 
 
-def _without_repeats(entries: Iterable[ParsedCommand]) -> list[ParsedCommand]:
-    kept: list[ParsedCommand] = []
+def _without_repeats(entries: Iterable[Entry]) -> list[Entry]:
+    kept: list[Entry] = []
     for entry in entries:
         if kept[-1:] != [entry]:
             kept.append(entry)
     return kept
 
 
-def _summarise(command: Words) -> ParsedCommand:
+def _summarise(command: Words) -> Entry:
     summary = _SUMMARIES.get(command[0]) if command else None
     entry = summary(command) if summary is not None else None
     return _unknown(quoting.join(command)) if entry is None else entry
@@ -111,20 +110,20 @@ def _summarise(command: Words) -> ParsedCommand:
 # -- entries --
 
 
-def _unknown(cmd: str) -> ParsedCommand:
-    return {"type": "unknown", "cmd": cmd}
+def _unknown(cmd: str) -> Entry:
+    return UnknownCommand(cmd=cmd)
 
 
-def _read(command: Words, path: str) -> ParsedCommand:
-    return {"type": "read", "cmd": quoting.join(command), "name": _short(path)}
+def _read(command: Words, path: str) -> Entry:
+    return ReadCommand(cmd=quoting.join(command), name=_short(path))
 
 
-def _list_files(command: Words, path: str | None) -> ParsedCommand:
-    return {"type": "list_files", "cmd": quoting.join(command), "path": _short_or_none(path)}
+def _list_files(command: Words, path: str | None) -> Entry:
+    return ListFilesCommand(cmd=quoting.join(command), path=_short_or_none(path))
 
 
-def _search(command: Words, query: str | None, path: str | None) -> ParsedCommand:
-    return {"type": "search", "cmd": quoting.join(command), "query": query, "path": _short_or_none(path)}
+def _search(command: Words, query: str | None, path: str | None) -> Entry:
+    return SearchCommand(cmd=quoting.join(command), query=query, path=_short_or_none(path))
 
 
 # Folders that say little about where somebody is.
@@ -179,14 +178,14 @@ def _reader(options_with_value: str = "") -> Summary:
     """A program that prints the one file that it is given."""
     with_value = _names(options_with_value)
 
-    def summary(command: Words) -> ParsedCommand | None:
+    def summary(command: Words) -> Entry | None:
         operands = _operands(command[1:], with_value)
         return _read(command, operands[0]) if len(operands) == 1 else None
 
     return summary
 
 
-def _read_sed(command: Words) -> ParsedCommand | None:
+def _read_sed(command: Words) -> Entry | None:
     match command:
         case (_, "-n", lines, path) if re.fullmatch(r"[0-9]+(,[0-9]+)?p", lines):
             return _read(command, path)
@@ -201,7 +200,7 @@ def _lister(options_with_value: str = "") -> Summary:
     """A program that lists the folder that it is given, or the current one."""
     with_value = _names(options_with_value)
 
-    def summary(command: Words) -> ParsedCommand:
+    def summary(command: Words) -> Entry:
         return _list_files(command, _at(_operands(command[1:], with_value), 0))
 
     return summary
@@ -214,7 +213,7 @@ _FD_WITH_VALUE: Final = _names(
 )
 
 
-def _list_find(command: Words) -> ParsedCommand:
+def _list_find(command: Words) -> Entry:
     arguments = command[1:]
     # Starting points come first; the expression begins at an option, `!` or a parenthesis.
     path = arguments[0] if arguments and not re.match(r"[-!(]", arguments[0]) else None
@@ -222,7 +221,7 @@ def _list_find(command: Words) -> ParsedCommand:
     return _list_files(command, path) if query is None else _search(command, query, path)
 
 
-def _list_fd(command: Words) -> ParsedCommand:
+def _list_fd(command: Words) -> Entry:
     operands = _operands(command[1:], _FD_WITH_VALUE)
     only_path = len(operands) == 1 and (operands[0] in {".", ".."} or "/" in operands[0])
     if not operands or only_path:
@@ -251,7 +250,7 @@ def _searcher(options_with_value: str) -> Summary:
     """A program that looks for a pattern in the files or folders named after it."""
     with_value = _names(options_with_value) | _PATTERN_OPTIONS
 
-    def summary(command: Words) -> ParsedCommand:
+    def summary(command: Words) -> Entry:
         operands = _operands(command[1:], with_value)
         query = _option_value(command[1:], _PATTERN_OPTIONS)
         if query is None:
@@ -267,11 +266,11 @@ _list_rg: Final = _lister(_RG_WITH_VALUE)
 _list_git_files: Final = _lister("-x -X --exclude --exclude-from")
 
 
-def _summarise_rg(command: Words) -> ParsedCommand | None:
+def _summarise_rg(command: Words) -> Entry | None:
     return _list_rg(command) if "--files" in command else _search_rg(command)
 
 
-def _summarise_git(command: Words) -> ParsedCommand | None:
+def _summarise_git(command: Words) -> Entry | None:
     """`git grep` and `git ls-files`, summarised as the program they stand for, shown as written."""
     match command[1:2]:
         case ("grep",):
@@ -280,7 +279,7 @@ def _summarise_git(command: Words) -> ParsedCommand | None:
             entry = _list_git_files(command[1:])
         case _:
             return None
-    return entry and {**entry, "cmd": quoting.join(command)}
+    return entry and entry.model_copy(update={"cmd": quoting.join(command)})
 
 
 _HEAD_WITH_VALUE: Final = "-n -c --lines --bytes"

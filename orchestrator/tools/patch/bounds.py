@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from orchestrator.protocol.commands import FileChange
+from orchestrator.protocol.wire import written
+
 MOST_FILES: Final = 10_000
 """Hunks of one patch."""
 MOST_BYTES: Final = 256 << 20
@@ -22,18 +25,17 @@ INLINE_BYTES: Final = 64 << 10
 _REFERENCE_BYTES: Final = 256
 _FILE_BYTES: Final = 64
 
-Changes = Mapping[str, Mapping[str, str | None]]
 
-
-def shown(changes: Changes) -> tuple[dict[str, dict[str, str | None]], int]:
+def shown(changes: Mapping[str, FileChange]) -> tuple[dict[str, FileChange], int]:
     """As many of the changes as events carry, in their order, and the number of those left out."""
-    told: dict[str, dict[str, str | None]] = {}
+    told: dict[str, FileChange] = {}
     left = SHOWN_BYTES
     for path, change in changes.items():
-        left -= len(path) + _FILE_BYTES + sum(_weight(text) for text in change.values())
+        texts = written(change)
+        left -= len(path) + _FILE_BYTES + sum(_weight(text) for text in texts.values())
         if left < 0:
             break
-        told[path] = {name: text and cut(text) for name, text in change.items()}
+        told[path] = change.model_copy(update={name: text and cut(text) for name, text in texts.items()})
     return told, len(changes) - len(told)
 
 

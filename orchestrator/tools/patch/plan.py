@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, assert_never
 
+from orchestrator.protocol import commands as wire
 from orchestrator.tools.patch.bounds import MOST_BYTES, MOST_FILES
 from orchestrator.tools.patch.files import FileImage, FileReader
 from orchestrator.tools.patch.grammar import AddFile, DeleteFile, Hunk, Patch, PatchSyntaxError, UpdateFile
@@ -71,12 +72,12 @@ class PlannedFile:
 class PatchPlan:
     """All files of a patch, in the order in which the patch touches them first.
 
-    `changes` holds FileChange objects as they go over the wire, by path; `summary` is what
+    `changes` are told by events, by path; `summary` is what
     the model reads on success, with the paths as the patch has them.
     """
 
     files: tuple[PlannedFile, ...]
-    changes: dict[str, dict[str, str | None]]
+    changes: dict[str, wire.FileChange]
     summary: str
 
 
@@ -346,20 +347,20 @@ def _shown(content: bytes) -> str:
     return content.decode("utf-8", "replace")
 
 
-def _changes(planned: tuple[PlannedFile, ...]) -> dict[str, dict[str, str | None]]:
+def _changes(planned: tuple[PlannedFile, ...]) -> dict[str, wire.FileChange]:
     # A move is told by its source alone; the file at its end has no entry of its own.
     return {str(file.path): _file_change(file) for file in planned if file.moved_from is None}
 
 
-def _file_change(file: PlannedFile) -> dict[str, str | None]:
+def _file_change(file: PlannedFile) -> wire.FileChange:
     match file.kind:
         case "add":
-            return {"type": "add", "content": _shown(file.after or b"")}
+            return wire.AddFile(content=_shown(file.after or b""))
         case "delete":
-            return {"type": "delete", "content": _shown(file.before.content if file.before else b"")}
+            return wire.DeleteFile(content=_shown(file.before.content if file.before else b""))
         case "update":
             move_path = str(file.move_to) if file.move_to else None
-            return {"type": "update", "unified_diff": file.unified_diff, "move_path": move_path}
+            return wire.UpdateFile(unified_diff=file.unified_diff, move_path=move_path)
         case _:
             assert_never(file.kind)
 

@@ -6,23 +6,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.tools.commands.parsed import ParsedCommand, parsed_cmd
+from orchestrator.protocol.commands import (
+    ListFilesCommand,
+    ParsedCommand,
+    ReadCommand,
+    SearchCommand,
+    UnknownCommand,
+)
+from orchestrator.protocol.wire import written
+from orchestrator.tools.commands.parsed import parsed_cmd
 
 
 def read(cmd: str, name: str) -> ParsedCommand:
-    return {"type": "read", "cmd": cmd, "name": name}
+    return ReadCommand(cmd=cmd, name=name)
 
 
 def files(cmd: str, path: str | None = None) -> ParsedCommand:
-    return {"type": "list_files", "cmd": cmd, "path": path}
+    return ListFilesCommand(cmd=cmd, path=path)
 
 
 def search(cmd: str, query: str | None = None, path: str | None = None) -> ParsedCommand:
-    return {"type": "search", "cmd": cmd, "query": query, "path": path}
+    return SearchCommand(cmd=cmd, query=query, path=path)
 
 
 def unknown(cmd: str) -> ParsedCommand:
-    return {"type": "unknown", "cmd": cmd}
+    return UnknownCommand(cmd=cmd)
 
 
 RECORDED = [
@@ -180,7 +188,7 @@ def test_every_command_has_well_formed_entries(words: list[str], joint: str) -> 
         "unknown": {"type", "cmd"},
     }
     for argv in (words, ["bash", "-lc", joint.join(words)]):
-        entries = parsed_cmd(argv)
+        entries = list(map(written, parsed_cmd(argv)))
         assert entries
         assert all(set(entry) == fields[str(entry["type"])] for entry in entries)
         assert all(isinstance(entry["cmd"], str) for entry in entries)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.protocol.wire import written
 from orchestrator.tools.patch.files import DiskFiles
 from orchestrator.tools.patch.grammar import parse_patch
 from orchestrator.tools.patch.plan import PatchCheckError, PatchPlan, plan_patch
@@ -36,13 +37,18 @@ def refused(planned: Make) -> Callable[..., PatchCheckError]:
     return refuse
 
 
+def told(plan: PatchPlan) -> dict[str, dict[str, Any]]:
+    """The changes as events carry them."""
+    return {path: written(change) for path, change in plan.changes.items()}
+
+
 def test_plan_tells_each_kind_of_change_as_the_wire_has_it(planned: Make) -> None:
     plan = planned(
         "*** Add File: new.txt", "+x", "*** Update File: a.txt", "-one", "+1",
         "*** Delete File: b.txt", "*** Update File: c.txt", "*** Move to: sub/d.txt", "-c", "+d",
         a_txt="one\n", b_txt="gone\n", c_txt="c\n",
     )  # fmt: skip
-    assert plan.changes == {
+    assert told(plan) == {
         "/w/new.txt": {"type": "add", "content": "x\n"},
         "/w/a.txt": {"type": "update", "unified_diff": "@@ -1 +1 @@\n-one\n+1\n", "move_path": None},
         "/w/b.txt": {"type": "delete", "content": "gone\n"},
@@ -78,7 +84,7 @@ def test_later_hunk_sees_what_an_earlier_one_leaves(planned: Make) -> None:
         "*** Update File: a.txt", "-one", "+two", "*** Update File: a.txt", "-two", "+three",
         "*** Add File: n", "+x", "*** Update File: n", "-x", "+y", a_txt="one\n",
     )  # fmt: skip
-    assert plan.changes == {
+    assert told(plan) == {
         "/w/a.txt": {"type": "update", "unified_diff": "@@ -1 +1 @@\n-one\n+three\n", "move_path": None},
         "/w/n": {"type": "add", "content": "y\n"},
     }
@@ -97,7 +103,7 @@ def test_file_moved_twice_is_one_move(planned: Make) -> None:
         a="x\n",
     )  # fmt: skip
     diff = "@@ -1 +1 @@\n-x\n+z\n"
-    assert plan.changes == {"/w/a": {"type": "update", "unified_diff": diff, "move_path": "/w/c"}}
+    assert told(plan) == {"/w/a": {"type": "update", "unified_diff": diff, "move_path": "/w/c"}}
     assert [str(file.path) for file in plan.files] == ["/w/a", "/w/c"]
 
 
@@ -107,7 +113,7 @@ def test_file_moved_and_moved_back_is_an_update(planned: Make) -> None:
         "*** Update File: b", "*** Move to: a", "-y", "+z",
         a="x\n",
     )  # fmt: skip
-    assert plan.changes["/w/a"] == {
+    assert told(plan)["/w/a"] == {
         "type": "update",
         "unified_diff": "@@ -1 +1 @@\n-x\n+z\n",
         "move_path": None,
@@ -117,7 +123,7 @@ def test_file_moved_and_moved_back_is_an_update(planned: Make) -> None:
 
 def test_file_added_and_moved_at_once_is_added_where_it_ends(planned: Make) -> None:
     plan = planned("*** Add File: n", "+x", "*** Update File: n", "*** Move to: m", "-x", "+y")
-    assert plan.changes == {"/w/m": {"type": "add", "content": "y\n"}}
+    assert told(plan) == {"/w/m": {"type": "add", "content": "y\n"}}
     assert plan.summary == "Success. Updated the following files:\nA n\nM m\n"
 
 
@@ -127,7 +133,7 @@ def test_two_files_moved_to_one_place_leave_the_second_there(planned: Make) -> N
         "*** Update File: b", "*** Move to: c", "-y", "+2",
         a="x\n", b="y\n",
     )  # fmt: skip
-    assert plan.changes == {
+    assert told(plan) == {
         "/w/a": {"type": "delete", "content": "x\n"},
         "/w/b": {"type": "update", "unified_diff": "@@ -1 +1 @@\n-y\n+2\n", "move_path": "/w/c"},
     }
@@ -137,7 +143,7 @@ def test_file_moved_away_and_written_anew_is_an_update_beside_an_addition(planne
     plan = planned(
         "*** Update File: a", "*** Move to: b", "-x", "+1", "*** Add File: a", "+new", a="x\n"
     )  # fmt: skip
-    assert {path: change["type"] for path, change in plan.changes.items()} == {"/w/a": "add", "/w/b": "add"}
+    assert {path: change["type"] for path, change in told(plan).items()} == {"/w/a": "add", "/w/b": "add"}
     assert [(file.after, file.moved_from) for file in plan.files] == [(b"new\n", None), (b"1\n", None)]
 
 
@@ -150,7 +156,7 @@ def test_move_whose_end_is_written_over_is_a_deletion_and_an_addition(planned: M
     plan = planned(
         "*** Update File: a", "*** Move to: b", "-x", "+y", "*** Add File: b", "+new", a="x\n"
     )  # fmt: skip
-    assert plan.changes == {
+    assert told(plan) == {
         "/w/a": {"type": "delete", "content": "x\n"},
         "/w/b": {"type": "add", "content": "new\n"},
     }
@@ -161,7 +167,7 @@ def test_add_over_a_file_keeps_its_mode_and_is_told_as_an_addition(
 ) -> None:
     (tree / "a.txt").chmod(0o755)
     plan = plan_patch(parse_patch(patch("*** Add File: a.txt", "+x")), tree, DiskFiles())
-    assert plan.changes == {f"{tree}/a.txt": {"type": "add", "content": "x\n"}}
+    assert told(plan) == {f"{tree}/a.txt": {"type": "add", "content": "x\n"}}
     assert plan.files[0].mode == 0o755
 
 
@@ -228,7 +234,7 @@ def test_file_that_is_no_text_can_be_deleted_and_replaced_but_not_updated(
     with pytest.raises(PatchCheckError, match="is not valid UTF-8"):
         plan_patch(parse_patch(patch("*** Update File: bin", "-x")), tree, DiskFiles())
     gone = plan_patch(parse_patch(patch("*** Delete File: bin")), tree, DiskFiles())
-    assert gone.changes[f"{tree}/bin"] == {"type": "delete", "content": "\ufffd\0"}
+    assert told(gone)[f"{tree}/bin"] == {"type": "delete", "content": "\ufffd\0"}
 
 
 @pytest.mark.parametrize("kind", [stat.S_IFIFO, stat.S_IFSOCK])

@@ -130,7 +130,7 @@ def test_hunks_together_do_what_they_do_one_by_one(
     plan = plan_patch(parse_patch(text), Path("/w"), together)
     together.put(plan)
     assert together.texts() == alone.texts()
-    ends = {change.get("move_path") for change in plan.changes.values()}
+    ends = {getattr(change, "move_path", None) for change in plan.changes.values()}
     shown = plan.changes.keys() | ends
     assert shown - {None} == {str(file.path) for file in plan.files}
     for known in (baselines, with_plan({}, plan)):

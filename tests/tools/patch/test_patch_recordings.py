@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.protocol.wire import written
 from orchestrator.tools.patch.files import DiskFiles, display_root
 from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch
 from orchestrator.tools.patch.plan import PatchCheckError, PatchPlan, plan_patch, refusal_text
@@ -26,10 +27,10 @@ def externally_tagged(plan: PatchPlan, root: Path) -> dict[str, Any]:
     for path, change in plan.changes.items():
         fields = {
             key: value.replace(str(root), "@WORKSPACE@") if isinstance(value, str) else value
-            for key, value in change.items()
+            for key, value in written(change).items()
             if key != "type"
         }
-        tagged[path.replace(str(root), "@WORKSPACE@")] = {change["type"]: fields}
+        tagged[path.replace(str(root), "@WORKSPACE@")] = {change.type: fields}
     return tagged
 
 

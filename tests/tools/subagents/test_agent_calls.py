@@ -82,6 +82,7 @@ async def asked(name: str, me: int = 0, tree: FakeTree | None = None, **argument
 
 def output(assessment: Any) -> Any:
     assert isinstance(assessment, c.Immediate), assessment
+    assert isinstance(assessment.output, str)
     return orjson.loads(assessment.output)
 
 

@@ -1,0 +1,99 @@
+"""Every event and every item that is sent is made by its model: nobody else spells a payload out."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import orchestrator
+from orchestrator.protocol.events import EVENTS
+from orchestrator.protocol.items import ResponseItem
+from orchestrator.protocol.wire import tags
+
+ROOT = Path(orchestrator.__file__).parent
+OTHER_VOCABULARIES = (
+    "protocol/",  # the codec, which meets every payload as JSON
+    "stub/",  # a provider, which speaks the Responses API
+    "model/items.py",  # what a provider sent, cut to what is kept of it
+    "tools/specs.py",  # JSON Schema of what tools take
+    "tools/subagents/specs.py",
+    "cli/letters.py",  # mail as `dendro logs` shows it
+    "cli/notifications.py",  # what a program of the person's is told
+)
+LINE = frozenset({"timestamp", "payload"})
+"""Keys of a rollout's line, whose `type` is that of the line."""
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(ROOT.rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        if not name.startswith(OTHER_VOCABULARIES):
+            yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def spelled_out(module: ast.Module) -> Iterator[int]:
+    """Lines of the objects with a `type` that are written as a dict: a display, or `dict(…)`."""
+    for node in ast.walk(module):
+        match node:
+            case ast.Dict(keys=keys, values=values):
+                named = {k.value: v for k, v in zip(keys, values, strict=True) if isinstance(k, ast.Constant)}
+                if "type" in named and not LINE & named.keys() and is_tag(named["type"]):
+                    yield node.lineno
+            case ast.Call(func=ast.Name(id="dict"), keywords=keywords):
+                if any(word.arg == "type" and is_tag(word.value) for word in keywords):
+                    yield node.lineno
+
+
+def is_tag(value: ast.expr) -> bool:
+    """Whether a word, or a choice or a variable that may be one; not the marker of a stand-in."""
+    return not (isinstance(value, ast.Name) and value.id.isupper())
+
+
+def test_no_payload_with_a_type_is_spelled_out_beside_its_model() -> None:
+    found = [f"{name}:{line}" for name, module in sources() for line in spelled_out(module)]
+    assert found == [], "make it of its model (orchestrator.protocol.events, .items)"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        '{"type": "warning", "message": text}',
+        '{"type": kind, "call_id": id}',
+        '{"type": "a" if custom else "b"}',
+        '{"message": text, **more, "type": "error"}',
+        'dict(type="error", message=text)',
+    ],
+)
+def test_payload_that_is_spelled_out_is_found(written: str) -> None:
+    assert list(spelled_out(ast.parse(written))) == [1]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        '{"timestamp": at, "type": "event_msg", "payload": payload}',
+        '{"type": INHERITED, "content": content}',
+        "ev.WarningEvent(message=text)",
+    ],
+)
+def test_line_or_model_is_not_taken_for_a_payload(written: str) -> None:
+    assert not list(spelled_out(ast.parse(written)))
+
+
+def test_tag_of_an_event_or_item_stands_in_no_call_that_would_make_one() -> None:
+    """`make("agent_message", …)` would be a second constructor."""
+    known = {*EVENTS, *tags(ResponseItem.__args__)}
+    makers = {"event", "emit", "item"}
+    found = [
+        f"{name}:{node.lineno}"
+        for name, module in sources()
+        for node in ast.walk(module)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute | ast.Name)
+        and (node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id) in makers
+        and any(isinstance(arg, ast.Constant) and arg.value in known for arg in node.args)
+    ]
+    assert found == []
