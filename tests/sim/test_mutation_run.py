@@ -15,7 +15,7 @@ from tests.sim.test_sim_slice import base_seed
 SEEDS = [("", seed) for seed in range(6)]
 BEYOND_RULES = {"import", "raises", "timeout"}
 PINNED = (
-    ("lua", "if not s[1] then", "if not (not s[1]) then", "claim"),
+    ("lua", "if not s.tree then", "if not (not s.tree) then", "claim"),
     (
         "core",
         "draft.event(ev.TaskComplete(last_agent_message=last_message, "
