@@ -77,7 +77,7 @@ async def _approvals(invocation: Invocation, id: str | None, wishes: Wishes, *, 
     import asyncio
 
     from orchestrator.cli.invocation import opened
-    from orchestrator.cli.text import plain
+    from orchestrator.cli.terminal import plain
     from orchestrator.gateways.approvals import decide
     from orchestrator.views.approvals import Decided, chosen, open_requests_of
     from orchestrator.views.decisions import decided_before
@@ -110,7 +110,7 @@ async def _list(found: Opened, asked: Sequence[Asked], *, json: bool) -> None:
     if json:
         import orjson
 
-        from orchestrator.cli.text import json_for_stdout
+        from orchestrator.cli.terminal import json_for_stdout
 
         values = [one.value() for one in asking]
         typer.echo(json_for_stdout(orjson.dumps(values, option=orjson.OPT_INDENT_2)))
@@ -129,7 +129,7 @@ async def _list(found: Opened, asked: Sequence[Asked], *, json: bool) -> None:
 
 def needed_lines(one: Needed, now_ms: float) -> Iterator[tuple[str, str]]:
     """A request in two lines, with their styles."""
-    from orchestrator.cli.text import one_line
+    from orchestrator.cli.terminal import one_line
 
     agent = f"agent {one.asked.agent_path}" + (f" ({one.label})" if one.label else "")
     waits = f"{age((now_ms - one.asked.opened_ms) / 1000):<4}"

@@ -13,9 +13,7 @@ from orchestrator.core.counts import counted
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from orchestrator.broker.tree_records import BudgetKind, LimitChange, Registry
-    from orchestrator.core.ids import TreeId
-    from orchestrator.wiring.opening import Opened
+    from orchestrator.broker.tree_records import Registry
 
 COUNTS = ("tokens", "requests", "slots", "spawned")
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
@@ -85,114 +83,37 @@ def _example(name: str) -> str:
 
 async def _budget(invocation: Invocation, text: str, add: Mapping[str, int], *, json: bool) -> None:
     from orchestrator.cli.invocation import opened
+    from orchestrator.gateways.budgets import raise_limits, require_limits, require_prices
+    from orchestrator.views.costs import budget_value, uncounted
 
     async with opened(invocation.settings()) as found:
         tree = await found.find_tree(text)
         registry = await found.broker.registry(tree)
-        _require_limits(registry, add)
+        require_limits(registry, add)
         first_cost = "cost" in add and "cost" not in registry.limits
         if first_cost:
-            await _require_prices(found, registry)
-        woken = await _raise(found, registry, add) if add else 0
+            await require_prices(found, registry, found.settings.model.prices)
+        woken = await raise_limits(found, found.client(), registry, add) if add else 0
         registry = await found.broker.registry(tree) if add else registry
     if json:
         import orjson
 
-        from orchestrator.cli.text import json_for_stdout
+        from orchestrator.cli.terminal import json_for_stdout
 
-        typer.echo(json_for_stdout(orjson.dumps(_value(registry), option=orjson.OPT_INDENT_2)))
+        typer.echo(json_for_stdout(orjson.dumps(budget_value(registry), option=orjson.OPT_INDENT_2)))
         return
     _show(registry)
-    if first_cost and (unknown := _uncounted(registry)):
+    if first_cost and (unknown := uncounted(registry)):
         typer.echo(unknown)
     if woken:
         typer.echo(f"{counted(woken, 'agent')} waited for this, and look again")
-
-
-def _require_limits(registry: Registry, add: Mapping[str, int]) -> None:
-    """To take from no limit would begin one below what is used, and stop the tree."""
-    for name, value in add.items():
-        if value < 0 and name not in registry.limits:
-            raise Fault(f"the tree has no budget of {name} to take from; zero or more begins one")
-
-
-async def _require_prices(found: Opened, registry: Registry) -> None:
-    """Under a budget of cost a model without a price is refused: better now than in the midst of its work."""
-    import orjson
-
-    from orchestrator.core.ids import SessionId
-
-    sessions = [SessionId(registry.tree), *(agent.session for agent in registry.agents.values())]
-    heads = [await found.broker.head(session) for session in sessions]
-    metas = [orjson.loads(head.meta) for head in heads if head is not None and head.meta]
-    models = {meta["model"] for meta in metas if meta.get("model")}
-    missing = sorted(models - found.settings.model.prices.keys())
-    if missing:
-        names = ", ".join(f'model_prices."{model}"' for model in missing)
-        raise Fault(
-            f"a budget of cost needs the price of every model of the tree: set {names}, here and where the "
-            "workers run, and start them anew; tokens=… or requests=… can be limited without"
-        )
-
-
-def _uncounted(registry: Registry) -> str:
-    """What a budget of cost that begins now does not know of; empty if it knows all."""
-    used = [agent.used for agent in registry.agents.values()]
-    unknown = sum(spend.requests for spend in used if spend.tokens and not spend.cost)
-    if not registry.budget["cost"].spent and registry.budget["requests"].spent:
-        unknown = registry.budget["requests"].spent
-    if not unknown:
-        return ""
-    return f"cost: {counted(unknown, 'earlier request')} ran where no price was known: not counted"
-
-
-async def _raise(found: Opened, registry: Registry, add: Mapping[str, int]) -> int:
-    """Raises the limits, once; answers how many agents it woke."""
-    client = found.client()
-    change = _change(registry.tree, add, client.who, client.client_id)
-    return (await found.broker.raise_limits(registry.tree, change)).woken
-
-
-def _change(tree: TreeId, add: Mapping[str, int], who: str, id: str) -> LimitChange:
-    from orchestrator.broker.tree_records import LimitChange, TreeEvent
-    from orchestrator.cli.tree_view import amount
-    from orchestrator.core.entries import event
-    from orchestrator.core.ids import SessionId
-    from orchestrator.core.stored import encode_event
-    from orchestrator.protocol.events import BackgroundEvent
-
-    parts = ", ".join(f"{amount(name, value)} {name}" for name, value in add.items())
-    message = BackgroundEvent(message=f"{who} added to the tree's limits: {parts}")
-    payload = encode_event(event("", message))
-    return LimitChange(id, dict(add), TreeEvent((payload,), (SessionId(tree),)))
-
-
-def _value(registry: Registry) -> dict[str, object]:
-    from dataclasses import asdict
-
-    return {
-        "tree_id": registry.tree,
-        "budget": {kind: asdict(account) for kind, account in registry.budget.items()},
-        "counters": dict(registry.counters),
-        "limits": dict(registry.limits),
-        "waiting": dict(registry.waiting),
-    }
-
-
-def used_of(registry: Registry, kind: BudgetKind) -> str:
-    """What a tree has used of a kind; a cost of requests whose prices nobody knew is no cost of zero."""
-    from orchestrator.cli.tree_view import amount
-
-    spent = registry.budget[kind].spent
-    unpriced = kind == "cost" and not spent and registry.budget["tokens"].spent
-    return "unknown" if unpriced else amount(kind, spent)
 
 
 def _show(registry: Registry) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from orchestrator.cli.tree_view import amount
+    from orchestrator.views.costs import amount, used_of
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("", "used", "held", "limit", "left"):

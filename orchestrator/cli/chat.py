@@ -1,31 +1,45 @@
-"""A conversation at the terminal: one task after another, with one session.
+"""Conversations at the terminal: one task after another with a session, or beside an agent that works.
 
-It is what `dendro run` without a prompt is. Each line begins a task, or is what the running one is
-told next; approvals are asked in the line's own place.
+The first is what `dendro run` without a prompt is: each line begins a task, or is what the running one is
+told next; approvals are asked in the line's own place. The second is `dendro attach`: leaving leaves the
+agent as it is.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import SessionHead
-from orchestrator.cli.companion import Companion
-from orchestrator.cli.conversation import Conversation, Seat, Typed, View, take_up_requests
+from orchestrator.cli.conversation import (
+    ANSWERS,
+    QUESTION,
+    Conversation,
+    Seat,
+    Typed,
+    View,
+    scrolls,
+    take_up_requests,
+)
 from orchestrator.cli.editor import PROMPT, Editor, Interrupted, above_the_line
-from orchestrator.cli.faults import ExitCode, Fault
+from orchestrator.cli.faults import ExitCode, Fault, deleted
 from orchestrator.cli.invocation import opened
-from orchestrator.cli.notifications import notifications
-from orchestrator.cli.prompts import ANSWERS, QUESTION, reminder
-from orchestrator.cli.views import Calling, LiveView
+from orchestrator.cli.live import LiveView, reminder
+from orchestrator.cli.notifications import Calling, notifications
+from orchestrator.cli.processes import Companion
+from orchestrator.cli.terminal import Left, ctrl_c, read_stdin
+from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.approvals import answer_op
+from orchestrator.gateways.client import Client
 from orchestrator.gateways.resume import to_resume
 from orchestrator.gateways.submit import new_submission_id
 from orchestrator.protocol import ops
@@ -33,13 +47,19 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.inputs import LocalImageInput, TextInput
 from orchestrator.protocol.submission import Submission
 from orchestrator.settings import Settings
+from orchestrator.views.agents import Addressed
+from orchestrator.views.approvals import open_requests_of
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import visible
-from orchestrator.views.open_requests import REST
+from orchestrator.views.messages import with_messages
+from orchestrator.views.open_requests import REST, OpenRequests
 from orchestrator.views.past import page_before
 from orchestrator.wiring.opening import Opened, new_session
 
 IDLE = "/help shows words; Ctrl-D leaves"
+MOST_TYPED = 32 << 10
+STOP = "/stop"
+TO_AN_AGENT = f"{STOP} stops what it does, !TEXT stops it and says TEXT, //TEXT says /TEXT"
 PAST = 20
 """Events that a conversation which goes on shows first."""
 WORDS: Mapping[str, str] = {
@@ -310,3 +330,116 @@ async def _show_past(found: Opened, head: SessionHead, console: Console) -> None
     view = LiveView(console, streaming=False, whole=True)
     for event in (await page_before(found, head, PAST, visible)).events:
         view.event(event)
+
+
+# ── beside an agent ───────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class Attachment:
+    """One person beside one agent."""
+
+    found: Opened
+    target: Addressed
+    view: View
+    _open: OpenRequests = field(init=False)
+    _news: asyncio.Queue[Event | str | None] = field(default_factory=asyncio.Queue)
+    _client: Client | None = None
+
+    def __post_init__(self) -> None:
+        self._open = OpenRequests(self.target.session)
+
+    @property
+    def client(self) -> Client:
+        if self._client is None:
+            self._client = self.found.client()
+        return self._client
+
+    async def run(self) -> None:
+        """Until the person leaves; raises `Fault` if the agent is deleted."""
+        tree = self.target.tree
+        for asked in await open_requests_of(self.found, tree):
+            if self.target.session in (asked.session, SessionId(tree)):
+                self._open.add(asked.named_request)
+        if self._open.first is not None:
+            self._put(self._open.first)
+        with ctrl_c() as left:
+            reading = (self._listen(left), self._read(left), self._handle(left))
+            try:
+                await asyncio.gather(*reading)
+            except UnknownSession as error:
+                raise Fault(deleted(self.target.session)) from error
+        self.view.note("left; it works on")
+
+    async def _listen(self, left: Left) -> None:
+        heard = self.client.follow(self.target.session, EqCursor.at(self.target.head))
+        events = with_messages(self.found, self.target.head, heard)
+        while (event := await left.unless(_next(events))) is not None:
+            self._news.put_nowait(event)
+
+    async def _read(self, left: Left) -> None:
+        """Lines as they are typed; the end of input is the wish to leave."""
+        while not left.is_set():
+            data = await left.unless(read_stdin(MOST_TYPED))
+            if not data:
+                self._news.put_nowait(None)
+                return
+            for line in data.decode("utf-8", "replace").splitlines():
+                self._news.put_nowait(line.strip())
+
+    async def _handle(self, left: Left) -> None:
+        while not left.is_set():
+            match await left.unless(self._news.get()):
+                case None:
+                    left.set()
+                case Event() as event:
+                    self._event(event)
+                case str() as line if line:
+                    await self._typed(line)
+
+    # ── events ────────────────────────────────────────────────────────────────────────────────
+
+    def _event(self, event: Event) -> None:
+        self.view.event(event)
+        before = self._open.first
+        self._open.hear(event)
+        after = self._open.first
+        if after is not None and after is not before:
+            self._put(after)
+        elif after is not None and scrolls(event):
+            self.view.note(f"{reminder(after)}\n{QUESTION}")
+
+    def _put(self, request: Mapping[str, Any]) -> None:
+        self.view.ask(request)
+        self.view.note(QUESTION)
+
+    # ── what is typed ─────────────────────────────────────────────────────────────────────────
+
+    async def _typed(self, line: str) -> None:
+        decision = ANSWERS.get(line.lower()) if self._open else None
+        if decision is not None:
+            await self._submit(self.target.session, answer_op(self._open.take_first(), decision))
+            if self._open.first is not None:
+                self._put(self._open.first)
+        else:
+            text, interrupt = (line[1:].strip(), True) if line.startswith("!") else (line, False)
+            if text.startswith("/") and not text.startswith("//"):
+                await self._word(text)
+                return
+            op = ops.MessageAgent(
+                agent_id=self.target.agent_id, text=text.removeprefix("/"), interrupt=interrupt
+            )
+            await self._submit(self.target.root, op)
+
+    async def _word(self, line: str) -> None:
+        if line == STOP:
+            await self._submit(self.target.session, ops.Interrupt())
+        else:
+            self.view.note(f"{line.split()[0]} means nothing here; {TO_AN_AGENT}")
+
+    async def _submit(self, session: SessionId, op: ops.Op) -> None:
+        await self.client.submit(session, Submission(SubmissionId(new_submission_id()), op))
+
+
+async def _next(events: AsyncIterator[Event]) -> Event:
+    return await anext(events)

@@ -7,6 +7,7 @@ one queue and is handled one after the other, so no two handlers ever meet half-
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Coroutine, Iterator, Mapping
@@ -17,10 +18,10 @@ from typing import Any, Protocol, assert_never
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import SessionHead
-from orchestrator.cli.companion import Companion
 from orchestrator.cli.faults import ExitCode, Fault, deleted, worker_ended
-from orchestrator.cli.leaving import Left
-from orchestrator.cli.prompts import ANSWERS, put_question, read_answer, reminder, scrolls
+from orchestrator.cli.live import reminder
+from orchestrator.cli.processes import Companion
+from orchestrator.cli.terminal import STDIN, Left, read_stdin
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.approvals import answer_op
 from orchestrator.gateways.client import Client
@@ -28,19 +29,59 @@ from orchestrator.gateways.resume import open_requests, until_read
 from orchestrator.gateways.submit import new_submission_id
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.protocol.submission import Submission
 from orchestrator.views.errors import SetAside
 from orchestrator.views.event import Event
+from orchestrator.views.event_text import visible
 from orchestrator.views.open_requests import OpenRequests
 from orchestrator.views.short_ids import short_id
 from orchestrator.views.status import no_worker
 from orchestrator.wiring.opening import Opened
 
+QUESTION = "Allow? [y]es / [a]lways in this session / [n]o / [q]uit the turn: "
+ANSWERS: Mapping[str, ReviewDecision] = {
+    "y": ReviewDecision.APPROVED,
+    "yes": ReviewDecision.APPROVED,
+    "a": ReviewDecision.APPROVED_FOR_SESSION,
+    "always": ReviewDecision.APPROVED_FOR_SESSION,
+    "n": ReviewDecision.DENIED,
+    "no": ReviewDecision.DENIED,
+    "q": ReviewDecision.ABORT,
+    "quit": ReviewDecision.ABORT,
+}
+LINE_BYTES = 4096
 NEWS_OF_HOLDER = frozenset({"task_started", "exec_command_begin", "stream_error"})
 PATIENCE_S = 5.0
 """After this long without a worker a person is told that none has come."""
 PARK_S = 10.0
 LOOK_S = 0.05
+
+
+def put_question(*, again: bool = False) -> None:
+    """Asks; what was typed before the question is no answer to it, unless it is asked again."""
+    import termios
+
+    if not again:
+        termios.tcflush(STDIN, termios.TCIFLUSH)
+    sys.stdout.write(QUESTION)
+    sys.stdout.flush()
+
+
+async def read_answer() -> str | None:
+    """The line that a person types, None at the end of input."""
+    data = await read_stdin(LINE_BYTES)
+    return data.decode("utf-8", "replace").strip().lower() if data else None
+
+
+def scrolls(event: Event) -> bool:
+    """Whether an event moves a question up that stands at the terminal; what streams does it when it ends."""
+    return visible(event.msg) and not event.type.endswith("_delta")
+
+
+def at_a_terminal() -> bool:
+    """Whether somebody is there to be asked."""
+    return os.isatty(STDIN) and sys.stdout.isatty()
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def report(error: Exception) -> int:
 
     if SettingsSources.of_process().environ.get("DENDRO_DEBUG"):
         traceback.print_exception(error)
-    from orchestrator.cli.text import plain
+    from orchestrator.cli.terminal import plain
 
     told = explain(error)
     print(f"dendro: {plain(told[0])}", file=sys.stderr)

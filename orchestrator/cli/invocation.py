@@ -71,7 +71,7 @@ def say_if_read_only(settings: Settings) -> None:
     """One line before a new session whose commands may write nowhere because nobody has said more."""
     sandbox = settings.session_defaults.sandbox
     if not sandbox.chosen and sandbox.mode == "read-only":
-        from orchestrator.cli.text import plain
+        from orchestrator.cli.terminal import plain
 
         where = plain(str(settings.session_defaults.cwd))
         remedy = "to let them write there: -c sandbox_mode=workspace-write"
@@ -83,7 +83,7 @@ def _told(settings: Settings) -> Iterator[str]:
     folder = settings.folder_config
     if folder is None and not settings.warnings:
         return
-    from orchestrator.cli.text import plain
+    from orchestrator.cli.terminal import plain
 
     if folder is not None:
         yield plain(f"settings: {_in_force(folder, settings.config_file)}")
@@ -139,7 +139,7 @@ def existing_file(text: str) -> Path | None:
 
 def say_on_stderr(text: str) -> None:
     """A line of a command's own, beside what it prints."""
-    from orchestrator.cli.text import plain
+    from orchestrator.cli.terminal import plain
 
     print(f"dendro: {plain(text)}", file=sys.stderr, flush=True)
 

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import base64
 import codecs
-from collections.abc import Iterator, Mapping
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
 from rich.console import Console
 
-from orchestrator.cli.text import one_line, plain, shown
+from orchestrator.broker.records import SessionHead
+from orchestrator.cli.faults import ExitCode, deleted
+from orchestrator.cli.terminal import json_for_stdout, one_line, plain, shown
 from orchestrator.core.counts import counted
 from orchestrator.core.tokens import TokenInfo, Usage, context_left
 from orchestrator.views.event import Event
-from orchestrator.views.event_text import command_text, lifecycle_text, resolved_text
+from orchestrator.views.event_text import command_text, lifecycle_text, resolved_text, variables_text
 from orchestrator.views.messages import message_line
 
 OUTPUT_LINES = 12
@@ -26,6 +31,7 @@ OUTPUT_LINES = 12
 DIFF_LINES = 40
 STEP_MARKS = {"completed": "✓", "in_progress": "▸", "pending": "·"}
 CHANGE_MARKS = {"add": "A", "delete": "D", "update": "M"}
+REMINDER_CHARS = 160
 
 
 @dataclass(slots=True)
@@ -90,7 +96,7 @@ class Live:
                 self._stream("reasoning", message["delta"], "dim italic")
             case "agent_reasoning":
                 self._whole("reasoning", message["text"], "dim italic")
-            case "agent_reasoning_section_break":
+            case "agent_reasoning_section_break" | "task_complete" | "shutdown_complete":
                 self._end_line()
             case "exec_command_begin":
                 self._command(message)
@@ -106,38 +112,11 @@ class Live:
                 self._plan(message)
             case "token_count":
                 self._tokens = message.get("info") or self._tokens
-            case _:
-                self._remark(event.type, message)
-
-    def _remark(self, kind: str, message: Mapping[str, Any]) -> None:
-        """What is rare: trouble, and the end."""
-        match kind:
-            case "error":
-                self.line(f"error: {message['message']}", "bold red")
-            case "stream_error" | "warning":
-                self.line(f"{message['message']}", "yellow")
-            case "background_event":
-                self.line(message["message"], "dim")
-            case "view_image_tool_call":
-                self.line(f"looks at {message['path']}", "dim")
-            case "context_compacted":
-                self.line("the conversation was compacted", "dim")
-            case "turn_aborted":
-                self.line(f"the turn was {message['reason']}", "yellow")
-            case "agent_mail":
-                self.line(message_line(message), "magenta")
             case "subagent_lifecycle":
                 self._agent(message)
-            case "sub_agent_tool_call_begin":
-                asked = message["invocation"]
-                self.line(f"+ helper {asked['label']}: {asked['description']}", "blue")
-            case "sub_agent_tool_call_end":
-                mark = "✓" if "Ok" in message["result"] else "✗"
-                self.line(f"{mark} helper {message['invocation']['label']} {message['outcome']}", "blue")
-            case "request_resolved":
-                self.line(resolved_text(message, self.agent(message.get("agent_id") or 0)), "dim")
             case _:
-                self._end_line_of_task(kind)
+                if (remark := _remark(event.type, message, self.agent)) is not None:
+                    self.line(*remark)
 
     def _agent(self, message: Mapping[str, Any]) -> None:
         known = message.get("subagent") or {}
@@ -146,10 +125,6 @@ class Live:
         text = lifecycle_text(message)
         if text:
             self.line(text, "blue")
-
-    def _end_line_of_task(self, kind: str) -> None:
-        if kind in ("task_complete", "shutdown_complete"):
-            self._end_line()
 
     # ── lines ─────────────────────────────────────────────────────────────────────────────────
 
@@ -242,6 +217,35 @@ class Live:
         return f"{counted(used, 'token')}{share}" if used else ""
 
 
+def _remark(kind: str, message: Mapping[str, Any], agent: Callable[[int], str]) -> tuple[str, str] | None:
+    """The line of an event that is told in one, and its style; None for an event that is not."""
+    match kind:
+        case "error":
+            return f"error: {message['message']}", "bold red"
+        case "stream_error" | "warning":
+            return f"{message['message']}", "yellow"
+        case "background_event":
+            return message["message"], "dim"
+        case "view_image_tool_call":
+            return f"looks at {message['path']}", "dim"
+        case "context_compacted":
+            return "the conversation was compacted", "dim"
+        case "turn_aborted":
+            return f"the turn was {message['reason']}", "yellow"
+        case "agent_mail":
+            return message_line(message), "magenta"
+        case "sub_agent_tool_call_begin":
+            asked = message["invocation"]
+            return f"+ helper {asked['label']}: {asked['description']}", "blue"
+        case "sub_agent_tool_call_end":
+            mark = "✓" if "Ok" in message["result"] else "✗"
+            return f"{mark} helper {message['invocation']['label']} {message['outcome']}", "blue"
+        case "request_resolved":
+            return resolved_text(message, agent(message.get("agent_id") or 0)), "dim"
+        case _:
+            return None
+
+
 def _change_lines(change: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if change["type"] == "update":
         for line in change["unified_diff"].splitlines():
@@ -254,3 +258,95 @@ def _change_lines(change: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _seconds(duration: Mapping[str, int]) -> float:
     return duration["secs"] + duration["nanos"] / 1e9
+
+
+# ── requests ──────────────────────────────────────────────────────────────────────────────────
+
+
+def show_request(live: Live, request: Mapping[str, Any]) -> None:
+    """Which agent asks for what, the command with its folder or the patch; and why."""
+    who = f"{live.agent(request['agent_id'])} " if request.get("agent_id") else ""
+    if request["type"] == "exec_approval_request":
+        live.line(f"? {who}wants to run in {one_line(request['cwd'])}", "bold yellow")
+        if variables := variables_text(request):
+            live.line(f"  with {one_line(variables)}", "bold yellow")
+        live.line("  " + command_text(request["command"]).replace("\n", "\n  │ "), "bold")
+    else:
+        live.line(f"? {who}wants to change files", "bold yellow")
+        live.changes(request)
+    for name, text in (("reason", "because: {}"), ("grant_root", "asks to write below {} from now on")):
+        if request.get(name):
+            live.line(f"  {text.format(one_line(str(request[name])))}", "yellow")
+
+
+def reminder(request: Mapping[str, Any]) -> str:
+    """The open question in one line, for when other events have moved it out of sight."""
+    who = f"agent {request['agent_id']}" if request.get("agent_id") else "the agent"
+    if request["type"] == "exec_approval_request":
+        wish = f"run: {command_text(request['command'])}"
+    else:
+        wish = f"change: {', '.join(request['changes'])}"
+    shown = one_line(f"{who} wants to {wish}")
+    return shown if len(shown) <= REMINDER_CHARS else shown[: REMINDER_CHARS - 1] + "…"
+
+
+class LiveView:
+    """On the console. Remarks of our own go to stderr unless a terminal shows both together."""
+
+    def __init__(
+        self, console: Console | None = None, *, streaming: bool | None = None, whole: bool = False
+    ) -> None:
+        self._console = console or Console(highlight=False)
+        self._live = Live(self._console, streaming)
+        self._whole = whole
+        """Whether the session's input is shown as well: not to the person who has just typed it."""
+        self._began = time.monotonic()
+
+    def event(self, event: Event) -> None:
+        if self._whole and event.type == "user_message":
+            self._live.line(f"» {event.msg['message']}", "bold")
+        self._live.show(event)
+
+    def know(self, labels: Mapping[int, str]) -> None:
+        """Labels of the tree's agents."""
+        self._live.know(labels)
+
+    def ask(self, request: Mapping[str, Any]) -> None:
+        show_request(self._live, request)
+
+    def note(self, text: str) -> None:
+        if self._console.is_terminal:
+            self._live.line(text, "dim")
+        else:
+            print(plain(text), file=sys.stderr, flush=True)
+
+    def end(self, session: str, code: ExitCode, at_rest: SessionHead | None, *, gone: bool) -> None:
+        """The last line: what it cost, and how to go on; nothing does that `gone`, which was deleted."""
+        took = f"{time.monotonic() - self._began:.1f} s"
+        meta = orjson.loads(at_rest.meta) if at_rest is not None and at_rest.meta else {}
+        parts = [part for part in (self._live.figures(meta), took) if part]
+        if gone:
+            parts.append(deleted(session))
+        elif code in (ExitCode.DONE, ExitCode.INTERRUPTED):
+            parts.append(f"dendro run --resume {session}")
+        self.note(" · ".join(parts))
+
+
+class JsonView:
+    """Events as NDJSON on stdout, and nothing else there."""
+
+    def event(self, event: Event) -> None:
+        line = orjson.dumps({"id": event.id, "msg": event.msg})
+        sys.stdout.buffer.write(json_for_stdout(line) + b"\n")
+        sys.stdout.buffer.flush()
+
+    def ask(self, request: Mapping[str, Any]) -> None:
+        """The request is an event like any other; `event` is not called for it."""
+
+    def note(self, text: str) -> None:
+        print(plain(text), file=sys.stderr, flush=True)
+
+    def end(self, session: str, code: ExitCode, at_rest: SessionHead | None, *, gone: bool) -> None:
+        """Says what no event has said."""
+        if gone:
+            self.note(deleted(session))

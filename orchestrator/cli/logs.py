@@ -58,8 +58,8 @@ async def _logs(
 ) -> None:
     from orchestrator.broker.follow import EqCursor
     from orchestrator.cli.invocation import opened
-    from orchestrator.cli.leaving import ctrl_c
-    from orchestrator.cli.views import JsonView, LiveView
+    from orchestrator.cli.live import JsonView, LiveView
+    from orchestrator.cli.terminal import ctrl_c
     from orchestrator.views.agents import addressed, labels
     from orchestrator.views.event_text import visible
     from orchestrator.views.messages import with_messages

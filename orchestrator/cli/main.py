@@ -15,24 +15,19 @@ import typer
 from orchestrator.cli.approvals import approvals
 from orchestrator.cli.attach import attach
 from orchestrator.cli.budget import budget
-from orchestrator.cli.cancel import cancel
-from orchestrator.cli.demonstration import demo
-from orchestrator.cli.diagnosing import doctor
-from orchestrator.cli.exporting import export
-from orchestrator.cli.importing import import_
+from orchestrator.cli.cancel import cancel, revoke
+from orchestrator.cli.demo import demo
+from orchestrator.cli.doctor import doctor
+from orchestrator.cli.export import export, import_
 from orchestrator.cli.invocation import Invocation, hoisted
 from orchestrator.cli.logs import logs
-from orchestrator.cli.model_stub import model_stub
-from orchestrator.cli.name import name
-from orchestrator.cli.processes import upkeep, worker
+from orchestrator.cli.processes import model_stub, upkeep, worker
 from orchestrator.cli.proto import proto
 from orchestrator.cli.remove import rm
 from orchestrator.cli.replay import replay
-from orchestrator.cli.revoke import revoke
 from orchestrator.cli.run import run
-from orchestrator.cli.search import search
-from orchestrator.cli.sessions import sessions
-from orchestrator.cli.steering import interrupt, send
+from orchestrator.cli.send import interrupt, send
+from orchestrator.cli.sessions import name, search, sessions
 from orchestrator.cli.tree import tree
 from orchestrator.cli.trust import trust
 from orchestrator.cli.verify import verify

@@ -16,7 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.cli.text import one_line
+from orchestrator.cli.live import JsonView, LiveView
+from orchestrator.cli.terminal import one_line
 from orchestrator.settings import Settings
 from orchestrator.tables import FrontSettings
 from orchestrator.views.event import Event
@@ -163,3 +164,21 @@ def knows_osc9(settings: Settings) -> bool:
     if environ.get("TMUX") or environ.get("STY"):
         return False
     return environ.get("TERM_PROGRAM") in KNOW_OSC9 or environ.get("TERM") == "xterm-kitty"
+
+
+class Calling:
+    """Another view, and the person's program and terminal, which are told when somebody is needed."""
+
+    def __init__(self, view: LiveView | JsonView, notifications: Notifications) -> None:
+        self._view = view
+        self._notifications = notifications
+
+    def event(self, event: Event) -> None:
+        self._view.event(event)
+        self._notifications.hear(event)
+
+    def ask(self, request: Mapping[str, Any]) -> None:
+        self._view.ask(request)
+
+    def note(self, text: str) -> None:
+        self._view.note(text)

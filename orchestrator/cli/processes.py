@@ -1,12 +1,27 @@
-"""`dendro worker` and `dendro upkeep`: the process types that serve a deployment."""
+"""The processes of a deployment: `dendro worker`, `dendro upkeep`, `dendro model-stub`.
+
+And the worker that `run` and `proto` bring along: a child process that ends when they do.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from orchestrator.cli.faults import ExitCode, Fault, worker_ended
 from orchestrator.cli.invocation import Invocation
+
+if TYPE_CHECKING:
+    from orchestrator.stub import StubConfig
 
 
 def worker(
@@ -49,3 +64,157 @@ def upkeep(ctx: typer.Context) -> None:
     from workers.upkeep import run_upkeep
 
     raise typer.Exit(run_upkeep(Invocation.of(ctx).settings()))
+
+
+# ── the model stub ────────────────────────────────────────────────────────────────────────────
+
+
+def model_stub(
+    scenario: Annotated[
+        Path | None, typer.Option("--scenario", metavar="FILE", help="JSON file of steps to answer with.")
+    ] = None,
+    behaviour: Annotated[
+        str | None,
+        typer.Option("--behaviour", metavar="NAME", help="echo (default), survey, tree, instant or shell:N."),
+    ] = None,
+    host: Annotated[str, typer.Option("--host", help="A loopback address.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="0 takes a free one.", min=0, max=65535)] = 0,
+    delta_delay_ms: Annotated[float, typer.Option(min=0, help="Pause before every delta.")] = 0,
+    think_ms: Annotated[float, typer.Option(min=0, help="Pause before every answer.")] = 0,
+) -> None:
+    """Serves the Responses API without a model, for tests and demos.
+
+    Answers come from a scenario file or a built-in behaviour, and name their
+    model `stub:…`. The first line that it prints is the base URL. A scenario is
+    a JSON list of steps, or an object with steps for some agents of a tree, too.
+
+    \b
+    dendro model-stub --behaviour survey --delta-delay-ms 15
+    dendro model-stub --scenario steps.json --port 6390
+    OPENAI_BASE_URL=http://127.0.0.1:6390/v1 dendro run "hello"
+    """
+    import asyncio
+    from contextlib import suppress
+
+    from orchestrator.stub import Pace, Scenario, StubConfig
+    from orchestrator.stub import behaviour as built_in
+
+    if scenario is not None and behaviour is not None:
+        raise Fault("give a --scenario or a --behaviour, not both", ExitCode.USAGE)
+    script = Scenario.read(scenario) if scenario is not None else built_in(behaviour or "echo")
+    pace = Pace(think_ms=think_ms, delta_delay_ms=delta_delay_ms)
+    with suppress(asyncio.CancelledError):
+        asyncio.run(_serve(StubConfig(script, host, port, pace, _warn)))
+
+
+def _warn(text: str) -> None:
+    print(f"dendro model-stub: {text}", file=sys.stderr, flush=True)
+
+
+async def _serve(config: StubConfig) -> None:
+    """Until SIGINT or SIGTERM."""
+    import asyncio
+    import signal
+
+    from orchestrator.stub import serve
+
+    loop, serving = asyncio.get_running_loop(), asyncio.current_task()
+    assert serving is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, serving.cancel)
+    await serve(config, lambda stub: print(stub.base_url, flush=True))
+
+
+T = TypeVar("T")
+
+LEAVE_S = 15.0
+"""A worker that is told to leave gives running commands 10 s; then it is no use to wait for it."""
+
+
+@dataclass(slots=True)
+class Companion:
+    """A child worker. `dismiss` tells it to leave; leaving the context waits until it has."""
+
+    invocation: Invocation
+    abandoned: bool = False
+    _process: subprocess.Popen[bytes] | None = None
+    _pipe: int = -1
+
+    def start(self) -> None:
+        """Starts the worker, once."""
+        if self._process is not None:
+            return
+        theirs, self._pipe = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                self.invocation.command("worker", "--parent-pipe", str(theirs)),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(theirs,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(theirs)
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The worker's process; it was started before."""
+        assert self._process is not None, "nobody has started it"
+        return self._process
+
+    def dismiss(self) -> None:
+        """The worker drains, and nobody waits for it."""
+        self.abandoned = True
+        self._close()
+
+    def _close(self) -> None:
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
+
+    async def ended(self) -> int:
+        """Returns the worker's exit code when it has ended."""
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+        watch = os.pidfd_open(self.process.pid)
+        loop.add_reader(watch, done.set)
+        try:
+            await done.wait()
+        finally:
+            loop.remove_reader(watch)
+            os.close(watch)
+        return self.process.wait()
+
+    async def outliving(self, work: Coroutine[Any, Any, T], how_to_go_on: str) -> T:
+        """What `work` gives; raises `Fault` if the worker ends before: who else serves the session?"""
+        working, dying = asyncio.create_task(work), asyncio.create_task(self.ended())
+        try:
+            await asyncio.wait({working, dying}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise worker_ended(dying.result(), how_to_go_on)
+            return working.result()
+        finally:
+            for task in (working, dying):
+                task.cancel()
+            await asyncio.gather(working, dying, return_exceptions=True)
+
+    def leave(self) -> None:
+        """Closes the pipe and waits for the end, unless it was abandoned."""
+        self._close()
+        if self.abandoned or self._process is None:
+            return
+        try:
+            self.process.wait(LEAVE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+@contextmanager
+def companion(invocation: Invocation, wanted: bool = True) -> Iterator[Companion | None]:
+    """A worker under the same settings, to be started beside this process; or none."""
+    worker = Companion(invocation) if wanted else None
+    try:
+        yield worker
+    finally:
+        if worker is not None:
+            worker.leave()

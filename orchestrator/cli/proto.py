@@ -11,7 +11,7 @@ from orchestrator.cli.invocation import Invocation, say_if_read_only
 from orchestrator.views.errors import SetAside
 
 if TYPE_CHECKING:
-    from orchestrator.cli.companion import Companion
+    from orchestrator.cli.processes import Companion
     from orchestrator.core.ids import SessionId
     from orchestrator.settings import Settings
 
@@ -37,7 +37,7 @@ def proto(
     """
     import uvloop
 
-    from orchestrator.cli.companion import companion
+    from orchestrator.cli.processes import companion
 
     invocation = Invocation.of(ctx)
     settings = invocation.settings()
@@ -59,7 +59,7 @@ def proto(
 async def _serve(settings: Settings, resume: str | None, worker: Companion | None) -> ExitCode:
     from orchestrator.broker.follow import BEGINNING
     from orchestrator.cli.invocation import opened
-    from orchestrator.cli.stdio import read_stdin, write_json
+    from orchestrator.cli.terminal import read_stdin, write_json
     from orchestrator.gateways.ndjson import Ending, NdjsonConnection, Streams
     from orchestrator.gateways.resume import greeting, to_resume, until_read
     from orchestrator.wiring.opening import new_session

@@ -114,7 +114,7 @@ def _part(head: SessionHead) -> str:
 def _described(root: SessionHead, members: Sequence[SessionHead]) -> str:
     import orjson
 
-    from orchestrator.cli.text import one_line
+    from orchestrator.cli.terminal import one_line
     from orchestrator.views.short_ids import short_id
 
     meta = orjson.loads(root.meta) if root.meta else {}
@@ -125,10 +125,10 @@ def _described(root: SessionHead, members: Sequence[SessionHead]) -> str:
 
 async def _end(found: Opened, root: SessionHead) -> None:
     """Closes the root, and its tree before it; raises `Fault` if something still runs."""
-    from orchestrator.cli.cancel import end_tree
     from orchestrator.views.agents import Addressed
+    from orchestrator.wiring.cancel import end_tree
 
-    left = await end_tree(found, Addressed(root))
+    left = await end_tree(found, Addressed(root), typer.echo)
     if left:
         raise Fault(f"not removed: still at work: {', '.join(left)}; `dendro cancel {root.session} --force`")
 

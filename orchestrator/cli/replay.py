@@ -45,7 +45,7 @@ def replay(
 
     folded = asyncio.run(_folded(Invocation.of(ctx), source, at))
     if json:
-        from orchestrator.cli.text import json_for_stdout
+        from orchestrator.cli.terminal import json_for_stdout
 
         typer.echo(json_for_stdout(_as_json(folded)))
     else:
@@ -90,7 +90,7 @@ def _as_json(folded: Folded) -> bytes:
 
 def summary(folded: Folded) -> Iterator[str]:
     """The state for a person, then the verdicts."""
-    from orchestrator.cli.text import plain
+    from orchestrator.cli.terminal import plain
     from orchestrator.core.snapshot import digest
 
     if folded.kind is not None:

@@ -14,8 +14,8 @@ from orchestrator.cli.invocation import Invocation, say_if_read_only
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
-    from orchestrator.cli.companion import Companion
     from orchestrator.cli.conversation import Conversation
+    from orchestrator.cli.processes import Companion
     from orchestrator.protocol.ops import OverrideTurnContext
     from orchestrator.settings import Settings
     from orchestrator.wiring.opening import Opened
@@ -81,7 +81,7 @@ def run(
     """
     import uvloop
 
-    from orchestrator.cli.companion import companion
+    from orchestrator.cli.processes import companion
 
     invocation = Invocation.of(ctx)
     settings = invocation.settings({"model": model, "cwd": str(cwd) if cwd else None})
@@ -114,7 +114,7 @@ def _check(wish: Wish, settings: Settings, own_worker: bool) -> None:
 
 def _is_conversation(wish: Wish) -> bool:
     """Whether somebody is there to say what is to be done."""
-    from orchestrator.cli.prompts import at_a_terminal
+    from orchestrator.cli.conversation import at_a_terminal
 
     return wish.prompt is None and not wish.json and at_a_terminal()
 
@@ -137,12 +137,11 @@ async def _converse(settings: Settings, wish: Wish, worker: Companion | None) ->
 
 async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> ExitCode:
     from orchestrator.broker.follow import BEGINNING, EqCursor
-    from orchestrator.cli.conversation import Conversation, Seat, take_up_requests
-    from orchestrator.cli.deletion import left_behind
+    from orchestrator.cli.conversation import Conversation, Seat, at_a_terminal, take_up_requests
     from orchestrator.cli.invocation import opened
-    from orchestrator.cli.notifications import notifications
-    from orchestrator.cli.prompts import at_a_terminal
-    from orchestrator.cli.views import Calling, JsonView, LiveView
+    from orchestrator.cli.live import JsonView, LiveView
+    from orchestrator.cli.notifications import Calling, notifications
+    from orchestrator.gateways.deletion import left_behind
     from orchestrator.wiring.opening import new_session
 
     view = JsonView() if wish.json else LiveView()

@@ -1,4 +1,4 @@
-"""`dendro sessions`: what there is, who serves it, and how far it got."""
+"""`dendro sessions`, `dendro search`, `dendro name`: what there is, found and named."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.invocation import Invocation
+from orchestrator.cli.faults import ExitCode, Fault
+from orchestrator.cli.invocation import ID_HELP, Invocation
 from orchestrator.core.counts import age, counted
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from orchestrator.views.event import Event
     from orchestrator.views.sessions import Filter, ListedTree, Listing
+    from orchestrator.wiring.opening import Opened
 
 COLUMNS = ("id", "status", "age", "agents", "tokens", "left", "model", "holder", "folder", "title")
 DROPPED = ("holder", "left", "model", "tokens", "folder", "agents", "age")
@@ -27,6 +30,8 @@ FOLDER_MOST = 32
 GAP = 2
 PLAIN_WIDTH = 400
 """Columns where no terminal sets any: nothing is cut off for a pipe."""
+LOOKED_THROUGH = 1_000
+"""Conversations that are read, the newest, unless all are to be."""
 
 
 def sessions(
@@ -72,7 +77,7 @@ def sessions(
     if json:
         import orjson
 
-        from orchestrator.cli.text import json_for_stdout
+        from orchestrator.cli.terminal import json_for_stdout
 
         typer.echo(json_for_stdout(orjson.dumps(listing.rows, option=orjson.OPT_INDENT_2)))
         return
@@ -107,7 +112,7 @@ def render(listing: Listing, console: Console, now_ms: float | None = None) -> N
 
 
 def _lines(trees: Sequence[ListedTree], now_ms: float) -> list[Mapping[str, str]]:
-    from orchestrator.cli.text import one_line
+    from orchestrator.cli.terminal import one_line
     from orchestrator.core.ids import SessionId
     from orchestrator.views.short_ids import short_ids
 
@@ -204,7 +209,126 @@ def _remarks(listing: Listing) -> Iterator[str]:
 
 def nobody_serves(pool: str) -> str:
     """What a person does about sessions that are due or lost."""
-    from orchestrator.cli.text import plain
+    from orchestrator.cli.terminal import plain
 
     where = "on their machine" if pool.startswith("host:") else "where their folders are"
     return plain(f"due or lost: no worker serves them now; start `dendro worker` {where} (pool {pool})")
+
+
+# ── search ────────────────────────────────────────────────────────────────────────────────────
+
+
+def search(
+    ctx: typer.Context,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="In any letters, large or small.")],
+    content: Annotated[
+        bool, typer.Option("--content", help="Read the conversations too: messages, answers, commands.")
+    ] = False,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Stop after so many.")] = 50,
+    all: Annotated[
+        bool, typer.Option("--all", help="With --content: read more than the newest 1,000 conversations.")
+    ] = False,
+) -> None:
+    """Finds sessions whose name, first words, label or folder has the text; newest first.
+
+    With --content the conversations of the newest 1,000 sessions are read, also
+    from the archive, and matches are shown as they are found. Ctrl-C stops.
+
+    \b
+    dendro search parser
+    dendro search "connection reset" --content
+    """
+    import uvloop
+
+    if not text.strip():
+        raise Fault("there is nothing to look for: the text is empty", ExitCode.USAGE)
+    uvloop.run(_search(Invocation.of(ctx), text, limit, content=content, all=all))
+
+
+async def _search(invocation: Invocation, text: str, limit: int, *, content: bool, all: bool) -> None:
+    from orchestrator.cli.invocation import opened
+    from orchestrator.cli.terminal import ctrl_c
+
+    async with opened(invocation.settings()) as found:
+        with ctrl_c() as left:
+            await left.unless(_look(found, text, limit, content=content, all=all))
+
+
+async def _look(found: Opened, text: str, limit: int, *, content: bool, all: bool) -> None:
+    from orchestrator.views.search import matches
+    from orchestrator.views.sessions import Filter, found_rows
+
+    total, shown, looked = await found.broker.count_sessions(), 0, 0
+    most = total if all or not content else LOOKED_THROUGH
+    wanted = Filter(text)
+    async for row, head in found_rows(found.broker, most):
+        looked += 1
+        lines = [line async for line in matches(found, head, text)] if content else []
+        if lines or wanted.wants(row):
+            _show(row, lines)
+            shown += 1
+            if shown == limit:
+                typer.echo(f"stopped after {limit}: --limit {2 * limit} shows more", err=True)
+                return
+    if looked < total:
+        typer.echo(
+            f"read the newest {looked:,} of {counted(total, 'conversation')}: --all reads the others",
+            err=True,
+        )
+    elif not shown:
+        where = "" if content else "; --content looks into the conversations"
+        typer.echo(f"nothing found among {counted(total, 'session')}{where}", err=True)
+
+
+def _show(row: Mapping[str, Any], lines: list[str]) -> None:
+    from orchestrator.cli.terminal import one_line
+    from orchestrator.views.short_ids import short_id
+
+    agent = f"agent {row['agent_id']}" + (f" ({row['label']})" if row["label"] else "")
+    parts = (row["name"], row["title"], agent if row["agent_id"] else "", row["cwd"])
+    typer.echo("  ".join([short_id(row["session_id"]), *(one_line(part) for part in parts if part)]))
+    for line in lines:
+        typer.echo(f"    {one_line(line)}")
+
+
+# ── names ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def name(
+    ctx: typer.Context,
+    id: Annotated[str, typer.Argument(metavar="ID", help=ID_HELP)],
+    text: Annotated[str, typer.Argument(metavar="NAME", help="At most 200 characters, on one line.")],
+) -> None:
+    """Names a session; lists show the name instead of its first words.
+
+    The name is an entry of the session's log, with who gave it. Where no
+    worker serves the session, this command reads the name in by itself; it
+    begins nothing else.
+
+    \b
+    dendro name 7c1e95aa "Parser for the new format"
+    """
+    import asyncio
+
+    asyncio.run(_name(Invocation.of(ctx), id, text))
+
+
+async def _name(invocation: Invocation, id: str, text: str) -> None:
+    from orchestrator.cli.invocation import opened
+    from orchestrator.cli.terminal import one_line
+    from orchestrator.gateways.submit import unread
+    from orchestrator.protocol.ops import SetThreadName
+    from orchestrator.views.short_ids import short_id
+    from orchestrator.wiring.parked import tell_parked
+
+    async with opened(invocation.settings()) as found:
+        head = await found.find(id)
+        told = await tell_parked(found, head, SetThreadName(name=text), _named)
+    if told.answer is None:
+        typer.echo(unread(head.pool))
+    else:
+        typer.echo(f"{short_id(head.session)} is named {one_line(told.answer.msg['thread_name'])}")
+
+
+def _named(event: Event, id: str) -> bool:
+    return event.type == "thread_name_updated" and event.id == id

@@ -54,7 +54,7 @@ async def _show(invocation: Invocation, text: str, *, once: bool, json: bool) ->
         if json:
             import orjson
 
-            from orchestrator.cli.text import json_for_stdout
+            from orchestrator.cli.terminal import json_for_stdout
             from orchestrator.cli.tree_view import as_value
 
             typer.echo(json_for_stdout(orjson.dumps(as_value(picture), option=orjson.OPT_INDENT_2)))
@@ -80,7 +80,7 @@ async def _watch(reader: TreeReader, picture: TreePicture, console: Console) -> 
     from rich.live import Live
 
     from orchestrator.broker.errors import Unavailable
-    from orchestrator.cli.leaving import ctrl_c
+    from orchestrator.cli.terminal import ctrl_c
     from orchestrator.cli.tree_view import drawing, headline
 
     live = Live(console=console, auto_refresh=False, vertical_overflow="ellipsis")

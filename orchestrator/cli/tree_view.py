@@ -9,10 +9,11 @@ from rich.text import Text
 from rich.tree import Tree
 
 from orchestrator.broker.tree_records import Account, Registry
-from orchestrator.cli.text import plain
+from orchestrator.cli.terminal import plain
 from orchestrator.core.counts import age, counted
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ACTIVE
+from orchestrator.views.costs import amount, money
 from orchestrator.views.short_ids import short_id, short_ids
 from orchestrator.views.status import agent_status
 from orchestrator.views.tree import AgentPicture, TreePicture
@@ -35,7 +36,6 @@ LAST_CHARS = 100
 REMEDY = "→ start `dendro worker` on the machine of the pool (host:…), or `dendro worker --pool POOL`"
 Shorts = Mapping[SessionId, str]
 LABEL_CHARS = 40
-MICRO = 1_000_000
 COUNTED = ("tokens", "requests")
 """Budgets of what is counted, and not measured."""
 
@@ -156,22 +156,6 @@ def budget_parts(registry: Registry) -> Iterator[tuple[str, str]]:
 
 def _used(kind: str, value: int) -> str:
     return counted(value, kind.removesuffix("s")) if kind in COUNTED else f"{amount(kind, value)} {kind}"
-
-
-def amount(kind: str, value: int) -> str:
-    """A budget's figure with its unit."""
-    match kind:
-        case "cost":
-            return money(value)
-        case "wall":
-            return age(value / 1000)
-        case _:
-            return f"{value:,}"
-
-
-def money(micro: int) -> str:
-    """Millionths of a dollar, to a hundredth of a cent at least."""
-    return f"${micro / MICRO:,.4f}"
 
 
 # ── for programs ──────────────────────────────────────────────────────────────────────────────

@@ -107,7 +107,7 @@ def _state(trusted: TrustedFile) -> str:
 
 
 def _place(trusted: TrustedFile) -> str:
-    from orchestrator.cli.text import plain
+    from orchestrator.cli.terminal import plain
 
     return plain(trusted.path)
 
@@ -116,7 +116,7 @@ def _lines(keys: Mapping[str, object]) -> Iterator[str]:
     """What a person has just permitted, in a line each; secrets stay unsaid."""
     import json
 
-    from orchestrator.cli.text import plain
+    from orchestrator.cli.terminal import plain
 
     for key, value in keys.items():
         shown = json.dumps(value, ensure_ascii=False, default=str)

@@ -1,8 +1,8 @@
-"""Mail as a person reads it: the letters that an agent sent and got, told by its own log.
+"""Messages between agents as a person reads them: those that an agent sent and got, by its own log.
 
-A letter is no event of the protocol: it travels from log to log, and only its inbox is told of. So
-each becomes an event of this command line's own, `agent_mail`, where its entry stands. One line
-of its text is shown; the whole is in the log of whoever got it.
+A message between agents is no event of the protocol: it travels from log to log, and events tell only how
+many wait. So each becomes an event of the views' own, `agent_mail`, where its entry stands. One line of its
+text is shown; the whole is in the log of the agent that got it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAIL = "agent_mail"
 
 
 async def message_in(found: LogSource, head: SessionHead, fact: f.Fact | f.UnknownFact) -> Json | None:
-    """The letter that a fact of the session's log tells of; None if it tells of none."""
+    """The message that a fact of the session's log tells of; None if it tells of none."""
     match fact:
         case f.MailReceived(mail):
             texts = await found.large_texts(head.tree, references((mail.sender, mail.content)))
@@ -71,7 +71,7 @@ def _text(content: Mapping[str, Any]) -> str | None:
 
 
 def message_line(message: Mapping[str, Any]) -> str:
-    """A letter in one line."""
+    """A message in one line."""
     sent = message["direction"] == "sent"
     mark = "⚡" if message.get("interrupt") else "✉"
     words = [f"{mark} {'to' if sent else 'from'} {_other(message)}"]
@@ -83,7 +83,7 @@ def message_line(message: Mapping[str, Any]) -> str:
 
 
 def _other(message: Mapping[str, Any]) -> str:
-    """Whom it came from, or went to."""
+    """The agent or person that it came from, or went to."""
     if message.get("person"):
         return str(message["person"])
     label = f" ({message['label']})" if message.get("label") else ""
@@ -95,7 +95,7 @@ def _other(message: Mapping[str, Any]) -> str:
 async def with_messages(
     found: LogSource, head: SessionHead, events: AsyncIterator[Event]
 ) -> AsyncIterator[Event]:
-    """The events of a session, each after the letters that its log has had until then.
+    """The events of a session, each after the messages that its log has had until then.
 
     `head` is where they begin. An event names its place in the log: nothing has to be looked for by itself.
     """

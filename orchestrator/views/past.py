@@ -134,8 +134,8 @@ async def _event_of(found: LogSource, head: SessionHead, entry: Entry, shows: Sh
     if head.agent_id == ROOT and isinstance(fact, f.Answered) and fact.agent_id is None:
         # A decision on what the root itself had asked; one that was sent on names its agent.
         return _answered(head, fact)
-    letter = await message_in(found, head, fact)
-    return Event("", letter) if letter is not None and shows(letter) else None
+    message = await message_in(found, head, fact)
+    return Event("", message) if message is not None and shows(message) else None
 
 
 def _answered(head: SessionHead, answer: f.Answered) -> Event:

@@ -18,9 +18,11 @@ from rich.console import Console
 from orchestrator.broker.embedded import EmbeddedConfig, EmbeddedRedis
 from orchestrator.broker.server_binary import ServerVersion
 from orchestrator.broker.server_facts import ServerFacts
-from orchestrator.cli import doctor
-from orchestrator.cli.doctor import Finding, as_json, diagnose, exit_code, judge_clock, judge_model, render
-from orchestrator.cli.doctor_redis import judge_access, judge_server
+from orchestrator.cli.doctor import render
+from orchestrator.doctor import machine as doctor
+from orchestrator.doctor.findings import Finding, as_json, exit_code
+from orchestrator.doctor.machine import diagnose, judge_clock, judge_model
+from orchestrator.doctor.server import judge_access, judge_server
 from orchestrator.sandbox import probe
 from orchestrator.settings import Settings, SettingsSources, load_settings
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from orchestrator.cli.conversation import ANSWERS
 from orchestrator.cli.faults import ExitCode, Fault, explain
 from orchestrator.cli.invocation import Invocation, hoisted
-from orchestrator.cli.live import OUTPUT_LINES, Live
-from orchestrator.cli.prompts import ANSWERS, show_request
-from orchestrator.cli.text import plain
+from orchestrator.cli.live import OUTPUT_LINES, Live, show_request
+from orchestrator.cli.terminal import plain
 from orchestrator.core.counts import age
 from orchestrator.gateways.approvals import answer_op
 from orchestrator.protocol import ops

@@ -10,11 +10,9 @@ import pytest
 from rich.console import Console
 
 from orchestrator.broker.follow import BEGINNING
-from orchestrator.cli.conversation import Conversation, Seat
+from orchestrator.cli.conversation import QUESTION, Conversation, Seat
 from orchestrator.cli.faults import Fault, report
-from orchestrator.cli.live import Live
-from orchestrator.cli.prompts import QUESTION, reminder, show_request
-from orchestrator.cli.views import LiveView
+from orchestrator.cli.live import Live, LiveView, reminder, show_request
 from orchestrator.core.ids import SessionId
 from orchestrator.views.event import Event
 

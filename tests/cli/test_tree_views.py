@@ -12,7 +12,7 @@ from rich.console import Console
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.serving import Serving
 from orchestrator.broker.tree_records import Account, Registry, Spend
-from orchestrator.cli.budget import amounts, used_of
+from orchestrator.cli.budget import amounts
 from orchestrator.cli.faults import ExitCode, Fault, explain
 from orchestrator.cli.tree_view import as_value, drawing, headline
 from orchestrator.core import entries as e
@@ -26,6 +26,7 @@ from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.rollouts.tree_log import differs
 from orchestrator.views.approvals import Asked, Decided, chosen
+from orchestrator.views.costs import used_of
 from orchestrator.views.errors import Contradiction, ViewError
 from orchestrator.views.event_text import lifecycle_text
 from orchestrator.views.status import status_of

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from orchestrator.broker.server_binary import ServerBinary, installed_servers
 from orchestrator.broker.server_facts import examine
-from orchestrator.cli.doctor_redis import judge_server
+from orchestrator.doctor.server import judge_server
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.settings.sources import known_paths, variable
 from orchestrator.wiring import wire_config

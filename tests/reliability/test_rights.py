@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.broker.errors import Misconfigured
 from orchestrator.broker.rights import COMMANDS, command_names
-from orchestrator.cli.doctor_redis import look_at_redis
+from orchestrator.doctor.server import look_at_redis
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring import deployment
 from tests.cli.machine import Machine

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.cli.demo_play import Role, Story
 from orchestrator.core.counts import counted
 from orchestrator.core.ids import TreeId
 from orchestrator.core.registry import Agent, fold_tree, projected
+from orchestrator.demo.play import Role, Story
 from orchestrator.rollouts.replay import fold_session
 from orchestrator.rollouts.tree_log import differs, tree_log
 from orchestrator.wiring.opening import Opened

@@ -12,7 +12,7 @@ from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import SessionId
 from orchestrator.core.registry import projected
-from orchestrator.wiring.opening import Opened
+from orchestrator.rollouts.source import LogSource
 
 MOST_S = 10.0
 """For the agents of the tree to end."""
@@ -21,7 +21,7 @@ CLOSED_S = 2.0
 LOOK_S = 0.05
 
 
-async def left_behind(found: Opened, session: SessionId) -> SessionHead | None:
+async def left_behind(found: LogSource, session: SessionId) -> SessionHead | None:
     """The session behind the end of its task, when that somebody has done with it; None: it was deleted."""
     with suppress(TimeoutError):
         async with asyncio.timeout(MOST_S):
@@ -35,7 +35,7 @@ async def left_behind(found: Opened, session: SessionId) -> SessionHead | None:
     return await found.broker.head(session)
 
 
-async def _ends(found: Opened, session: SessionId) -> bool:
+async def _ends(found: LogSource, session: SessionId) -> bool:
     """Whether a close may be under way: nothing tells of it before the agents below have ended."""
     head = await found.broker.head(session)
     if head is None or head.status != "idle":

@@ -8,17 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 Level = Literal["ok", "warn", "missing"]
-
-MARKS: dict[Level, tuple[str, str]] = {
-    "ok": ("✓", "green"),
-    "warn": ("!", "yellow"),
-    "missing": ("✗", "red"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +24,6 @@ class Finding:
 def exit_code(findings: Sequence[Finding]) -> int:
     """2 if something needed is missing."""
     return 2 if any(finding.level == "missing" for finding in findings) else 0
-
-
-def render(findings: Sequence[Finding], console: Console) -> None:
-    """A line for each finding, its remedy below it."""
-    table = Table.grid(padding=(0, 2))
-    for finding in findings:
-        mark, color = MARKS[finding.level]
-        text = Text(finding.detail)
-        if finding.remedy:
-            text.append(f"\n→ {finding.remedy}", style="bold")
-        table.add_row(Text(mark, style=color), Text(finding.name), text)
-    console.print(table)
 
 
 def as_json(findings: Sequence[Finding]) -> str:

@@ -1,7 +1,7 @@
-"""The play that the demo shows: a root and its agents, a death, a question, a change of orders.
+"""The run that the demo shows: a root and its agents, a death, a question, a change of orders.
 
-The agents' parts are the stub's (`stub.tree`). Here are the spectators: one follower an
-agent, all in one loop, and what the demo itself does at its cues.
+The agents' parts are the stub's (`stub.tree`). Here are the followers, one an agent, all in one loop, and
+what the demo itself does when they see something.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ import subprocess
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from orchestrator.broker.broker import Broker
-from orchestrator.cli.demo_view import DemoView
 from orchestrator.core.birth import Birth
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.gateways.approvals import answer_op
@@ -44,6 +43,22 @@ WorkerProcess = subprocess.Popen[str]
 
 class DemoFailed(Exception):
     """Something that the demo is to show did not hold; the message says what."""
+
+
+class DemoView(Protocol):
+    """What a spectator gets to see."""
+
+    def event(self, who: str, event: Event) -> None:
+        """Something that an agent did."""
+
+    def note(self, text: str, style: str = "") -> None:
+        """Something that the demo did."""
+
+    async def draw(self, reader: TreeReader) -> None:
+        """Keeps the picture of the tree up to date until it is cancelled."""
+
+    async def draw_last(self, reader: TreeReader) -> None:
+        """The picture that stays."""
 
 
 @dataclass(slots=True)

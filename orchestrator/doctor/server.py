@@ -13,7 +13,7 @@ from orchestrator.broker.keys import Keys
 from orchestrator.broker.rights import missing_rights, remedy
 from orchestrator.broker.server_binary import OLDEST
 from orchestrator.broker.server_facts import ServerFacts, examine
-from orchestrator.cli.finding import Finding, without_credentials
+from orchestrator.doctor.findings import Finding, without_credentials
 from orchestrator.settings import Settings
 from orchestrator.wiring import redis_url
 

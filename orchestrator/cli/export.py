@@ -1,0 +1,174 @@
+"""`dendro export` and `dendro import`: a session's log as a file, and a session from a file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Protocol
+
+import typer
+
+from orchestrator.cli.invocation import Invocation
+from orchestrator.core.counts import counted
+
+if TYPE_CHECKING:
+    from orchestrator.core.ids import SessionId
+    from orchestrator.rollouts.import_plan import Plan
+    from orchestrator.settings import Settings
+
+
+def export(
+    ctx: typer.Context,
+    session: Annotated[str, typer.Argument(metavar="ID", help="A session id, or the beginning of one.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Where to; `-` is stdout.")] = "-",
+    full: Annotated[
+        bool, typer.Option("--full", help="Every entry, for `dendro import` and replay.")
+    ] = False,
+) -> None:
+    """Writes a session's log: in the peer's line shapes, or whole.
+
+    Large texts are put back in. Either kind verifies offline; only a full
+    one rebuilds the state, and only the other one tells the lives of the
+    session's agents, from the tree's log.
+
+    \b
+    dendro export 0199a2b4 rollout.jsonl
+    dendro export 0199a2b4 --full | zstd > session.jsonl.zst
+    """
+    import asyncio
+
+    asyncio.run(_export(Invocation.of(ctx), session, file, full))
+
+
+async def _export(invocation: Invocation, session: str, file: str, full: bool) -> None:
+    from orchestrator.cli.invocation import opened
+    from orchestrator.rollouts.export import Tally, exported, header_of
+
+    async with opened(invocation.settings()) as found:
+        head = await found.find(session)
+        with _output(file) as out:
+            if full:
+                out.write(header_of(head, _key_id(found.settings)).encode(found.secret) + b"\n")
+            tally = Tally()
+            async for lines in exported(found, head, full, tally):
+                out.write(lines)
+    if file != "-":
+        print(f"{head.session}: {tally.told(head.seq)}: {file}", file=sys.stderr)
+
+
+def _key_id(settings: Settings) -> str:
+    return settings.chain.key_id if settings.chain.key else ""
+
+
+class _Lines(Protocol):
+    """Takes the lines of a file, each whole."""
+
+    def write(self, lines: bytes, /) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Stdout:
+    """Standard output: a program gets the very bytes, a terminal the same values."""
+
+    out: BinaryIO
+
+    def write(self, lines: bytes, /) -> None:
+        from orchestrator.cli.terminal import json_for_stdout
+
+        self.out.write(json_for_stdout(lines))
+
+
+@contextmanager
+def _output(file: str) -> Iterator[_Lines]:
+    """Stdout, or a file that appears under its name only when it is complete."""
+    if file == "-":
+        yield _Stdout(sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+        return
+    path = Path(file)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with unfinished.open("xb") as out:
+            yield out
+        unfinished.replace(path)
+    except OSError as error:
+        if error.filename == str(unfinished):
+            # Nobody has asked for the file that it grows in.
+            raise OSError(error.errno, error.strerror, file) from None
+        raise
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+# ── import ────────────────────────────────────────────────────────────────────────────────────
+
+
+def import_(
+    ctx: typer.Context,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="An export or a rollout.")
+    ],
+    pool: Annotated[
+        str | None, typer.Option("--pool", metavar="POOL", help="Which workers may run it.")
+    ] = None,
+) -> None:
+    """Makes a session from a file, and prints its id.
+
+    A full export becomes a session in the same state under a new id, its
+    chain made anew. The peer's rollout becomes an idle session with its
+    history and last settings. Nothing runs until somebody speaks to it, and a
+    file with one bad line makes no session at all.
+
+    \b
+    dendro import session.jsonl
+    dendro run --resume "$(dendro import rollout.jsonl)" "go on"
+    """
+    import asyncio
+
+    settings = Invocation.of(ctx).settings({"pool": pool})
+    session, plan = asyncio.run(_import(settings, file))
+    for line in _said(plan):
+        print(line, file=sys.stderr)
+    print(session)
+
+
+async def _import(settings: Settings, file: Path) -> tuple[SessionId, Plan]:
+    import os
+    import time
+
+    from orchestrator.cli.faults import Fault
+    from orchestrator.cli.invocation import opened
+    from orchestrator.gateways.workspace import Workspace
+    from orchestrator.rollouts.errors import RolloutError
+    from orchestrator.rollouts.file_format import BadLine, read_rollout
+    from orchestrator.rollouts.import_plan import Newcomer, plan_import
+    from orchestrator.rollouts.import_store import store
+    from orchestrator.wiring import VERSION, chain_key, new_birth, worker_name
+
+    now_ms = time.time_ns() // 1_000_000
+    birth = new_birth(settings, Workspace(), now_ms, os.urandom)
+    newcomer = Newcomer(birth.facts, birth.settings, VERSION, now_ms)
+    key, blobs = chain_key(settings), dict[str, bytes]()
+    try:
+        with file.open("rb") as lines:
+            plan = plan_import(read_rollout(lines, blobs), newcomer, blobs, key.secret if key else b"")
+    except (BadLine, RolloutError) as error:
+        raise Fault(f"{file}: {error}; nothing was imported") from None
+    async with opened(settings) as found:
+        return await store(found, plan, blobs, now_ms, worker_name()), plan
+
+
+def _said(plan: Plan) -> list[str]:
+    """What a person should know of the new session."""
+    state = plan.state
+    made = f"a session of {counted(len(plan.entries), 'entry')}, from {plan.lines:,} that stand in the file"
+    left_out = f" ({plan.left_out:,} are left out of it but for their digests)" if plan.left_out else ""
+    lines = [f"{made}{left_out}; status {state.status}, model {state.settings.model}"]
+    lines += plan.notes
+    if state.task is not None:
+        lines.append("a task was under way: calls that had begun are in doubt, and nothing starts by itself")
+    return lines

@@ -1,0 +1,138 @@
+"""The end of an agent, or of a tree: submitted, waited for, and proved by the tree's log.
+
+Where no worker serves the agents any more, a worker of this process ends them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from orchestrator.core.ids import SessionId
+from orchestrator.core.registry import Agent, projected
+from orchestrator.gateways.submit import PATIENCE_S, tell
+from orchestrator.protocol.ops import CancelAgent, Op, Shutdown
+from orchestrator.rollouts.tree_log import tree_log
+from orchestrator.runtime.reaping import GRACE_MS, forsaken
+from orchestrator.runtime.worker import Worker
+from orchestrator.views.agents import Addressed
+from orchestrator.views.event import Event
+from orchestrator.wiring.deploying import redis_url
+from orchestrator.wiring.embedding import reaping
+from orchestrator.wiring.opening import Opened
+
+LOOK_S = 0.1
+FORCE_AFTER_S = 10.0
+"""A worker that is alive stops what runs within this time; one that is not is taken its claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a person waits, in seconds, and when they take claims by force; None: never."""
+
+    most_s: float
+    force_s: float | None
+
+
+async def end_tree(found: Opened, root: Addressed, say: Callable[[str], None]) -> list[str]:
+    """Closes a root, and its tree before it; answers who has not ended in time."""
+    ending = await agents_to_end(found, root)
+    patience = Patience(60.0, FORCE_AFTER_S)
+    await submit_end(found, root, None, patience.most_s)
+    return await wait_for_ends(found, root, ending, patience, say)
+
+
+async def agents_to_end(found: Opened, target: Addressed) -> list[int]:
+    """The agents that are to end: those at work, from the target down."""
+    return [
+        number
+        for number, agent in (await _agents(found, target)).items()
+        if agent.at_work and (number == target.agent_id or agent.below(target.agent_id))
+    ]
+
+
+async def _agents(found: Opened, target: Addressed) -> Mapping[int, Agent]:
+    return projected(await found.broker.agents(target.tree)).agents
+
+
+async def submit_end(found: Opened, target: Addressed, reason: str | None, timeout_s: float) -> None:
+    """Submits the cancel, or the shutdown of a root, and waits until the root has taken it."""
+
+    def heard(event: Event, id: str) -> bool:
+        """The mark that the root sets, or the root's own end."""
+        marked = event.type == "subagent_lifecycle" and event.msg.get("agent_id") == target.agent_id
+        return event.type == "shutdown_complete" or (marked and event.msg["event"] == "updated")
+
+    op: Op = CancelAgent(agent_id=target.agent_id, reason=reason) if target.agent_id else Shutdown()
+    await tell(found.client(), target.root, op, heard, min(timeout_s, PATIENCE_S))
+
+
+async def wait_for_ends(
+    found: Opened,
+    target: Addressed,
+    ending: Sequence[int],
+    patience: Patience,
+    say: Callable[[str], None],
+) -> list[str]:
+    """Waits for the ends; answers who has not ended in time."""
+    began, forced = time.monotonic(), False
+    worker: Worker | None = None
+    async with AsyncExitStack() as stack:
+        while left := await _left(found, target, ending):
+            waited = time.monotonic() - began
+            if waited > patience.most_s:
+                break
+            if patience.force_s is not None and not forced and waited > patience.force_s:
+                forced = True
+                await _take_claims(found, target, ending, say)
+            if waited * 1000 > GRACE_MS and (lying := (await forsaken(found.broker, target.tree)).lying):
+                if worker is None:
+                    url = stack.enter_context(redis_url(found.settings))
+                    worker = await stack.enter_async_context(reaping(found.settings, url))
+                worker.adopt(lying)
+            await asyncio.sleep(LOOK_S)
+    return left
+
+
+async def _left(found: Opened, target: Addressed, ending: Sequence[int]) -> list[str]:
+    known = await _agents(found, target)
+    left = [f"agent {number}" for number in ending if number in known and known[number].active]
+    if not target.agent_id:
+        head = await found.broker.head(target.root)
+        left += ["the root"] if head is not None and head.status != "closed" else []
+    return left
+
+
+async def _take_claims(
+    found: Opened, target: Addressed, ending: Sequence[int], say: Callable[[str], None]
+) -> None:
+    """From whoever renews its lease and does not act; the next worker finds the mark and ends the agent."""
+    known = await _agents(found, target)
+    sessions = [SessionId(known[number].session) for number in ending if number in known]
+    sessions += [] if target.agent_id else [target.root]
+    for standing in await found.broker.revoke_tree(target.tree, sessions):
+        if standing.state == "revoked":
+            say(f"taken from worker {standing.worker}: {standing.session}")
+
+
+async def told_ends(found: Opened, target: Addressed, ending: Sequence[int], after: int) -> list[str]:
+    """How each agent ended, by the events of the tree log."""
+    proofs: dict[int, str] = {}
+    for fact in await tree_log(found.broker, target.tree, after):
+        if fact.message.get("status") == "canceled":
+            proofs[fact.message["agent_id"]] = str(fact.message.get("cancel", "proved"))
+    known = await _agents(found, target)
+    lines = []
+    for number in ending:
+        if number in proofs:
+            lines.append(f"agent {number} is cancelled: {proofs[number]}")
+        elif number in known and not known[number].active:
+            lines.append(f"agent {number} had come to its end before: {known[number].status}")
+    if not target.agent_id:
+        head = await found.broker.head(target.root)
+        if head is not None and head.status == "closed":
+            lines.append(f"the root is closed; resume it with: dendro run --resume {target.root}")
+    return lines
