@@ -11,7 +11,7 @@ from orchestrator.cli.invocation import AGENT_HELP, ID_HELP, Invocation
 from orchestrator.core.counts import counted
 
 if TYPE_CHECKING:
-    from orchestrator.gateways.submit import Told
+    from orchestrator.gateways.submit import OpAnswer
     from orchestrator.views.agents import Addressed
     from orchestrator.views.event import Event
     from orchestrator.wiring.opening import Opened
@@ -53,16 +53,16 @@ async def _send(invocation: Invocation, whom: tuple[str, int], text: str, *, int
     typer.echo(_sent(target, told))
 
 
-async def say(found: Opened, target: Addressed, text: str, *, interrupt: bool) -> Told:
+async def say(found: Opened, target: Addressed, text: str, *, interrupt: bool) -> OpAnswer:
     """Hands the text to the root, which writes to the agent; raises `Fault` if that is refused."""
-    from orchestrator.gateways.submit import tell, under_its_id
+    from orchestrator.gateways.submit import submit_op, under_its_id
     from orchestrator.protocol.ops import MessageAgent
 
     op = MessageAgent(agent_id=target.agent_id, text=text, interrupt=interrupt)
-    return await tell(found.client(), target.root, op, under_its_id)
+    return await submit_op(found.client(), target.root, op, under_its_id)
 
 
-def _sent(target: Addressed, told: Told) -> str:
+def _sent(target: Addressed, told: OpAnswer) -> str:
     from orchestrator.gateways.submit import unread
 
     if told.answer is None:
@@ -115,13 +115,13 @@ async def _interrupt(
 
 
 async def _stop(found: Opened, target: Addressed, *, tree: bool) -> str:
-    from orchestrator.gateways.submit import tell, unread
+    from orchestrator.gateways.submit import submit_op, unread
     from orchestrator.protocol.ops import Interrupt
 
     head = target.head
     if head.holder is None and head.status in ("idle", "closed") and head.sq_tip == head.cursor and not tree:
         return f"{target.name} does nothing: there is nothing to interrupt"
-    told = await tell(found.client(), target.session, Interrupt(tree=tree), _ends)
+    told = await submit_op(found.client(), target.session, Interrupt(tree=tree), _ends)
     if tree:
         return await _all_stopped(found, target)
     if told.answer is None:

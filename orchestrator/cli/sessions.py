@@ -319,11 +319,11 @@ async def _name(invocation: Invocation, id: str, text: str) -> None:
     from orchestrator.gateways.submit import unread
     from orchestrator.protocol.ops import SetThreadName
     from orchestrator.views.short_ids import short_id
-    from orchestrator.wiring.parked import tell_parked
+    from orchestrator.wiring.parked_sessions import submit_to_parked
 
     async with opened(invocation.settings()) as found:
         head = await found.find(id)
-        told = await tell_parked(found, head, SetThreadName(name=text), _named)
+        told = await submit_to_parked(found, head, SetThreadName(name=text), _named)
     if told.answer is None:
         typer.echo(unread(head.pool))
     else:

@@ -1,4 +1,4 @@
-"""Handing an op to a session, and hearing what came of it."""
+"""Submission of an op, and the first event that answers it."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ class OpRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """An op that was handed in, and the event that answered it; None if none came in time."""
+class OpAnswer:
+    """The id of an op, and the event that answered it; None if none came in time."""
 
     id: str
     answer: Event | None
 
 
-async def tell(
+async def submit_op(
     client: Client,
     session: SessionId,
     op: ops.Op,
     answers: Callable[[Event, str], bool],
     patience_s: float = PATIENCE_S,
-) -> Told:
+) -> OpAnswer:
     """Submits, and waits a while for the first later event that `answers` accepts (given the op's id).
 
     Raises `OpRefused` with the session's words if it refused the op.
@@ -53,7 +53,7 @@ async def tell(
     answer = await _within(patience_s, looking)
     if answer is not None and answer.type == "error" and answer.id == id:
         raise OpRefused(str(answer.msg["message"]))
-    return Told(id, answer)
+    return OpAnswer(id, answer)
 
 
 def _settles(event: Event, id: str, answers: Callable[[Event, str], bool]) -> bool:

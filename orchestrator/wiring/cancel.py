@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from orchestrator.core.ids import SessionId
 from orchestrator.core.registry import Agent, projected
-from orchestrator.gateways.submit import PATIENCE_S, tell
+from orchestrator.gateways.submit import PATIENCE_S, submit_op
 from orchestrator.protocol.ops import CancelAgent, Op, Shutdown
 from orchestrator.rollouts.tree_log import tree_log
 from orchestrator.runtime.reaping import GRACE_MS, forsaken
@@ -67,7 +67,7 @@ async def submit_end(found: Opened, target: Addressed, reason: str | None, timeo
         return event.type == "shutdown_complete" or (marked and event.msg["event"] == "updated")
 
     op: Op = CancelAgent(agent_id=target.agent_id, reason=reason) if target.agent_id else Shutdown()
-    await tell(found.client(), target.root, op, heard, min(timeout_s, PATIENCE_S))
+    await submit_op(found.client(), target.root, op, heard, min(timeout_s, PATIENCE_S))
 
 
 async def wait_for_ends(

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.submit import Told, tell
+from orchestrator.gateways.submit import OpAnswer, submit_op
 from orchestrator.protocol import ops
 from orchestrator.views.event import Event
 from orchestrator.wiring.opening import Opened
@@ -21,13 +21,13 @@ SOON_S = 1.0
 """A worker that has room answers within milliseconds."""
 
 
-async def tell_parked(
+async def submit_to_parked(
     found: Opened, head: SessionHead, op: ops.Op, answers: Callable[[Event, str], bool]
-) -> Told:
+) -> OpAnswer:
     """Submits, and waits for the answer; raises `Fault` with the session's words if it refused the op."""
     reading = asyncio.create_task(_read(found, head.session)) if await _at_rest(found, head) else None
     try:
-        return await tell(found.client(), head.session, op, answers)
+        return await submit_op(found.client(), head.session, op, answers)
     finally:
         if reading is not None:
             reading.cancel()
