@@ -26,6 +26,7 @@ from orchestrator.protocol import events as ev
 from orchestrator.protocol.commands import AddFile, UnknownCommand
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import Duration, OutputStream
+from orchestrator.protocol.wire import written
 from orchestrator.runtime.ports import CallSite, ProviderPolicy
 from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.subagents.assess import Asking, assess_agent_call
@@ -383,7 +384,8 @@ class SimTools:
         for part in range(mind.rng.choice((0, 0, 2))):
             chunk = f"{call.call_id}.{part}".encode()
             call_id, stream = CallId(call.call_id), OutputStream.STDOUT
-            site.deltas(ev.ExecCommandOutputDelta(call_id=call_id, stream=stream, chunk=chunk))
+            shown = ev.ExecCommandOutputDelta(call_id=call_id, stream=stream, chunk=chunk)
+            site.deltas(written(shown))
         try:
             how = await done
         except asyncio.CancelledError:

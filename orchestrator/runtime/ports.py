@@ -22,14 +22,14 @@ from orchestrator.core.state import Call, State
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.events import ModelEvent
 from orchestrator.model.request import Item, Prompt
-from orchestrator.protocol.wire import EventModel
+from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.files import Files, locked
 from orchestrator.runtime.workspace import WorkspaceCheck, look
 from orchestrator.tools.subagents.port import Tree
 
-DeltaSink = Callable[[EventModel], None]
-"""Takes an event that goes to the EQ alone."""
+DeltaSink = Callable[[JsonObject], None]
+"""Takes an event, as it is written, that goes to the EQ alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from orchestrator.model.events import (
 )
 from orchestrator.model.request import Prompt
 from orchestrator.protocol import events as ev
-from orchestrator.protocol.wire import EventModel
+from orchestrator.protocol.wire import JsonObject, written
 from orchestrator.runtime.admission import Asking, admitted, estimated_tokens, settle
 from orchestrator.runtime.deltas import pieces
 from orchestrator.runtime.log import log
@@ -143,7 +143,7 @@ async def _stream(following: _Following, prompt: Prompt) -> Mapping[str, int] | 
     return usage
 
 
-def _unseen(message: EventModel) -> None:
+def _unseen(message: JsonObject) -> None:
     """A compaction's text is not the agent's answer."""
 
 
@@ -151,15 +151,15 @@ def _show(event: ModelEvent, delta: DeltaSink) -> None:
     match event:
         case TextDelta(text):
             for piece in pieces(text):
-                delta(ev.AgentMessageDelta(delta=piece))
+                delta(ev.text_delta(ev.AgentMessageDelta, piece))
         case ReasoningSummaryDelta(text):
             for piece in pieces(text):
-                delta(ev.AgentReasoningDelta(delta=piece))
+                delta(ev.text_delta(ev.AgentReasoningDelta, piece))
         case ReasoningRawDelta(text):
             for piece in pieces(text):
-                delta(ev.AgentReasoningRawContentDelta(delta=piece))
+                delta(ev.text_delta(ev.AgentReasoningRawContentDelta, piece))
         case ReasoningSectionBreak():
-            delta(ev.AgentReasoningSectionBreak())
+            delta(written(ev.AgentReasoningSectionBreak()))
         case _:
             pass
 

@@ -14,11 +14,11 @@ from collections.abc import Iterable
 
 from orchestrator.core import commands as c
 from orchestrator.core.draft import Decision
-from orchestrator.core.entries import event
+from orchestrator.core.entries import EVENT_MSG, Entry
 from orchestrator.core.outstanding import FollowRequest, OweRequest, RunCall, StopAll, Work
 from orchestrator.core.state import Call, State
 from orchestrator.protocol.events import AgentReasoningRawContentDelta
-from orchestrator.protocol.wire import EventModel, written
+from orchestrator.protocol.wire import JsonObject, tag_of
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.deltas import Delta
 from orchestrator.runtime.effects import EffectKey, Effects
@@ -30,6 +30,8 @@ from orchestrator.runtime.requests import follow_request
 from orchestrator.runtime.trees import TreeLookups
 
 SHUTTING_DOWN = "the worker is shutting down"
+
+RAW_DELTA = tag_of(AgentReasoningRawContentDelta)
 
 
 class SideWork:
@@ -133,18 +135,18 @@ class SideWork:
 
     # ── what comes of it ──────────────────────────────────────────────────────────────────────
 
-    def _delta(self, message: EventModel) -> None:
+    def _delta(self, message: JsonObject) -> None:
         task = self._held.journal.state.task
-        raw = isinstance(message, AgentReasoningRawContentDelta)
+        raw = message["type"] == RAW_DELTA
         if task is None or (raw and not self._held.config.rules.show_raw_reasoning):
             return
         if self._held.config.log.rollout_deltas:
-            self._arrivals.add((Decision((event(task.id, message),)), None))
+            self._arrivals.add((Decision((Entry(EVENT_MSG, message, task.id),)), None))
         elif self._arrivals.inbox or not self._arrivals.resting:
             # What happened before it (an item was done) is not in the log yet, and its event comes first.
-            self._arrivals.add((Delta(task.id, written(message)), None))
+            self._arrivals.add((Delta(task.id, message), None))
         else:
-            self._held.writing.delta(Delta(task.id, written(message)), self._held.journal.position)
+            self._held.writing.delta(Delta(task.id, message), self._held.journal.position)
 
     def _ended(self, key: EffectKey, error: BaseException | None) -> None:
         # Its result may be in the log already: then it was all that kept the session from being given back.

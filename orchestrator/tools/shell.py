@@ -16,6 +16,7 @@ from orchestrator.core.state import Call, State, Task
 from orchestrator.protocol.events import ExecCommandEnd, ExecCommandOutputDelta
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import Duration, OutputStream
+from orchestrator.protocol.wire import written
 from orchestrator.sandbox.environment import command_environment
 from orchestrator.sandbox.limits import Limits
 from orchestrator.sandbox.policy import Confinement
@@ -203,7 +204,8 @@ class _Shown:
     def _show(self, deltas: list[OutputDelta]) -> None:
         for delta in deltas:
             stream = OutputStream(delta.stream)
-            self._sink(ExecCommandOutputDelta(call_id=self._call_id, stream=stream, chunk=delta.chunk))
+            shown = ExecCommandOutputDelta(call_id=self._call_id, stream=stream, chunk=delta.chunk)
+            self._sink(written(shown))
 
 
 def _task(state: State) -> Task:

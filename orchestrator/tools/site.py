@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.core.state import State
-from orchestrator.protocol.wire import EventModel
+from orchestrator.protocol.wire import JsonObject
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tables import SandboxSettings, ToolSettings
 from orchestrator.tools.subagents.port import Tree
 
-DeltaSink = Callable[[EventModel], None]
+DeltaSink = Callable[[JsonObject], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from orchestrator.core.state import Call, State
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.events import ModelEvent
 from orchestrator.model.request import Item, Prompt
-from orchestrator.protocol.wire import EventModel
+from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts import rollout_file as export
 from orchestrator.rollouts.rollout_file import FilePorts
 from orchestrator.runtime.ports import CallSite, Models, Ports, Tools
@@ -91,7 +91,7 @@ class DeadlyTools:
         kind = "patch" if call.spec["kind"] == "patch" else "command"
         self._doom.at(f"before:{kind}")
 
-        def shown(message: EventModel) -> None:
+        def shown(message: JsonObject) -> None:
             self._doom.at("during:command")
             site.deltas(message)
 

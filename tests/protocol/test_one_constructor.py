@@ -9,9 +9,16 @@ from pathlib import Path
 import pytest
 
 import orchestrator
-from orchestrator.protocol.events import EVENTS
+from orchestrator.protocol.events import (
+    EVENTS,
+    AgentMessageDelta,
+    AgentReasoningDelta,
+    AgentReasoningRawContentDelta,
+    text_delta,
+)
 from orchestrator.protocol.items import ResponseItem
 from orchestrator.protocol.wire import tags
+from orchestrator.protocol.wire import written as payload
 
 ROOT = Path(orchestrator.__file__).parent
 OTHER_VOCABULARIES = (
@@ -50,6 +57,15 @@ def spelled_out(module: ast.Module) -> Iterator[int]:
 def is_tag(value: ast.expr) -> bool:
     """Whether a word, or a choice or a variable that may be one; not the marker of a stand-in."""
     return not (isinstance(value, ast.Name) and value.id.isupper())
+
+
+@pytest.mark.parametrize(
+    "model", [AgentMessageDelta, AgentReasoningDelta, AgentReasoningRawContentDelta], ids=lambda m: m.__name__
+)
+def test_streamed_text_is_what_its_model_is_written_as(
+    model: type[AgentMessageDelta | AgentReasoningDelta | AgentReasoningRawContentDelta],
+) -> None:
+    assert list(text_delta(model, "wo").items()) == list(payload(model(delta="wo")).items())
 
 
 def test_no_payload_with_a_type_is_spelled_out_beside_its_model() -> None:

@@ -19,6 +19,7 @@ from orchestrator.protocol import events as ev
 from orchestrator.protocol.commands import AddFile, UnknownCommand
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import Duration
+from orchestrator.protocol.wire import written
 from orchestrator.runtime.ports import CallSite
 from tests.runtime.wires import Gate
 
@@ -131,7 +132,7 @@ class ScriptedTools:
         self.began(call.call_id).set()
         for chunk in self.deltas.get(call.call_id, ()):
             shown = {"call_id": call.call_id, "stream": "stdout", "chunk": chunk}
-            site.deltas(ev.ExecCommandOutputDelta.model_validate(shown))
+            site.deltas(written(ev.ExecCommandOutputDelta.model_validate(shown)))
         try:
             if call.call_id in self.gates:
                 await self.gates[call.call_id].wait()

@@ -64,6 +64,7 @@ from orchestrator.protocol.events.text import (
     ReasoningContentDelta,
     ReasoningRawContentDelta,
     UserMessage,
+    text_delta,
 )
 from orchestrator.protocol.events.tools import (
     DynamicToolCallRequest,
@@ -279,4 +280,5 @@ __all__ = [
     "WarningEvent",
     "WebSearchBegin",
     "WebSearchEnd",
+    "text_delta",
 ]

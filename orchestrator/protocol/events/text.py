@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias, get_args
 
 from orchestrator.protocol.inputs import TextElement
 from orchestrator.protocol.items import ResponseItemField
 from orchestrator.protocol.scalars import LargeText, UserMessageKind
 from orchestrator.protocol.turn_items import TurnItemField
-from orchestrator.protocol.wire import EventModel, Maybe, Source, Uint
+from orchestrator.protocol.wire import EventModel, JsonObject, Maybe, Source, Uint, tag_of
 
 
 class AgentMessage(EventModel):
@@ -62,6 +62,15 @@ class AgentReasoningRawContentDelta(EventModel):
 
     type: Literal["agent_reasoning_raw_content_delta"] = "agent_reasoning_raw_content_delta"
     delta: str
+
+
+StreamedText: TypeAlias = AgentMessageDelta | AgentReasoningDelta | AgentReasoningRawContentDelta
+_STREAMED = {model: tag_of(model) for model in get_args(StreamedText)}
+
+
+def text_delta(model: type[StreamedText], delta: str) -> JsonObject:
+    """What `written(model(delta=delta))` is, unchecked: a model streams thousands of them."""
+    return {"type": _STREAMED[model], "delta": delta}
 
 
 class AgentReasoningSectionBreak(EventModel):
