@@ -14,7 +14,7 @@ from sim.planting import Mutant, lua, swapped, text
 
 
 def _forgets_outcomes(real: Any) -> Any:
-    return lambda state, *place: real(replace(state, outcome=""), *place)
+    return lambda state, *place: real(replace(state, outcome=None), *place)
 
 
 DEFECTS = (

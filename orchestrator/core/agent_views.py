@@ -44,7 +44,7 @@ def record_of(facts: SessionFacts, tree: TreeView) -> Json:
         "session_id": facts.session_id,
         "parent_session_id": facts.parent_session or None,
         "origin": facts.origin,
-        "status": tree.status,
+        "status": tree.status or "",
         "label": tree.label,
         "summary": tree.summary,
         "reasoning_header": tree.header,

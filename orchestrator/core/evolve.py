@@ -30,6 +30,7 @@ from orchestrator.core.state import (
     Task,
 )
 from orchestrator.core.tokens import TokenInfo, Usage, counted, lost
+from orchestrator.protocol.ids import ResponseId
 
 Payload = Mapping[str, Any]
 Step = Callable[[State, Payload, int], State]
@@ -150,7 +151,7 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
         case f.Closing(by):
             return replace(state, closing=by)
         case f.Closed():
-            return replace(state, closing="", closed=True)
+            return replace(state, closing=None, closed=True)
         case f.RateLimitsReported(snapshot):
             return replace(state, rate_limits=snapshot)
         case f.Answered(call_id, turn, decision, who):
@@ -204,7 +205,7 @@ def _of_task(state: State, fact: f.TaskFact) -> State:
 
 
 def _task_begun(state: State, fact: f.TaskBegun) -> State:
-    task = Task(fact.id, fact.task, fact.settings, client=fact.client or "", output_schema=fact.output_schema)
+    task = Task(fact.id, fact.task, fact.settings, client=fact.client, output_schema=fact.output_schema)
     # Two clients may use one id: a task takes the first of its name, not everybody's input.
     place = next((at for at, waiting in enumerate(state.queue) if waiting.id == task.id), len(state.queue))
     queue = (*state.queue[:place], *state.queue[place + 1 :])
@@ -240,7 +241,7 @@ def _request_begun(state: State, fact: f.RequestBegun) -> State:
         _task(state),
         request=request,
         response_complete=False,
-        response_id="",
+        response_id=None,
         usage=None,
         calls=Calls(),
         steered=(),
@@ -259,7 +260,7 @@ def _request_completed(state: State, fact: f.RequestCompleted) -> State:
         task,
         request=None,
         response_complete=True,
-        response_id=fact.response_id or "",
+        response_id=fact.response_id or None,
         goes_on=fact.end_turn is False,
         stream_retries=0,
         http_used=0,
@@ -274,8 +275,8 @@ def _request_completed(state: State, fact: f.RequestCompleted) -> State:
     )
 
 
-def _response(task: Task, response_id: str, length: int) -> Response | None:
-    if task.request is None or not response_id:
+def _response(task: Task, response_id: ResponseId | None, length: int) -> Response | None:
+    if task.request is None or response_id is None:
         return None
     settings = task.settings
     return Response(response_id, settings.model_provider, settings.model, task.request.sent, length)

@@ -52,11 +52,11 @@ def _tell(draft: Draft, refused: CommitRefused) -> None:
 def resume(draft: Draft) -> None:
     """There may be room now; the request is tried again."""
     if draft.state.tree.paused:
-        draft.add(f.AgentChanged({"paused": ""}))
+        draft.add(f.AgentChanged({"paused": None}))
 
 
 def give_up_waiting(draft: Draft) -> None:
     """The task ends while it waits for a budget."""
     if draft.state.tree.paused:
         draft.clear_timer(BUDGET_TIMER)
-        draft.add(f.AgentChanged({"paused": ""}))
+        draft.add(f.AgentChanged({"paused": None}))

@@ -60,7 +60,7 @@ def cancel_children(draft: Draft, reason: str) -> None:
     if len(ending) <= MOST_TOLD and not waiting:
         _tell(draft, ending, reason)
     elif ending:
-        draft.add(f.ToEnd((*tree.to_end, *ending), reason))
+        draft.add(f.ToEnd((*tree.to_end, *ending), reason or None))
 
 
 def tell_next(draft: Draft) -> None:
@@ -73,7 +73,7 @@ def tell_next(draft: Draft) -> None:
         return
     draft.add(f.ToldToEnd(min(MOST_TOLD, len(tree.to_end))))
     telling = [id for id in tree.to_end[:MOST_TOLD] if _may_be_told(tree.children[id])]
-    _tell(draft, telling, tree.end_reason)
+    _tell(draft, telling, tree.end_reason or "")
     _over_if_all_ended(draft)
 
 

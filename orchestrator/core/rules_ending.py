@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import orjson
 
@@ -30,7 +30,7 @@ from orchestrator.core.rules_budget import give_up_waiting
 from orchestrator.core.rules_cancelling import expect_ends, mark_and_tell
 from orchestrator.core.rules_standing import came_to_rest
 from orchestrator.core.rules_surfacing import withdrawn
-from orchestrator.core.rules_task import RETRY_TIMER, approval_timer, bookmark, start_next, wait_timer
+from orchestrator.core.rules_task import RETRY_TIMER, approval_timer, start_next, wait_timer
 from orchestrator.core.state import Call, Phase, StopReason, Task
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import SubAgentErr
@@ -58,7 +58,7 @@ class Piece:
 # ── beginning to end ──────────────────────────────────────────────────────────────────────────
 
 
-def stop(draft: Draft, reason: StopReason, by: str) -> None:
+def stop(draft: Draft, reason: StopReason, by: str | None = None) -> None:
     """Aborts the task: at once if nothing of it runs, else when what runs is proved stopped."""
     task = draft.state.task
     if task is None or task.stopping:
@@ -75,7 +75,7 @@ def fail(draft: Draft, message: str, codex_error_info: Any = None, output: str =
     """Fails the task when what runs of it is stopped; its open calls get `output`, which nobody will read."""
     task = draft.task
     if task.running or not _piece(task, output).last:
-        draft.add(f.Failing(message, codex_error_info), f.Stopping(FAILED, ""))
+        draft.add(f.Failing(message, codex_error_info), f.Stopping(FAILED))
         if task.running:
             return
     _end(draft, FAILED, output, (message, codex_error_info))
@@ -83,15 +83,18 @@ def fail(draft: Draft, message: str, codex_error_info: Any = None, output: str =
 
 def all_stopped(draft: Draft, elapsed_s: Mapping[str, float]) -> None:
     """What ran of the stopping task has ended: the task ends for the reason that it was stopped for."""
-    reason = cast(StopReason, draft.task.stopping)
+    reason = draft.task.stopping
+    if reason is None:
+        raise DoesNotFit("nothing was being stopped")
     _end(draft, reason, BY_FAILURE if reason == FAILED else BY_USER, elapsed_s=elapsed_s)
 
 
 def go_on(draft: Draft) -> None:
     """The next piece of a task that is ending."""
-    if draft.state.task is None or not draft.task.ending:
+    task = draft.state.task
+    if task is None or task.stopping is None or task.ending is None:
         raise DoesNotFit("nothing is ending")
-    _end(draft, cast(StopReason, draft.task.stopping), draft.task.ending)
+    _end(draft, task.stopping, task.ending)
 
 
 # ── piece by piece ────────────────────────────────────────────────────────────────────────────
@@ -120,7 +123,7 @@ def _end(
         draft.add(e.item(item))
     if piece.last:
         # The calls end with their task: no entry tells their phase.
-        _over(draft, reason, failure or (task.failure, task.failure_info))
+        _over(draft, reason, failure or (task.failure or "", task.failure_info))
         return
     if piece.calls:
         draft.add(f.CallsClosed(tuple(call.call_id for call in piece.calls)))
@@ -187,7 +190,7 @@ def _over(draft: Draft, reason: StopReason, failure: tuple[str, Any]) -> None:
         # `error`, then `task_complete` with a null message (protocol order of every version).
         message, info = failure
         draft.add(e.error(draft.task.id, message, info))
-        draft.event(ev.TaskComplete(response_id=bookmark(draft.task.response_id)))
+        draft.event(ev.TaskComplete(response_id=draft.task.response_id))
     else:
         if reason == "interrupted":
             draft.add(e.item(user_message(TURN_ABORTED_MARKER)))

@@ -179,5 +179,5 @@ def cancel(draft: Draft, reason: str) -> None:
             # Somebody else asks now, who was not told.
             tell_ended(draft)
         return
-    stop(draft, "canceled", "")
+    stop(draft, "canceled")
     came_to_rest(draft, "canceled", None)

@@ -90,9 +90,9 @@ def _user_turn(draft: Draft, command: Submitted, turn: UserTurn) -> None:
         draft.add(f.Steered(command.id, said), user_message_event(task.id, turn.items))
         return
     if task is None and not draft.state.queue:
-        begin_task(draft, Queued(command.id, turn, command.client))
+        begin_task(draft, Queued(command.id, turn, command.client or None))
         return
-    draft.add(f.InputQueued(command.id, turn, command.client))
+    draft.add(f.InputQueued(command.id, turn, command.client or None))
     stop(draft, "replaced", command.id)
     # A session that was closed over queued input is free, and goes on with the oldest.
     start_next(draft)

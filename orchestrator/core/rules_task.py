@@ -85,11 +85,11 @@ def begin_task(draft: Draft, waiting: Queued) -> None:
 
 
 def _task_begins(
-    draft: Draft, id: SubmissionId, kind: TaskKind, output_schema: Any = None, client: str = ""
+    draft: Draft, id: SubmissionId, kind: TaskKind, output_schema: Any = None, client: str | None = None
 ) -> None:
     settings = draft.state.settings
     draft.add(
-        f.TaskBegun(id, kind, settings, output_schema, client or None),
+        f.TaskBegun(id, kind, settings, output_schema, client),
         e.event(
             id,
             ev.TaskStarted(
@@ -171,7 +171,7 @@ def _joined(texts: list[Any]) -> Any:
     return "".join(text if isinstance(text, str) else "[a long text]" for text in texts)
 
 
-def token_count(draft: Draft, response_id: str = "") -> None:
+def token_count(draft: Draft, response_id: ResponseId | None = None) -> None:
     """The accounts, with the turn that just ended and its bookmark."""
     told, usage, window = draft.state.told, draft.task.usage, draft.task.settings.context_window
     if usage is not None:
@@ -181,7 +181,7 @@ def token_count(draft: Draft, response_id: str = "") -> None:
         ev.TokenCount(
             info=told.wire(window) if told else None,
             rate_limits=RateLimitSnapshot.model_validate(limits) if limits else NO_RATE_LIMITS,
-            response_id=bookmark(response_id),
+            response_id=response_id,
         )
     )
 
@@ -204,17 +204,10 @@ def _joins(state: State) -> bool:
 
 
 def complete(draft: Draft, last_message: str | None) -> None:
-    draft.event(
-        ev.TaskComplete(last_agent_message=last_message, response_id=bookmark(draft.task.response_id))
-    )
+    draft.event(ev.TaskComplete(last_agent_message=last_message, response_id=draft.task.response_id))
     draft.add(f.TaskEnded("completed"))
     start_next(draft)
     came_to_rest(draft, "completed", last_message)
-
-
-def bookmark(response_id: str) -> ResponseId | None:
-    """What an event tells of a response, by which a later turn may go back to it; None if it had no id."""
-    return ResponseId(response_id) if response_id else None
 
 
 def approval_timer(call_id: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -20,8 +20,10 @@ from orchestrator.core.history import Log
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import Answer, Call, Calls, Phase, Queued, Request, Response, State, Task
 from orchestrator.core.tokens import TokenInfo, Usage
-from orchestrator.core.tree import decode_tree
+from orchestrator.core.tree import STORED_EMPTY, decode_tree
 from orchestrator.core.user_turns import UserTurn
+
+R = TypeVar("R")
 
 CORE_VERSION = 4
 """Grows when a snapshot of before would not be what a fold of today gives."""
@@ -40,9 +42,21 @@ def digest(state: State) -> str:
 
 def _stored(state: State) -> State:
     """The state with JSON in the place of what has a form of its own in a snapshot."""
-    if not state.queue:
-        return state
-    return replace(state, queue=tuple(_waiting(queued) for queued in state.queue))
+    return replace(
+        _emptied(state, _STATE_EMPTY),
+        queue=tuple(_waiting(queued) for queued in state.queue),
+        task=_emptied(state.task, _TASK_EMPTY) if state.task is not None else None,
+        tree=_emptied(state.tree, STORED_EMPTY),
+    )
+
+
+_STATE_EMPTY = ("closing", "outcome")
+_TASK_EMPTY = ("client", "stopping", "ending", "response_id", "failure")
+"""Fields whose None is an empty text in a snapshot."""
+
+
+def _emptied(record: R, names: tuple[str, ...]) -> R:
+    return replace(record, **{name: "" for name in names if getattr(record, name) is None})
 
 
 @record
@@ -55,7 +69,7 @@ class _Waiting:
 
 
 def _waiting(queued: Queued) -> _Waiting:
-    return _Waiting(queued.id, queued.turn.wire(), queued.client)
+    return _Waiting(queued.id, queued.turn.wire(), queued.client or "")
 
 
 def _default(value: Any) -> Any:
@@ -117,7 +131,7 @@ def decode(data: bytes) -> State:
 
 def _state(wire: dict[str, Any]) -> State:
     return State(
-        **_plain(wire, State, skip=_STATE_NESTED),
+        **_plain(wire, State, skip=_STATE_NESTED, empty=_STATE_EMPTY),
         facts=SessionFacts.of(wire["facts"]),
         settings=TurnSettings.of(wire["settings"]),
         history=_log(wire["history"]),
@@ -158,12 +172,13 @@ _STATE_NESTED = frozenset(
 )
 
 
-def _plain(wire: dict[str, Any], cls: type, skip: frozenset[str]) -> dict[str, Any]:
-    return {spec.name: wire[spec.name] for spec in fields(cls) if spec.name not in skip}
+def _plain(wire: dict[str, Any], cls: type, skip: frozenset[str], empty: tuple[str, ...]) -> dict[str, Any]:
+    plain = {spec.name: wire[spec.name] for spec in fields(cls) if spec.name not in skip}
+    return {**plain, **{name: plain[name] or None for name in empty}}
 
 
 def _queued(wire: dict[str, Any]) -> Queued:
-    return Queued(wire["id"], UserTurn.of(wire["op"]), wire["client"])
+    return Queued(wire["id"], UserTurn.of(wire["op"]), wire["client"] or None)
 
 
 def _mark(mark: list[Any]) -> tuple[str, int]:
@@ -178,9 +193,12 @@ def _tokens(wire: dict[str, Any]) -> TokenInfo:
     return TokenInfo(Usage(**wire["total"]), Usage(**wire["last"]))
 
 
+_TASK_NESTED = frozenset({"settings", "request", "calls", "steered", "usage"})
+
+
 def _task(wire: dict[str, Any]) -> Task:
     return Task(
-        **_plain(wire, Task, skip=frozenset({"settings", "request", "calls", "steered", "usage"})),
+        **_plain(wire, Task, skip=_TASK_NESTED, empty=_TASK_EMPTY),
         settings=TurnSettings.of(wire["settings"]),
         request=Request(**wire["request"]) if wire["request"] else None,
         usage=Usage(**wire["usage"]) if wire["usage"] else None,

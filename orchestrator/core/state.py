@@ -33,7 +33,7 @@ from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.core.tree import TreeView
 from orchestrator.core.user_turns import UserTurn
-from orchestrator.protocol.ids import CallId, SubmissionId
+from orchestrator.protocol.ids import CallId, ResponseId, SubmissionId
 
 THREAD_NAME = "thread_name"
 """Under which the name stands in `State.meta`: snapshots of sessions without one stay what they were."""
@@ -217,13 +217,13 @@ class Task:
     id: SubmissionId
     kind: TaskKind
     settings: TurnSettings
-    client: str = ""
-    """Who gave it; empty if nobody did."""
+    client: str | None = None
+    """The client that gave it; None if none did."""
     request: Request | None = None
     calls: Calls = field(default_factory=Calls)
-    stopping: StopReason | Literal[""] = ""
+    stopping: StopReason | None = None
     """The reason, while what runs is being stopped."""
-    ending: str = ""
+    ending: str | None = None
     """Nothing of it runs any more, and it ends with its last open call: the output that those get."""
     stream_retries: int = 0
     http_used: int = 0
@@ -232,7 +232,7 @@ class Task:
     """Generation of the timer that a long retry delay set; 0 is none."""
     response_complete: bool = False
     """The last response ended as it should; when its calls are done, the turn is over."""
-    response_id: str = ""
+    response_id: ResponseId | None = None
     goes_on: bool = False
     """The last response asked for another request although it made no call."""
     output_schema: Mapping[str, Any] | None = None
@@ -241,7 +241,7 @@ class Task:
     """Of the last response, until the client has been told."""
     last_message: str | None = None
     summary: str | None = None
-    failure: str = ""
+    failure: str | None = None
     failure_info: Any = None
     """What the task will fail with once what runs is stopped."""
     steered: tuple[Item, ...] = ()
@@ -277,7 +277,7 @@ class Queued:
 
     id: SubmissionId
     turn: UserTurn
-    client: str
+    client: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,9 +326,10 @@ class State:
     answers: tuple[Answer, ...] = ()
     requests: int = 0
     timers: int = 0
-    closing: str = ""
+    closing: SubmissionId | None = None
+    """The submission that asked for it, while the session closes."""
     closed: bool = False
-    outcome: str = ""
+    outcome: Outcome | None = None
     """How the last task ended."""
     tree: TreeView = field(default_factory=TreeView)
 

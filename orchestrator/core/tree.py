@@ -111,8 +111,8 @@ class TreeView:
     inbox: tuple[Mail, ...] = ()
     """In order of arrival; the two lanes are told apart by `interrupt`."""
     watchdogs: Mapping[AgentId, Watchdog] = field(default_factory=dict)
-    status: AgentStatus | Literal[""] = ""
-    """Its own status; empty for a root, which has none."""
+    status: AgentStatus | None = None
+    """Its own status; a root has none."""
     slot: bool = False
     """Whether one of the tree's slots is held for it."""
     turns: int = 0
@@ -123,18 +123,18 @@ class TreeView:
     summary: str | None = None
     header: str | None = None
     started_ms: int = 0
-    canceling: str = ""
+    canceling: str | None = None
     """Why it was cancelled. From here on nothing starts, and the end is told when all below it has ended."""
     to_end: tuple[AgentId, ...] = ()
     """Children that are to end and were not told yet: they are more than one commit tells."""
-    end_reason: str = ""
+    end_reason: str | None = None
     """Why they are to end."""
     ended: bool = False
     """After a cancel: it has said that nothing of it, or below it, is left."""
     pruned: bool = False
     """Somebody took it off the list: it starts nothing any more."""
     evidence: Evidence = "proved"
-    paused: str = ""
+    paused: str | None = None
     """Which budget of the tree is spent, while that keeps the session from going on."""
 
     @property
@@ -171,7 +171,11 @@ class TreeChanges(TypedDict, total=False):
     ended: bool
     pruned: bool
     evidence: Evidence
-    paused: str
+    paused: str | None
+
+
+STORED_EMPTY = ("status", "canceling", "end_reason", "paused")
+"""Fields of the view whose None is an empty text in a snapshot."""
 
 
 def decode_tree(wire: Payload) -> TreeView:
@@ -181,6 +185,7 @@ def decode_tree(wire: Payload) -> TreeView:
         "to_end": tuple(wire["to_end"]),
         "inbox": tuple(Mail(**mail) for mail in wire["inbox"]),
         "watchdogs": {id: Watchdog(**dog) for id, dog in _by_number(wire["watchdogs"])},
+        **{name: wire[name] or None for name in STORED_EMPTY},
     }
     return TreeView(**{**wire, **nested})
 

@@ -26,7 +26,7 @@ def session_meta(position: Position, at_ms: int) -> bytes:
             "cwd": settings.cwd,
             "model": settings.model,
             "status": state.status,
-            "outcome": state.outcome,
+            "outcome": state.outcome or "",
             "blended_total": tokens.total.blended_total if tokens else 0,
             "context_left": context_left(tokens, settings.context_window),
             "updated_ms": at_ms,

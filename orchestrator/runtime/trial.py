@@ -50,7 +50,7 @@ class Trial:
         """The first submission because of which the rollout's file is to be brought up to date."""
         ops = (command for command, _ in self.arrived if isinstance(command, c.Submitted))
         asked = (command.id for command in ops if isinstance(command.op, GetPath | Shutdown))
-        return next(asked, before.closing)
+        return next(asked, before.closing or "")
 
     def committed(self) -> None:
         self.singly = max(0, self.singly - 1)

@@ -53,7 +53,7 @@ class Agent(Session):
 
     @property
     def standing(self) -> str:
-        return self.state.tree.status
+        return self.state.tree.status or ""
 
     def happens(self, command: c.Command) -> Seen:
         assert self.grove is not None

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core import facts as f
+from orchestrator.core import snapshot
 from orchestrator.core.entries import DENDRO, Entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.settings import SessionFacts, TurnSettings
-from orchestrator.core.state import Phase, State
+from orchestrator.core.state import Phase, Queued, State, Task
 from orchestrator.core.stored import decode_entry
 from orchestrator.core.tree import Child, Mail, Watchdog
 from orchestrator.core.user_turns import UserTurn
@@ -27,7 +28,7 @@ from tests.core import golden
 
 KINDS: tuple[type[f.Fact], ...] = get_args(f.Fact)
 json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    st.none() | st.booleans() | st.integers(-(1 << 53), 1 << 53) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
     max_leaves=4,
 )
@@ -63,9 +64,11 @@ BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
     "agent_ids": st.lists(numbers, max_size=3).map(tuple),
     "answered_ms": numbers,
     "baselines": objects.filter(bool),
+    "by": st.none() | st.text(min_size=1, max_size=8),
     "call_ids": st.lists(words, max_size=3).map(tuple),
     "changes": objects,
     "child": st.builds(Child, numbers, words, words, words, numbers, label=st.none() | words),
+    "client": st.none() | st.text(min_size=1, max_size=8),
     "content": json,
     "count": numbers,
     "end_turn": st.just(False),
@@ -82,6 +85,7 @@ BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
     "output_schema": objects,
     "parent": objects,
     "phase": st.sampled_from(Phase),
+    "reason": st.none() | st.text(min_size=1, max_size=8),
     "roots": st.lists(words, max_size=3).map(tuple),
     "sent": objects,
     "served": st.just(False),
@@ -185,3 +189,23 @@ def test_folder_of_an_op_that_is_stored_beside_its_entry_is_read_as_its_size() -
 def test_op_that_no_version_wrote_is_refused() -> None:
     with pytest.raises(ValueError, match="cwd"):
         f.decode({"kind": "queued", "id": "u2", "op": {"type": "user_turn", "items": []}, "client": "c"})
+
+
+def test_absent_text_of_the_state_is_an_empty_one_in_the_log() -> None:
+    woken = f.AgentChanged({"paused": None})
+    assert f.encode(woken) == {"kind": "agent", "changes": {"paused": ""}}
+    assert f.decode(f.encode(woken)) == woken
+    assert f.encode(f.Stopping("failed")) == {"kind": "stopping", "reason": "failed", "by": ""}
+    assert f.encode(f.ToEnd((), None)) == {"kind": "to_end", "agent_ids": [], "reason": ""}
+
+
+def test_absent_text_of_the_state_is_an_empty_one_in_a_snapshot() -> None:
+    task = Task(SubmissionId("u1"), "user", TurnSettings("/", "never", {"mode": "read-only"}, "m"))
+    state = State(task=task, queue=(Queued(SubmissionId("u2"), UserTurn(ops.Compact()), None),))
+    stored = orjson.loads(snapshot.encode(state))
+    task_fields = ("client", "stopping", "ending", "response_id", "failure")
+    assert [stored[name] for name in ("closing", "outcome")] == ["", ""]
+    assert [stored["task"][name] for name in task_fields] == [""] * 5
+    assert [stored["tree"][name] for name in ("status", "canceling", "end_reason", "paused")] == [""] * 4
+    assert stored["queue"] == [{"id": "u2", "op": {"type": "compact"}, "client": ""}]
+    assert snapshot.decode(snapshot.encode(state)) == state

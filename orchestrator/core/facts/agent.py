@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field, fields
 from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
 
-from orchestrator.core.facts.form import LIST, form
+from orchestrator.core.facts.form import EMPTY, LIST, form
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId
 from orchestrator.core.tree import Child, ChildChanges, Mail, TreeChanges, Watchdog
@@ -32,6 +32,14 @@ def _watchdog(wire: Mapping[str, Any]) -> Watchdog:
     return Watchdog(**wire)
 
 
+def _tree_changes(wire: TreeChanges) -> TreeChanges:
+    return {**wire, "paused": wire["paused"] or None} if "paused" in wire else wire
+
+
+def _tree_changes_wire(changes: TreeChanges) -> TreeChanges:
+    return {**changes, "paused": changes["paused"] or ""} if "paused" in changes else changes
+
+
 def _wire(made: Child | Mail | Watchdog) -> dict[str, Any]:
     return {spec.name: getattr(made, spec.name) for spec in fields(made)}
 
@@ -42,7 +50,7 @@ class AgentChanged:
 
     kind: ClassVar[str] = "agent"
     of: ClassVar[Literal["agent"]] = "agent"
-    changes: TreeChanges
+    changes: TreeChanges = field(metadata=form(read=_tree_changes, write=_tree_changes_wire))
 
 
 @record
@@ -81,7 +89,7 @@ class ToEnd:
     kind: ClassVar[str] = "to_end"
     of: ClassVar[Literal["agent"]] = "agent"
     agent_ids: tuple[AgentId, ...] = field(metadata=LIST)
-    reason: str
+    reason: str | None = field(metadata=EMPTY)
 
 
 @record

@@ -38,5 +38,17 @@ def form(
 
 
 ALWAYS: Mapping[str, Form] = form(always=True)
+
+
+def _text(value: str | None) -> str:
+    return value or ""
+
+
+def _none(value: str | None) -> str | None:
+    return value or None
+
+
+EMPTY: Mapping[str, Form] = form(read=_none, write=_text, always=True)
+"""None here, an empty text there."""
 LIST: Mapping[str, Form] = form(read=tuple, write=list)
 """A tuple here, an array there."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from orchestrator.core.facts.form import ALWAYS, LIST, form
+from orchestrator.core.facts.form import ALWAYS, EMPTY, LIST, form
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId
 from orchestrator.core.settings import SessionFacts, SettingsChanges, TurnSettings
@@ -59,7 +59,7 @@ class InputQueued:
     of: ClassVar[Literal["session"]] = "session"
     id: SubmissionId
     turn: UserTurn = field(metadata=form("op", read=UserTurn.of, write=UserTurn.wire))
-    client: str
+    client: str | None = field(metadata=EMPTY)
 
 
 @record

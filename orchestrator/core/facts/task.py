@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from orchestrator.core.facts.form import ALWAYS, LIST, form
+from orchestrator.core.facts.form import ALWAYS, EMPTY, LIST, form
 from orchestrator.core.frozen import record
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import Outcome, StopReason, TaskKind
@@ -43,7 +43,8 @@ class Stopping:
     kind: ClassVar[str] = "stopping"
     of: ClassVar[Literal["task"]] = "task"
     reason: StopReason
-    by: str = field(default="", metadata=ALWAYS)
+    by: str | None = field(default=None, metadata=EMPTY)
+    """The submission, the call or the message that asked for it."""
 
 
 @record
