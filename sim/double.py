@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from hashlib import sha1
 from typing import Any
 
-from redis._parsers.helpers import _RedisCallbacks, _RedisCallbacksRESP2
+from redis import Redis
 from redis.exceptions import NoScriptError
 
 from sim.looks import found_nothing
@@ -26,7 +26,8 @@ EPOCH_S = 1_800_000_000.0
 """Redis's time when a simulation begins."""
 
 Command = tuple[bytes, ...]
-_CALLBACKS: dict[str, Callable[..., Any]] = {**_RedisCallbacks, **_RedisCallbacksRESP2}
+_CALLBACKS: dict[str, Callable[..., Any]] = dict(Redis(protocol=2).response_callbacks)
+"""What the client library makes of replies; this client of it is never connected."""
 
 
 class Double:

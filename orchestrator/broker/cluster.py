@@ -1,8 +1,10 @@
 """A client of a Redis cluster: every command goes to the node that has its keys' slot, wherever that moves.
 
-The client library has one, which does not serve: it forgets every node that it once could not reach, and is
-lost when it has forgotten the last; it says ASKING on one connection and asks on another; and it cannot
-promise two commands the same connection, without which WAIT tells nothing.
+redis-py below 6, which arq requires, has one that does not serve. It removes every node that it once could
+not reach, and cannot connect again when it has removed the last (redis-py issues #2555, #3221 and #3693;
+mended in 7.2 by #3917). It says ASKING on one connection and asks on another. It cannot promise two commands
+the same connection, without which WAIT tells nothing. This file can go when arq permits redis-py 7.2 or
+newer, and that version can bind commands to a connection: see docs/decisions/cluster-client.md.
 
     MOVED        the slot belongs to another node now: asked again there, and from now on
     ASK          the slot is on its way, and the keys have arrived already: asked there, this once

@@ -31,7 +31,6 @@ from orchestrator.core.mail_delivery import inbox_event, watchers
 from orchestrator.core.narrowing import helper_settings, narrowed
 from orchestrator.core.rules_activity import STARTING
 from orchestrator.core.rules_await import finish
-from orchestrator.core.rules_standing import marks_above
 from orchestrator.core.rules_task import settle
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import Call, Phase
@@ -231,6 +230,3 @@ def _wait_for_helper(draft: Draft, call: Call, asked: Helper) -> None:
 
 def _dumps(value: Any) -> str:
     return orjson.dumps(value, default=dict).decode()
-
-
-__all__ = ["make", "marks_above"]

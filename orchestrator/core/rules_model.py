@@ -16,6 +16,7 @@ from orchestrator.core.rules_activity import made, thinks
 from orchestrator.core.rules_ending import fail, first_said
 from orchestrator.core.rules_standing import heading
 from orchestrator.core.rules_task import RETRY_TIMER, complete, settle, token_count
+from orchestrator.core.settings import HELD_WAIT_S
 from orchestrator.core.state import Phase, Purpose
 from orchestrator.core.tokens import must_compact
 from orchestrator.protocol import events as ev
@@ -30,8 +31,6 @@ MOST_CALLS = 1_024
 TOO_MANY_CALLS = f"not run: a response may ask for at most {MOST_CALLS:,} calls"
 SAID_WITH_REQUEST = 16
 """Inputs that join the conversation with the request that shows them: mail may bring a hundred entries."""
-HELD_DELAY_MS = 5_000
-"""A longer delay is a timer, and nobody holds the session meanwhile."""
 
 
 def begin_request(draft: Draft) -> None:
@@ -220,5 +219,5 @@ def _retry(draft: Draft, command: ResponseBroken) -> None:
 def _delayed(draft: Draft, delay_ms: int) -> tuple[int, int]:
     """When the next attempt is due, and the generation of the timer for it; 0 if it is waited out."""
     due = draft.moment.at_ms + delay_ms
-    wait = draft.set_timer(RETRY_TIMER, due) if delay_ms > HELD_DELAY_MS else 0
+    wait = draft.set_timer(RETRY_TIMER, due) if delay_ms > HELD_WAIT_S * 1000 else 0
     return due, wait

@@ -193,6 +193,11 @@ class SessionFacts:
         return len(self.ancestors)
 
 
+HELD_WAIT_S = 5.0
+"""The longest wait for a model provider that a worker sits out. A longer one is a timer, and nobody holds the
+session meanwhile."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """The worker's side of a decision."""

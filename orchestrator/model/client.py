@@ -24,8 +24,9 @@ from typing import Self, cast
 import httpx
 import orjson
 
+from orchestrator.core.settings import HELD_WAIT_S
 from orchestrator.model.connections import Connections
-from orchestrator.model.decode import MAX_HELD_WAIT_S, decode
+from orchestrator.model.decode import decode
 from orchestrator.model.errors import (
     CodexErrorInfo,
     FatalKind,
@@ -215,7 +216,7 @@ class ResponsesClient:
             return fatal.unserved()
         wait_s = retry_after_s(response.headers)
         message = f"model provider {name} answered {status}: {fault}"
-        if status in (429, 503) and wait_s is not None and wait_s > MAX_HELD_WAIT_S:
+        if status in (429, 503) and wait_s is not None and wait_s > HELD_WAIT_S:
             return RateLimited(message, wait_s).unserved()
         return _PassingFault(
             message, {"response_too_many_failed_attempts": {"http_status_code": status}}, wait_s
@@ -225,7 +226,7 @@ class ResponsesClient:
         body = bytearray()
         # A body that breaks off or never ends is no reason to lose the status that came before it.
         with suppress(httpx.HTTPError, OSError, TimeoutError):
-            async with asyncio.timeout(MAX_HELD_WAIT_S):
+            async with asyncio.timeout(HELD_WAIT_S):
                 async for chunk in cast(httpx.AsyncByteStream, response.stream):
                     body += chunk
                     if len(body) >= MAX_ERROR_BODY:
@@ -240,7 +241,7 @@ class ResponsesClient:
         used = max(0, self.provider.request_max_retries - budget.retries_left)
         budget.retries_left -= 1
         if fault.wait_s is not None:
-            delay_s = min(fault.wait_s, MAX_HELD_WAIT_S)
+            delay_s = min(fault.wait_s, HELD_WAIT_S)
         else:
             delay_s = min(BACKOFF_BASE_S * 2.0**used, MAX_BACKOFF_S) * self._ports.jitter()
         await self._ports.sleep(delay_s)

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import orjson
 
+from orchestrator.core.settings import HELD_WAIT_S
 from orchestrator.model.errors import ModelError, RateLimited, RetryableModelError
 from orchestrator.model.events import (
     Completed,
@@ -27,9 +28,6 @@ from orchestrator.model.items import kept_item
 from orchestrator.model.refusals import ProviderFault, fatal_by_code, wait_named_in
 from orchestrator.model.shapes import BrokenItem, check_item, name_of
 from orchestrator.model.sse import SseEvent
-
-MAX_HELD_WAIT_S = 5.0
-"""Longest wait asked for by a provider that is sat out with the worker held."""
 
 MOST_TOKENS = 10**12
 """More than any response has; a server that counts more, or less than none, is not believed."""
@@ -167,7 +165,7 @@ def raise_fault(provider: str, fault: ProviderFault) -> NoReturn:
         raise fatal
     wait_s = wait_named_in(fault.message) if fault.code == "rate_limit_exceeded" else None
     message = f"model provider {provider} failed: {fault}"
-    if wait_s is not None and wait_s > MAX_HELD_WAIT_S:
+    if wait_s is not None and wait_s > HELD_WAIT_S:
         raise RateLimited(message, wait_s)
     raise RetryableModelError(message, wait_s, {"response_stream_disconnected": {"http_status_code": None}})
 

@@ -82,7 +82,7 @@ class RetryableModelError(ModelError):
 
 
 class RateLimited(ModelError):
-    """The provider asked for a wait past `client.MAX_HELD_WAIT_S`: to be waited out by a durable timer."""
+    """The provider asked for a wait past `core.settings.HELD_WAIT_S`: to be waited out by a durable timer."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)

@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.broker.admission import Admitted, Limits, Wait
 from orchestrator.broker.errors import BrokerError, OutOfMemory, Unavailable
-from orchestrator.core.rules_model import HELD_DELAY_MS
+from orchestrator.core.settings import HELD_WAIT_S
 from orchestrator.model.request import Prompt
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import Ports
@@ -64,7 +64,7 @@ async def admitted(ports: Ports, asking: Asking) -> int:
         match await _answer(ports, asking):
             case Admitted():
                 return 0
-            case Wait(wait_ms) if wait_ms > HELD_DELAY_MS:
+            case Wait(wait_ms) if wait_ms > HELD_WAIT_S * 1000:
                 return wait_ms
             case Wait(wait_ms):
                 await ports.sleep(wait_ms / 1000)

@@ -296,11 +296,27 @@ async def test_client_is_not_kept_waiting_by_comments() -> None:
             [event async for event in client.stream(prompt(), HttpBudget(0))]
 
 
-async def test_slow_caller_is_no_silence_of_the_server() -> None:
-    async with connected([OK], stream_idle_timeout_s=1.0) as peer:
-        stream = peer.client.stream(prompt(), HttpBudget(0))
+async def test_slow_caller_is_no_silence_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_again = asyncio.Event()
+
+    async def complete(writer: asyncio.StreamWriter) -> None:
+        await asked_again.wait()
+        writer.write(chunk(COMPLETED) + b"0\r\n\r\n")
+        await writer.drain()
+
+    begun = STREAM_HEAD + chunk(b'data: {"type":"response.created","response":{"id":"r1"}}\n\n')
+    loop, away_s = asyncio.get_running_loop(), [0.0]
+    time = loop.time
+    monkeypatch.setattr(loop, "time", lambda: time() + sum(away_s))
+    async with (
+        raw_server(begun, complete) as server,
+        ResponsesClient(Provider("raw", server.url, stream_idle_timeout_s=10.0)) as client,
+    ):
+        stream = client.stream(prompt(), HttpBudget(0))
         assert isinstance(await anext(stream), Created)
-        await asyncio.sleep(1.2)
+        # By the loop's clock the caller comes back only now.
+        away_s.append(12.0)
+        asked_again.set()
         assert isinstance([event async for event in stream][-1], Completed)
 
 
