@@ -177,10 +177,10 @@ def _wakes_first() -> None:
 
 
 def _believes_any_word() -> None:
-    lua("release", " and num(s[3]) == num(epoch) + 1", "")()
+    lua("release", " and num(s.epoch) == num(epoch) + 1", "")()
     lua(
         "claim",
-        "\nif s[17] then redis.call('HDEL', KEYS[1], 'revoked') end\nredis.call('ZADD'",
+        "\nif s.revoked then redis.call('HDEL', KEYS[1], 'revoked') end\nredis.call('ZADD'",
         "\nredis.call('ZADD'",
     )()
 
@@ -194,9 +194,9 @@ DEFECTS = (
         "no claim check",
         "`commit` does not look at owner, claim id and epoch",
         lua(
-            "commit",
-            "if s[1] ~= worker or s[2] ~= claim or s[3] ~= epoch "
-            "then return {'FENCED', num(s[3]), 'claim'} end",
+            "_commit_refusals",
+            "if known.owner ~= worker or known.claim ~= claim or known.epoch ~= epoch "
+            "then return 'claim' end",
             "",
         ),
     ),
@@ -204,16 +204,16 @@ DEFECTS = (
         "no seq and head check",
         "`commit` does not look at what the step was built on",
         lua(
-            "commit",
-            "if own.seq ~= expect_seq then return {'FENCED', num(s[3]), 'seq'} end\n"
-            "if s[4] ~= expect_head then return {'FENCED', num(s[3]), 'head'} end",
+            "_commit_refusals",
+            "  if own.seq ~= expect_seq then return 'seq' end\n"
+            "  if known.head ~= expect_head then return 'head' end\n",
             "",
         ),
     ),
     Mutant(
         "no check of the commit before",
         "`commit` takes a step without entries for new, though it has been written",
-        lua("commit", "if (s[7] or '') ~= expect_commit then return {'FENCED', num(s[3]), 'commit'} end", ""),
+        lua("_commit_refusals", "if (known.commit or '') ~= expect_commit then return 'commit' end", ""),
         "letters",
     ),
     Mutant(
@@ -240,17 +240,25 @@ DEFECTS = (
     Mutant(
         "release without recheck",
         "`commit` parks a session whose queue has grown meanwhile",
-        lua("commit", "local parks = release == 'park' and cursor == tip", "local parks = release == 'park'"),
+        lua(
+            "_commit_outcome",
+            "local parks = release == 'park' and cursor == tip",
+            "local parks = release == 'park'",
+        ),
     ),
     Mutant(
         "lease survives the release",
         "`commit` gives the claim back and leaves the lease",
-        lua("commit", "if released == 1 then redis.call('ZREM', KEYS[8], session) end", ""),
+        lua("_commit_writes", "if outcome.released then redis.call('ZREM', KEYS[8], session) end", ""),
     ),
     Mutant(
         "timers are not set",
         "`commit` forgets the deadlines of its step",
-        lua("commit", "  redis.call('ZADD', KEYS[11], row[3], session .. ':' .. row[1])\n", ""),
+        lua(
+            "_commit_writes",
+            "    redis.call('ZADD', KEYS[11], timer.at_ms, session .. ':' .. timer.id)\n",
+            "",
+        ),
     ),
     Mutant(
         "submission wakes nobody",
@@ -275,7 +283,7 @@ DEFECTS = (
     Mutant(
         "claim does not raise the epoch",
         "`claim` gives out the epoch of the claim before",
-        lua("claim", "local epoch = num(s[3]) + 1", "local epoch = math.max(1, num(s[3]))"),
+        lua("claim", "local epoch = num(s.epoch) + 1", "local epoch = math.max(1, num(s.epoch))"),
     ),
     Mutant(
         "claim before the lease has run out",
@@ -301,14 +309,14 @@ DEFECTS = (
         "`renew` prolongs a lease for whoever asks",
         lua(
             "renew",
-            "if s[1] ~= worker or s[2] ~= claim or s[3] ~= epoch or num(s[5]) < reached then",
+            "if s.owner ~= worker or s.claim ~= claim or s.epoch ~= epoch or num(s.seq) < reached then",
             "if false then",
         ),
     ),
     Mutant(
         "renew ignores how far the log went",
         "a claim that Redis kept is renewed over a log that it lost the end of",
-        lua("renew", " or num(s[5]) < reached", ""),
+        lua("renew", " or num(s.seq) < reached", ""),
         "amnesia",
     ),
     Mutant(
@@ -365,7 +373,7 @@ DEFECTS = (
     Mutant(
         "revoke waits for nobody",
         "`revoke` makes a session due while what its holder started still runs",
-        lua("revoke", "row.claim = expiry and expiry > certain and (s[6] or '')", "row.claim = nil"),
+        lua("revoke", "row.claim = expiry and expiry > certain and (s.claim or '')", "row.claim = nil"),
     ),
     Mutant(
         "keeper spares patches",

@@ -80,7 +80,7 @@ DEFECTS = (
     Mutant(
         "progress counts as a try",
         "`commit` does not forget the claims that came to nothing before it",
-        lua("commit", "  set[#set + 1], set[#set + 2] = 'tries', '0'\n", ""),
+        lua("_commit_writes", "    set[#set + 1], set[#set + 2] = 'tries', '0'\n", ""),
         "poison",
     ),
     Mutant(

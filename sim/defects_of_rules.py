@@ -58,7 +58,7 @@ DEFECTS = (
     Mutant(
         "marks stop nothing",
         "`commit` does not look whether an agent was cancelled meanwhile",
-        lua("commit", "for _, row in ipairs(unless_marked) do", "for _, row in ipairs({}) do"),
+        lua("_commit_refusals", "for _, field in ipairs(unless_marked) do", "for _, field in ipairs({}) do"),
     ),
     Mutant(
         "cancelled above first",
@@ -76,18 +76,18 @@ DEFECTS = (
         "only one is told",
         "of those who watch an agent the first is told, and nobody else",
         lua(
-            "commit",
-            "for _, watcher in ipairs(watchers) do tell(",
-            "for _, watcher in ipairs({watchers[1]}) do tell(",
+            "_commit_writes",
+            "for _, watcher in ipairs(outcome.watchers) do tell(",
+            "for _, watcher in ipairs({outcome.watchers[1]}) do tell(",
         ),
     ),
     Mutant(
         "decided requests stay open",
         "the fleet's queue keeps requests for approval that were decided",
         lua(
-            "commit",
-            "for _, row in ipairs(approvals_close) do",
-            "for _, row in ipairs({}) do",
+            "_commit_writes",
+            "for _, key in ipairs(approvals_close) do",
+            "for _, key in ipairs({}) do",
         ),
     ),
     Mutant(
@@ -124,7 +124,7 @@ DEFECTS = (
     Mutant(
         "older workers may hold newer sessions",
         "`claim` does not look at the version that a session needs",
-        lua("claim", "if num(s[12]) > core then return {'OLD', num(s[12])} end", ""),
+        lua("claim", "if num(s.min_core) > core then return {'OLD', num(s.min_core)} end", ""),
     ),
     Mutant(
         "state is not the log's",

@@ -85,8 +85,8 @@ DEFECTS = (
         text(
             Accounting,
             "settlement",
-            'if fact.get("usage"):',
-            'if "response_id" in fact and fact.get("usage"):',
+            "case _ if fact.usage:",
+            "case f.RequestCompleted() if fact.usage:",
         ),
         "budgets",
     ),
@@ -105,7 +105,7 @@ DEFECTS = (
         "settling wakes nobody",
         "who waits for what others have reserved is not woken when that is settled",
         lua(
-            "commit",
+            "_commit_refusals",
             "to_wake, budget.waiting.reserved = budget.waiting.reserved, ''",
             "to_wake = ''",
         ),
@@ -152,7 +152,7 @@ DEFECTS = (
     Mutant(
         "inbox is not lowered",
         "`commit` does not take letters that were read off the inbox depths",
-        lua("commit", "own.regular = math.max(0, own.regular - taken_regular)\n", ""),
+        lua("_commit_outcome", "  own.regular = math.max(0, own.regular - taken_regular)\n", ""),
     ),
     Mutant(
         "await without its timer",

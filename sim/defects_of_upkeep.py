@@ -33,8 +33,8 @@ def _one_by_one(real: Any) -> Any:
 
 def _whatever_is_queued() -> None:
     # What was queued since somebody looked shows in the queue's end, too.
-    lua("delete", "if not owed_too and (row.due or num(s[4]) ~= num(s[5])) then", "if false then")()
-    lua("delete", " or row[4] ~= '' and num(s[4]) ~= num(row[4])", "")()
+    lua("delete", "if not owed_too and (row.due or num(s.sq) ~= num(s.cursor)) then", "if false then")()
+    lua("delete", " or row.sq ~= '' and num(s.sq) ~= num(row.sq)", "")()
 
 
 DEFECTS = (
@@ -53,7 +53,7 @@ DEFECTS = (
     Mutant(
         "archive does not look at the queue",
         "`archive` drops a queue that has grown since the session was looked at",
-        lua("archive", "if num(s[6]) ~= num(s[7]) then", "if false then"),
+        lua("archive", "if num(s.sq) ~= num(s.cursor) then", "if false then"),
         "archives",
     ),
     Mutant(

@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from orchestrator.broker.scripts import composed
+
 ROOT = Path(__file__).parent.parent
 SCRIPTS = ROOT / "orchestrator" / "broker" / "lua"
 STORE = ROOT / "sim" / "store.lua"
@@ -24,19 +26,24 @@ _WARNING = re.compile(r"^stdin:(\d+):(\d+): \((\w)(\d+)\) (.*)$")
 _UNUSED = "211"
 
 
-def parts_of(script: Path) -> list[Path]:
-    """The files that Redis gets as one, in their order."""
-    first, _, _ = script.read_text(encoding="utf-8").partition("\n")
-    names = first.removeprefix("-- uses: ").split() if first.startswith("-- uses: ") else []
-    return [*(script.with_name(f"_{name}.lua") for name in names), script]
+def pieces_of(script: Path) -> list[tuple[Path | None, str]]:
+    """The files that Redis gets as one, and what is generated between them, in their order."""
+    if not script.read_text(encoding="utf-8").startswith("-- uses:"):
+        return [(script, script.read_text(encoding="utf-8"))]
+
+    def read(name: str) -> str:
+        return script.with_name(f"{name}.lua").read_text(encoding="utf-8")
+
+    pieces = composed(script.stem, read)
+    return [(script.with_name(f"{name}.lua") if name else None, text) for name, text in pieces]
 
 
 def warnings_of(script: Path) -> Iterator[tuple[Path, int, str, str]]:
     """Each warning's file, line, code and text."""
     lines = [
         (part, number + 1, line)
-        for part in parts_of(script)
-        for number, line in enumerate(part.read_text(encoding="utf-8").split("\n"))
+        for part, text in pieces_of(script)
+        for number, line in enumerate(text.split("\n"))
     ]
     source = "\n".join(line for _, _, line in lines)
     done = subprocess.run(LUACHECK, input=source, capture_output=True, text=True, check=False)
@@ -45,12 +52,14 @@ def warnings_of(script: Path) -> Iterator[tuple[Path, int, str, str]]:
     for line in done.stdout.splitlines():
         if found := _WARNING.match(line):
             part, number, _ = lines[int(found[1]) - 1]
-            yield part, number, found[4], found[5]
+            # What is generated is told at the head that it comes from, and may have long lines.
+            if part is not None or not found[4].startswith("6"):
+                yield part or script, number if part else 1, found[4], found[5]
 
 
 def lint(scripts: list[Path]) -> list[str]:
     """What is wrong with any of them, as `file:line: text`."""
-    uses = Counter(part for script in scripts for part in parts_of(script))
+    uses = Counter(part for script in scripts for part, _ in pieces_of(script))
     told: Counter[tuple[Path, int, str, str]] = Counter()
     for script in scripts:
         told.update(set(warnings_of(script)))

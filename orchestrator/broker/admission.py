@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.broker.connection import Argument, Call
+from orchestrator.broker.connection import call
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.replies import code_of, unexpected
-from orchestrator.broker.scripts import load
 
 PATIENCE_MS = 60_000
 """Nobody is told to wait longer before asking again: what is settled meanwhile makes room."""
@@ -49,8 +48,18 @@ class Admission(Reader):
 
     async def admit(self, provider: str, ticket: str, tokens: int, limits: Limits) -> Admitted | Wait:
         """Counts a request of about `tokens`, or says when to ask again under the same ticket."""
-        args: list[Argument] = [ticket, tokens, *_per_minute(limits), PATIENCE_MS, GRACE_MS]
-        reply = await self._wire.run(Call(load("admit"), list(self.keys.provider(provider)), args))
+        requests_limit, tokens_limit = _per_minute(limits)
+        admit = call(
+            "admit",
+            list(self.keys.provider(provider)),
+            ticket=ticket,
+            tokens=tokens,
+            requests_limit=requests_limit,
+            tokens_limit=tokens_limit,
+            patience_ms=PATIENCE_MS,
+            grace_ms=GRACE_MS,
+        )
+        reply = await self._wire.run(admit)
         match code_of(reply, ticket):
             case "OK":
                 return Admitted(self._clock.heard(reply[1]))
@@ -64,8 +73,8 @@ class Admission(Reader):
         if limits.tokens_per_minute is None:
             return
         counts, _ = self.keys.provider(provider)
-        args = [estimated, used, limits.tokens_per_minute]
-        reply = await self._wire.run(Call(load("settle"), [counts], args))
+        limit = limits.tokens_per_minute
+        reply = await self._wire.run(call("settle", [counts], estimated=estimated, used=used, limit=limit))
         if code_of(reply, provider) != "OK":
             raise unexpected("settle", reply[0].decode())
         self._clock.heard(reply[1])

@@ -10,11 +10,10 @@ import hashlib
 
 import zstandard
 
-from orchestrator.broker.connection import Call, Wire
+from orchestrator.broker.connection import Wire, call
 from orchestrator.broker.errors import CommitTooLarge, Corrupt
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.replies import code_of, unexpected
-from orchestrator.broker.scripts import load
 from orchestrator.core.ids import TreeId
 
 MAX_BLOB_BYTES = 64 << 20
@@ -42,7 +41,7 @@ class Blobs:
         digest = digest_of(content)
         packed = zstandard.compress(content, _LEVEL)
         keys = [self._keys.blob(tree, digest), self._keys.blobs(tree)]
-        reply = await self._wire.run(Call(load("put_blob"), keys, [digest, packed]))
+        reply = await self._wire.run(call("put_blob", keys, hash=digest, bytes=packed))
         if code_of(reply, tree) != "OK":
             raise unexpected("put_blob", reply[0].decode())
         return digest

@@ -13,8 +13,9 @@ from typing import Any
 
 from orchestrator.broker import requests
 from orchestrator.broker.admission import Admission
+from orchestrator.broker.arguments import Argument
 from orchestrator.broker.commit_requests import check_bounds, commit_call, others_of, shape_of
-from orchestrator.broker.connection import Argument, Call, Wire
+from orchestrator.broker.connection import Call, Wire, call
 from orchestrator.broker.deletion import Deletion
 from orchestrator.broker.errors import (
     BrokerError,
@@ -56,8 +57,7 @@ from orchestrator.broker.replies import (
     refused,
     unexpected,
 )
-from orchestrator.broker.requests import holder_args
-from orchestrator.broker.scripts import load
+from orchestrator.broker.requests import holder
 from orchestrator.broker.storage import Storage
 from orchestrator.broker.trees import Trees
 from orchestrator.core.ids import SessionId, TreeId
@@ -165,7 +165,7 @@ class Broker(Trees, Storage, Deletion, Admission):
         damaged: list[Corrupt] = []
         keys, offset = [self.keys.due(shard, pool), self.keys.leases(shard, pool)], 0
         while True:
-            now, expired, due = await self._wire.run(Call(load("peek"), keys, [offset, _CANDIDATES]))
+            now, expired, due = await self._wire.run(call("peek", keys, offset=offset, count=_CANDIDATES))
             self._heard(shard, now)
             for member in (*expired, *due):
                 session = SessionId(member.decode())
@@ -205,23 +205,21 @@ class Broker(Trees, Storage, Deletion, Admission):
         pool, worker, claim_id = who
         config, shard = self.config, self.keys.shard_of(session)
         due, leases, _, clock = self.keys.pool(shard, pool)
-        return Call(
-            load("claim"),
+        return call(
+            "claim",
             [self.keys.session(session), self.keys.sq(session), self.keys.eq(session), due, leases, clock],
-            [
-                session,
-                pool,
-                worker,
-                claim_id,
-                config.core_version,
-                int(config.lease_s * 1000),
-                self._witnesses[shard].certain_ms(),
-                whom,
-                config.page,
-                config.max_tries,
-                config.quarantine_event,
-                *requests.eq_limits(config),
-            ],
+            session=session,
+            pool=pool,
+            worker=worker,
+            claim=claim_id,
+            core=config.core_version,
+            lease_ms=int(config.lease_s * 1000),
+            certain_ms=self._witnesses[shard].certain_ms(),
+            whom=whom,
+            page=config.page,
+            max_tries=config.max_tries,
+            event=config.quarantine_event,
+            **requests.eq_limits(config),
         )
 
     def _claimed(self, reply: list[Any], session: SessionId, who: tuple[str, str, str]) -> Claimed | None:
@@ -247,10 +245,13 @@ class Broker(Trees, Storage, Deletion, Admission):
         """
         lease_ms = int(self.config.lease_s * 1000)
         calls = [
-            Call(
-                load("renew"),
+            call(
+                "renew",
                 [self.keys.session(c.session), self.keys.leases(self.keys.shard_of(c.session), c.pool)],
-                [c.session, *holder_args(c), lease_ms, seq],
+                session=c.session,
+                **holder(c),
+                lease_ms=lease_ms,
+                reached=seq,
             )
             for c, seq in zip(claims, reached or [0] * len(claims), strict=True)
         ]
@@ -272,13 +273,16 @@ class Broker(Trees, Storage, Deletion, Admission):
         `park_at` is where the log ended for the one who saw that nothing is owed: if it does not end
         there, Redis went back, and what its log owes is still to be found out.
         """
-        end = ("", "") if park_at is None else (park_at.seq, park_at.head)
-        call = Call(
-            load("release"),
+        release = call(
+            "release",
             [self.keys.session(claim.session), self.keys.agents(claim.tree), *self._pool_keys(claim)],
-            [claim.session, claim.pool, *holder_args(claim), *end],
+            session=claim.session,
+            pool_name=claim.pool,
+            **holder(claim),
+            seq="" if park_at is None else park_at.seq,
+            head="" if park_at is None else park_at.head,
         )
-        reply = await self._wire.run(call)
+        reply = await self._wire.run(release)
         match code_of(reply, claim.session):
             case "OK":
                 return Released(reply[1] == 1, self._clock.heard(reply[2]))
@@ -345,12 +349,9 @@ class Broker(Trees, Storage, Deletion, Admission):
 
     async def emit(self, claim: Claim, events: Sequence[NewEvent]) -> Emitted | Fenced:
         """Appends events that belong to no commit of their own: deltas."""
-        call = Call(
-            load("emit"),
-            [self.keys.session(claim.session), self.keys.eq(claim.session)],
-            [*holder_args(claim), *requests.eq_limits(self.config), *requests.event_rows(events)],
-        )
-        reply = await self._wire.run(call)
+        keys = [self.keys.session(claim.session), self.keys.eq(claim.session)]
+        emit = call("emit", keys, **holder(claim), **requests.eq_limits(self.config), events=events)
+        reply = await self._wire.run(emit)
         match code_of(reply, claim.session):
             case "OK":
                 return Emitted(reply[1], queue_id(reply[2]), self._clock.heard(reply[3]))
@@ -382,8 +383,9 @@ class Broker(Trees, Storage, Deletion, Admission):
 
     async def heartbeat(self, worker: str, state: bytes) -> None:
         """Says that the worker lives, and how it is."""
-        call = Call(load("heartbeat"), list(self.keys.workers()), [worker, state, _WORKER_FORGOTTEN_MS])
-        reply = await self._wire.run(call)
+        keys = list(self.keys.workers())
+        beat = call("heartbeat", keys, worker=worker, state=state, forget_ms=_WORKER_FORGOTTEN_MS)
+        reply = await self._wire.run(beat)
         if code_of(reply, worker) != "OK":
             raise BrokerError(f"heartbeat of {worker} was answered {reply[0].decode()}")
         self._clock.heard(reply[1])

@@ -1,28 +1,20 @@
-"""Turns one step into the key and argument list of `commit.lua`, and refuses what is too large to send.
+"""Turns one step into what `commit.lua` takes, and refuses what is too large to send.
 
-The order here and the order of `take` in the script are one contract. Nothing here talks to Redis.
+Nothing here talks to Redis.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from orchestrator.broker.connection import Argument, Call
+from orchestrator.broker.arguments import Argument
+from orchestrator.broker.connection import Call, call
 from orchestrator.broker.errors import CommitTooLarge
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import BrokerConfig, CommitRequest, Place
-from orchestrator.broker.requests import (
-    birth_args,
-    birth_keys,
-    entry_rows,
-    eq_limits,
-    event_rows,
-    holder_args,
-    queue_number,
-    rows,
-)
-from orchestrator.broker.scripts import load
+from orchestrator.broker.requests import birth, birth_keys, eq_limits, holder, queue_number
 from orchestrator.broker.tree_records import Spend, TreeEvent
 from orchestrator.core.ids import SessionId
 
@@ -105,7 +97,34 @@ def payloads(request: CommitRequest) -> Iterable[bytes]:
 
 
 def commit_call(keys: Keys, config: BrokerConfig, request: CommitRequest, shape: CommitShape) -> Call:
-    return Call(load("commit"), _commit_keys(keys, request, shape), _commit_args(config, request, shape))
+    claim = request.claim
+    return call(
+        "commit",
+        _commit_keys(keys, request, shape),
+        session=claim.session,
+        pool_name=claim.pool,
+        tree=claim.tree,
+        **holder(claim),
+        commit_id=request.commit_id,
+        expect_seq=request.expect_seq,
+        expect_head=request.expect_head,
+        expect_commit=request.expect_commit,
+        cursor_arg="" if request.cursor is None else queue_number(request.cursor),
+        release=request.release,
+        taken_regular=request.taken[0],
+        taken_interrupts=request.taken[1],
+        **eq_limits(config),
+        sq_max=config.sq_max_entries,
+        sq_max_bytes=config.sq_max_bytes,
+        fields=_changed_fields(request),
+        entries=request.entries,
+        events=request.events,
+        timers_clear=request.timers_clear,
+        timers_set=request.timers_set,
+        approvals_open=request.approvals_open,
+        approvals_close=request.approvals_close,
+        others=_others(config, request, shape) if _concerns_others(request) else None,
+    )
 
 
 def _commit_keys(keys: Keys, request: CommitRequest, shape: CommitShape) -> list[str]:
@@ -133,34 +152,6 @@ def _commit_keys(keys: Keys, request: CommitRequest, shape: CommitShape) -> list
     return found
 
 
-def _commit_args(config: BrokerConfig, request: CommitRequest, shape: CommitShape) -> list[Argument]:
-    claim = request.claim
-    return [
-        claim.session,
-        claim.pool,
-        claim.tree,
-        *holder_args(claim),
-        request.commit_id,
-        request.expect_seq,
-        request.expect_head,
-        request.expect_commit,
-        "" if request.cursor is None else queue_number(request.cursor),
-        request.release,
-        *request.taken,
-        *eq_limits(config),
-        config.sq_max_entries,
-        config.sq_max_bytes,
-        *rows(_changed_fields(request)),
-        *entry_rows(request.entries),
-        *event_rows(request.events),
-        *rows((timer,) for timer in request.timers_clear),
-        *rows((t.id, t.generation, t.at_ms, t.payload) for t in request.timers_set),
-        *rows((approval.key, approval.payload) for approval in request.approvals_open),
-        *rows((key,) for key in request.approvals_close),
-        *_tree_args(config, request, shape),
-    ]
-
-
 def _changed_fields(request: CommitRequest) -> Iterable[tuple[str, Argument]]:
     if request.status is not None:
         yield "status", request.status
@@ -170,30 +161,31 @@ def _changed_fields(request: CommitRequest) -> Iterable[tuple[str, Argument]]:
         yield "min_core", request.min_core
 
 
-def _tree_args(config: BrokerConfig, request: CommitRequest, shape: CommitShape) -> list[Argument]:
-    """0 for the usual step, which concerns nobody else; else 1 and all that does."""
-    if not _concerns_tree(request):
-        return [0]
-    own = request.claim.pool
-    reservation, wait = request.reservation, request.budget_wait
-    return [
-        1,
-        *rows((pool,) for pool in shape.pools),
-        *rows((target, shape.pool_index(place.pool, own)) for target, place in shape.places.items()),
-        *_mail_rows(request, shape),
-        *_children_args(config, request, shape),
-        *tree_event_rows(request.tree_events, shape.order(request.claim.session)),
-        *rows(request.summary.items()),
-        *rows((draw.counter, draw.amount, draw.limit) for draw in request.draws),
-        *rows((field,) for field in request.unless_marked),
-        int(request.within_budget),
-        *rows((s.request, int(s.used is None), *amount(s.used)) for s in request.settlements),
-        *rows((r.request, *amount(r.amount)) for r in (reservation,) if r is not None),
-        *rows((w.timer, *amount(w.amount)) for w in (wait,) if w is not None),
-    ]
+def _others(config: BrokerConfig, request: CommitRequest, shape: CommitShape) -> dict[str, Any]:
+    """All that concerns other sessions than the step's own, and what the tree shares."""
+    own, order = request.claim.pool, shape.order(request.claim.session)
+    reserved, wait = request.reservation, request.budget_wait
+    return {
+        "pools": shape.pools,
+        "targets": [(target, shape.pool_index(place.pool, own)) for target, place in shape.places.items()],
+        "mail": [
+            (order[m.to], m.payload, int(m.interrupt), m.key, m.counted, m.bounded) for m in request.mail
+        ],
+        "children": [
+            birth(child, shape.pool_index(child.pool, own), config.core_version) for child in request.children
+        ],
+        "tree_events": tree_event_rows(request.tree_events, order),
+        "summary": request.summary.items(),
+        "draws": request.draws,
+        "unless_marked": request.unless_marked,
+        "within_budget": request.within_budget,
+        "settlements": [(s.request, s.used is None, amount(s.used)) for s in request.settlements],
+        "reservations": [(reserved.request, amount(reserved.amount))] if reserved is not None else (),
+        "waits": [(wait.timer, amount(wait.amount))] if wait is not None else (),
+    }
 
 
-def _concerns_tree(request: CommitRequest) -> bool:
+def _concerns_others(request: CommitRequest) -> bool:
     return bool(
         request.mail
         or request.children
@@ -213,29 +205,18 @@ def amount(spend: Spend | None) -> tuple[int, int, int]:
     return (0, 0, 0) if spend is None else (spend.tokens, spend.cost, spend.requests)
 
 
-def _mail_rows(request: CommitRequest, shape: CommitShape) -> list[Argument]:
-    order = shape.order(request.claim.session)
-    return rows(
-        (order[m.to], m.payload, int(m.interrupt), m.key, int(m.counted), int(m.bounded))
-        for m in request.mail
-    )
-
-
-def tree_event_rows(events: Iterable[TreeEvent], order: Mapping[SessionId, int]) -> list[Argument]:
-    """The events as `take_tree_events` reads them; `order` numbers the sessions that the script knows."""
-    flat: list[Argument] = [0]
-    for event in events:
-        flat[0] = int(flat[0]) + 1
-        inbox = "" if event.inbox is None else order.get(event.inbox, "")
-        flat += [event.after, inbox, event.once, event.about]
-        flat += rows((part,) for part in event.parts)
-        flat += rows((order[target],) for target in dict.fromkeys(event.targets) if target in order)
-    return flat
-
-
-def _children_args(config: BrokerConfig, request: CommitRequest, shape: CommitShape) -> list[Argument]:
-    found: list[Argument] = [len(request.children)]
-    for child in request.children:
-        pool_index = shape.pool_index(child.pool, request.claim.pool)
-        found += birth_args(child, pool_index, config.core_version)
-    return found
+def tree_event_rows(
+    events: Iterable[TreeEvent], order: Mapping[SessionId, int]
+) -> list[tuple[int, Argument, str, bytes, Sequence[bytes], list[int]]]:
+    """The events as records of the scripts; `order` numbers the sessions that the script knows."""
+    return [
+        (
+            event.after,
+            "" if event.inbox is None else order.get(event.inbox, ""),
+            event.once,
+            event.about,
+            event.parts,
+            [order[target] for target in dict.fromkeys(event.targets) if target in order],
+        )
+        for event in events
+    ]

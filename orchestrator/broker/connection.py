@@ -20,14 +20,14 @@ from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from orchestrator.broker.arguments import Argument
 from orchestrator.broker.cluster import Cluster
 from orchestrator.broker.errors import BrokerError, Misconfigured, OutOfMemory, Unavailable
 from orchestrator.broker.outage import Outage
-from orchestrator.broker.scripts import Script
+from orchestrator.broker.scripts import Script, load
 from orchestrator.broker.sockets import Era, connection_pool
 from orchestrator.core.frozen import record
 
-Argument = str | bytes | int
 _NOT_NOW = frozenset(
     {
         "LOADING",
@@ -64,6 +64,12 @@ class Call:
     script: Script
     keys: Sequence[str]
     args: Sequence[Argument]
+
+
+def call(script: str, keys: Sequence[str], /, **values: Any) -> Call:
+    """A run of the script of this name; `values` by the names that its head gives them."""
+    loaded = load(script)
+    return Call(loaded, keys, loaded.takes.pack(values))
 
 
 class Wire:

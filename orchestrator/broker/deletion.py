@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.broker.connection import Call
+from orchestrator.broker.connection import Call, call
 from orchestrator.broker.errors import SessionHeld, UnknownSession
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import SessionHead
 from orchestrator.broker.replies import code_of, unexpected
-from orchestrator.broker.requests import birth_keys, queue_number, rows
-from orchestrator.broker.scripts import load
+from orchestrator.broker.requests import birth_keys, queue_number
 from orchestrator.core.ids import SessionId, TreeId
 
 
@@ -120,8 +119,16 @@ def _call(keys: Keys, order: _Order) -> Call:
         )
         for listed in order.listed
     )
-    args = [tree, int(order.owed), int(order.whole), *rows((pool,) for pool in pools), *rows(sessions)]
-    return Call(load("delete"), names, [*args, len(order.blobs)])
+    return call(
+        "delete",
+        names,
+        tree=tree,
+        owed_too=order.owed,
+        whole=order.whole,
+        pools=pools,
+        sessions=sessions,
+        blobs=len(order.blobs),
+    )
 
 
 def _keys_of(keys: Keys, session: SessionId) -> list[str]:

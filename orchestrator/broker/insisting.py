@@ -12,7 +12,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from orchestrator.broker.connection import Argument, Call, Wire
+from orchestrator.broker.arguments import Argument
+from orchestrator.broker.connection import Call, Wire
 from orchestrator.broker.errors import Unavailable
 
 AGAIN_S = 0.1

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TypeVar
 
-from orchestrator.broker.connection import Argument, Call, Wire
+from orchestrator.broker.arguments import Argument
+from orchestrator.broker.connection import Wire, call
 from orchestrator.broker.errors import Corrupt, DamagedEntry, UnknownSession
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import (
@@ -33,7 +34,6 @@ from orchestrator.broker.replies import (
     stored_event,
     tree_entry,
 )
-from orchestrator.broker.scripts import load
 from orchestrator.broker.serving import Serving, serving
 from orchestrator.broker.tree_records import Registry, TreeEntry
 from orchestrator.broker.witness import Witness
@@ -206,7 +206,7 @@ class Reader:
 
     async def projection(self, tree: TreeId) -> tuple[Registry, dict[str, bytes]]:
         """The same with the flat fields that it was read from."""
-        now, flat = await self._wire.run(Call(load("registry"), [self.keys.agents(tree)], []))
+        now, flat = await self._wire.run(call("registry", [self.keys.agents(tree)]))
         found = {name.decode(): value for name, value in pairs(flat).items()}
         if "root" not in found:
             raise UnknownSession(tree)

@@ -1,28 +1,25 @@
-"""Turns records into the key and argument lists that the scripts read: counts, then flat rows.
+"""Turns records into what the scripts take, by the names that their heads give.
 
-The order here and the order of `take` in the Lua files are one contract. Nothing here talks to Redis.
+Nothing here talks to Redis.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from typing import Any
 
-from orchestrator.broker.connection import Argument, Call
+from orchestrator.broker.arguments import Argument
+from orchestrator.broker.connection import Call, call
 from orchestrator.broker.errors import CommitTooLarge
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import (
     BrokerConfig,
     Claim,
-    NewEntry,
-    NewEvent,
     NewSession,
     NewTree,
     Place,
     Submit,
 )
-from orchestrator.broker.scripts import load
 from orchestrator.core.ids import SessionId
 
 MAX_SUBMISSION_BYTES = 8 << 20
@@ -36,28 +33,14 @@ def payload_digest(*parts: bytes) -> str:
     return digest.hexdigest()
 
 
-def rows(items: Iterable[Sequence[Argument]]) -> list[Argument]:
-    """A count and then the rows, flat: what `take_list` reads."""
-    listed = list(items)
-    return [len(listed), *chain.from_iterable(listed)]
-
-
 def queue_number(sq_id: str) -> int:
     """The number in `<n>-0`."""
     return int(sq_id.partition("-")[0])
 
 
-def holder_args(claim: Claim) -> list[Argument]:
+def holder(claim: Claim) -> dict[str, Argument]:
     """The three values that prove a claim."""
-    return [claim.worker, claim.claim_id, claim.epoch]
-
-
-def entry_rows(entries: Iterable[NewEntry]) -> list[Argument]:
-    return rows((e.payload, e.salt, e.chain) for e in entries)
-
-
-def event_rows(events: Iterable[NewEvent]) -> list[Argument]:
-    return rows((e.payload, e.seq, e.hash8) for e in events)
+    return {"worker": claim.worker, "claim": claim.claim_id, "epoch": claim.epoch}
 
 
 def session_digest(born: NewSession) -> str:
@@ -82,45 +65,43 @@ def birth_keys(keys: Keys, session: SessionId) -> list[str]:
     ]
 
 
-def birth_args(born: NewSession, pool_index: int, core_version: int) -> list[Argument]:
+def birth(born: NewSession, pool_index: int, core_version: int) -> dict[str, Any]:
     """`core_version` is its maker's: an older worker might fold another state of what it is born with."""
-    submissions = (
+    submissions = [
         (s.client, s.submission, payload_digest(s.kind.encode(), s.payload), s.kind, s.payload, s.sender)
         for s in born.submissions
-    )
-    return [
-        born.session,
-        born.tree,
-        pool_index,
-        born.agent_id,
-        born.parent or "",
-        session_digest(born),
-        born.status,
-        born.meta,
-        core_version,
-        *entry_rows(born.entries),
-        *event_rows(born.events),
-        *rows(submissions),
     ]
+    return {
+        "session": born.session,
+        "tree": born.tree,
+        "pool": pool_index,
+        "agent_id": born.agent_id,
+        "parent": born.parent or "",
+        "digest": session_digest(born),
+        "status": born.status,
+        "meta": born.meta,
+        "min_core": core_version,
+        "entries": born.entries,
+        "events": born.events,
+        "submissions": submissions,
+    }
 
 
 def create_call(keys: Keys, config: BrokerConfig, tree: NewTree) -> Call:
     root = tree.root
     shard = keys.shard_of(root.session)
-    return Call(
-        load("create"),
+    return call(
+        "create",
         [
             keys.agents(root.tree),
             keys.sessions(shard),
             *keys.pool(shard, root.pool),
             *birth_keys(keys, root.session),
         ],
-        [
-            root.pool,
-            *eq_limits(config),
-            *birth_args(root, 0, config.core_version),
-            *rows(tree.summary.items()),
-        ],
+        pool_name=root.pool,
+        **eq_limits(config),
+        born=birth(root, 0, config.core_version),
+        summary=tree.summary.items(),
     )
 
 
@@ -130,8 +111,8 @@ def submit_call(keys: Keys, config: BrokerConfig, submit: Submit, place: Place) 
             f"a submission may have {MAX_SUBMISSION_BYTES} bytes, this has {len(submit.payload)}"
         )
     session = submit.session
-    return Call(
-        load("submit"),
+    return call(
+        "submit",
         [
             keys.session(session),
             keys.sq(session),
@@ -139,24 +120,22 @@ def submit_call(keys: Keys, config: BrokerConfig, submit: Submit, place: Place) 
             keys.agents(place.tree),
             *keys.pool(keys.shard_of(session), place.pool),
         ],
-        [
-            session,
-            place.pool,
-            place.tree,
-            submit.client,
-            submit.submission,
-            payload_digest(submit.kind.encode(), submit.payload),
-            submit.kind,
-            submit.payload,
-            submit.sender,
-            config.sq_max_entries,
-            config.sq_max_bytes,
-            config.seen_keep,
-            int(config.seen_keep_s * 1000),
-        ],
+        session=session,
+        pool_name=place.pool,
+        tree=place.tree,
+        client=submit.client,
+        submission=submit.submission,
+        digest=payload_digest(submit.kind.encode(), submit.payload),
+        kind=submit.kind,
+        payload=submit.payload,
+        sender=submit.sender,
+        max_entries=config.sq_max_entries,
+        max_bytes=config.sq_max_bytes,
+        keep=config.seen_keep,
+        keep_ms=int(config.seen_keep_s * 1000),
     )
 
 
-def eq_limits(config: BrokerConfig) -> list[Argument]:
+def eq_limits(config: BrokerConfig) -> dict[str, Argument]:
     """How much of an event queue is kept, and for how long after its last event."""
-    return [config.eq_keep, int(config.eq_ttl_s * 1000)]
+    return {"eq_keep": config.eq_keep, "eq_ttl_ms": int(config.eq_ttl_s * 1000)}

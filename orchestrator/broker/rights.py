@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.broker.connection import Call, Wire
+from orchestrator.broker.connection import Wire, call
 from orchestrator.broker.errors import Misconfigured
 from orchestrator.broker.keys import Keys
-from orchestrator.broker.scripts import load
 
 COMMANDS = (
     "DEL @",
@@ -56,7 +55,7 @@ COMMANDS = (
 
 async def missing_rights(wire: Wire, keys: Keys) -> tuple[str, ...]:
     """The commands that this connection's user may not run on keys of the deployment, as ACLs name them."""
-    reply = await wire.run(Call(load("rights"), (), (keys.confirmed(0), *COMMANDS)))
+    reply = await wire.run(call("rights", (), key=keys.confirmed(0), commands=COMMANDS))
     return tuple(command_names([COMMANDS[number - 1] for number in reply]))
 
 

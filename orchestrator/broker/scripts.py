@@ -1,17 +1,21 @@
 """Loads the Lua scripts from package data and composes each with the parts that it names.
 
-The first line of a script, `-- uses: base wake`, names parts kept in `_base.lua`, `_wake.lua`.
-Redis caches what it gets by SHA-1, so a script costs its 40 digits a call.
+The head of a script says what it is made of: `-- uses: base wake` names parts that stand in front
+(`_base.lua`, `_wake.lua`), `-- takes: …` its arguments (`arguments.py`), `-- then: …` parts that stand behind
+these, and may read them. Redis caches what it gets by SHA-1, so a script costs its 40 digits a call.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 
-_USES = "-- uses: "
+from orchestrator.broker.arguments import Takes, takes_of
+
+_USES, _THEN = "-- uses: ", "-- then: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +25,35 @@ class Script:
     name: str
     source: bytes
     sha: str
+    takes: Takes = field(repr=False, compare=False)
 
 
 @cache
 def load(name: str) -> Script:
     """The script `lua/<name>.lua` with its parts in front."""
-    body = _read(name)
-    first, _, _ = body.partition("\n")
-    if not first.startswith(_USES):
+    source = "\n".join(text for _, text in composed(name, _read)).encode()
+    takes = _takes(name, _read)
+    return Script(name, source, hashlib.sha1(source, usedforsecurity=False).hexdigest(), takes)
+
+
+def composed(name: str, read: Callable[[str], str]) -> list[tuple[str, str]]:
+    """The pieces of a script in their order: the file's name (empty for what is generated) and its text."""
+    takes = _takes(name, read)
+    pieces = [(part, read(part)) for part in _parts(read(name), _USES)]
+    pieces.append(("", takes.lua()))
+    return [*pieces, *((part, read(part)) for part in _parts(read(name), _THEN)), (name, read(name))]
+
+
+def _takes(name: str, read: Callable[[str], str]) -> Takes:
+    body = read(name)
+    if not body.startswith(_USES):
         raise ValueError(f"lua/{name}.lua does not begin with {_USES!r}")
-    parts = [_read(f"_{part}") for part in first.removeprefix(_USES).split()]
-    source = "\n".join([*parts, body]).encode()
-    return Script(name, source, hashlib.sha1(source, usedforsecurity=False).hexdigest())
+    return takes_of("\n".join([*(read(part) for part in _parts(body, _USES)), body]))
+
+
+def _parts(body: str, head: str) -> list[str]:
+    said = next((line for line in body.split("\n") if line.startswith(head)), head)
+    return [f"_{part}" for part in said.removeprefix(head).split()]
 
 
 def _read(name: str) -> str:

@@ -10,11 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.broker.connection import Call, Wire
+from orchestrator.broker.connection import Call, Wire, call
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import SessionHead
-from orchestrator.broker.requests import rows
-from orchestrator.broker.scripts import load
 from orchestrator.core.ids import SessionId
 
 _SESSIONS_A_CALL = 250
@@ -59,7 +57,7 @@ def _groups(keys: Keys, heads: Sequence[SessionHead]) -> Iterator[tuple[Call, li
         names = [keys.due(shard, pool), keys.leases(shard, pool)]
         for start in range(0, len(sessions), _SESSIONS_A_CALL):
             some = sessions[start : start + _SESSIONS_A_CALL]
-            yield Call(load("serving"), names, rows((session,) for session in some)), some
+            yield call("serving", names, sessions=some), some
 
 
 def _read(sessions: Sequence[SessionId], now_ms: int, flat: Sequence[Any]) -> Mapping[SessionId, Serving]:

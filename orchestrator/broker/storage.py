@@ -6,12 +6,11 @@ belong to whoever seals.
 
 from __future__ import annotations
 
-from orchestrator.broker.connection import Call
+from orchestrator.broker.connection import Call, call
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import Claim, Fenced, Refused, Stored
 from orchestrator.broker.replies import code_of, fenced, refused, unexpected
-from orchestrator.broker.requests import holder_args
-from orchestrator.broker.scripts import load
+from orchestrator.broker.requests import holder
 from orchestrator.core.ids import SessionId
 
 
@@ -21,12 +20,12 @@ class Storage(Reader):
     async def snapshot(self, claim: Claim, seq: int, state: bytes) -> Stored | Fenced | Refused:
         """Stores the state folded through `seq`."""
         keys = [self.keys.session(claim.session), self.keys.snapshot(claim.session)]
-        return await self._store(claim, Call(load("snapshot"), keys, [*holder_args(claim), seq, state]))
+        return await self._store(claim, call("snapshot", keys, **holder(claim), seq=seq, state=state))
 
     async def seal(self, claim: Claim, seq: int, manifest: bytes) -> Stored | Fenced | Refused:
         """Drops the log through `seq`, which archive segments named in `manifest` hold now."""
         keys = [self.keys.session(claim.session), self.keys.rollout(claim.session)]
-        return await self._store(claim, Call(load("seal"), keys, [*holder_args(claim), seq, manifest]))
+        return await self._store(claim, call("seal", keys, **holder(claim), seq=seq, manifest=manifest))
 
     async def archive(self, claim: Claim) -> Stored | Fenced | Refused:
         """Leaves only the hash of an ended session that is sealed to its end; ends the claim."""
@@ -39,7 +38,7 @@ class Storage(Reader):
             self.keys.sq(session),
             self.keys.snapshot(session),
         ]
-        return await self._store(claim, Call(load("archive"), keys, [session, *holder_args(claim)]))
+        return await self._store(claim, call("archive", keys, session=session, **holder(claim)))
 
     async def _store(self, claim: Claim, call: Call) -> Stored | Fenced | Refused:
         reply = await self._wire.run(call)
@@ -56,7 +55,7 @@ class Storage(Reader):
     async def restore(self, session: SessionId, seq: int, state: bytes) -> Stored | Refused:
         """Brings an archived session back with the snapshot of its last entry."""
         keys = [self.keys.session(session), self.keys.snapshot(session)]
-        reply = await self._wire.run(Call(load("restore"), keys, [seq, state]))
+        reply = await self._wire.run(call("restore", keys, seq=seq, state=state))
         match code_of(reply, session):
             case "OK":
                 return Stored(self._clock.heard(reply[1]))

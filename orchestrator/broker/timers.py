@@ -9,12 +9,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from orchestrator.broker.connection import Call
+from orchestrator.broker.connection import Call, call
 from orchestrator.broker.errors import Unavailable, UnknownSession
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import Fired, Place
 from orchestrator.broker.replies import code_of, queue_id, unexpected
-from orchestrator.broker.scripts import load
 from orchestrator.core.draft import STANDING_TIMERS
 from orchestrator.core.ids import SessionId, TreeId
 
@@ -46,8 +45,7 @@ class Timers(Reader):
 
     async def fire(self, shard: int, count: int = 100) -> tuple[Fired, ...]:
         """Turns the shard's due timers into queue entries."""
-        call = Call(load("timers_due"), [self.keys.timers(shard)], [count])
-        now, members = await self._wire.run(call)
+        now, members = await self._wire.run(call("timers_due", [self.keys.timers(shard)], count=count))
         self._clock.heard(now)
         found = []
         for member in members:
@@ -70,7 +68,15 @@ class Timers(Reader):
                 *self.keys.pool(shard, place.pool),
             ]
             again_ms = STANDING_TIMERS.get(timer, 0)
-            return Call(load("fire"), keys, [session, place.pool, place.tree, timer, again_ms])
+            return call(
+                "fire",
+                keys,
+                session=session,
+                pool_name=place.pool,
+                tree=place.tree,
+                id=timer,
+                again_ms=again_ms,
+            )
 
         try:
             reply = await self._placed(session, build)

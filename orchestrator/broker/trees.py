@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.broker.commit_requests import tree_event_rows
-from orchestrator.broker.connection import Call
+from orchestrator.broker.connection import Call, call
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import Place
 from orchestrator.broker.replies import code_of, unexpected
-from orchestrator.broker.requests import eq_limits, rows
-from orchestrator.broker.scripts import load
+from orchestrator.broker.requests import eq_limits
 from orchestrator.broker.timers import Timers
 from orchestrator.broker.tree_records import BUDGET_KINDS, LimitChange, LimitsRaised, Standing
 from orchestrator.core.ids import AgentId, SessionId, TreeId
@@ -40,7 +39,7 @@ class Trees(Timers):
 
     async def reserve(self, tree: TreeId, count: int) -> range:
         """Agent ids of the tree that nobody else will get."""
-        reply = await self._wire.run(Call(load("reserve"), [self.keys.agents(tree)], [count]))
+        reply = await self._wire.run(call("reserve", [self.keys.agents(tree)], count=count))
         if code_of(reply, tree) != "OK":
             raise unexpected("reserve", reply[0].decode())
         self._clock.heard(reply[2])
@@ -63,14 +62,15 @@ class Trees(Timers):
         names = [keys.agents(tree), keys.tree(tree), keys.timers(keys.shard_of(tree))]
         kinds = [kind for kind in change.add if kind in BUDGET_KINDS]
         events = () if change.event is None else (change.event,)
-        args = [
-            change.change,
-            *eq_limits(self.config),
-            *rows(change.add.items()),
-            *rows((name(kind),) for kind in kinds for name in (warned, exhausted)),
-            *tree_event_rows(events, {root: 0}),
-        ]
-        return Call(load("raise_limits"), [*names, keys.session(root), keys.eq(root)], args)
+        return call(
+            "raise_limits",
+            [*names, keys.session(root), keys.eq(root)],
+            change=change.change,
+            **eq_limits(self.config),
+            adds=change.add.items(),
+            forgotten=[name(kind) for kind in kinds for name in (warned, exhausted)],
+            events=tree_event_rows(events, {root: 0}),
+        )
 
     async def revoke(self, session: SessionId) -> int:
         """Takes the claim from its holder and readmits a quarantined session; answers the new epoch."""
@@ -134,9 +134,11 @@ class Trees(Timers):
         for pool in pools:
             keys += self.keys.pool(shard, pool)
         keys += [self.keys.session(place.session) for place in places]
-        listed = rows((place.session, pools.index(place.pool) + 1) for place in places)
+        listed = [(place.session, pools.index(place.pool) + 1) for place in places]
         certain = self._witnesses[shard].certain_ms()
-        return Call(load("revoke"), keys, [tree, silent, certain, *rows((pool,) for pool in pools), *listed])
+        return call(
+            "revoke", keys, tree=tree, silent=silent, certain_ms=certain, pools=pools, sessions=listed
+        )
 
 
 def _standings(places: Sequence[Place], flat: Sequence[Any]) -> Mapping[SessionId, Standing]:

@@ -1,6 +1,6 @@
 """Which changes a sample holds: the seed's choice, and the same one as long as a place reads the same.
 
-A sample is split evenly over its scopes (Lua, core, runtime, rollouts). Within a scope a statement is
+A sample is split evenly over its scopes (Lua, core, runtime). Within a scope a statement is
 chosen (each is as likely as any other, however much can be changed in it), then one of the operators that
 fit it, then one of their changes. All of it by numbers that are made of the seed and of the text: a line
 added elsewhere moves nothing, and a larger sample of the same seed holds the smaller one.
@@ -16,18 +16,19 @@ from sim.mutation import lua_operators, python_operators
 from sim.mutation.change import ROOT, Change
 
 SCOPES = {
-    "lua": "orchestrator/broker/lua/*.lua",
-    "core": "orchestrator/core/**/*.py",
-    "runtime": "orchestrator/runtime/**/*.py",
-    "rollouts": "orchestrator/rollouts/**/*.py",
+    "lua": ("broker/lua/*.lua",),
+    "core": ("core/**/*.py",),
+    "runtime": ("rollouts/**/*.py", "runtime/**/*.py"),
 }
+"""Of the files of `orchestrator/`; what the runtime writes and reads again counts as it does."""
 
 
 @cache
 def all_changes(scope: str) -> tuple[Change, ...]:
     """Every change that could be made in a scope, and some that do not compile."""
     found: list[Change] = []
-    for file in sorted(ROOT.glob(SCOPES[scope])):
+    folder = ROOT / "orchestrator"
+    for file in sorted(file for glob in SCOPES[scope] for file in folder.glob(glob)):
         path, text = file.relative_to(ROOT).as_posix(), file.read_text(encoding="utf-8")
         found += (python_operators if file.suffix == ".py" else lua_operators).changes(path, text)
     return tuple(found)

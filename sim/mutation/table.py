@@ -17,8 +17,12 @@ def figures(chosen: Sequence[Change], verdicts: Mapping[str, Verdict]) -> str:
     """How many were found, by what, in each scope and in all."""
     rows = ["| | changes | equivalent | simulator | tests | survive | found | by the simulator |"]
     rows.append("|---|---|---|---|---|---|---|---|")
-    for scope, folder in (*((name, glob.partition("*")[0]) for name, glob in SCOPES.items()), ("all", "")):
-        some = [verdicts[change.id] for change in chosen if change.path.startswith(folder)]
+    folders = {
+        name: tuple(f"orchestrator/{glob.partition('*')[0]}" for glob in globs)
+        for name, globs in SCOPES.items()
+    }
+    for scope, below in {**folders, "all": ("",)}.items():
+        some = [verdicts[change.id] for change in chosen if change.path.startswith(below)]
         if some:
             rows.append(_row(scope, some))
     return "\n".join(rows)

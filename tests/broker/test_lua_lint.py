@@ -19,7 +19,9 @@ needs_luacheck = pytest.mark.skipif(
 def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(lua_lint, "ROOT", tmp_path)
     (tmp_path / "_base.lua").write_text(
-        "local function used() return 1 end\nlocal function spare() return 2 end\n"
+        "local function used() return 1 end\n"
+        "local function spare() return 2 end\n"
+        "local function all_taken() end\n"
     )
     return tmp_path
 

@@ -32,8 +32,15 @@ local function ahead_reply(key, n)
   return {'CORRUPT', key, 'it holds entries after ' .. text(n) .. ', the last that the session knows'}
 end
 
--- Arguments are one flat list; lists in it are a count and then the fields of each row. All are read
--- before the first write, so a caller of another version fails here and not half-way.
+-- The fields of a hash by their names; false where there is none.
+local function fields_of(key, names)
+  local found = {}
+  for i, value in ipairs(redis.call('HMGET', key, unpack(names))) do found[names[i]] = value end
+  return found
+end
+
+-- Arguments are one flat list, read by what a script's head says that it takes. All are read before the
+-- first write, so a caller of another version fails here and not half-way.
 local read_position = 0
 local function take()
   read_position = read_position + 1
@@ -42,16 +49,6 @@ end
 
 local function take_number()
   return tonumber(take()) or error('MISCALL argument ' .. read_position .. ' is not a number')
-end
-
-local function take_list(width)
-  local rows = {}
-  for i = 1, take_number() do
-    local row = {}
-    for j = 1, width do row[j] = take() end
-    rows[i] = row
-  end
-  return rows
 end
 
 local function all_taken()

@@ -1,17 +1,17 @@
 -- Shared by create and commit: a session comes into being, whole or not at all.
 -- Keys of one birth, in order: session, rollout, eq, sq, seen, seen_at.
 
+-- record birth: session tree pool# agent_id parent digest status meta min_core~
+-- record birth: entries(payload salt chain) events(payload seq hash8)
+-- record birth: submissions(client submission digest kind payload sender)
+
 local BIRTH_KEYS = 6
 
-local function take_birth(first_key, pools)
-  local b = {
-    session = take(), tree = take(), pool = pools[take_number()], agent_id = take(), parent = take(),
-    digest = take(), status = take(), meta = take(), min_core = text(take_number()),
-    entries = take_list(3), events = take_list(3), submissions = take_list(6),
-  }
+-- A birth as it was taken, with the keys that stand from first_key on.
+local function place_birth(b, first_key, pools)
+  b.pool = pools[b.pool] or error('MISCALL there is no pool ' .. b.pool)
   b.key, b.rollout, b.eq = KEYS[first_key], KEYS[first_key + 1], KEYS[first_key + 2]
   b.sq, b.seen, b.seen_at = KEYS[first_key + 3], KEYS[first_key + 4], KEYS[first_key + 5]
-  return b
 end
 
 local function birth_misfit(b)
@@ -25,17 +25,17 @@ end
 
 local function append_entries(rollout, entries, seq, epoch)
   for i, e in ipairs(entries) do
-    redis.call('XADD', rollout, text(seq + i) .. '-0', 'p', e[1], 's', e[2], 'e', epoch, 'h', e[3])
+    redis.call('XADD', rollout, text(seq + i) .. '-0', 'p', e.payload, 's', e.salt, 'e', epoch, 'h', e.chain)
   end
 end
 
 local function append_events(eq, events, n, keep, ttl_ms)
   if #events == 0 then return end
   for i, e in ipairs(events) do
-    if e[4] then
-      redis.call('XADD', eq, 'MAXLEN', '~', keep, text(n + i) .. '-0', 'p', e[1], 's', e[2], 'h', e[3], 'x', e[4])
+    if e.tree_seq then
+      redis.call('XADD', eq, 'MAXLEN', '~', keep, text(n + i) .. '-0', 'p', e.payload, 's', e.seq, 'h', e.hash8, 'x', e.tree_seq)
     else
-      redis.call('XADD', eq, 'MAXLEN', '~', keep, text(n + i) .. '-0', 'p', e[1], 's', e[2], 'h', e[3])
+      redis.call('XADD', eq, 'MAXLEN', '~', keep, text(n + i) .. '-0', 'p', e.payload, 's', e.seq, 'h', e.hash8)
     end
   end
   redis.call('PEXPIRE', eq, ttl_ms)
@@ -50,7 +50,7 @@ local function write_birth(b, agents, sessions, limits, now)
   local box = {
     key = b.key, sq = b.sq, seq = text(#b.entries), n = 0, total = 0, regular = 0, interrupts = 0,
   }
-  local head = #b.entries > 0 and b.entries[#b.entries][3] or string.rep('\0', 32)
+  local head = #b.entries > 0 and b.entries[#b.entries].chain or string.rep('\0', 32)
   redis.call('HSET', b.key,
     'tree', b.tree, 'pool', b.pool.name, 'agent_id', b.agent_id, 'parent', b.parent, 'created', b.digest,
     'created_ms', text(now), 'status', b.status, 'meta', b.meta, 'min_core', b.min_core, 'seq', text(#b.entries), 'head', head,
@@ -58,8 +58,8 @@ local function write_birth(b, agents, sessions, limits, now)
   append_entries(b.rollout, b.entries, 0, '0')
   append_events(b.eq, b.events, 0, limits.eq_keep, limits.eq_ttl_ms)
   for _, s in ipairs(b.submissions) do
-    local n = enqueue(box, {kind = s[4], payload = s[5], client = s[1], submission = s[2], sender = s[6]}, now)
-    remember(b.seen, b.seen_at, s[1] .. '|' .. s[2], n, s[3], now)
+    local n = enqueue(box, s, now)
+    remember(b.seen, b.seen_at, s.client .. '|' .. s.submission, n, s.digest, now)
   end
   save_box(box)
   redis.call('HSET', agents, 's:' .. b.agent_id, b.session)

@@ -5,10 +5,6 @@
 
 local KINDS = {'tokens', 'cost', 'requests'}
 
-local function take_amount()
-  return {take_number(), take_number(), take_number()}
-end
-
 local function parse_amount(stored)
   local tokens, cost, requests = string.match(stored or '', '^(%d+) (%d+) (%d+)$')
   if not tokens then return nil end

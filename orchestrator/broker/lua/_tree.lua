@@ -2,18 +2,9 @@
 -- A watcher is the event queue's side of a session: {key, eq, n, seq, head, keep}. Its payloads are
 -- opaque; between the parts of one stand numbers that only the commit knows.
 
-local function take_tree_event()
-  return {
-    after = take_number(), inbox = take(), once = take(), about = take(),
-    parts = take_list(1), targets = take_list(1),
-  }
-end
-
-local function take_tree_events()
-  local events = {}
-  for i = 1, take_number() do events[i] = take_tree_event() end
-  return events
-end
+-- record tree_event: after# inbox once about parts(part) targets(target#)
+-- Targets are told the event after so many of the step's own; `inbox` is the session whose depths stand between the
+-- parts, or empty; with `once` it is written at most once under that name.
 
 -- Those that will be written: an event with a name is not, if one of that name was. The name counts
 -- from the first of one script on, so that a step may repeat itself.
@@ -31,11 +22,11 @@ end
 
 -- Without a box the inbox is empty: of a session that this commit creates, or of one that is gone.
 local function woven(parts, box)
-  if #parts == 1 then return parts[1][1] end
-  local found = {parts[1][1]}
+  if #parts == 1 then return parts[1] end
+  local found = {parts[1]}
   for i = 2, #parts do
     found[#found + 1] = box and text(i % 2 == 0 and box.regular or box.interrupts) or '0'
-    found[#found + 1] = parts[i][1]
+    found[#found + 1] = parts[i]
   end
   return table.concat(found)
 end
@@ -51,14 +42,15 @@ local function log_event(tree, tree_seq, event, cause, now)
 end
 
 -- The session's own events, and among them those of the tree that it is told of, each in its place.
--- Own rows are {payload, seq, hash8}, told ones {payload, tree_seq, after}.
+-- Own rows are {payload, seq, hash8}, told ones {payload, tree_seq, after}, by these names.
 local function with_told(events, told, seq, head)
   if #told == 0 then return events end
   local merged, next_told, hash8 = {}, 1, hash8_of(head)
   for i = 0, #events do
     if i > 0 then merged[#merged + 1] = events[i] end
-    while told[next_told] and (told[next_told][3] <= i or i == #events) do
-      merged[#merged + 1] = {told[next_told][1], seq, hash8, text(told[next_told][2])}
+    while told[next_told] and (told[next_told].after <= i or i == #events) do
+      local row = told[next_told]
+      merged[#merged + 1] = {payload = row.payload, seq = seq, hash8 = hash8, tree_seq = text(row.tree_seq)}
       next_told = next_told + 1
     end
   end
@@ -71,7 +63,7 @@ local function tell(watcher, rows, limits)
   local hash8 = hash8_of(watcher.head)
   for i, row in ipairs(rows) do
     redis.call('XADD', watcher.eq, 'MAXLEN', '~', limits.eq_keep, text(watcher.n + i) .. '-0',
-      'p', row[1], 's', watcher.seq, 'h', hash8, 'x', text(row[2]))
+      'p', row.payload, 's', watcher.seq, 'h', hash8, 'x', text(row.tree_seq))
   end
   redis.call('PEXPIRE', watcher.eq, limits.eq_ttl_ms)
 end

@@ -1,6 +1,6 @@
 -- uses: base bucket
--- admit(ticket, tokens, requests_per_minute, tokens_per_minute, patience_ms, grace_ms)
---   -> OK now | WAIT ms now | CORRUPT key why
+-- takes: ticket tokens# requests_limit# tokens_limit# patience_ms# grace_ms#
+-- admit(…) -> OK now | WAIT ms now | CORRUPT key why
 --
 -- May this ticket's request be sent to the provider? By arrival: it goes when what is left covers it after
 -- everybody who came before and still waits, so nobody is delayed by somebody later, large or small.
@@ -10,10 +10,6 @@
 -- KEYS  1 provider:<name> hash (levels, arrivals, t:<ticket> = tokens and until when its place is kept)
 --       2 waiting:<name> zset (ticket -> number of its arrival)
 
-local ticket, tokens = take(), take_number()
-local requests_limit, tokens_limit = take_number(), take_number()
-local patience_ms, grace_ms = take_number(), take_number()
-all_taken()
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'zset')
 if bad then return bad end
 

@@ -1,20 +1,19 @@
 -- uses: base
--- archive(session, worker, claim, epoch) -> OK now | FENCED epoch | REFUSED why | CORRUPT key why
+-- takes: session worker claim epoch
+-- archive(…) -> OK now | FENCED epoch | REFUSED why | CORRUPT key why
 --
 -- Leaves of an ended, wholly sealed session only its hash: log, queues and snapshot go, the claim
 -- ends. Refused while anything is queued, or while the log holds what no segment has.
 --
 -- KEYS  1 session hash   2 leases zset   3 rollout stream   4 eq stream   5 sq stream   6 snapshot string
 
-local session, worker, claim, epoch = take(), take(), take(), take()
-all_taken()
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'zset') or misfit(KEYS[3], 'stream')
   or misfit(KEYS[4], 'stream') or misfit(KEYS[5], 'stream') or misfit(KEYS[6], 'string')
 if bad then return bad end
-local s = redis.call('HMGET', KEYS[1], 'owner', 'claim', 'epoch', 'seq', 'sealed_seq', 'sq', 'cursor')
-if s[1] ~= worker or s[2] ~= claim or s[3] ~= epoch then return {'FENCED', num(s[3])} end
-if num(s[4]) ~= num(s[5]) then return {'REFUSED', 'not sealed to its end'} end
-if num(s[6]) ~= num(s[7]) then return {'REFUSED', 'its queue is not read to the end'} end
+local s = fields_of(KEYS[1], {'owner', 'claim', 'epoch', 'seq', 'sealed_seq', 'sq', 'cursor'})
+if s.owner ~= worker or s.claim ~= claim or s.epoch ~= epoch then return {'FENCED', num(s.epoch)} end
+if num(s.seq) ~= num(s.sealed_seq) then return {'REFUSED', 'not sealed to its end'} end
+if num(s.sq) ~= num(s.cursor) then return {'REFUSED', 'its queue is not read to the end'} end
 
 redis.call('HSET', KEYS[1], 'archived', '1', 'owner', '', 'claim', '')
 redis.call('ZREM', KEYS[2], session)

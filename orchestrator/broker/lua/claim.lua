@@ -1,5 +1,6 @@
 -- uses: base
--- claim(session, pool, worker, claim, core, lease_ms, certain_ms, whom, page, max_tries, quarantine event, eq_keep, eq_ttl_ms)
+-- takes: session pool worker claim core# lease_ms# certain_ms# whom page# max_tries# event eq_keep~ eq_ttl_ms~
+-- claim(…)
 --   -> OK epoch tree agent_id seq head cursor tip snapshot_seq tries now eq {sq page} next|'' commit|''
 --      | NONE [next|''] | OLD min_core | QUARANTINED | UNKNOWN | MOVED tree pool | ARCHIVED | CORRUPT key why
 --
@@ -9,32 +10,26 @@
 -- the answer names who does. Whoever is claimed, the one that comes after it is named, too. Sent again
 -- with the same claim id it answers as the first time. The claim that would be the max_tries-th without
 -- progress quarantines the session instead: what kills every worker that touches it must not be handed
--- to the next one.
+-- to the next one; `event` is the error event of that.
 --
 -- KEYS  1 session hash   2 sq stream (read)   3 eq stream (the quarantine's error event)
 --       4 due zset   5 leases zset   6 clock string   of the pool
 
-local session, pool, worker, claim = take(), take(), take(), take()
-local core, lease_ms, certain_ms = take_number(), take_number(), take_number()
-local whom, page = take(), take_number()
-local max_tries, event = take_number(), take()
-local eq_keep, eq_ttl_ms = text(take_number()), text(take_number())
-all_taken()
 
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[3], 'stream')
   or misfit(KEYS[4], 'zset') or misfit(KEYS[5], 'zset') or misfit(KEYS[6], 'string')
 if bad then return bad end
-local s = redis.call('HMGET', KEYS[1], 'tree', 'pool', 'epoch', 'claim', 'agent_id', 'seq', 'head', 'cursor', 'sq',
-  'snapshot_seq', 'tries', 'min_core', 'quarantined', 'archived', 'eq', 'owner', 'revoked', 'commit')
-if not s[1] then
+local s = fields_of(KEYS[1], {'tree', 'pool', 'epoch', 'claim', 'agent_id', 'seq', 'head', 'cursor', 'sq', 'snapshot_seq',
+  'tries', 'min_core', 'quarantined', 'archived', 'eq', 'owner', 'revoked', 'commit'})
+if not s.tree then
   -- Its hash is gone, so nobody can ever hold it: it must not be offered for ever.
   redis.call('ZREM', KEYS[4], session)
   redis.call('ZREM', KEYS[5], session)
   return {'UNKNOWN'}
 end
-if s[2] ~= pool then return {'MOVED', s[1], s[2]} end
-if s[13] == '1' then return {'NONE'} end
-if num(s[12]) > core then return {'OLD', num(s[12])} end
+if s.pool ~= pool then return {'MOVED', s.tree, s.pool} end
+if s.quarantined == '1' then return {'NONE'} end
+if num(s.min_core) > core then return {'OLD', num(s.min_core)} end
 local now = now_ms()
 local certain = math.min(now, certain_ms)
 
@@ -44,12 +39,12 @@ local function next_claimable()
 end
 
 local function answer(epoch, tries)
-  local cursor = num(s[8])
-  return {'OK', epoch, s[1], num(s[5]), num(s[6]), s[7], cursor, num(s[9]), num(s[10]), tries, now, num(s[15]),
-    redis.call('XRANGE', KEYS[2], '(' .. text(cursor) .. '-0', '+', 'COUNT', page), next_claimable(), s[18] or ''}
+  local cursor = num(s.cursor)
+  return {'OK', epoch, s.tree, num(s.agent_id), num(s.seq), s.head, cursor, num(s.sq), num(s.snapshot_seq), tries, now, num(s.eq),
+    redis.call('XRANGE', KEYS[2], '(' .. text(cursor) .. '-0', '+', 'COUNT', page), next_claimable(), s.commit or ''}
 end
 
-if s[4] == claim and s[16] == worker then return answer(num(s[3]), num(s[11])) end
+if s.claim == claim and s.owner == worker then return answer(num(s.epoch), num(s.tries)) end
 if whom == 'next' then
   local first = next_claimable()
   if first ~= session then return {'NONE', first} end
@@ -58,24 +53,24 @@ local order = redis.call('ZSCORE', KEYS[4], session)
 local expiry = redis.call('ZSCORE', KEYS[5], session)
 local idle = not order and not expiry
 if expiry and tonumber(expiry) > certain then return {'NONE'} end
-if idle and (whom ~= 'parked' or s[14] == '1') then return {'NONE'} end
-if s[14] == '1' then
+if idle and (whom ~= 'parked' or s.archived == '1') then return {'NONE'} end
+if s.archived == '1' then
   -- What is archived owes nothing, and cannot be held to find that out: it must not be offered for ever.
   redis.call('ZREM', KEYS[4], session)
   redis.call('ZREM', KEYS[5], session)
   return {'ARCHIVED'}
 end
 
-local epoch = num(s[3]) + 1
+local epoch = num(s.epoch) + 1
 -- A look of upkeep at a parked session is no attempt at its work.
-local tries = idle and num(s[11]) or num(s[11]) + 1
+local tries = idle and num(s.tries) or num(s.tries) + 1
 if tries >= max_tries then
-  local n = num(s[15]) + 1
+  local n = num(s.eq) + 1
   if ahead(KEYS[3], n - 1) then return ahead_reply(KEYS[3], n - 1) end
-  local hash8 = string.gsub(string.sub(s[7], 1, 4), '.', function(c) return string.format('%02x', string.byte(c)) end)
+  local hash8 = string.gsub(string.sub(s.head, 1, 4), '.', function(c) return string.format('%02x', string.byte(c)) end)
   redis.call('HSET', KEYS[1], 'quarantined', '1', 'epoch', text(epoch), 'owner', '', 'claim', '', 'eq', text(n))
-  if s[17] then redis.call('HDEL', KEYS[1], 'revoked') end
-  redis.call('XADD', KEYS[3], 'MAXLEN', '~', eq_keep, text(n) .. '-0', 'p', event, 's', s[6], 'h', hash8)
+  if s.revoked then redis.call('HDEL', KEYS[1], 'revoked') end
+  redis.call('XADD', KEYS[3], 'MAXLEN', '~', eq_keep, text(n) .. '-0', 'p', event, 's', s.seq, 'h', hash8)
   redis.call('PEXPIRE', KEYS[3], eq_ttl_ms)
   redis.call('ZREM', KEYS[4], session)
   redis.call('ZREM', KEYS[5], session)
@@ -83,7 +78,7 @@ if tries >= max_tries then
 end
 
 redis.call('HSET', KEYS[1], 'epoch', text(epoch), 'owner', worker, 'claim', claim, 'tries', text(tries))
-if s[17] then redis.call('HDEL', KEYS[1], 'revoked') end
+if s.revoked then redis.call('HDEL', KEYS[1], 'revoked') end
 redis.call('ZADD', KEYS[5], text(now + lease_ms), session)
 if order then
   redis.call('ZREM', KEYS[4], session)

@@ -1,5 +1,6 @@
 -- uses: base wake queue birth
--- create(pool, eq_keep, eq_ttl_ms, birth, summary) -> OK now | DUP now | CONFLICT | CORRUPT key why
+-- takes: pool_name eq_keep~ eq_ttl_ms~ born<birth> summary(field value)
+-- create(…) -> OK now | DUP now | CONFLICT | CORRUPT key why
 --
 -- A root session comes into being with its first entries and submissions. The session id is the
 -- idempotency key: the same request again gets DUP, another request under the id CONFLICT.
@@ -9,11 +10,9 @@
 --       3 due:<pool>       zset    4 leases:<pool> zset   5 ready:<pool> stream   6 clock:<pool> string
 --       7 session  hash    8 rollout stream   9 eq stream   10 sq stream   11 seen hash   12 seen_at zset
 
-local pool = fixed_pool(take(), 3)
-local limits = {eq_keep = text(take_number()), eq_ttl_ms = text(take_number())}
-local born = take_birth(7, {[0] = pool})
-local summary = take_list(2)
-all_taken()
+local pool = fixed_pool(pool_name, 3)
+local limits = {eq_keep = eq_keep, eq_ttl_ms = eq_ttl_ms}
+place_birth(born, 7, {[0] = pool})
 
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'zset') or pool_misfit(pool) or misfit(born.key, 'hash')
 if bad then return bad end
@@ -26,5 +25,5 @@ if bad then return bad end
 -- HSET first: under maxmemory Redis refuses a script's first growing write and no later one.
 redis.call('HSET', KEYS[1], 'root', born.session, 'wall_from', text(now))
 write_birth(born, KEYS[1], KEYS[2], limits, now)
-for _, f in ipairs(summary) do redis.call('HSET', KEYS[1], f[1], f[2]) end
+for _, f in ipairs(summary) do redis.call('HSET', KEYS[1], f.field, f.value) end
 return {'OK', now}

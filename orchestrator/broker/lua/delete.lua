@@ -1,11 +1,12 @@
 -- uses: base
--- delete(tree, owed, whole, pools(1), sessions(session pool epoch|'' sq|''), blobs)
+-- takes: tree owed_too? whole? pools(name) sessions(session pool# epoch sq) blobs#
+-- delete(…)
 --   -> OK now | HELD session worker|'' | UNLISTED {session, …} | BLOBS | CORRUPT key why
 --
 -- Every key of the sessions goes, and with `whole` the tree's own: all at one moment, or nothing does. HELD names
--- the first session that is in the way: a worker holds it; or, unless `owed` is 1, one is to take it (what it was
+-- the first session that is in the way: a worker holds it; or, unless `owed_too`, one is to take it (what it was
 -- given since somebody looked was acknowledged, and must not go unread); or its epoch or its queue's end is not the
--- one that was seen: since then a worker has had it and let it go, or somebody spoke to it; or it is of another tree
+-- one that was seen (empty: anything will do): since then a worker has had it and let it go, or somebody spoke to it; or it is of another tree
 -- or pool: it was deleted and made anew. Pool 0 is that of a session that the caller found gone: it must be.
 --
 -- A whole tree has every session that its registry names: a birth writes `s:<agent>` in the script that makes the
@@ -22,20 +23,17 @@
 --       7… due zset and leases zset of each pool, then of each session its hash, its timer hash and six more,
 --          which are deleted whatever they are, then each blob
 
-local tree, owed_too, whole = take(), take_number() == 1, take_number() == 1
-local pools, next_key = {}, 7
-for i, row in ipairs(take_list(1)) do
-  pools[i] = {name = row[1], due = KEYS[next_key], leases = KEYS[next_key + 1]}
+local next_key = 7
+for i, name in ipairs(pools) do
+  pools[i] = {name = name, due = KEYS[next_key], leases = KEYS[next_key + 1]}
   next_key = next_key + 2
 end
-local first_session, sessions, listed = next_key, take_list(4), {}
+local first_session, listed = next_key, {}
 for _, row in ipairs(sessions) do
-  row.key, row.timer, row.pool = KEYS[next_key], KEYS[next_key + 1], pools[tonumber(row[2])]
-  listed[row[1]] = true
+  row.key, row.timer, row.pool = KEYS[next_key], KEYS[next_key + 1], pools[row.pool]
+  listed[row.session] = true
   next_key = next_key + 8
 end
-local blobs = take_number()
-all_taken()
 if #KEYS ~= next_key - 1 + blobs then error('MISCALL there are ' .. #KEYS .. ' keys') end
 
 local function any_misfit()
@@ -56,14 +54,14 @@ end
 local bad = any_misfit()
 if bad then return bad end
 for _, row in ipairs(sessions) do
-  local s = redis.call('HMGET', row.key, 'tree', 'pool', 'epoch', 'sq', 'cursor', 'owner')
-  if s[1] then
+  local s = fields_of(row.key, {'tree', 'pool', 'epoch', 'sq', 'cursor', 'owner'})
+  if s.tree then
     local pool = row.pool
-    local moved = s[1] ~= tree or not pool or s[2] ~= pool.name
-    local used = row[3] ~= '' and num(s[3]) ~= num(row[3]) or row[4] ~= '' and num(s[4]) ~= num(row[4])
-    if moved or used or redis.call('ZSCORE', pool.leases, row[1]) then return {'HELD', row[1], s[6] or ''} end
-    row.due = redis.call('ZSCORE', pool.due, row[1])
-    if not owed_too and (row.due or num(s[4]) ~= num(s[5])) then return {'HELD', row[1], s[6] or ''} end
+    local moved = s.tree ~= tree or not pool or s.pool ~= pool.name
+    local used = row.epoch ~= '' and num(s.epoch) ~= num(row.epoch) or row.sq ~= '' and num(s.sq) ~= num(row.sq)
+    if moved or used or redis.call('ZSCORE', pool.leases, row.session) then return {'HELD', row.session, s.owner or ''} end
+    row.due = redis.call('ZSCORE', pool.due, row.session)
+    if not owed_too and (row.due or num(s.sq) ~= num(s.cursor)) then return {'HELD', row.session, s.owner or ''} end
   end
 end
 
@@ -83,9 +81,9 @@ for _, field in ipairs(redis.call('HKEYS', KEYS[3])) do
   if listed[string.match(field, '^[^:]*')] then redis.call('HDEL', KEYS[3], field) end
 end
 for i, row in ipairs(sessions) do
-  if row.due then redis.call('ZREM', row.pool.due, row[1]) end
-  redis.call('ZREM', KEYS[1], row[1])
-  for _, timer in ipairs(redis.call('HKEYS', row.timer)) do redis.call('ZREM', KEYS[2], row[1] .. ':' .. timer) end
+  if row.due then redis.call('ZREM', row.pool.due, row.session) end
+  redis.call('ZREM', KEYS[1], row.session)
+  for _, timer in ipairs(redis.call('HKEYS', row.timer)) do redis.call('ZREM', KEYS[2], row.session .. ':' .. timer) end
   local k = first_session + 8 * (i - 1)
   redis.call('DEL', KEYS[k], KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[k + 4], KEYS[k + 5], KEYS[k + 6], KEYS[k + 7])
 end

@@ -1,5 +1,6 @@
 -- uses: base wake queue
--- fire(session, pool, tree, timer id, again_ms) -> OK n generation holder now | NONE | MOVED tree pool | CORRUPT key why
+-- takes: session pool_name tree id again_ms#
+-- fire(…) -> OK n generation holder now | NONE | MOVED tree pool | CORRUPT key why
 --
 -- Turns one due timer into a submission-queue entry that carries its id and generation, and makes
 -- the session due, in one. Two workers that saw the same timer: the second finds NONE. The queue's
@@ -9,10 +10,8 @@
 -- KEYS  1 timers zset   2 timer:<session> hash   3 session hash   4 sq stream   5 agents hash
 --       6 due zset   7 leases zset   8 ready stream   9 clock string
 
-local session, pool_name, tree, id, again = take(), take(), take(), take(), take_number()
 local member = session .. ':' .. id
 local pool = fixed_pool(pool_name, 6)
-all_taken()
 local bad = misfit(KEYS[1], 'zset') or misfit(KEYS[2], 'hash') or misfit(KEYS[3], 'hash')
   or misfit(KEYS[4], 'stream') or misfit(KEYS[5], 'hash') or pool_misfit(pool)
 if bad then return bad end
@@ -31,12 +30,12 @@ if ahead(KEYS[4], box.n) then return ahead_reply(KEYS[4], box.n) end
 local generation, payload = string.match(stored, '^(%d+):(.*)$')
 
 local n = box.n
-if again == 0 or redis.call('XLEN', KEYS[4]) == 0 then
+if again_ms == 0 or redis.call('XLEN', KEYS[4]) == 0 then
   n = enqueue(box, {kind = 'timer', payload = payload, client = '', submission = id, sender = '', generation = generation}, now)
   save_box(box)
 end
-if again > 0 then
-  redis.call('ZADD', KEYS[1], text(now + again), member)
+if again_ms > 0 then
+  redis.call('ZADD', KEYS[1], text(now + again_ms), member)
 else
   redis.call('ZREM', KEYS[1], member)
   redis.call('HDEL', KEYS[2], id)

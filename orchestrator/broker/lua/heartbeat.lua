@@ -1,12 +1,11 @@
 -- uses: base
--- heartbeat(worker, state, forget_ms) -> OK now | CORRUPT key why
+-- takes: worker state forget_ms#
+-- heartbeat(…) -> OK now | CORRUPT key why
 --
 -- A worker is alive, and says how it is. Those not heard from for forget_ms are forgotten.
 --
 -- KEYS  1 workers hash (worker -> state)   2 heard zset (worker -> last heartbeat, ms)
 
-local worker, state, forget_ms = take(), take(), take_number()
-all_taken()
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'zset')
 if bad then return bad end
 local now = now_ms()

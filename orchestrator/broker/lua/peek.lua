@@ -1,13 +1,12 @@
 -- uses: base
--- peek(offset, count) -> {now, {session whose lease expired, …}, {session due, …}}
+-- takes: offset# count#
+-- peek(…) -> {now, {session whose lease expired, …}, {session due, …}}
 --
 -- Who could be claimed, oldest expiry and fairest turn first. Decides nothing: claim checks again.
 --
 -- KEYS  1 due:<pool> zset   2 leases:<pool> zset
 
 local now = now_ms()
-local offset, count = take_number(), take_number()
-all_taken()
 return {
   now,
   redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', text(now), 'LIMIT', offset, count),

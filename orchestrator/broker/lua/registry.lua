@@ -5,5 +5,4 @@
 --
 -- KEYS  1 agents hash
 
-all_taken()
 return {now_ms(), redis.call('HGETALL', KEYS[1])}

@@ -1,5 +1,6 @@
 -- uses: base wake
--- release(session, pool, worker, claim, epoch, seq|'', head) -> OK parked now | FENCED epoch | CORRUPT key why
+-- takes: session pool_name worker claim epoch seq head
+-- release(…) -> OK parked now | FENCED epoch | CORRUPT key why
 --
 -- Gives a claim back without a commit. With the log's end as its holder knows it, the session is parked if
 -- the log ends there and its queue is read to the end; otherwise it is due at once. The end is compared
@@ -10,16 +11,13 @@
 --
 -- KEYS  1 session hash   2 agents hash   3 due zset   4 leases zset   5 ready stream   6 clock string
 
-local session, pool_name, worker, claim, epoch = take(), take(), take(), take(), take()
-local seq, head = take(), take()
 local pool = fixed_pool(pool_name, 3)
-all_taken()
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'hash') or pool_misfit(pool)
 if bad then return bad end
-local s = redis.call('HMGET', KEYS[1], 'owner', 'claim', 'epoch', 'sq', 'cursor', 'revoked', 'seq', 'head')
-local revoked = s[1] == worker and s[6] == claim and num(s[3]) == num(epoch) + 1
-if not revoked and (s[1] ~= worker or s[2] ~= claim or s[3] ~= epoch) then return {'FENCED', num(s[3])} end
-local parks = s[7] == seq and s[8] == head and num(s[4]) == num(s[5])
+local s = fields_of(KEYS[1], {'owner', 'claim', 'epoch', 'sq', 'cursor', 'revoked', 'seq', 'head'})
+local revoked = s.owner == worker and s.revoked == claim and num(s.epoch) == num(epoch) + 1
+if not revoked and (s.owner ~= worker or s.claim ~= claim or s.epoch ~= epoch) then return {'FENCED', num(s.epoch)} end
+local parks = s.seq == seq and s.head == head and num(s.sq) == num(s.cursor)
 
 redis.call('HSET', KEYS[1], 'owner', '', 'claim', '')
 if revoked then redis.call('HDEL', KEYS[1], 'revoked') end

@@ -1,13 +1,12 @@
 -- uses: base
--- reserve(count) -> OK first now | UNKNOWN | CORRUPT key why
+-- takes: count#
+-- reserve(…) -> OK first now | UNKNOWN | CORRUPT key why
 --
 -- Hands out agent ids of a tree. A number lost with the worker that took it stays unused. One that Redis has
 -- forgotten may be handed out again: the first commit to use it has it.
 --
 -- KEYS  1 agents:<tree> hash
 
-local count = take_number()
-all_taken()
 local bad = misfit(KEYS[1], 'hash')
 if bad then return bad end
 if not redis.call('HGET', KEYS[1], 'root') then return {'UNKNOWN'} end

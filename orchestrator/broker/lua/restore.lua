@@ -1,19 +1,18 @@
 -- uses: base
--- restore(seq, state) -> OK now | UNKNOWN | REFUSED why | CORRUPT key why
+-- takes: seq# state
+-- restore(…) -> OK now | UNKNOWN | REFUSED why | CORRUPT key why
 --
 -- Brings an archived session back: its snapshot as of its last entry, which the caller read from
 -- the archive. The log before it stays in the segments. Twice is as good as once.
 --
 -- KEYS  1 session hash   2 snapshot string
 
-local seq, state = take_number(), take()
-all_taken()
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'string')
 if bad then return bad end
-local s = redis.call('HMGET', KEYS[1], 'seq', 'archived')
-if not s[1] then return {'UNKNOWN'} end
-if s[2] ~= '1' then return {'OK', now_ms()} end
-if num(s[1]) ~= seq then return {'REFUSED', 'the snapshot is not of the last entry'} end
+local s = fields_of(KEYS[1], {'seq', 'archived'})
+if not s.seq then return {'UNKNOWN'} end
+if s.archived ~= '1' then return {'OK', now_ms()} end
+if num(s.seq) ~= seq then return {'REFUSED', 'the snapshot is not of the last entry'} end
 
 redis.call('HSET', KEYS[1], 'archived', '', 'snapshot_seq', text(seq))
 redis.call('SET', KEYS[2], state)

@@ -1,28 +1,26 @@
 -- uses: base wake
--- revoke(tree, silent_ms|'', certain_ms, pools(1), sessions(2)) -> OK now {state epoch worker, …} | MOVED tree pool session
+-- takes: tree silent certain_ms# pools(name) sessions(session pool#)
+-- revoke(…) -> OK now {state epoch worker, …} | MOVED tree pool session
 --                                                       | CORRUPT key why
 --
 -- Takes claims from whoever holds them: the epoch grows, and nobody may write. A lease that has run out
 -- by certain_ms (see `claim`) goes with the claim, and the session is due. One that has not stays, under its owner's
 -- name: what the holder started may run until then, and the next holder must not run beside it; `release` cuts it short.
--- With silent_ms only claims whose lease ran out that long ago, and nothing else is touched; without,
+-- With `silent` (milliseconds, else empty) only claims whose lease ran out that long ago, and nothing else is touched; without,
 -- also nobody's, and the quarantined are readmitted. All of one tree, at one moment.
 --
 -- KEYS  1 agents hash   2… four keys (due, leases, ready, clock) for each pool, then the session hashes
 
-local tree, silent, certain_ms = take(), take(), take_number()
 local silent_ms = silent ~= '' and (tonumber(silent) or error('MISCALL silent_ms is not a number'))
-local pools, next_key = {}, 2
-for i, row in ipairs(take_list(1)) do
-  pools[i] = fixed_pool(row[1], next_key)
+local next_key = 2
+for i, name in ipairs(pools) do
+  pools[i] = fixed_pool(name, next_key)
   next_key = next_key + 4
 end
-local sessions = take_list(2)
 for i, row in ipairs(sessions) do
   row.key = KEYS[next_key + i - 1]
-  row.pool = pools[tonumber(row[2])] or error('MISCALL there is no pool ' .. row[2])
+  row.pool = pools[row.pool] or error('MISCALL there is no pool ' .. row.pool)
 end
-all_taken()
 
 local bad = misfit(KEYS[1], 'hash')
 if bad then return bad end
@@ -35,16 +33,16 @@ local certain = math.min(now, certain_ms)
 for _, row in ipairs(sessions) do
   bad = misfit(row.key, 'hash')
   if bad then return bad end
-  local s = redis.call('HMGET', row.key, 'tree', 'pool', 'epoch', 'quarantined', 'owner', 'claim')
-  if s[1] and (s[1] ~= tree or s[2] ~= row.pool.name) then return {'MOVED', s[1], s[2], row[1]} end
-  local expiry = tonumber(redis.call('ZSCORE', row.pool.leases, row[1]) or '')
-  row.epoch, row.worker, row.state = num(s[3]), s[5] or '', 'free'
+  local s = fields_of(row.key, {'tree', 'pool', 'epoch', 'quarantined', 'owner', 'claim'})
+  if s.tree and (s.tree ~= tree or s.pool ~= row.pool.name) then return {'MOVED', s.tree, s.pool, row.session} end
+  local expiry = tonumber(redis.call('ZSCORE', row.pool.leases, row.session) or '')
+  row.epoch, row.worker, row.state = num(s.epoch), s.owner or '', 'free'
   if expiry then row.state = (not silent_ms or expiry + silent_ms <= certain) and 'revoked' or 'held' end
-  if not s[1] then row.state = 'gone' end
+  if not s.tree then row.state = 'gone' end
   row.takes = row.state == 'revoked' or row.state == 'free' and not silent_ms
-  row.claim = expiry and expiry > certain and (s[6] or '')
+  row.claim = expiry and expiry > certain and (s.claim or '')
   if row.takes and row.claim == '' then row.takes = false end  -- revoked before: nothing is left to take
-  row.owed = expiry or s[4] == '1'
+  row.owed = expiry or s.quarantined == '1'
 end
 
 local found = {}
@@ -57,8 +55,8 @@ for _, row in ipairs(sessions) do
     else
       redis.call('HSET', row.key, 'owner', '')
       redis.call('HDEL', row.key, 'revoked')
-      redis.call('ZREM', row.pool.leases, row[1])
-      if row.owed then make_due(row[1], row.pool, KEYS[1]) end
+      redis.call('ZREM', row.pool.leases, row.session)
+      if row.owed then make_due(row.session, row.pool, KEYS[1]) end
     end
   end
   found[#found + 1] = row.state

@@ -1,16 +1,15 @@
 -- uses: base
--- serving(sessions(1)) -> {now, {lease's end|'', 1 if due, …}}
+-- takes: sessions(session)
+-- serving(…) -> {now, {lease's end|'', 1 if due, …}}
 --
 -- Whether somebody holds each session, until when, and whether one waits to be claimed: of a single
 -- pool, at a single moment. Writes nothing and decides nothing.
 --
 -- KEYS  1 due:<pool> zset   2 leases:<pool> zset
 
-local sessions = take_list(1)
-all_taken()
 local found = {}
-for _, row in ipairs(sessions) do
-  found[#found + 1] = redis.call('ZSCORE', KEYS[2], row[1]) or ''
-  found[#found + 1] = redis.call('ZSCORE', KEYS[1], row[1]) and 1 or 0
+for _, session in ipairs(sessions) do
+  found[#found + 1] = redis.call('ZSCORE', KEYS[2], session) or ''
+  found[#found + 1] = redis.call('ZSCORE', KEYS[1], session) and 1 or 0
 end
 return {now_ms(), found}

@@ -1,6 +1,6 @@
 -- uses: base wake queue
--- submit(session, pool, tree, client, submission, digest, kind, payload, sender,
---        max_entries, max_bytes, keep, keep_ms)
+-- takes: session pool_name tree client submission digest kind payload sender max_entries# max_bytes# keep# keep_ms#
+-- submit(…)
 --   -> OK n holder quarantined now | DUP n holder quarantined now | CONFLICT | FULL entries bytes
 --      | ARCHIVED | UNKNOWN | MOVED tree pool | CORRUPT key why
 --
@@ -12,14 +12,8 @@
 --       5 agents   hash    the tree's fair turn
 --       6 due zset   7 leases zset   8 ready stream   9 clock string   of the session's pool
 
-local session, pool_name, tree = take(), take(), take()
-local client, submission, digest = take(), take(), take()
-local kind, payload, sender = take(), take(), take()
-local max_entries, max_bytes = take_number(), take_number()
-local keep, keep_ms = take_number(), take_number()
 local pool = fixed_pool(pool_name, 6)
 local id = client .. '|' .. submission
-all_taken()
 
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[3], 'hash')
   or misfit(KEYS[4], 'zset') or misfit(KEYS[5], 'hash') or pool_misfit(pool)

@@ -1,0 +1,96 @@
+-- What will be true behind a commit, known before its first write: positions, depths of inboxes, who is told of
+-- what, and whether the session is given back.
+
+-- How many bytes the queue's consumed entries had, once it is read to this cursor; or a refusal.
+local function done_at(own, cursor)
+  if cursor == own.n then return nil, own.total end
+  local first = redis.call('XRANGE', KEYS[4], '(' .. text(cursor) .. '-0', '+', 'COUNT', 1)[1]
+  if not first then return {'CORRUPT', KEYS[4], 'it lacks entries after ' .. text(cursor)} end
+  local done = own.total
+  for i = 1, #first[2], 2 do
+    if first[2][i] == 'b' then done = num(first[2][i + 1]) end
+  end
+  return nil, done
+end
+
+-- Depths of every inbox that the step fills or empties, as text; the boxes have them from here on.
+local function count_inboxes(own)
+  own.regular = math.max(0, own.regular - taken_regular)
+  own.interrupts = math.max(0, own.interrupts - taken_interrupts)
+  targets[0].counted = taken_regular + taken_interrupts > 0
+  for _, m in ipairs(mail) do
+    local target = targets[m.to]
+    local lane = m.interrupt == '1' and 'interrupts' or 'regular'
+    if m.counted then
+      target.box[lane] = target.box[lane] + 1
+      target.counted = true
+    end
+  end
+  local depths = {}
+  for i = 0, #targets do
+    local target = targets[i]
+    if target.counted then
+      depths[#depths + 1] = target.session .. ':' .. text(target.box.regular) .. ':' .. text(target.box.interrupts)
+    end
+  end
+  return table.concat(depths, ' ')
+end
+
+-- The tree's events as they will be written, each with its payload and listed for its targets.
+local function weave_tree_events(tree_seq)
+  tree_events = unsaid(tree_events, KEYS[6])
+  for i, event in ipairs(tree_events) do
+    event.payload = woven(event.parts, event.inbox ~= '' and targets[tonumber(event.inbox)].box)
+    for _, number in ipairs(event.targets) do
+      local told = targets[number].told
+      told[#told + 1] = {payload = event.payload, tree_seq = tree_seq + i, after = event.after}
+    end
+  end
+end
+
+-- The event queues of others that are told; or a refusal.
+local function find_watchers()
+  local watchers = {}
+  for _, target in ipairs(targets) do
+    local box = target.box
+    -- Who is gone needs not be told: the tree log has it.
+    if #target.told > 0 and box and box.tree == tree and not box.archived then
+      local at = fields_of(target.key, {'eq', 'head'})
+      if ahead(target.eq, num(at.eq)) then return ahead_reply(target.eq, num(at.eq)) end
+      watchers[#watchers + 1] = {
+        key = target.key, eq = target.eq, n = num(at.eq), seq = box.seq, head = at.head, told = target.told,
+      }
+    end
+  end
+  return nil, watchers
+end
+
+-- The refusal, or nothing and the outcome by its names.
+local function outcome_of(own, known)
+  local old_seq, old_cursor, old_eq = num(own.seq), num(known.cursor), num(known.eq)
+  local old_tree_seq = num(redis.call('HGET', KEYS[6], 'tree_seq'))
+  if ahead(KEYS[2], old_seq) then return ahead_reply(KEYS[2], old_seq) end
+  if ahead(KEYS[3], old_eq) then return ahead_reply(KEYS[3], old_eq) end
+  if ahead(KEYS[4], own.n) then return ahead_reply(KEYS[4], own.n) end
+  if ahead(KEYS[5], old_tree_seq) then return ahead_reply(KEYS[5], old_tree_seq) end
+  local cursor = cursor_arg == '' and old_cursor or tonumber(cursor_arg)
+  if cursor < old_cursor or cursor > own.n then return {'REFUSED', 'cursor', text(own.n), {}} end
+  local refused, done, watchers
+  refused, done = done_at(own, cursor)
+  if refused then return refused end
+  -- Depths first: an event that tells them is to tell what is true when it is seen.
+  local depths = count_inboxes(own)
+  weave_tree_events(old_tree_seq)
+  refused, watchers = find_watchers()
+  if refused then return refused end
+  local tip = own.n + own.pending
+  local parks = release == 'park' and cursor == tip
+  local yields = release == 'yield'
+  return nil, {
+    old_seq = old_seq, old_eq = old_eq, old_tree_seq = old_tree_seq, old_cursor = old_cursor,
+    seq = old_seq + #entries, head = #entries > 0 and entries[#entries].chain or known.head,
+    eq = old_eq + #events + #targets[0].told, tree_seq = old_tree_seq + #tree_events,
+    cursor = cursor, done = done, tip = tip, depths = depths, watchers = watchers,
+    parks = parks, yields = yields, released = parks or yields,
+  }
+end

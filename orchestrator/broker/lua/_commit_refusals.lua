@@ -1,0 +1,142 @@
+-- What a commit is refused for, read before anything is written: keys that are not what they should be,
+-- another holder, a mark, a counter at its limit, a budget, a target that is gone or full.
+
+-- Pools, targets and children by the keys that are theirs; the session itself is target 0 of pool 0.
+local function place_others()
+  local next_key = 15
+  for i, name in ipairs(pools) do
+    pools[i] = fixed_pool(name, next_key)
+    next_key = next_key + 4
+  end
+  pools[0] = fixed_pool(pool_name, 7)
+  for _, target in ipairs(targets) do
+    target.pool, target.told = pools[target.pool], {}
+    target.key, target.sq, target.eq = KEYS[next_key], KEYS[next_key + 1], KEYS[next_key + 2]
+    next_key = next_key + 3
+  end
+  for _, child in ipairs(children) do
+    place_birth(child, next_key, pools)
+    next_key = next_key + BIRTH_KEYS
+  end
+end
+
+local function any_misfit()
+  local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[3], 'stream')
+    or misfit(KEYS[4], 'stream') or misfit(KEYS[5], 'stream') or misfit(KEYS[6], 'hash')
+    or misfit(KEYS[11], 'zset') or misfit(KEYS[12], 'hash') or misfit(KEYS[13], 'hash') or misfit(KEYS[14], 'zset')
+  if bad then return bad end
+  for i = 0, #pools do
+    bad = pool_misfit(pools[i])
+    if bad then return bad end
+  end
+  for _, target in ipairs(targets) do
+    bad = misfit(target.key, 'hash') or misfit(target.sq, 'stream') or misfit(target.eq, 'stream')
+    if bad then return bad end
+  end
+  for _, child in ipairs(children) do
+    bad = misfit(child.key, 'hash')
+    if bad then return bad end
+  end
+end
+
+local function first_answer(own, known)
+  local eq, tip, released, tree_seq = string.match(known.result, '^(%d+) (%d+) (%d+) (%d+)$')
+  return {'OK', num(own.seq), known.head, tonumber(tip), tonumber(eq), tonumber(released), tonumber(tree_seq), now_ms(),
+    {}, 0, '', {}}
+end
+
+-- Why the sender may not build on this; nothing if it may.
+local function fenced(own, known)
+  if known.owner ~= worker or known.claim ~= claim or known.epoch ~= epoch then return 'claim' end
+  if own.seq ~= expect_seq then return 'seq' end
+  if known.head ~= expect_head then return 'head' end
+  if (known.commit or '') ~= expect_commit then return 'commit' end
+end
+
+-- The counters as they will be: {by name, in order}; or the refusal of the one that is at its limit.
+local function draw_counters()
+  local drawn = {value = {}, order = {}}
+  for _, draw in ipairs(draws) do
+    local counter = draw.counter
+    local value = (drawn.value[counter] or num(redis.call('HGET', KEYS[6], counter))) + draw.amount
+    local most = draw.limit ~= '' and redis.call('HGET', KEYS[6], draw.limit)
+    if draw.amount > 0 and most and value > num(most) then return {'REFUSED', counter, text(num(most)), {}} end
+    if not drawn.value[counter] then drawn.order[#drawn.order + 1] = counter end
+    drawn.value[counter] = value
+  end
+  return nil, drawn
+end
+
+-- The tree's budget behind this step: {kept, settled, to_wake}; nothing if the step does not touch it.
+local function draw_budget(now)
+  if not within_budget and #settlements == 0 and #reservations == 0 and #waits == 0 then return end
+  local budget, settled, to_wake = read_budget(KEYS[6], now), {0, 0, 0}, ''
+  for _, row in ipairs(settlements) do
+    local counted = settle(budget, 'r:' .. session .. ':' .. row.request, KEYS[6], not row.estimated and row.used or nil)
+    for i = 1, 3 do settled[i] = settled[i] + counted[i] end
+    to_wake, budget.waiting.reserved = budget.waiting.reserved, ''
+  end
+  local why, kind
+  if within_budget then
+    why, kind = no_room(budget, {0, 0, 0})
+    if why == 'spent' then return {'REFUSED', 'budget_spent', kind, accounts(budget)} end
+  end
+  for _, row in ipairs(reservations) do
+    local field = 'r:' .. session .. ':' .. row.request
+    let_go(budget, held_for(budget, field, KEYS[6]))
+    why, kind = no_room(budget, row.amount)
+    if why then return {'REFUSED', 'budget_' .. why, kind, accounts(budget)} end
+    hold(budget, field, row.amount)
+  end
+  for _, row in ipairs(waits) do
+    why = no_room(budget, row.amount)
+    if not why then return {'REFUSED', 'budget_free', '', accounts(budget)} end
+    budget.waiting[why] = listed(budget.waiting[why], session .. ':' .. row.timer)
+  end
+  return nil, {kept = budget, settled = settled, to_wake = to_wake}
+end
+
+-- The refusal, or nothing and what the step takes of the tree's counters and budget.
+local function check_rules(now)
+  for _, field in ipairs(unless_marked) do
+    if redis.call('HEXISTS', KEYS[6], field) == 1 then return {'REFUSED', 'marked', field, {}} end
+  end
+  local refused, drawn, budget
+  refused, drawn = draw_counters()
+  if refused then return refused end
+  refused, budget = draw_budget(now)
+  return refused, drawn, budget
+end
+
+local function check_targets(own)
+  targets[0] = {session = session, key = KEYS[1], sq = KEYS[4], eq = KEYS[3], pool = pools[0], box = own, told = {}}
+  for _, target in ipairs(targets) do
+    target.box = read_box(target.key, target.sq)
+  end
+  for _, m in ipairs(mail) do
+    local target = targets[m.to]
+    local box = target.box
+    if not box or box.tree ~= tree then return {'REFUSED', 'unknown_target', target.session, {}} end
+    if box.archived then return {'REFUSED', 'archived_target', target.session, {}} end
+    if box.pool ~= target.pool.name then return {'MOVED', box.tree, box.pool, target.session} end
+    if ahead(target.sq, box.n) then return ahead_reply(target.sq, box.n) end
+    if m.bounded and not has_room(box, #m.payload, sq_max, sq_max_bytes) then
+      return {'REFUSED', 'queue_full', target.session, {}}
+    end
+    box.pending = box.pending + 1
+    box.pending_bytes = box.pending_bytes + #m.payload
+    target.mailed = true
+  end
+end
+
+local function check_children()
+  for _, child in ipairs(children) do
+    if redis.call('EXISTS', child.key) == 1 then return {'REFUSED', 'session_exists', child.session, {}} end
+    -- Its number was reserved, and Redis may have forgotten that and given it to somebody else.
+    if redis.call('HEXISTS', KEYS[6], 's:' .. child.agent_id) == 1 then
+      return {'REFUSED', 'agent_taken', child.agent_id, {}}
+    end
+    local bad = birth_misfit(child)
+    if bad then return bad end
+  end
+end

@@ -1,0 +1,108 @@
+-- The writes of a commit, when nothing can refuse it any more.
+
+-- HSET first: under maxmemory Redis refuses a script's first growing write and no later one.
+local function write_session(own, known, outcome)
+  local result = text(outcome.eq) .. ' ' .. text(outcome.tip) .. ' ' .. (outcome.released and 1 or 0) .. ' '
+    .. text(outcome.tree_seq)
+  local set = {'seq', text(outcome.seq), 'head', outcome.head, 'eq', text(outcome.eq), 'cursor', text(outcome.cursor),
+    'sq_done', text(outcome.done), 'commit', commit_id, 'result', result}
+  if #entries > 0 or outcome.cursor > outcome.old_cursor or outcome.parks then
+    set[#set + 1], set[#set + 2] = 'tries', '0'
+  end
+  if outcome.released then
+    for _, value in ipairs({'owner', '', 'claim', ''}) do set[#set + 1] = value end
+  end
+  for _, field in ipairs(fields) do set[#set + 1], set[#set + 2] = field.name, field.value end
+  redis.call('HSET', KEYS[1], unpack(set))
+  append_entries(KEYS[2], entries, outcome.old_seq, epoch)
+  own.seq = text(outcome.seq)
+  append_events(KEYS[3], with_told(events, targets[0].told, own.seq, outcome.head), outcome.old_eq, eq_keep, eq_ttl_ms)
+  if outcome.cursor == outcome.old_cursor then return end
+  if outcome.cursor == own.n then
+    redis.call('DEL', KEYS[4])
+  else
+    redis.call('XTRIM', KEYS[4], 'MINID', '=', text(outcome.cursor + 1) .. '-0')
+  end
+end
+
+-- Answers whom the sender is to poke: session, worker, …
+local function write_mail(own, now)
+  for _, m in ipairs(mail) do
+    local entry = {kind = 'mail', payload = m.payload, client = '', submission = m.key, sender = session, lane = m.interrupt}
+    enqueue(targets[m.to].box, entry, now)
+  end
+  save_box(own)
+  local pokes = {}
+  for _, target in ipairs(targets) do
+    local box = target.box
+    if target.mailed then
+      save_box(box)
+      wake_if_parked(target.session, target.pool, KEYS[6], box.quarantined)
+      if is_held(target.session, target.pool) then
+        pokes[#pokes + 1], pokes[#pokes + 2] = target.session, box.owner
+      end
+    end
+  end
+  for i = 0, #targets do
+    local box = targets[i].box
+    if targets[i].counted then
+      redis.call('HSET', KEYS[6], 'm:' .. box.agent_id, text(box.regular), 'i:' .. box.agent_id, text(box.interrupts))
+    end
+  end
+  return pokes
+end
+
+local function write_children(now)
+  for _, child in ipairs(children) do
+    write_birth(child, KEYS[6], KEYS[14], {eq_keep = eq_keep, eq_ttl_ms = eq_ttl_ms}, now)
+    -- A reservation that was forgotten holds from here on.
+    if num(child.agent_id) > num(redis.call('HGET', KEYS[6], 'last_agent')) then
+      redis.call('HSET', KEYS[6], 'last_agent', child.agent_id)
+    end
+  end
+end
+
+local function write_timers()
+  for _, id in ipairs(timers_clear) do
+    redis.call('ZREM', KEYS[11], session .. ':' .. id)
+    redis.call('HDEL', KEYS[12], id)
+  end
+  for _, timer in ipairs(timers_set) do
+    redis.call('ZADD', KEYS[11], timer.at_ms, session .. ':' .. timer.id)
+    redis.call('HSET', KEYS[12], timer.id, timer.generation .. ':' .. timer.payload)
+  end
+end
+
+local function write_tree(outcome, drawn, now)
+  local cause = {session = session, seq = outcome.seq, head = outcome.head, depths = outcome.depths}
+  for i, event in ipairs(tree_events) do
+    local tree_seq = outcome.old_tree_seq + i
+    log_event(KEYS[5], tree_seq, event, cause, now)
+    if event.once ~= '' then redis.call('HSET', KEYS[6], 'said:' .. event.once, text(tree_seq)) end
+  end
+  for _, watcher in ipairs(outcome.watchers) do tell(watcher, watcher.told, {eq_keep = eq_keep, eq_ttl_ms = eq_ttl_ms}) end
+  if #tree_events > 0 then redis.call('HSET', KEYS[6], 'tree_seq', text(outcome.tree_seq)) end
+  for _, row in ipairs(summary) do redis.call('HSET', KEYS[6], row.field, row.value) end
+  for _, counter in ipairs(drawn.order) do redis.call('HSET', KEYS[6], counter, text(drawn.value[counter])) end
+end
+
+-- Answers how many that waited for room are woken.
+local function write_budget(own, budget, now)
+  if not budget then return 0 end
+  save_budget(budget.kept, KEYS[6])
+  if #settlements > 0 then use_by(own.agent_id, budget.settled, KEYS[6]) end
+  return wake_waiting(budget.to_wake, KEYS[11], now)
+end
+
+local function write_approvals(now)
+  for _, key in ipairs(approvals_close) do redis.call('HDEL', KEYS[13], session .. ':' .. key) end
+  for _, approval in ipairs(approvals_open) do
+    redis.call('HSET', KEYS[13], session .. ':' .. approval.key, text(now) .. ':' .. approval.payload)
+  end
+end
+
+local function write_standing(outcome, now)
+  redis.call('ZADD', KEYS[14], text(now), session)
+  if outcome.released then redis.call('ZREM', KEYS[8], session) end
+  if outcome.yields then make_due(session, pools[0], KEYS[6]) end
+end
