@@ -36,7 +36,7 @@ DEFECTS = (
     Mutant(
         "words to a closed root are dropped",
         "a message to the root that meets a closed session is answered with nothing",
-        text(mail_delivery, "tell_undelivered", "draft.add(error)", "pass"),
+        text(mail_delivery, "tell_undelivered", "draft.add(e.event(id, error))", "pass"),
         "several",
     ),
     Mutant(
@@ -93,7 +93,7 @@ DEFECTS = (
     Mutant(
         "pictures are left out",
         "the event that tells what somebody said leaves its pictures out",
-        text(rules_task, "user_message_event", "if images:", "if False:"),
+        text(rules_task, "user_message_event", "images=images or None", "images=None"),
     ),
     Mutant(
         "earlier answers count",
