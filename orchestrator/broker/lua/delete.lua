@@ -7,7 +7,8 @@
 -- the first session that is in the way: a worker holds it; or, unless `owed_too`, one is to take it (what it was
 -- given since somebody looked was acknowledged, and must not go unread); or its epoch or its queue's end is not the
 -- one that was seen (empty: anything will do): since then a worker has had it and let it go, or somebody spoke to it;
--- or it is of another tree or pool: it was deleted and made anew. Pool 0 is that of a session that the caller found gone: it must be.
+-- or it is of another tree or pool: it was deleted and made anew. Pool 0 is that of a session that the caller found
+-- gone: it must be.
 --
 -- A whole tree has every session that its registry names: a birth writes `s:<agent>` in the script that makes the
 -- session, and nothing removes it. UNLISTED names those of them that were not listed, be it that they were born
