@@ -31,7 +31,7 @@ async def _rebuild(tree: TreeId) -> dict[str, Any]:
     settings = load_settings(SettingsSources.of_process())
     async with deployment(settings, settings.redis.url or "") as opened:
         unused: Any = None
-        ports = Ports(opened.broker, opened.texts, models=unused, tools=unused, keeper=unused)
+        ports = Ports(opened.broker, opened.texts, models=unused, tools=unused)
         began, cpu = time.perf_counter(), time.process_time()
         told, facts = await _told(ports, tree)
         ends = [_from_the_first(head) for head in await _heads(ports, tree, told)]

@@ -26,7 +26,7 @@ async def _resume(session: SessionId) -> dict[str, Any]:
     settings = load_settings(SettingsSources.of_process())
     async with deployment(settings, settings.redis.url or "") as opened:
         unused: Any = None
-        ports = Ports(opened.broker, opened.texts, models=unused, tools=unused, keeper=unused)
+        ports = Ports(opened.broker, opened.texts, models=unused, tools=unused)
         began = time.perf_counter()
         head = await opened.broker.head(session)
         assert head is not None

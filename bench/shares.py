@@ -17,11 +17,11 @@ from orchestrator.broker.records import Submit
 from orchestrator.core.ids import SessionId
 from orchestrator.model.client import HttpBudget, ResponsesClient
 from orchestrator.model.events import Completed, ItemDone, ModelEvent
-from orchestrator.model.provider import Provider
 from orchestrator.rollouts.position import Position
 from orchestrator.runtime.loading import end_of, folded
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.prompting import build_prompt
+from orchestrator.tables import ProviderSettings
 from orchestrator.tools.specs import OFFERED
 
 POOL = "bench-shares"
@@ -88,7 +88,7 @@ async def _seconds_of_requests(fleet: Fleet, turns: int) -> float:
     state = begun(position, 1, user_input(0)).position.state
     assert state.task is not None
     assert state.task.request is not None
-    async with ResponsesClient(Provider("openai", fleet.base_url)) as client:
+    async with ResponsesClient(ProviderSettings(id="openai", base_url=fleet.base_url)) as client:
         began = time.process_time()
         for _ in range(turns):
             prompt = build_prompt(state, state.task.request, OFFERED, lambda _: None)
@@ -103,5 +103,5 @@ async def position_of(fleet: Fleet, session: SessionId) -> Position:
     head = await fleet.opened.broker.head(session)
     assert head is not None
     unused: Any = None
-    ports = Ports(fleet.opened.broker, fleet.opened.texts, models=unused, tools=unused, keeper=unused)
+    ports = Ports(fleet.opened.broker, fleet.opened.texts, models=unused, tools=unused)
     return await folded(ports, end_of(head))

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.broker.keys import Keys
 from orchestrator.core.draft import BUDGET_TIMER
 from orchestrator.core.tokens import Usage
-from orchestrator.runtime.budget import Accounting, Price
+from orchestrator.runtime.budget import Accounting, cost
+from orchestrator.tables import ModelPrice, ModelSettings
 from sim.double import Double
 from sim.reach import Reach
 
@@ -27,8 +28,9 @@ _SPENT, _HELD, _LIMITS = (
     [f"{name}:{kind}".encode() for kind in KINDS] for name in ("spent", "held", "limit")
 )
 """The fields of each kind."""
-PRICE = Price(input=1.25, cached_input=0.125, output=10.0)
-ACCOUNTING = Accounting({"gpt-5": PRICE}, max_output_tokens=100)
+PRICE = ModelPrice(input=1.25, cached_input=0.125, output=10.0)
+MODEL_SETTINGS = ModelSettings(prices={"gpt-5": PRICE}, max_output_tokens=100)
+ACCOUNTING = Accounting(MODEL_SETTINGS)
 """What every simulated worker knows of costs."""
 
 Amount = tuple[int, int, int]
@@ -113,7 +115,7 @@ class Accounts:
             self._reach.saw("budget")
             return self._amounts.get(request, NOTHING)
         usage = Usage.of(fact["usage"])
-        return usage.total_tokens, PRICE.cost(usage), 1
+        return usage.total_tokens, cost(PRICE, usage), 1
 
     def raised(self, tree: str, args: Sequence[Any]) -> None:
         """A change of limits counts: once, whatever is sent again."""

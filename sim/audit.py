@@ -115,7 +115,7 @@ def _texts(history: Iterable[Mapping[str, Any]]) -> set[str]:
 def _admitted(world: World) -> None:
     """Under limits, nothing was sent that was not let through."""
     watch, mind = world.site.watch, world.site.mind
-    if mind.policies and watch.went_back_s < 0 and mind.asked > watch.admissions.total:
+    if mind.providers and watch.went_back_s < 0 and mind.asked > watch.admissions.total:
         watch.broken("limits", f"{mind.asked} were sent, {watch.admissions.total} let through")
 
 

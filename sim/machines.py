@@ -30,7 +30,7 @@ from orchestrator.runtime.renewal import Leases, Report
 from orchestrator.runtime.runner import Runner, RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
 from orchestrator.tables import LogSettings, WorkerSettings
-from sim.accounts import ACCOUNTING
+from sim.accounts import ACCOUNTING, MODEL_SETTINGS
 from sim.files import SimFiles
 from sim.knobs import Knobs
 from sim.ledger import Ledger, SimKeeper
@@ -223,8 +223,8 @@ class Machine(Process):
             texts=Texts(Blobs(wire, broker.keys)),
             models=SimModels(site.mind, name, site.watch.requests, self._sender),
             tools=tools,
-            keeper=self.keeper,
-            policies=site.mind.policies,
+            # The same table for as long as the site lasts: a workload writes limits into it.
+            model_settings=MODEL_SETTINGS.model_copy(update={"providers": site.mind.providers}),
             workspace=_there,
             archive=archive_of(site),
             files=site.files.opened_on(name),

@@ -27,7 +27,8 @@ from orchestrator.protocol.commands import AddFile, UnknownCommand
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import Duration, OutputStream
 from orchestrator.protocol.wire import written
-from orchestrator.runtime.ports import CallSite, ProviderPolicy
+from orchestrator.runtime.ports import CallSite
+from orchestrator.tables import ProviderSettings
 from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.subagents.assess import Asking, assess_agent_call
 from orchestrator.tools.subagents.port import Tree
@@ -112,7 +113,7 @@ class Mind:
         self.appetite = Appetite()
         self.wrong = said
         """Told when a request carries what none may."""
-        self.policies: dict[str, ProviderPolicy] = {}
+        self.providers: dict[str, ProviderSettings] = {}
         """How every worker makes requests; empty but for what a workload puts there."""
         self.heard: Callable[[Prompt], None] = lambda prompt: None
         """Told of each request, and of what is said to it."""

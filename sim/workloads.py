@@ -13,9 +13,8 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from orchestrator.broker.admission import Limits
 from orchestrator.core.settings import TreeRules
-from orchestrator.runtime.ports import ProviderPolicy
+from orchestrator.tables import ProviderSettings
 from sim.ambush import LateCopy, SlowCommit
 from sim.machines import POOL
 from sim.moving import NEVER, UpkeepRules
@@ -200,8 +199,12 @@ async def waits(stage: Stage) -> None:
 async def limits(stage: Stage) -> None:
     """Sessions that share a provider which allows them little."""
     rng = stage.rng
-    allowed = Limits(requests_per_minute=rng.choice((3, 10)), tokens_per_minute=rng.choice((None, 2_000)))
-    stage.site.mind.policies[PROVIDER] = ProviderPolicy(limits=allowed, max_output_tokens=100)
+    stage.site.mind.providers[PROVIDER] = ProviderSettings(
+        id=PROVIDER,
+        base_url="http://provider/v1",
+        requests_per_minute=rng.choice((3, 10)),
+        tokens_per_minute=rng.choice((None, 2_000)),
+    )
     people = [stage.person() for _ in range(rng.choice((2, 3)))]
     plays = [person.does(_alone(stage, person), "works") for person in people]
     await asyncio.wait(plays)

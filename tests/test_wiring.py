@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields
 from pathlib import Path
 
-from orchestrator.broker.admission import Limits
 from orchestrator.core.birth import Birth
 from orchestrator.gateways.workspace import Workspace
-from orchestrator.model.provider import Provider
-from orchestrator.runtime.ports import ProviderPolicy
 from orchestrator.settings import Settings, SettingsSources, load_settings
-from orchestrator.tables import ProviderSettings
 from orchestrator.wiring import new_birth, session_pool, worker_pools
-from orchestrator.wiring.worker import provider_policies, providers
 
 
 def settings(folder: Path, *overrides: str) -> Settings:
@@ -52,35 +46,3 @@ def test_floors_of_waits_and_watchdogs_reach_a_new_tree(tmp_path: Path) -> None:
 def test_a_new_tree_has_a_budget_of_requests_unless_told_otherwise(tmp_path: Path) -> None:
     assert birth(tmp_path).facts.tree_rules.budgets == {"requests": 10_000}
     assert birth(tmp_path, "agents.budget_requests=7").facts.tree_rules.budgets == {"requests": 7}
-
-
-def test_limits_and_memory_of_a_provider_reach_its_requests(tmp_path: Path) -> None:
-    table = "model_providers.azure"
-    policies = provider_policies(
-        settings(
-            tmp_path,
-            f'{table}.base_url="https://example.org/v1"',
-            f"{table}.tokens_per_minute=1000",
-            f"{table}.previous_response_id=true",
-            f"{table}.parallel_tool_calls=true",
-            "model_max_output_tokens=500",
-        )
-    )
-    assert policies["azure"] == ProviderPolicy(Limits(None, 1_000), 500, True, True)
-    assert policies["openai"] == ProviderPolicy(max_output_tokens=500)
-
-
-def test_every_setting_of_a_provider_reaches_its_client(tmp_path: Path) -> None:
-    """Fields of one name in both records: none keeps its default when the table says something else."""
-    changed = {
-        "base_url": '"http://x/v1"', "env_key": '"X"', "proxy": '"http://p:1"', "ca_file": '"/ca.pem"',
-        "query_params": "{a = '1'}", "http_headers": "{b = '2'}", "max_response_bytes": "9000000",
-        "request_max_retries": "9", "stream_max_retries": "9", "stream_idle_timeout_ms": "9000",
-        "connect_timeout_s": "9",
-    }  # fmt: skip
-    overrides = [f"model_providers.x.{key}={value}" for key, value in changed.items()]
-    provider = providers(settings(tmp_path, *overrides))["x"].provider
-    plain = Provider(name="other", base_url="http://other/v1")
-    shared = set(ProviderSettings.model_fields) & {each.name for each in fields(Provider)}
-    unsaid = {"wire_api", "env_http_headers"}
-    assert {name for name in shared - unsaid if getattr(provider, name) == getattr(plain, name)} == set()

@@ -76,11 +76,12 @@ def judge_model(settings: Settings) -> Iterator[Finding]:
 def _unusable(settings: Settings) -> str:
     """Why no worker could ask the chosen provider; empty if one could."""
     from orchestrator.model.connections import verification
-    from orchestrator.model.provider import InvalidProvider
-    from orchestrator.wiring.worker import providers
+    from orchestrator.model.provider import InvalidProvider, require_proxy
 
+    provider = settings.model.providers[settings.model.provider]
     try:
-        verification(providers(settings)[settings.model.provider].provider)
+        require_proxy(provider)
+        verification(provider)
     except InvalidProvider as error:
         return str(error)
     return ""

@@ -18,6 +18,7 @@ import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Self, cast
 
@@ -25,7 +26,7 @@ import httpx
 import orjson
 
 from orchestrator.core.settings import HELD_WAIT_S
-from orchestrator.model.connections import Connections
+from orchestrator.model.connections import MAX_CONNECTIONS, Connections
 from orchestrator.model.decode import decode
 from orchestrator.model.errors import (
     CodexErrorInfo,
@@ -36,7 +37,7 @@ from orchestrator.model.errors import (
     RetryableModelError,
 )
 from orchestrator.model.events import Completed, ItemDone, ModelEvent, RateLimits
-from orchestrator.model.provider import Provider, ProviderSecrets
+from orchestrator.model.provider import place_of, redacted, require_proxy, responses_url
 from orchestrator.model.refusals import (
     MAX_ERROR_BODY,
     ProviderFault,
@@ -46,6 +47,7 @@ from orchestrator.model.refusals import (
 )
 from orchestrator.model.request import Prompt, request_body, request_headers
 from orchestrator.model.sse import SseEventTooLarge, SseParser
+from orchestrator.tables import ProviderSettings
 
 BACKOFF_BASE_S = 0.2
 MAX_BACKOFF_S = 30.0
@@ -90,16 +92,16 @@ class ResponsesClient:
 
     def __init__(
         self,
-        provider: Provider,
-        secrets: ProviderSecrets | None = None,
+        provider: ProviderSettings,
         ports: ClientPorts | None = None,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> None:
+        require_proxy(provider)
         self.provider = provider
-        self._secrets = secrets or ProviderSecrets()
         self._ports = ports or ClientPorts()
-        self._url = httpx.URL(provider.responses_url)
+        self._url = httpx.URL(responses_url(provider))
         self._headers = self._fixed_headers()
-        self._connections = Connections(provider)
+        self._connections = Connections(provider, max_connections)
 
     async def __aenter__(self) -> Self:
         return self
@@ -131,7 +133,7 @@ class ResponsesClient:
                     await self._pass_over(fault, budget)
         except ModelError as error:
             # Servers like to quote the key that they refuse, in a body or inside a stream.
-            error.censor(self._secrets.redact)
+            error.censor(partial(redacted, self.provider))
             raise
 
     async def _exchange(self, request: httpx.Request) -> AsyncGenerator[ModelEvent, None]:
@@ -162,7 +164,7 @@ class ResponsesClient:
                 if size > self.provider.max_response_bytes:
                     raise self._endless()
                 for sse in parser.feed(chunk):
-                    event = decode(self.provider.name, sse)
+                    event = decode(self.provider.id, sse)
                     if event is not None and not seen.again(event):
                         completed = type(event) is Completed
                         yield event
@@ -191,7 +193,7 @@ class ResponsesClient:
             raise self._cut(_reason(error)) from error
 
     async def _send(self, transport: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
-        name, idle_s = self.provider.name, self.provider.stream_idle_timeout_s
+        name, idle_s = self.provider.id, self.provider.stream_idle_timeout_s
         try:
             async with asyncio.timeout(idle_s):
                 return await transport.handle_async_request(request)
@@ -200,7 +202,7 @@ class ResponsesClient:
             raise self._cut(f"no answer within {idle_s:g} s") from error
         except (httpx.HTTPError, OSError) as error:
             raise _PassingFault(
-                f"model provider {name} cannot be reached at {self.provider.place}: {_reason(error)}; "
+                f"model provider {name} cannot be reached at {place_of(self.provider)}: {_reason(error)}; "
                 "check the network, and the base_url and proxy of the provider",
                 {"http_connection_failed": {"http_status_code": None}},
                 # A connection that broke behind the request's last byte may have brought it there.
@@ -209,9 +211,9 @@ class ResponsesClient:
 
     async def _judged(self, response: httpx.Response) -> ModelError | _PassingFault:
         """What an answer other than 200 amounts to; reads its body, up to a limit."""
-        name, status = self.provider.name, response.status_code
+        name, status = self.provider.id, response.status_code
         fault = ProviderFault.of_body(await self._error_body(response))
-        fault = ProviderFault(fault.code, self._secrets.redact(str(fault)))
+        fault = ProviderFault(fault.code, redacted(self.provider, str(fault)))
         if fatal := fatal_by_status(name, status, fault):
             return fatal.unserved()
         wait_s = retry_after_s(response.headers)
@@ -252,7 +254,7 @@ class ResponsesClient:
         except TypeError as error:
             raise FatalModelError(
                 FatalKind.INVALID_PROMPT,
-                f"the prompt for model provider {self.provider.name} cannot be written as JSON: {error}",
+                f"the prompt for model provider {self.provider.id} cannot be written as JSON: {error}",
                 "bad_request",
             ).unserved() from error
         timeouts = {"connect": self.provider.connect_timeout_s, "read": None, "write": None, "pool": None}
@@ -267,23 +269,23 @@ class ResponsesClient:
     def _fixed_headers(self) -> dict[str, str]:
         # Compressed, a stream would arrive in the compressor's blocks instead of as it is written.
         headers = {"User-Agent": "dendro", "Accept-Encoding": "identity"}
-        if self._secrets.api_key:
-            headers["Authorization"] = f"Bearer {self._secrets.api_key}"
-        return headers | dict(self.provider.http_headers) | dict(self._secrets.headers)
+        if self.provider.api_key:
+            headers["Authorization"] = f"Bearer {self.provider.api_key}"
+        return headers | dict(self.provider.http_headers) | dict(self.provider.secret_headers)
 
     def _endless(self) -> FatalModelError:
         # Not tried again: the same request would be paid for once more, and end the same way.
         return FatalModelError(
             FatalKind.RESPONSE_TOO_LARGE,
-            f"model provider {self.provider.name} sent a response of more than "
+            f"model provider {self.provider.id} sent a response of more than "
             f"{self.provider.max_response_bytes:,} bytes; it was cut off there. Raise max_response_bytes of "
-            f"[model_providers.{self.provider.name}] if such a response is meant",
+            f"[model_providers.{self.provider.id}] if such a response is meant",
             "other",
         )
 
     def _cut(self, reason: str) -> RetryableModelError:
         return RetryableModelError(
-            f"stream disconnected before completion: model provider {self.provider.name}: {reason}",
+            f"stream disconnected before completion: model provider {self.provider.id}: {reason}",
             None,
             {"response_stream_disconnected": {"http_status_code": None}},
         )

@@ -17,8 +17,11 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from orchestrator.model.provider import InvalidProvider, Provider
+from orchestrator.model.provider import InvalidProvider
+from orchestrator.tables import ProviderSettings
 
+MAX_CONNECTIONS = 1024
+"""Sockets open to one provider at once; a streaming session holds one."""
 _KEEPALIVE_S = 30.0
 """Below what servers commonly keep an idle connection for: who closes first must be us."""
 
@@ -35,8 +38,8 @@ class _Lane:
 class Connections:
     """The sockets of one provider; bound to one event loop."""
 
-    def __init__(self, provider: Provider) -> None:
-        self._max_lanes = max(1, provider.max_connections)
+    def __init__(self, provider: ProviderSettings, most: int = MAX_CONNECTIONS) -> None:
+        self._max_lanes = max(1, most)
         self._verification = verification(provider)
         # A proxy that is reached by TLS belongs to whom the authorities are of, as a rule.
         secured = self._verification if urlsplit(provider.proxy or "").scheme == "https" else None
@@ -94,7 +97,7 @@ def _busy(lane: _Lane) -> int:
     return lane.busy
 
 
-def verification(provider: Provider) -> ssl.SSLContext:
+def verification(provider: ProviderSettings) -> ssl.SSLContext:
     """One context for all lanes: reading the authorities takes tens of milliseconds.
 
     Raises `InvalidProvider` if they cannot be read.
@@ -107,6 +110,6 @@ def verification(provider: Provider) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=provider.ca_file)
     except OSError as error:
         raise InvalidProvider(
-            f"model provider {provider.name}: the authorities in {provider.ca_file} cannot be read: "
+            f"model provider {provider.id}: the authorities in {provider.ca_file} cannot be read: "
             f"{error.strerror or error}; correct ca_file in its table, or SSL_CERT_FILE"
         ) from error

@@ -31,6 +31,7 @@ from orchestrator.core.tokens import Usage
 from orchestrator.protocol.agents import BudgetReport
 from orchestrator.protocol.events import WarningEvent
 from orchestrator.runtime.admission import BYTES_PER_TOKEN, IMAGE_BYTES
+from orchestrator.tables import ModelPrice, ModelSettings
 
 NEAR = 0.8
 """The share of a budget from which on people are warned."""
@@ -41,28 +42,22 @@ _REFUSED = Spend(requests=1)
 """Of a request that a provider turned away: no token was used, and a tree that only fails still ends."""
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
-    """Dollars a million tokens; that is millionths of a dollar a token."""
+def cost(price: ModelPrice, usage: Usage) -> int:
+    """In millionths of a dollar, rounded up: a budget is never short of what was billed.
 
-    input: float
-    cached_input: float
-    output: float
-
-    def cost(self, usage: Usage) -> int:
-        """In millionths of a dollar, rounded up: a budget is never short of what was billed."""
-        fresh = usage.input_tokens - usage.cached_input_tokens
-        exact = fresh * self.input + usage.cached_input_tokens * self.cached_input
-        exact += usage.output_tokens * self.output
-        return int(-(-exact // 1))
+    Dollars a million tokens are millionths of a dollar a token.
+    """
+    fresh = usage.input_tokens - usage.cached_input_tokens
+    exact = fresh * price.input + usage.cached_input_tokens * price.cached_input
+    exact += usage.output_tokens * price.output
+    return int(-(-exact // 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
     """What a worker knows of costs."""
 
-    prices: Mapping[str, Price] = field(default_factory=dict)
-    max_output_tokens: int = 16_000
+    settings: ModelSettings = field(default_factory=ModelSettings)
 
     def estimate(self, state: State) -> Spend:
         """The most that the next request may use: its input at four bytes a token, and a full answer.
@@ -74,15 +69,16 @@ class Accounting:
             tokens = sum(map(_size, state.history)) // BYTES_PER_TOKEN
         else:
             tokens = state.tokens.last.total_tokens if state.tokens is not None else 0
-        usage = Usage(tokens, 0, self.max_output_tokens, 0, tokens + self.max_output_tokens)
+        most = self.settings.max_output_tokens
+        usage = Usage(tokens, 0, most, 0, tokens + most)
         return self._spend(state, usage)
 
     def _spend(self, state: State, usage: Usage) -> Spend:
         price = self._price(state)
-        return Spend(usage.total_tokens, price.cost(usage) if price else 0, 1)
+        return Spend(usage.total_tokens, cost(price, usage) if price else 0, 1)
 
-    def _price(self, state: State) -> Price | None:
-        return self.prices.get((state.task or state).settings.model)
+    def _price(self, state: State) -> ModelPrice | None:
+        return self.settings.prices.get((state.task or state).settings.model)
 
     def reservation(self, state: State, fact: f.RequestBegun) -> Reservation:
         """For a request that begins.

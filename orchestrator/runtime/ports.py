@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from orchestrator.broker.admission import Limits
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.texts import Texts
 from orchestrator.core.commands import Assessment, CallFinished
@@ -26,6 +25,7 @@ from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.files import Files, locked
 from orchestrator.runtime.workspace import WorkspaceCheck, look
+from orchestrator.tables import ModelSettings
 from orchestrator.tools.subagents.port import Tree
 
 DeltaSink = Callable[[JsonObject], None]
@@ -81,28 +81,6 @@ class Models(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ProviderPolicy:
-    """How requests to one provider are made, beside where it is."""
-
-    limits: Limits | None = None
-    """Of the whole fleet; None asks nobody."""
-    max_output_tokens: int = 16_000
-    """What an answer is thought to take before its usage is known."""
-    previous_response_id: bool = False
-    """Whether it keeps responses, and is sent only what is new since the last."""
-    parallel_tool_calls: bool = False
-    """Whether a response of its may ask for several calls."""
-
-
-class Keepers(Protocol):
-    """The right to run commands, as the keeper knows it."""
-
-    def extend(self, claim: str, deadline_boottime: float) -> None: ...
-
-    async def kill(self, claim: str) -> None: ...
-
-
 Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
 
 
@@ -123,9 +101,8 @@ class Ports:
     """Large texts by their hash."""
     models: Models
     tools: Tools
-    keeper: Keepers
-    policies: Mapping[str, ProviderPolicy] = field(default_factory=dict)
-    """By provider; one without has the defaults."""
+    model_settings: ModelSettings = field(default_factory=ModelSettings)
+    """A provider without a table in it has the defaults."""
     workspace: WorkspaceCheck = look
     archive: Archive | None = None
     """Sealed parts of logs; read only when a snapshot cannot be used."""

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any, cast
 
 from orchestrator.model.client import ClientPorts, HttpBudget, ResponsesClient
 from orchestrator.model.errors import FatalKind, FatalModelError
 from orchestrator.model.events import ModelEvent
-from orchestrator.model.provider import InvalidProvider, Provider, ProviderSecrets
+from orchestrator.model.provider import InvalidProvider, require_proxy
 from orchestrator.model.request import Prompt
-
-
-@dataclass(frozen=True, slots=True)
-class KnownProvider:
-    """A provider's table and its secrets, as this worker was given them."""
-
-    provider: Provider
-    secrets: ProviderSecrets
+from orchestrator.tables import ProviderSettings
 
 
 class ModelClients:
-    """Implements `ports.Models` for one worker."""
+    """Implements `ports.Models` for one worker; raises `InvalidProvider` for a table that no client takes."""
 
-    def __init__(self, known: Mapping[str, KnownProvider], ports: ClientPorts | None = None) -> None:
+    def __init__(self, known: Mapping[str, ProviderSettings], ports: ClientPorts | None = None) -> None:
+        for provider in known.values():
+            require_proxy(provider)
         self._known = known
         self._ports = ports
         self._clients: dict[str, ResponsesClient] = {}
@@ -34,7 +28,7 @@ class ModelClients:
         known = self._known.get(provider)
         if known is None:
             return 0, 0
-        return known.provider.request_max_retries, known.provider.stream_max_retries
+        return known.request_max_retries, known.stream_max_retries
 
     async def stream(self, provider: str, prompt: Prompt, budget: HttpBudget) -> AsyncIterator[ModelEvent]:
         """One request of a named provider; closing the generator closes the stream."""
@@ -52,9 +46,8 @@ class ModelClients:
                 "other",
             )
         if name not in self._clients:
-            known = self._known[name]
             try:
-                self._clients[name] = ResponsesClient(known.provider, known.secrets, self._ports)
+                self._clients[name] = ResponsesClient(self._known[name], self._ports)
             except InvalidProvider as error:
                 raise FatalModelError(FatalKind.NOT_FOUND, str(error), "other").unserved() from error
         return self._clients[name]

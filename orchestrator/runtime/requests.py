@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from orchestrator.broker.admission import Limits
 from orchestrator.core import commands as c
 from orchestrator.core.ids import TreeId
 from orchestrator.core.state import Request, Response, State, Task
@@ -28,11 +29,15 @@ from orchestrator.protocol.wire import JsonObject, written
 from orchestrator.runtime.admission import Asking, admitted, estimated_tokens, settle
 from orchestrator.runtime.deltas import pieces
 from orchestrator.runtime.log import log
-from orchestrator.runtime.ports import DeltaSink, Ports, ProviderPolicy
+from orchestrator.runtime.ports import DeltaSink, Ports
 from orchestrator.runtime.prompting import beside, build_prompt, conversation, fetch_texts, known_response
+from orchestrator.tables import ProviderSettings
 
 Push = Callable[[c.Command], None]
 
+_NO_LIMITS = Limits()
+_DEFAULTS = ProviderSettings.model_construct(id="")
+"""Of a provider without a table: its client refuses the request."""
 _FORGOTTEN = frozenset({FatalKind.BAD_REQUEST, FatalKind.NOT_FOUND})
 """How providers refuse a response's id that they do not know any more, or never kept."""
 
@@ -62,8 +67,9 @@ class _Following:
         return self.task.settings.model_provider
 
     @property
-    def policy(self) -> ProviderPolicy:
-        return self.ports.policies.get(self.provider, ProviderPolicy())
+    def table(self) -> ProviderSettings:
+        """The provider's settings."""
+        return self.ports.model_settings.providers.get(self.provider, _DEFAULTS)
 
 
 async def follow_request(ports: Ports, state: State, push: Push, delta: DeltaSink) -> None:
@@ -73,7 +79,7 @@ async def follow_request(ports: Ports, state: State, push: Push, delta: DeltaSin
     following = _Following(ports, state, push, delta, HttpBudget(max(0, most - state.task.http_used)))
     n, asking, usage = following.request.n, None, None
     try:
-        known = known_response(state, following.request) if following.policy.previous_response_id else None
+        known = known_response(state, following.request) if following.table.previous_response_id else None
         prompt = await _prompt(following, known)
         asking = _asking(following, prompt)
         wait_ms = await admitted(ports, asking) if asking else 0
@@ -97,18 +103,20 @@ async def _prompt(following: _Following, known: Response | None) -> Prompt:
     prompt = build_prompt(state, request, ports.tools.specs(state), ports.texts.get, known)
     if request.purpose != "turn":
         return prompt
-    policy = following.policy
-    return replace(prompt, store=policy.previous_response_id, parallel_tool_calls=policy.parallel_tool_calls)
+    table = following.table
+    return replace(prompt, store=table.previous_response_id, parallel_tool_calls=table.parallel_tool_calls)
 
 
 def _asking(following: _Following, prompt: Prompt) -> Asking | None:
     """What the fleet's limits have to know of the request; None if there are none."""
-    policy, state = following.policy, following.state
-    if policy.limits is None:
+    table, state = following.table, following.state
+    limits = Limits(table.requests_per_minute, table.tokens_per_minute)
+    if limits == _NO_LIMITS:
         return None
     remembered = state.tokens.last.total_tokens if prompt.previous_response_id and state.tokens else 0
-    tokens = estimated_tokens(prompt, remembered, policy.max_output_tokens)
-    return Asking(following.provider, policy.limits, state.facts.session_id, tokens)
+    most = following.ports.model_settings.max_output_tokens
+    tokens = estimated_tokens(prompt, remembered, most)
+    return Asking(following.provider, limits, state.facts.session_id, tokens)
 
 
 async def _exchange(following: _Following, prompt: Prompt) -> Mapping[str, int] | None:

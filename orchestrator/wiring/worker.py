@@ -9,19 +9,17 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from orchestrator.broker.admission import Limits
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import Claim
 from orchestrator.core.settings import Rules
-from orchestrator.model.provider import Provider, ProviderSecrets
 from orchestrator.rollouts.archive import Archive
-from orchestrator.runtime.budget import Accounting, Price
+from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.calls import ToolCalls
 from orchestrator.runtime.log import OutageFilter, log
 from orchestrator.runtime.patience import PatientTexts
-from orchestrator.runtime.ports import Ports, ProviderPolicy
-from orchestrator.runtime.providers import KnownProvider, ModelClients
+from orchestrator.runtime.ports import Ports
+from orchestrator.runtime.providers import ModelClients
 from orchestrator.runtime.renewal import Confirm, Renewal, Report
 from orchestrator.runtime.runner import RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
@@ -29,7 +27,6 @@ from orchestrator.runtime.workspace import RecentLooks
 from orchestrator.sandbox.limits import half_of_memory
 from orchestrator.sandbox.probe import probe
 from orchestrator.settings import Settings
-from orchestrator.tables import ProviderSettings
 from orchestrator.tools.exec.keeper import Keeper, KeeperConfig
 from orchestrator.tools.site import ToolConfig
 from orchestrator.tools.toolbox import Toolbox
@@ -42,50 +39,6 @@ from orchestrator.wiring.deploying import (
 )
 from orchestrator.wiring.hiding import hidden_paths, own_code
 from orchestrator.wiring.sessions import VERSION
-
-
-def providers(settings: Settings) -> dict[str, KnownProvider]:
-    """What this worker knows of model providers; tables without a URL are left out."""
-    return {
-        name: KnownProvider(_provider(name, table), ProviderSecrets(table.api_key, table.secret_headers))
-        for name, table in settings.model.providers.items()
-        if table.base_url
-    }
-
-
-def _provider(name: str, table: ProviderSettings) -> Provider:
-    return Provider(
-        name=name,
-        base_url=table.base_url,
-        env_key=table.env_key,
-        query_params=table.query_params,
-        http_headers=table.http_headers,
-        request_max_retries=table.request_max_retries,
-        stream_max_retries=table.stream_max_retries,
-        stream_idle_timeout_s=table.stream_idle_timeout_s,
-        connect_timeout_s=table.connect_timeout_s,
-        max_response_bytes=table.max_response_bytes,
-        proxy=table.proxy,
-        ca_file=table.ca_file,
-    )
-
-
-def provider_policies(settings: Settings) -> dict[str, ProviderPolicy]:
-    """How this worker treats each provider: the fleet's limits, and what is sent."""
-    return {
-        name: ProviderPolicy(
-            limits=_limits(table),
-            max_output_tokens=settings.model.max_output_tokens,
-            previous_response_id=table.previous_response_id,
-            parallel_tool_calls=table.parallel_tool_calls,
-        )
-        for name, table in settings.model.providers.items()
-    }
-
-
-def _limits(table: ProviderSettings) -> Limits | None:
-    limits = Limits(table.requests_per_minute, table.tokens_per_minute)
-    return None if limits == Limits() else limits
 
 
 def tool_config(settings: Settings, url: str) -> ToolConfig:
@@ -126,7 +79,7 @@ async def running_worker(
     """
     tools = tool_config(settings, url)
     keeper = await Keeper.start(KeeperConfig(tools.support, tools.sandbox.mechanism))
-    models = ModelClients(providers(settings))
+    models = ModelClients(settings.model.providers)
     outage = Outage(say, time.monotonic)
     quiet = OutageFilter(outage)
     log.addFilter(quiet)
@@ -138,8 +91,7 @@ async def running_worker(
                 texts=texts,
                 models=models,
                 tools=ToolCalls(Toolbox(tools, keeper), texts),
-                keeper=keeper,
-                policies=provider_policies(settings),
+                model_settings=settings.model,
                 workspace=RecentLooks(),
                 archive=archive(settings),
                 version=VERSION,
@@ -165,18 +117,12 @@ def _worker_config(settings: Settings, broker: Broker, pools: tuple[str, ...]) -
                 show_raw_reasoning=settings.model.show_raw_reasoning,
             ),
             chain_key=chain_key(settings),
-            accounting=_accounting(settings),
+            accounting=Accounting(settings.model),
             confirm_effects=_confirmation(settings, broker),
             worker=settings.worker,
             log=settings.log,
         ),
     )
-
-
-def _accounting(settings: Settings) -> Accounting:
-    model = settings.model
-    prices = {name: Price(p.input, p.cached_input, p.output) for name, p in model.prices.items()}
-    return Accounting(prices, model.max_output_tokens)
 
 
 def _confirmation(settings: Settings, broker: Broker) -> Callable[[Claim, int], Awaitable[bool]] | None:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from orchestrator.model.client import ClientPorts, HttpBudget, ResponsesClient
+from orchestrator.model.connections import MAX_CONNECTIONS
 from orchestrator.model.events import ModelEvent
-from orchestrator.model.provider import Provider, ProviderSecrets
 from orchestrator.model.request import Prompt
 from orchestrator.stub import RunningStub, Scenario, Script, StubConfig, running
+from orchestrator.tables import ProviderSettings, Secret
 
 API_KEY = "sk-very-secret"
 
@@ -48,8 +49,15 @@ def prompt(session: str = "s1", text: str = "hi", **changes: Any) -> Prompt:
     return Prompt(**fields | changes)
 
 
+def provider(url: str, id: str = "raw", **options: Any) -> ProviderSettings:
+    """The table of a provider at this URL."""
+    return ProviderSettings(id=id, base_url=url, **options)
+
+
 @contextlib.asynccontextmanager
-async def connected(script: Script | Sequence[Any], **options: Any) -> AsyncIterator[Connected]:
+async def connected(
+    script: Script | Sequence[Any], max_connections: int = MAX_CONNECTIONS, **options: Any
+) -> AsyncIterator[Connected]:
     """Starts a stub with a script (or a list of steps) and a client whose provider has these options."""
     chosen = Scenario.parse(list(script)) if isinstance(script, Sequence) else script
     naps: list[float] = []
@@ -58,9 +66,9 @@ async def connected(script: Script | Sequence[Any], **options: Any) -> AsyncIter
         naps.append(seconds)
 
     async with running(StubConfig(chosen)) as stub:
-        provider = Provider("stub", stub.base_url, **options)
+        table = provider(stub.base_url, "stub", api_key=Secret(API_KEY), **options)
         ports = ClientPorts(sleep=nap, jitter=lambda: 1.0)
-        async with ResponsesClient(provider, ProviderSecrets(API_KEY), ports) as client:
+        async with ResponsesClient(table, ports, max_connections) as client:
             yield Connected(client, stub, naps)
 
 

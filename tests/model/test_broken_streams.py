@@ -17,13 +17,12 @@ from orchestrator.model.client import HttpBudget, ResponsesClient
 from orchestrator.model.decode import decode
 from orchestrator.model.errors import FatalKind, FatalModelError, ModelError, RetryableModelError
 from orchestrator.model.events import Completed, ItemDone, ModelEvent, TextDelta
-from orchestrator.model.provider import Provider
 from orchestrator.model.refusals import ProviderFault
 from orchestrator.model.sse import SseEvent
 from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.prompting import build_prompt
 from tests.core.test_core_ending import Crowded
-from tests.model.stubbed_client import prompt, raw_server
+from tests.model.stubbed_client import prompt, provider, raw_server
 
 ITEMS: list[dict[str, Any]] = [
     {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hi"}], "id": "m"},
@@ -289,7 +288,10 @@ async def test_an_item_that_is_sent_three_times_asks_for_its_call_once() -> None
     sent += line(type=done, output_index=0, item=other)
     sent += line(type="response.completed", response={"id": "r"})
     reply = HEAD + chunk(sent) + b"0\r\n\r\n"
-    async with raw_server(reply) as server, ResponsesClient(Provider("raw", server.url)) as client:
+    async with (
+        raw_server(reply) as server,
+        ResponsesClient(provider(server.url)) as client,
+    ):
         events = [event async for event in client.stream(prompt(), HttpBudget(0))]
     assert [event.item["call_id"] for event in events if isinstance(event, ItemDone)] == ["c", "d"]
 
@@ -297,8 +299,8 @@ async def test_an_item_that_is_sent_three_times_asks_for_its_call_once() -> None
 async def test_a_response_that_does_not_end_is_cut_at_its_bound_and_not_paid_for_again() -> None:
     sent = chunk(line(type="response.output_text.delta", delta="x" * 60_000)) * 20
     async with raw_server(HEAD + sent) as server:
-        provider = Provider("raw", server.url, max_response_bytes=1 << 20)
-        async with ResponsesClient(provider) as client:
+        table = provider(server.url, max_response_bytes=1 << 20)
+        async with ResponsesClient(table) as client:
             with pytest.raises(
                 FatalModelError, match=r"more than 1,048,576 bytes.*max_response_bytes"
             ) as raised:

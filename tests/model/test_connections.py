@@ -9,13 +9,13 @@ import httpx
 import pytest
 
 from orchestrator.model.connections import Connections
-from orchestrator.model.provider import Provider
+from orchestrator.tables import ProviderSettings
 
 KEPT_S = 30.0
 
 
 def connections(most: int = 8) -> Connections:
-    return Connections(Provider("openai", "http://localhost", max_connections=most))
+    return Connections(ProviderSettings(id="openai", base_url="http://localhost"), most)
 
 
 async def lent(among: Connections, at_once: int) -> list[httpx.AsyncHTTPTransport]:

@@ -15,11 +15,12 @@ from orchestrator.model.client import HttpBudget, ResponsesClient
 from orchestrator.model.connections import verification
 from orchestrator.model.errors import FatalModelError, RetryableModelError
 from orchestrator.model.events import Completed
-from orchestrator.model.provider import InvalidProvider, Provider, ProviderSecrets
-from orchestrator.runtime.providers import KnownProvider, ModelClients
+from orchestrator.model.provider import InvalidProvider
+from orchestrator.runtime.providers import ModelClients
 from orchestrator.stub import Scenario, StubConfig, running
+from orchestrator.tables import ProviderSettings, Secret
 from tests.model.proxying import proxy, tls_end
-from tests.model.stubbed_client import prompt
+from tests.model.stubbed_client import prompt, provider
 from tests.papers import make_authority, make_certificate
 
 OUTSIDE = "https://model.example/v1"
@@ -53,8 +54,8 @@ async def model() -> AsyncIterator[tuple[str, int]]:
 
 async def completes(base_url: str, **options: Any) -> bool:
     """Whether a request through all that comes to its end."""
-    provider = Provider("far", base_url, request_max_retries=0, **options)
-    async with ResponsesClient(provider, ProviderSecrets("sk-secret")) as client:
+    table = provider(base_url, "far", request_max_retries=0, api_key=Secret("sk-secret"), **options)
+    async with ResponsesClient(table) as client:
         events = [event async for event in client.stream(prompt(), HttpBudget(0))]
     return isinstance(events[-1], Completed)
 
@@ -103,7 +104,7 @@ async def test_a_provider_that_nobody_vouches_for_is_not_believed(papers: Path) 
 @pytest.mark.parametrize("url", ["socks5://user:hidden@127.0.0.1:1", "127.0.0.1:1", "http://"])
 def test_a_proxy_of_another_kind_is_refused_before_any_request(url: str) -> None:
     with pytest.raises(InvalidProvider, match="far: its proxy must be an http:// or https:// URL") as refused:
-        Provider("far", OUTSIDE, proxy=url)
+        ModelClients({"far": ProviderSettings(id="far", base_url=OUTSIDE, proxy=url)})
     assert "hidden" not in str(refused.value)
 
 
@@ -114,10 +115,10 @@ async def test_authorities_that_cannot_be_read_end_the_request_in_words(
     file = tmp_path / "ca.pem"
     if content is not None:
         file.write_text(content)
-    provider = Provider("far", OUTSIDE, ca_file=file)
-    clients = ModelClients({"far": KnownProvider(provider, ProviderSecrets())})
+    table = ProviderSettings(id="far", base_url=OUTSIDE, ca_file=file)
+    clients = ModelClients({"far": table})
     with pytest.raises(FatalModelError, match=r"far: the authorities in .*/ca\.pem cannot be read") as ended:
         [event async for event in clients.stream("far", prompt(), HttpBudget(0))]
     assert not ended.value.served
     with pytest.raises(InvalidProvider, match="correct ca_file"):
-        verification(provider)
+        verification(table)

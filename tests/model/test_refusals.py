@@ -8,7 +8,6 @@ import pytest
 from orchestrator.model.decode import decode
 from orchestrator.model.errors import FatalModelError, RetryableModelError
 from orchestrator.model.events import Completed
-from orchestrator.model.provider import InvalidProvider, Provider
 from orchestrator.model.refusals import (
     ProviderFault,
     fatal_by_status,
@@ -16,6 +15,7 @@ from orchestrator.model.refusals import (
     retry_after_s,
 )
 from orchestrator.model.sse import SseEvent
+from orchestrator.tables import ProviderSettings
 
 
 @pytest.mark.parametrize(
@@ -95,5 +95,5 @@ def test_rate_limit_headers_that_make_no_sense_count_as_absent() -> None:
 
 @pytest.mark.parametrize("base_url", ["", "api.openai.com/v1", "ftp://host/v1", "https://"])
 def test_provider_refuses_a_base_url_that_is_none(base_url: str) -> None:
-    with pytest.raises(InvalidProvider, match="model provider p: base_url"):
-        Provider("p", base_url)
+    with pytest.raises(ValueError, match="an http:// or https:// URL"):
+        ProviderSettings(id="p", base_url=base_url)

@@ -28,9 +28,8 @@ from orchestrator.model.events import (
     ReasoningSummaryDelta,
     TextDelta,
 )
-from orchestrator.model.provider import Provider, ProviderSecrets
 from orchestrator.stub import Scenario
-from tests.model.stubbed_client import API_KEY, Connected, connected, prompt, raw_server
+from tests.model.stubbed_client import API_KEY, Connected, connected, prompt, provider, raw_server
 
 OK = {"items": [{"text": "recovered"}]}
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -212,7 +211,10 @@ async def test_client_raises_when_the_stream_is_cut_after_some_events(events: in
 
 async def test_client_takes_a_stream_that_ends_in_order_without_completed_for_cut() -> None:
     reply = STREAM_HEAD + chunk(b'data: {"type":"response.created","response":{"id":"r"}}\n\n') + b"0\r\n\r\n"
-    async with raw_server(reply) as server, ResponsesClient(Provider("raw", server.url)) as client:
+    async with (
+        raw_server(reply) as server,
+        ResponsesClient(provider(server.url)) as client,
+    ):
         with pytest.raises(RetryableModelError, match="ended early"):
             [event async for event in client.stream(prompt(), HttpBudget(0))]
 
@@ -290,7 +292,7 @@ async def test_client_is_not_kept_waiting_by_comments() -> None:
     provider_options: dict[str, Any] = {"stream_idle_timeout_s": 1.0}
     async with (
         raw_server(STREAM_HEAD, keep_commenting) as server,
-        ResponsesClient(Provider("raw", server.url, **provider_options)) as client,
+        ResponsesClient(provider(server.url, **provider_options)) as client,
     ):
         with pytest.raises(RetryableModelError, match="no event within"):
             [event async for event in client.stream(prompt(), HttpBudget(0))]
@@ -310,7 +312,7 @@ async def test_slow_caller_is_no_silence_of_the_server(monkeypatch: pytest.Monke
     monkeypatch.setattr(loop, "time", lambda: time() + sum(away_s))
     async with (
         raw_server(begun, complete) as server,
-        ResponsesClient(Provider("raw", server.url, stream_idle_timeout_s=10.0)) as client,
+        ResponsesClient(provider(server.url, stream_idle_timeout_s=10.0)) as client,
     ):
         stream = client.stream(prompt(), HttpBudget(0))
         assert isinstance(await anext(stream), Created)
@@ -348,7 +350,10 @@ async def test_cancelling_the_waiting_task_closes_the_http_stream_at_once() -> N
 @pytest.mark.parametrize("leave_at_completed", [True, False])
 async def test_client_uses_a_connection_again_after_a_completed_response(leave_at_completed: bool) -> None:
     reply = STREAM_HEAD + chunk(COMPLETED) + b"0\r\n\r\n"
-    async with raw_server(reply) as server, ResponsesClient(Provider("raw", server.url)) as client:
+    async with (
+        raw_server(reply) as server,
+        ResponsesClient(provider(server.url)) as client,
+    ):
         for _ in range(3):
             stream = cast(AsyncGenerator[ModelEvent, None], client.stream(prompt(), HttpBudget(0)))
             assert await anext(stream) == Completed("r1", None, None)
@@ -364,7 +369,7 @@ async def test_client_does_not_wait_for_a_server_that_never_ends_its_response() 
 
     async with (
         raw_server(STREAM_HEAD + chunk(COMPLETED), linger) as server,
-        ResponsesClient(Provider("raw", server.url)) as client,
+        ResponsesClient(provider(server.url)) as client,
     ):
         async with asyncio.timeout(20):
             events = [event async for event in client.stream(prompt(), HttpBudget(0))]
@@ -380,7 +385,7 @@ async def test_client_reports_a_server_that_cannot_be_reached_when_its_budget_is
         naps.append(seconds)
 
     ports = ClientPorts(sleep=nap, jitter=lambda: 1.1)
-    async with ResponsesClient(Provider("gone", url, request_max_retries=2), None, ports) as client:
+    async with ResponsesClient(provider(url, "gone", request_max_retries=2), ports) as client:
         with pytest.raises(RetryableModelError, match=f"gone cannot be reached at {url}") as gave_up:
             [event async for event in client.stream(prompt(), HttpBudget(2))]
     assert not gave_up.value.served
@@ -402,7 +407,10 @@ async def test_client_maps_every_broken_answer_to_its_own_errors(reply: bytes) -
     async def hang_up(writer: asyncio.StreamWriter) -> None:
         writer.close()
 
-    async with raw_server(reply, hang_up) as server, ResponsesClient(Provider("raw", server.url)) as client:
+    async with (
+        raw_server(reply, hang_up) as server,
+        ResponsesClient(provider(server.url)) as client,
+    ):
         with pytest.raises(RetryableModelError, match="model provider raw"):
             [event async for event in client.stream(prompt(), HttpBudget(0))]
 
@@ -411,7 +419,10 @@ async def test_client_passes_over_events_that_nobody_uses() -> None:
     noise = b"data: [DONE]\n\nevent: response.in_progress\ndata: {nope\n\n"
     noise += b'data: {"type":"new.thing"}\n\ndata: {}\n\n'
     reply = STREAM_HEAD + chunk(noise + COMPLETED) + b"0\r\n\r\n"
-    async with raw_server(reply) as server, ResponsesClient(Provider("raw", server.url)) as client:
+    async with (
+        raw_server(reply) as server,
+        ResponsesClient(provider(server.url)) as client,
+    ):
         assert [event async for event in client.stream(prompt(), HttpBudget(0))] == [
             Completed("r1", None, None)
         ]
@@ -433,9 +444,14 @@ async def test_client_sends_the_key_the_session_and_the_providers_own_headers() 
 
     server = await asyncio.start_server(read_head, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/"
-    provider = Provider("raw", url, query_params={"api-version": "1"}, http_headers={"X-Team": "blue"})
-    secrets = ProviderSecrets(API_KEY, {"X-From-Env": "green"})
-    async with server, ResponsesClient(provider, secrets) as client:
+    table = provider(
+        url,
+        query_params={"api-version": "1"},
+        http_headers={"X-Team": "blue"},
+        api_key=API_KEY,
+        secret_headers={"X-From-Env": "green"},
+    )
+    async with server, ResponsesClient(table) as client:
         with pytest.raises(RetryableModelError):
             [event async for event in client.stream(prompt("s-9"), HttpBudget(0))]
     request, *head = seen[0].decode().split("\r\n")
@@ -449,7 +465,7 @@ async def test_client_sends_the_key_the_session_and_the_providers_own_headers() 
         "OpenAI-Beta: responses=experimental",
         "Accept: text/event-stream",
     } <= set(head)
-    assert API_KEY not in repr(secrets)
+    assert API_KEY not in repr(table)
 
 
 async def test_hundred_sessions_at_once_each_walk_the_scenario_by_themselves() -> None:

@@ -213,7 +213,7 @@ async def opened(url: str, **config: Any) -> AsyncIterator[Stage]:
     beside = open_broker(url, **config)
     plain = connect(WireConfig(url))
     models, tools, keeper = ScriptedModels(), ScriptedTools(), FakeKeeper()
-    ports = Ports(broker, PatientTexts(Blobs(wire, broker.keys), asyncio.sleep), models, tools, keeper)
+    ports = Ports(broker, PatientTexts(Blobs(wire, broker.keys), asyncio.sleep), models, tools)
     person = ClientPorts(beside, Texts(Blobs(plain, broker.keys)), secrets.token_bytes)
     try:
         yield Stage(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -18,8 +18,8 @@ from orchestrator.model.request import Prompt
 from orchestrator.protocol import ops
 from orchestrator.runtime.admission import IMAGE_BYTES, estimated_tokens
 from orchestrator.runtime.budget import Accounting
-from orchestrator.runtime.ports import ProviderPolicy
 from orchestrator.runtime.runner import Ended
+from orchestrator.tables import ModelSettings, ProviderSettings
 from tests.runtime.players import USAGE, ends, message
 from tests.runtime.stage import Stage
 from tests.runtime.wires import lost
@@ -32,8 +32,9 @@ def limited(
     stage: Stage, limits: Limits = LIMITS, sleep: Callable[[float], Awaitable[None]] | None = None
 ) -> None:
     """The worker's table limits the provider; an answer is thought to take 1,000 tokens."""
-    policies = {"openai": ProviderPolicy(limits, max_output_tokens=1_000)}
-    stage.ports = replace(stage.ports, policies=policies, sleep=sleep or stage.ports.sleep)
+    openai = ProviderSettings(id="openai", base_url="http://openai/v1", **asdict(limits))
+    settings = ModelSettings(providers={"openai": openai}, max_output_tokens=1_000)
+    stage.ports = replace(stage.ports, model_settings=settings, sleep=sleep or stage.ports.sleep)
 
 
 async def spent(stage: Stage, tokens: int) -> None:
@@ -232,7 +233,7 @@ def test_a_picture_costs_a_budget_what_it_costs_the_limits_of_a_provider(url: An
         facts=SessionFacts(tree_rules=TreeRules(budgets={"tokens": 1_000_000})),
         history=Log.of([item]),
     )
-    reserved = Accounting(max_output_tokens=1_000).estimate(state).tokens
+    reserved = Accounting(ModelSettings(max_output_tokens=1_000)).estimate(state).tokens
     assert IMAGE_BYTES // 4 <= reserved - 1_000 <= IMAGE_BYTES // 4 + 50
 
 
@@ -241,7 +242,7 @@ def test_budget_counts_what_a_history_holds_by_its_bytes() -> None:
         state = State(
             facts=SessionFacts(tree_rules=TreeRules(budgets={"tokens": 1_000_000})), history=Log.of([item])
         )
-        return Accounting(max_output_tokens=0).estimate(state).tokens
+        return Accounting(ModelSettings.model_construct(max_output_tokens=0)).estimate(state).tokens
 
     plain = {"type": "message", "text": "é" * 2_000}
     assert reserved({**plain, "text": "é" * 4_000}) - reserved(plain) == 1_000

@@ -11,16 +11,21 @@ import pytest
 from orchestrator.model.errors import FatalKind, FatalModelError, RetryableModelError
 from orchestrator.model.request import Prompt, request_body
 from orchestrator.protocol import ops
-from orchestrator.runtime.ports import ProviderPolicy
+from orchestrator.tables import ModelSettings, ProviderSettings
 from tests.runtime.players import calls, ends, message
 from tests.runtime.stage import Stage
+
+
+def with_provider(**options: bool) -> ModelSettings:
+    """The worker's table of the provider that all sessions here have."""
+    openai = ProviderSettings.model_validate({"id": "openai", "base_url": "http://openai/v1", **options})
+    return ModelSettings(providers={"openai": openai})
 
 
 @pytest.fixture
 def keeping(stage: Stage) -> Stage:
     """The provider's table says that it keeps responses."""
-    policies = {"openai": ProviderPolicy(previous_response_id=True)}
-    stage.ports = replace(stage.ports, policies=policies)
+    stage.ports = replace(stage.ports, model_settings=with_provider(previous_response_id=True))
     return stage
 
 
@@ -146,7 +151,7 @@ async def test_compaction_says_everything_and_leaves_nothing_to_go_on_from(keepi
 
 
 async def test_provider_is_asked_for_several_calls_at_once_where_its_table_says_so(stage: Stage) -> None:
-    stage.ports = replace(stage.ports, policies={"openai": ProviderPolicy(parallel_tool_calls=True)})
+    stage.ports = replace(stage.ports, model_settings=with_provider(parallel_tool_calls=True))
     stage.models.will([message("done"), ends()])
     (asked,) = await turns(stage, "both, please")
     assert request_body(asked)["parallel_tool_calls"] is True

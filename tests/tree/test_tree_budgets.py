@@ -7,11 +7,13 @@ import pytest
 from orchestrator.broker.tree_records import LimitChange
 from orchestrator.model.errors import FatalKind, FatalModelError, RateLimited
 from orchestrator.runtime import budget
-from orchestrator.runtime.budget import Accounting, Price
+from orchestrator.runtime.budget import Accounting
+from orchestrator.tables import ModelPrice, ModelSettings
 from tests.runtime.players import USAGE, calls, message
 from tests.runtime.wires import Gate
 from tests.tree.forest import Forest, asks
 
+PRICE = ModelPrice(input=1.25, cached_input=0.125, output=10.0)
 WAITS = [asks("w", "await")]
 pytestmark = pytest.mark.realredis
 
@@ -127,7 +129,7 @@ async def test_model_without_a_price_is_refused_under_a_cost_budget(forest: Fore
 async def test_cost_is_counted_in_millionths(forest: Forest) -> None:
     forest.minds.will("root", [message("ok")])
     await forest.plant(budgets={"cost": 1_000_000})
-    forest.start(accounting=Accounting({"gpt-5": Price(1.25, 0.125, 10.0)}))
+    forest.start(accounting=Accounting(ModelSettings(prices={"gpt-5": PRICE})))
     await forest.stage.until(forest.root, "task_complete")
     registry = await forest.stage.broker.registry(forest.tree)
     assert registry.budget["cost"].spent == 33, "10 tokens in, 2 out: 12.5 + 20, rounded up"
@@ -168,7 +170,7 @@ async def test_cost_budget_given_to_a_tree_that_had_none_counts_and_asks_for_pri
     gate = Gate()
     forest.minds.will("root", [calls("c1")], [gate, calls("c2")], [message("through")])
     await forest.plant()
-    forest.start(accounting=Accounting({"gpt-5": Price(1.25, 0.125, 10.0)}))
+    forest.start(accounting=Accounting(ModelSettings(prices={"gpt-5": PRICE})))
     await gate.reached.wait()
     await forest.stage.broker.raise_limits(forest.tree, LimitChange("first", {"cost": 1}))
     gate.open()

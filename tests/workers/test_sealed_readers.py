@@ -44,7 +44,6 @@ def _ports(storage: Storage, *, archived: bool) -> Ports:
         texts=Texts(storage.blobs),
         models=nobody,
         tools=nobody,
-        keeper=nobody,
         archive=storage.archive if archived else None,
     )
 
