@@ -96,6 +96,11 @@ def upkeep_of(settings: Settings, storage: Storage, url: str) -> Upkeep:
     )
 
 
+def queue_url(settings: Settings, url: str) -> str:
+    """The server of the queue: that of the deployment, unless another one is named."""
+    return settings.upkeep.url or url
+
+
 # ── jobs ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -267,7 +272,7 @@ async def _run(settings: Settings, url: str, ready: Callable[[], None] | None) -
     async with deployment(settings, url) as opened:
         archived = Archive.at(settings.upkeep.archive_url, secret)
         storage = Storage(opened.broker, opened.blobs, archived, secret)
-        serving = asyncio.ensure_future(serve(upkeep_of(settings, storage, url), settings.upkeep.url or url))
+        serving = asyncio.ensure_future(serve(upkeep_of(settings, storage, url), queue_url(settings, url)))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, serving.cancel)

@@ -25,7 +25,7 @@ from orchestrator.runtime.runner import RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
 from orchestrator.runtime.workspace import RecentLooks
 from orchestrator.sandbox.limits import half_of_memory
-from orchestrator.sandbox.probe import probe
+from orchestrator.sandbox.probe import SandboxSupport, probe
 from orchestrator.settings import Settings
 from orchestrator.tools.exec.keeper import Keeper, KeeperConfig
 from orchestrator.tools.site import ToolConfig
@@ -41,11 +41,11 @@ from orchestrator.wiring.hiding import hidden_paths, own_code
 from orchestrator.wiring.sessions import VERSION
 
 
-def tool_config(settings: Settings, url: str) -> ToolConfig:
-    """Tries the machine's confinement once; some 50 ms of blocking work."""
+def tool_config(settings: Settings, url: str, support: SandboxSupport) -> ToolConfig:
+    """What commands get, on a machine whose confinement was tried."""
     memory = settings.sandbox.max_memory_bytes or half_of_memory()
     return ToolConfig(
-        support=probe(),
+        support=support,
         environ=settings.host.environ,
         sandbox=settings.sandbox.model_copy(update={"max_memory_bytes": memory}),
         tools=settings.tools,
@@ -77,7 +77,7 @@ async def running_worker(
     It serves the pools that the settings name, or these: with none it claims only what it adopts.
     `say` is told when Redis is away, and when it is back.
     """
-    tools = tool_config(settings, url)
+    tools = tool_config(settings, url, probe())
     keeper = await Keeper.start(KeeperConfig(tools.support, tools.sandbox.mechanism))
     models = ModelClients(settings.model.providers)
     outage = Outage(say, time.monotonic)

@@ -133,6 +133,16 @@ def test_proto_greets_first_and_ends_after_shutdown(machine: Machine) -> None:
         assert kinds(ran.stdout) == ["session_configured", "shutdown_complete"]
 
 
+def test_proto_reads_lines_up_to_the_set_limit(machine: Machine) -> None:
+    lines = "x" * 2_000 + '\n{"id":"9","op":{"type":"shutdown"}}\n'
+    with machine.model(says("hello")) as user:
+        ran = user.run("-c", "wire.line_limit_bytes=1024", "proto", input=lines)
+    assert ran.returncode == 0, ran.stderr
+    assert [each["message"] for each in events(ran.stdout) if each["type"] == "error"] == [
+        "line 1: longer than 1024 bytes; it was skipped"
+    ]
+
+
 def test_proto_resumes_with_the_events_so_far(machine: Machine) -> None:
     with machine.model(says("hello"), says("more")) as user:
         user.run("run", "say hello")

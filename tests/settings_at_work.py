@@ -1,0 +1,409 @@
+"""Parts of the system as they are built from settings, and what can be seen of them from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import httpx
+import orjson
+
+from orchestrator.broker.admission import Limits
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.connection import connect
+from orchestrator.broker.follow import BEGINNING as FIRST
+from orchestrator.broker.keys import Keys
+from orchestrator.broker.outage import Outage
+from orchestrator.broker.records import Claim, Claimed, Renewed
+from orchestrator.cli.notifications import Notifications, notifications
+from orchestrator.core.approval import Ask, judge_exec
+from orchestrator.core.birth import Birth
+from orchestrator.core.ids import AgentId, SessionId, TreeId
+from orchestrator.core.state import Call, State, Task
+from orchestrator.gateways.workspace import Workspace
+from orchestrator.model.client import HttpBudget, ResponsesClient
+from orchestrator.model.connections import Connections
+from orchestrator.model.errors import ModelError
+from orchestrator.model.request import request_body
+from orchestrator.protocol import events as ev
+from orchestrator.protocol.ids import CallId, SubmissionId
+from orchestrator.protocol.wire import written
+from orchestrator.runtime.arrivals import Arrivals
+from orchestrator.runtime.copies import Copies
+from orchestrator.runtime.held import Held
+from orchestrator.runtime.loading import BEGINNING
+from orchestrator.runtime.ports import Ports
+from orchestrator.runtime.providers import ModelClients
+from orchestrator.runtime.renewal import Renewal, Verdict
+from orchestrator.runtime.requests import _asking, _Following, _prompt
+from orchestrator.runtime.side_work import SideWork
+from orchestrator.runtime.worker import Worker
+from orchestrator.sandbox.policy import Confinement, resolve
+from orchestrator.sandbox.probe import SandboxSupport
+from orchestrator.settings import Settings
+from orchestrator.tables import ProviderSettings
+from orchestrator.tools.exec.command import Command, Finished
+from orchestrator.tools.site import Site
+from orchestrator.tools.toolbox import Toolbox
+from orchestrator.views.event import Event
+from orchestrator.wiring import broker_config, new_birth, redis_url, wire_config, worker_pools
+from orchestrator.wiring import worker as wired
+from tests.core.driver import Session, a_command
+from tests.model.stubbed_client import prompt, raw_server
+from workers.upkeep import Upkeep, upkeep_of
+
+URL = "redis://localhost:1"
+TREE = SessionId("01996720-4a00-7000-8000-000000000001")
+CLAIM = Claim(TREE, TreeId(TREE), "w1", "c1", 1, "default")
+CLAIMED = Claimed(CLAIM, 0, b"", "0-0", "0-0", 0, AgentId(0), 0, 0, 1, ())
+NOBODY: Any = None
+
+
+# --- New sessions
+
+
+def birth(settings: Settings) -> Birth:
+    return new_birth(settings, Workspace(), 1_700_000_000_000, os.urandom)
+
+
+def confinement(settings: Settings) -> Confinement:
+    """What the session's policy becomes around a command."""
+    cwd = settings.session_defaults.cwd
+    return resolve(birth(settings).settings.sandbox_policy, cwd, str(settings.host.temp_dir))
+
+
+def is_asked(settings: Settings) -> bool:
+    """Whether a person is asked before an unknown command."""
+    return isinstance(judge_exec(a_command("make"), birth(settings).settings, frozenset()), Ask)
+
+
+def session(settings: Settings) -> Session:
+    """A new session whose first request has begun."""
+    made = birth(settings)
+    begun = Session(settings=made.settings.wire(), facts=made.facts.wire())
+    begun.say("hello", "u1")
+    begun.begin()
+    return begun
+
+
+# --- A worker
+
+
+@dataclass
+class Recorder:
+    """Stands where Redis, keepers and models are; it keeps what it is asked for."""
+
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+    commands: list[Command] = field(default_factory=list)
+
+    async def confirmed(self, *args: Any) -> bool:
+        self.calls.append(args)
+        return True
+
+    async def renew(self, claims: Sequence[Claim], reached: Sequence[int]) -> list[Renewed]:
+        self.calls.append(("renew", len(claims)))
+        return [Renewed("0-0", 0) for _ in claims]
+
+    async def heartbeat(self, name: str, state: bytes) -> None:
+        self.calls.append(("heartbeat", orjson.loads(state)))
+
+    async def run_all(self, calls: Sequence[Any]) -> list[Any]:
+        self.calls.extend(tuple(call.args) for call in calls)
+        raise asyncio.CancelledError
+
+    def extend(self, claim: str, deadline: float) -> None:
+        self.calls.append((claim, deadline))
+
+    async def run(self, command: Command, shown: Any) -> Finished:
+        self.commands.append(command)
+        for n in range(50):
+            shown("stdout", b"%d\n" % n * 2_000)
+        return Finished(exit_code=0)
+
+
+class Unread:
+    """The texts of a session that has no long ones."""
+
+    def get(self, digest: str) -> str | None:
+        return None
+
+
+def ports(settings: Settings, **changes: Any) -> Ports:
+    given = {"broker": Recorder(), "texts": cast(Any, Unread()), "models": NOBODY, "tools": toolbox(settings)}
+    return Ports(model_settings=settings.model, **cast(Any, given | changes))
+
+
+def toolbox(settings: Settings, keeper: Recorder | None = None) -> Toolbox:
+    support = SandboxSupport("/usr/bin/bwrap", 0, ())
+    return Toolbox(wired.tool_config(settings, URL, support), cast(Any, keeper or Recorder()))
+
+
+def runner_config(settings: Settings, broker: Any = None) -> Any:
+    return wired._worker_config(settings, cast(Any, broker or Recorder()), ()).runner
+
+
+def tools_offered(settings: Settings) -> list[str]:
+    specs = toolbox(settings).specs(session(settings).state)
+    return [str(spec.get("name", spec["type"])) for spec in specs]
+
+
+def is_confinable(settings: Settings) -> bool:
+    """Whether a command can be confined on a machine that has bubblewrap alone."""
+    state = session(settings).state
+    call = Call(CallId("c1"), "shell", {"type": "function_call", "arguments": '{"command": ["make"]}'})
+    assessed = asyncio.run(toolbox(settings).assess(call, Site("c", state, lambda _: None)))
+    return bool(cast(Any, assessed).confinable)
+
+
+def ran(settings: Settings) -> tuple[Command, int]:
+    """What a keeper is asked to run, and how many deltas came of it."""
+    made, deltas, keeper = birth(settings), list[dict[str, Any]](), Recorder()
+    words = {"kind": "exec", "command": ["make"], "cwd": "/"}
+    spec: dict[str, Any] = {**words, "timeout_ms": None, "env": {}, "sandboxed": True}
+    call = Call(CallId("c1"), "shell", {"type": "function_call"}, spec=spec)
+    task = Task(SubmissionId("u1"), "user", made.settings)
+    site = Site("c", State(facts=made.facts, task=task), deltas.append)
+    asyncio.run(toolbox(settings, keeper).run(call, site))
+    return keeper.commands[0], len(deltas)
+
+
+def command(settings: Settings) -> Command:
+    return ran(settings)[0]
+
+
+def variables(settings: Settings) -> set[str]:
+    return set(command(settings).env)
+
+
+def held(settings: Settings, **changes: Any) -> Held:
+    config = replace(runner_config(settings), others_wait=lambda: True)
+    made = Held.of(ports(settings, **changes), config, CLAIMED)
+    made.journal.position = replace(BEGINNING, state=session(settings).state)
+    return made
+
+
+def snapshot_is_due(settings: Settings, seq: int) -> bool:
+    return Copies(held(settings)).snapshot_due(seq)
+
+
+def gives_way(settings: Settings, after_s: float) -> bool:
+    now = [0.0]
+    there = held(settings, monotonic=lambda: now[0])
+    work = SideWork(there, Arrivals(there))
+    now[0] = after_s
+    return work.leaving()
+
+
+def grace_s(settings: Settings) -> float:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    async def drain() -> None:
+        there = held(settings, sleep=sleep)
+        await SideWork(there, Arrivals(there))._cut_short()
+
+    asyncio.run(drain())
+    return slept[0]
+
+
+def becomes_of(settings: Settings, delta: ev.EventModel) -> str | None:
+    """What a delta of the model is handed on as: a part of the log, or an event alone; None if it is not."""
+    there = held(settings)
+    arrivals = Arrivals(there)
+    SideWork(there, arrivals)._delta(written(delta))
+    return type(arrivals.inbox[0][0]).__name__ if arrivals.inbox else None
+
+
+def heartbeat(settings: Settings) -> dict[str, Any]:
+    """What a worker tells the others of itself."""
+    broker = Recorder()
+
+    async def sleep(seconds: float) -> None:
+        raise asyncio.CancelledError
+
+    async def beat() -> None:
+        config = wired._worker_config(settings, cast(Any, broker), worker_pools(settings))
+        worker = Worker(ports(settings, broker=broker, sleep=sleep), config, lambda _: NOBODY)
+        await worker._heartbeat()
+
+    with suppress(asyncio.CancelledError):
+        asyncio.run(beat())
+    return cast(dict[str, Any], broker.calls[0][1])
+
+
+@dataclass
+class Renewing:
+    """A worker's renewal on a clock of its own, with one claim."""
+
+    keeper: Recorder = field(default_factory=Recorder)
+    broker: Recorder = field(default_factory=Recorder)
+    now: float = 100.0
+
+    def of(self, settings: Settings) -> Renewal:
+        outage = Outage(lambda _: None, time.monotonic)
+        made = wired._renewal(settings, URL, cast(Any, self.keeper), lambda _: None, outage)
+        made._clock = lambda: self.now
+        made.tick()
+        made.hold(CLAIM, self.now, lambda: 7)
+        return made
+
+    def extended(self, settings: Settings) -> tuple[Any, ...]:
+        """Until when the keeper lets the claim's commands live."""
+        self.of(settings)
+        return self.keeper.calls[0]
+
+    def renewed(self, settings: Settings, silence_s: float = 0.0) -> list[Verdict]:
+        made = self.of(settings)
+        self.now += silence_s
+        return asyncio.run(made.renew(cast(Any, self.broker)))
+
+
+def lease_asked_for(settings: Settings) -> int:
+    """The milliseconds for which a renewal asks Redis."""
+    wire = Recorder()
+
+    async def renew() -> None:
+        await Broker(cast(Any, wire), broker_config(settings), time.monotonic).renew([CLAIM])
+
+    with suppress(asyncio.CancelledError):
+        asyncio.run(renew())
+    return int(wire.calls[0][-2])
+
+
+def confirmation(settings: Settings) -> tuple[Any, ...] | None:
+    """What replicas are asked for before a command runs; None if nobody asks them."""
+    broker = Recorder()
+    confirm = runner_config(settings, broker).confirm_effects
+    if confirm is None:
+        return None
+    assert asyncio.run(confirm(CLAIM, 3))
+    return broker.calls[0][2:]
+
+
+def connection(settings: Settings, option: str) -> float:
+    """An option of every connection to Redis."""
+    pool = cast(Any, connect(wire_config(settings, URL))._client).connection_pool
+    return float(pool.connection_kwargs[option])
+
+
+def answered_by_private_server(settings: Settings, option: str) -> str:
+    """A configuration value of the private server, which is started for it."""
+
+    async def ask(url: str) -> str:
+        wire = connect(wire_config(settings, url))
+        try:
+            return bytes((await wire.command("CONFIG", "GET", option))[1]).decode()
+        finally:
+            await wire.aclose()
+
+    with redis_url(settings) as url:
+        return asyncio.run(ask(url))
+
+
+def server(settings: Settings) -> str:
+    with redis_url(settings) as url:
+        return url
+
+
+def keys(settings: Settings) -> Keys:
+    """The names of Redis's keys, as the broker has them."""
+    return Broker(cast(Any, Recorder()), broker_config(settings), time.monotonic).keys
+
+
+def key(settings: Settings) -> tuple[str, bytes]:
+    """With what a runner keys the chain of a log."""
+    made = runner_config(settings).chain_key
+    return (made.id, made.secret) if made else ("", b"")
+
+
+def upkeep(settings: Settings) -> Upkeep:
+    return upkeep_of(settings, NOBODY, URL)
+
+
+def called(settings: Settings) -> list[str]:
+    """What the terminal is sent when a turn is complete."""
+    sent: list[str] = []
+    told = replace(notifications(settings, "s", sent.append), bell=sent.append)
+    asyncio.run(_completes(told))
+    return sent
+
+
+async def _completes(told: Notifications) -> None:
+    told.hear(Event("t1", {"type": "task_complete", "last_agent_message": "done"}, FIRST))
+    await told.end()
+
+
+def program_ran(settings: Settings) -> bool:
+    """Whether the person's program was started; it leaves a file in the data folder."""
+    called(settings)
+    return (settings.home / "ran").is_file()
+
+
+# --- Providers
+
+
+def provider(settings: Settings) -> ProviderSettings:
+    return settings.model.providers[settings.model.provider]
+
+
+def request(settings: Settings) -> httpx.Request:
+    """A request as it goes to the wire."""
+    return ResponsesClient(provider(settings))._request(prompt())
+
+
+def retries(settings: Settings) -> tuple[int, int]:
+    return ModelClients(settings.model.providers).retries(settings.model.provider)
+
+
+def limits(settings: Settings) -> Limits:
+    """What the fleet's count is asked to keep to."""
+    asking = fleet_asked(settings)
+    return asking.limits if asking else Limits()
+
+
+def proxied(settings: Settings) -> bytes | None:
+    """The proxy that a connection of the provider's goes through."""
+    lane = Connections(provider(settings))._new_lane()
+    url = getattr(lane.transport._pool, "_proxy_url", None)
+    return url.host if url else None
+
+
+def body(settings: Settings) -> dict[str, Any]:
+    """The body of a session's first request."""
+    state = session(settings).state
+
+    async def build() -> dict[str, Any]:
+        following = _Following(ports(settings), state, lambda _: None, lambda _: None, HttpBudget(0))
+        return request_body(await _prompt(following, None))
+
+    return asyncio.run(build())
+
+
+def fleet_asked(settings: Settings) -> Any:
+    """What the fleet's limits are asked before the first request; None if there are none."""
+    state = session(settings).state
+    following = _Following(ports(settings), state, lambda _: None, lambda _: None, HttpBudget(0))
+    return _asking(following, prompt())
+
+
+def failure(settings: Settings, reply: bytes) -> str:
+    """Why a request to a server that answers so and then says nothing more comes to its end."""
+
+    async def ask() -> str:
+        async with raw_server(reply) as server:
+            there = provider(settings).model_copy(update={"base_url": server.url})
+            async with ResponsesClient(there) as client:
+                try:
+                    [event async for event in client.stream(prompt(), HttpBudget(0))]
+                except ModelError as error:
+                    return str(error)
+        return ""
+
+    return asyncio.run(ask())

@@ -1,0 +1,286 @@
+"""Each setting changes something: the part that obeys it is built from changed settings, and looked at.
+
+A new setting without an entry fails here, and so does one whose value ends in its own table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core import facts as f
+from orchestrator.core.tokens import Usage
+from orchestrator.doctor.machine import judge_model
+from orchestrator.model.connections import verification
+from orchestrator.model.provider import InvalidProvider
+from orchestrator.protocol import events as ev
+from orchestrator.runtime.budget import Accounting
+from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
+from orchestrator.settings.sources import KEYED_RECORDS
+from orchestrator.tables import ModelPrice, ProviderSettings, Table, settings_of
+from orchestrator.wiring import wire_config
+from orchestrator.wiring import worker as wired
+from tests import settings_at_work as at_work
+from tests.settings_at_work import Renewing, birth, body, command, confinement, request, upkeep, variables
+from workers.upkeep import queue_url
+
+REPOSITORY = Path(__file__).parent.parent
+X = "model_providers.x"
+PROVIDER = (f'{X}.base_url="http://x/v1"', 'model_provider="x"')
+RAW, SAID = ev.AgentReasoningRawContentDelta(delta="x"), ev.AgentMessageDelta(delta="x")
+KEYED = ('chain.secret="s"', 'chain.key_id="k"')
+HELLO = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+LARGE = HELLO + b"%x\r\n" % (2 << 20) + b":" + b"x" * ((2 << 20) - 1) + b"\r\n"
+MILLION = Usage(2_000_000, 1_000_000, 1_000_000, 0, 3_000_000)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A value of one setting, and what is seen then."""
+
+    value: str
+    see: Callable[[Settings], object]
+    seen: object
+    beside: tuple[str, ...] = ()
+    """Other settings, which stand with and without the value."""
+    costly: bool = False
+    """Whether it is not looked at without the value, because that takes too long."""
+
+
+def rules(settings: Settings) -> object:
+    return birth(settings).facts.tree_rules
+
+
+def budget(kind: str) -> Callable[[Settings], object]:
+    return lambda settings: birth(settings).facts.tree_rules.budgets.get(kind)
+
+
+def estimated(settings: Settings) -> int:
+    return Accounting(settings.model).estimate(at_work.session(settings).state).tokens
+
+
+def asked_price(settings: Settings) -> int:
+    state = at_work.session(settings).state
+    ended = f.RequestCompleted(1, usage=asdict(MILLION))
+    used = at_work.runner_config(settings).accounting.settlement(state, ended).used
+    return int(used.cost)
+
+
+def refuses_authorities(settings: Settings) -> str:
+    try:
+        verification(at_work.provider(settings))
+    except InvalidProvider as error:
+        return str(error).partition(" cannot")[0]
+    return ""
+
+
+def said_of_model(settings: Settings) -> str:
+    (finding,) = judge_model(settings)
+    return f"{finding.detail} | {finding.remedy}"
+
+
+EFFECTS: Mapping[str, Effect] = {
+    # Sessions
+    "model": Effect('"gpt-5-x"', lambda s: body(s)["model"], "gpt-5-x"),
+    "model_provider": Effect('"x"', lambda s: str(request(s).url), "http://x/v1/responses", PROVIDER[:1]),
+    "model_reasoning_effort": Effect('"high"', lambda s: body(s)["reasoning"].get("effort"), "high"),
+    "model_reasoning_summary": Effect('"detailed"', lambda s: body(s)["reasoning"]["summary"], "detailed"),
+    "model_verbosity": Effect('"low"', lambda s: body(s).get("text"), {"verbosity": "low"}),
+    "approval_policy": Effect('"untrusted"', at_work.is_asked, True),
+    "approval_timeout_s": Effect("5", lambda s: birth(s).facts.approval_timeout_ms, 5_000),
+    "on_user_input": Effect('"steer"', lambda s: birth(s).facts.on_user_input, "steer"),
+    "pool": Effect('"gpu"', lambda s: birth(s).facts.pool, "gpu"),
+    "base_instructions": Effect('"Be brief."', lambda s: body(s)["instructions"], "Be brief."),
+    "user_instructions": Effect('"In English."', lambda s: birth(s).user_instructions, "In English."),
+    # What a session's commands may do
+    "sandbox_mode": Effect('"workspace-write"', lambda s: confinement(s).mode, "workspace-write"),
+    "sandbox_workspace_write.writable_roots": Effect(
+        '["/opt"]', lambda s: Path("/opt") in confinement(s).writable_roots, True,
+        ('sandbox_mode="workspace-write"',),
+    ),
+    "sandbox_workspace_write.network_access": Effect(
+        "true", lambda s: confinement(s).network, True, ('sandbox_mode="workspace-write"',)
+    ),
+    "sandbox_workspace_write.exclude_tmpdir_env_var": Effect(
+        "true", lambda s: s.host.temp_dir in confinement(s).writable_roots, False,
+        ('sandbox_mode="workspace-write"',),
+    ),
+    "sandbox_workspace_write.exclude_slash_tmp": Effect(
+        "true", lambda s: Path("/tmp") in confinement(s).writable_roots, False,
+        ('sandbox_mode="workspace-write"',),
+    ),
+    # Trees
+    "agents.enabled": Effect("false", lambda s: "spawn_subagent" in at_work.tools_offered(s), False),
+    "max_active_subagents": Effect("3", lambda s: birth(s).facts.tree_rules.slots, 3),
+    "agents.max_spawned": Effect("3", lambda s: birth(s).facts.tree_rules.spawned, 3),
+    "agents.max_depth": Effect("3", lambda s: birth(s).facts.tree_rules.depth, 3),
+    "subagent_root_inbox_autosubmit": Effect("false", lambda s: birth(s).facts.tree_rules.autosubmit, False),
+    "agents.await_floor_s": Effect("3", lambda s: birth(s).facts.tree_rules.await_floor_s, 3),
+    "agents.watchdog_floor_s": Effect("3", lambda s: birth(s).facts.tree_rules.watchdog_floor_s, 3),
+    "agents.max_watchdogs": Effect("3", lambda s: birth(s).facts.tree_rules.watchdogs, 3),
+    "agents.budget_tokens": Effect("3", budget("tokens"), 3),
+    "agents.budget_cost": Effect("3", budget("cost"), 3_000_000),
+    "agents.budget_requests": Effect("3", budget("requests"), 3),
+    "agents.budget_wall_s": Effect("3", budget("wall"), 3_000),
+    # Models
+    "model_context_window": Effect("5000", lambda s: birth(s).settings.window, 5_000),
+    "model_auto_compact_token_limit": Effect(
+        "4000", lambda s: at_work.runner_config(s).rules.auto_compact_limit, 4_000
+    ),
+    "model_max_output_tokens": Effect("77", estimated, 77),
+    "show_raw_agent_reasoning": Effect(
+        "true", lambda s: at_work.becomes_of(s, RAW), "Delta",
+    ),
+    # The environment of commands
+    "shell_environment_policy.inherit": Effect('"core"', lambda s: "EDITOR" in variables(s), False),
+    "shell_environment_policy.ignore_default_excludes": Effect(
+        "true", lambda s: "SOME_KEY" in variables(s), True
+    ),
+    "shell_environment_policy.exclude": Effect('["EDIT*"]', lambda s: "EDITOR" in variables(s), False),
+    "shell_environment_policy.set": Effect('{ A = "1" }', lambda s: command(s).env.get("A"), "1"),
+    "shell_environment_policy.include_only": Effect('["EDIT*"]', lambda s: "HOME" in variables(s), False),
+    # Redis
+    "redis.url": Effect('"redis://two"', at_work.server, "redis://two", ('redis.url="redis://one"',)),
+    "redis.cluster": Effect(
+        "true", lambda s: wire_config(s, at_work.URL).clustered, True, ('upkeep.url="redis://one"',)
+    ),
+    "redis.prefix": Effect('"mine:"', lambda s: at_work.keys(s).topology().startswith("mine:"), True),
+    "redis.shards": Effect("64", lambda s: at_work.keys(s).shards, 64),
+    "redis.connect_timeout_s": Effect("7", lambda s: at_work.connection(s, "socket_connect_timeout"), 7),
+    "redis.command_timeout_s": Effect("7", lambda s: at_work.connection(s, "socket_timeout"), 7),
+    "redis.appendfsync": Effect(
+        '"always"', lambda s: at_work.answered_by_private_server(s, "appendfsync"), "always", costly=True
+    ),
+    "effects": Effect('"wait"', lambda s: at_work.confirmation(s) is not None, True),
+    "redis.wait_replicas": Effect("3", at_work.confirmation, (3, 1.0), ('effects="wait"',)),
+    "redis.wait_timeout_s": Effect("3", at_work.confirmation, (1, 3.0), ('effects="wait"',)),
+    # The chain
+    "chain.secret": Effect('"s3cret"', lambda s: at_work.key(s)[1], b"s3cret", ('chain.key_id="k"',)),
+    "chain.key_id": Effect('"k2"', lambda s: at_work.key(s)[0], "k2", KEYED),
+    # Workers
+    "worker.pools": Effect('["gpu"]', lambda s: at_work.heartbeat(s)["pools"][0], "gpu"),
+    "worker.concurrency": Effect("3", lambda s: at_work.heartbeat(s)["room"], 3),
+    "worker.quantum_s": Effect("5", lambda s: at_work.gives_way(s, after_s=10), True),
+    "worker.lease_s": Effect("9", at_work.lease_asked_for, 9_000),
+    "worker.renew_s": Effect("1", lambda s: Renewing().of(s).pause_s, 1),
+    "worker.trust_s": Effect("3", lambda s: Renewing().extended(s), ("c1", 103)),
+    "worker.stall_s": Effect("9", lambda s: len(Renewing().renewed(s, silence_s=5)), 1),
+    "worker.drain_grace_s": Effect("3", at_work.grace_s, 3),
+    # Logs
+    "rollout_deltas": Effect("true", lambda s: at_work.becomes_of(s, SAID), "Decision"),
+    "log.snapshot_every": Effect("16", lambda s: at_work.snapshot_is_due(s, 20), True),
+    # Upkeep
+    "upkeep.url": Effect('"redis://two"', lambda s: queue_url(s, at_work.URL), "redis://two"),
+    "upkeep.archive_url": Effect(
+        '"memory://kept"', lambda s: wired.archive(s)._objects._root, "/kept"
+    ),
+    "upkeep.seal_after": Effect("3", lambda s: upkeep(s).mover.seal_after, 3),
+    "upkeep.archive_after_days": Effect("1", lambda s: upkeep(s).mover.archive_after_ms, 86_400_000),
+    "upkeep.retention_days": Effect("1", lambda s: upkeep(s).retention_ms, 86_400_000),
+    "upkeep.verify_sessions": Effect("3", lambda s: upkeep(s).verify_sessions, 3),
+    # Tools
+    "tools.timeout_s": Effect("3", lambda s: command(s).timeout_s, 3),
+    "tools.max_deltas": Effect("2", lambda s: at_work.ran(s)[1], 2),
+    "tools.local_shell": Effect("true", lambda s: "local_shell" in at_work.tools_offered(s), True),
+    "sandbox.mechanism": Effect('"landlock"', at_work.is_confinable, False),
+    "sandbox.max_processes": Effect("30", lambda s: command(s).limits.processes, 30),
+    "sandbox.max_memory_bytes": Effect("100000000", lambda s: command(s).limits.memory_bytes, 100_000_000),
+    "sandbox.unix_sockets": Effect("true", lambda s: command(s).confinement.unix_sockets, True),
+    # Clients and the person
+    "notify": Effect('["/bin/sh", "-c", "touch FOLDER/h/ran"]', at_work.program_ran, True),
+    "tui.notifications": Effect("true", lambda s: bool(at_work.called(s)), True),
+    "tui.notification_method": Effect(
+        '"osc9"', lambda s: at_work.called(s), ["\x1b]9;done\a"], ("tui.notifications=true",)
+    ),
+    # Providers
+    f"{X}.name": Effect('"Mine"', lambda s: "(Mine)" in said_of_model(s), True, PROVIDER),
+    f"{X}.base_url": Effect('"http://y/v1"', lambda s: request(s).url.host, "y", PROVIDER),
+    f"{X}.env_key": Effect(
+        '"SOME_KEY"', lambda s: request(s).headers.get("Authorization"), "Bearer hush", PROVIDER
+    ),
+    f"{X}.env_key_instructions": Effect(
+        '"Ask Ann."', lambda s: said_of_model(s).rpartition("| ")[2], "Ask Ann.",
+        (*PROVIDER, f'{X}.env_key="NO"'),
+    ),
+    f"{X}.query_params": Effect('{ v = "1" }', lambda s: request(s).url.query, b"v=1", PROVIDER),
+    f"{X}.http_headers": Effect('{ Team = "a" }', lambda s: request(s).headers.get("Team"), "a", PROVIDER),
+    f"{X}.env_http_headers": Effect(
+        '{ Team = "EDITOR" }', lambda s: request(s).headers.get("Team"), "vi", PROVIDER
+    ),
+    f"{X}.request_max_retries": Effect("9", lambda s: at_work.retries(s)[0], 9, PROVIDER),
+    f"{X}.stream_max_retries": Effect("9", lambda s: at_work.retries(s)[1], 9, PROVIDER),
+    f"{X}.stream_idle_timeout_ms": Effect(
+        "40", lambda s: "no event within 0.04 s" in at_work.failure(s, HELLO), True, PROVIDER, costly=True
+    ),
+    f"{X}.max_response_bytes": Effect(
+        "1048576", lambda s: "more than 1,048,576 bytes" in at_work.failure(s, LARGE), True,
+        (*PROVIDER, f"{X}.stream_idle_timeout_ms=500"),
+    ),
+    f"{X}.connect_timeout_s": Effect("3", lambda s: request(s).extensions["timeout"]["connect"], 3, PROVIDER),
+    f"{X}.proxy": Effect('"http://127.0.0.1:1"', at_work.proxied, b"127.0.0.1", PROVIDER),
+    f"{X}.ca_file": Effect(
+        '"/none.pem"', refuses_authorities, "model provider x: the authorities in /none.pem",
+        (f'{X}.base_url="https://x/v1"', PROVIDER[1]),
+    ),
+    f"{X}.previous_response_id": Effect("true", lambda s: body(s)["store"], True, PROVIDER),
+    f"{X}.parallel_tool_calls": Effect("true", lambda s: body(s)["parallel_tool_calls"], True, PROVIDER),
+    f"{X}.requests_per_minute": Effect("3", lambda s: at_work.limits(s).requests_per_minute, 3, PROVIDER),
+    f"{X}.tokens_per_minute": Effect("3", lambda s: at_work.limits(s).tokens_per_minute, 3, PROVIDER),
+    # Prices
+    "model_prices.gpt-5.input": Effect("2", asked_price, 2_000_000, ("model_prices.gpt-5.output=0",)),
+    "model_prices.gpt-5.cached_input": Effect("3", asked_price, 3_000_000, ("model_prices.gpt-5.output=0",)),
+    "model_prices.gpt-5.output": Effect("4", asked_price, 4_000_000, ("model_prices.gpt-5.input=0",)),
+}  # fmt: skip
+ONE_VALUE = {f"{X}.wire_api"}
+"""Settings that take a single value today: any other is refused."""
+SEEN_FROM_OUTSIDE = {
+    "wire.line_limit_bytes": (
+        "tests/cli/test_commands.py",
+        "test_proto_reads_lines_up_to_the_set_limit",
+    )
+}
+"""Settings whose effect a test of whole processes shows."""
+
+
+def keys() -> set[str]:
+    prefixes: Mapping[type[Table], str] = {ProviderSettings: f"{X}.", ModelPrice: "model_prices.gpt-5."}
+    records: tuple[type[Table], ...] = (*KEYED_RECORDS, ProviderSettings, ModelPrice)
+    return {
+        prefixes.get(record, "") + (spec.key or name)
+        for record in records
+        for name, spec in settings_of(record)
+    }
+
+
+def load(folder: Path, *overrides: str) -> Settings:
+    environ = {
+        "HOME": str(folder / "user"), "DENDRO_HOME": str(folder / "h"), "PATH": "/usr/bin:/bin",
+        "EDITOR": "vi", "SOME_KEY": "hush", "TMPDIR": str(folder / "tmp"),
+    }  # fmt: skip
+    work = folder / "work"
+    for each in ("work", "tmp", "h"):
+        (folder / each).mkdir(exist_ok=True)
+    return load_settings(SettingsSources(work, environ, overrides=overrides))
+
+
+def test_each_setting_has_an_effect_that_is_named_here() -> None:
+    assert keys() == EFFECTS.keys() | ONE_VALUE | SEEN_FROM_OUTSIDE.keys()
+    for file, name in SEEN_FROM_OUTSIDE.values():
+        assert f"def {name}(" in (REPOSITORY / file).read_text()
+
+
+@pytest.mark.parametrize("key", sorted(EFFECTS))
+def test_setting_has_its_effect(key: str, tmp_path: Path) -> None:
+    effect = EFFECTS[key]
+    if not effect.costly:
+        assert effect.see(load(tmp_path, *effect.beside)) != effect.seen
+    changed = load(tmp_path, *effect.beside, f"{key}={effect.value}".replace("FOLDER", str(tmp_path)))
+    assert effect.see(changed) == effect.seen
+
+
+def test_a_provider_of_another_protocol_is_refused_by_the_protocols_that_there_are(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r'wire_api = .*chat.*: allowed are "responses"'):
+        load(tmp_path, *PROVIDER, f'{X}.wire_api="chat"')
