@@ -10,6 +10,7 @@ import orjson
 from orchestrator.core import commands as c
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import SENT_CHARS, SUMMARY_CHARS, agent_of, card_of, one_line
+from orchestrator.core.counts import counted
 from orchestrator.core.draft import SLOTS, Draft, Draw, Letter, TreeEvent
 from orchestrator.core.ids import AgentId
 from orchestrator.core.mail_delivery import forget_children, inbox_event, take
@@ -136,7 +137,7 @@ def _watchdog(draft: Draft, call: Call, asked: c.SetWatchdog) -> None:
         action = "canceled" if had else "not_found"
     elif not had and len(draft.state.tree.watchdogs) >= draft.state.facts.tree_rules.watchdogs:
         most = draft.state.facts.tree_rules.watchdogs
-        finish(draft, call, f"an agent keeps at most {most} watchdogs; cancel one first")
+        finish(draft, call, f"an agent keeps at most {counted(most, 'watchdog')}; cancel one first")
         return
     else:
         arm(draft, Watchdog(id, asked.target.session, asked.interval_ms, asked.message, 0))

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.chain import GENESIS, BrokenLink, Link, first_broken, next_chain, payload_digest
+from orchestrator.core.chain import (
+    GENESIS,
+    BrokenLink,
+    ChainWalk,
+    ExpectedHead,
+    Link,
+    first_broken,
+    next_chain,
+    payload_digest,
+)
 
 SALT = bytes(16)
 
@@ -134,3 +143,21 @@ def test_number_that_no_entry_can_have_is_a_broken_link_not_a_crash(seq: int) ->
 
 def test_empty_log_verifies() -> None:
     assert first_broken([], GENESIS) is None
+
+
+def test_walk_in_pieces_stops_at_a_hole_between_two_of_them_and_goes_on_from_where_it_stood() -> None:
+    links, walk = chained([b"one", b"two", b"three", b"four"]), ChainWalk(b"")
+    assert walk.take(links[:2]) is None
+    assert walk.take([]) is None
+    assert walk.take(links[3:]) == BrokenLink(3, "missing: the next entry present is 4")
+    assert (walk.seq, walk.head) == (2, links[1].chain)
+    assert walk.take(links[2:]) is None
+    assert (walk.seq, walk.head) == (4, links[3].chain)
+
+
+def test_noted_head_is_met_by_its_own_entry_alone_whole_or_by_its_beginning() -> None:
+    first, second = chained([b"one", b"two"])
+    for noted in (second.chain, second.chain[:8]):
+        head = ExpectedHead(2, noted)
+        assert [head.is_met(link) for link in (first, second)] == [False, True]
+    assert not ExpectedHead(2, first.chain).is_met(second)

@@ -30,7 +30,7 @@ from orchestrator.core.snapshot import (
     encode_snapshot,
 )
 from orchestrator.core.state import State
-from orchestrator.core.stored import decode_entry, encode_entry, encode_event
+from orchestrator.core.stored import LINE_BYTES, decode_entry, encode_entry, encode_event, encode_value
 from orchestrator.core.tree import Child, TreeView, Watchdog
 from orchestrator.protocol.events import ShutdownComplete
 from tests.core.driver import NOON_MS, Session, a_command, a_patch, assistant
@@ -242,3 +242,33 @@ def test_changed_byte_of_a_keyed_snapshot_is_found(data: st.DataObject) -> None:
 def test_bytes_that_are_no_snapshot_end_no_worker(data: bytes) -> None:
     with pytest.raises((ValueError, KeyError, TypeError)):
         decode_snapshot(data)
+
+
+def test_line_of_a_queued_input_of_very_many_texts_fits_a_commit_and_keeps_what_rules_read() -> None:
+    """A rule reads the folder of a queued turn by its text: only what the person said may go elsewhere."""
+    cwd = "/" + "deep/" * 150
+    op = {"type": "user_turn", "items": [{"type": "text", "text": f"{n:05}" * 60} for n in range(1_000)]}
+    queued = Entry(DENDRO, {"kind": "queued", "id": "u1", "op": {**op, "cwd": cwd}})
+    blobs: dict[str, bytes] = {}
+    line = encode_entry(queued, NOON_MS, blobs).line
+    assert len(line) <= LINE_BYTES < len(orjson.dumps(op))
+    kept = decode_entry(line).payload
+    assert kept["op"]["cwd"] == cwd
+    texts = {name: data.decode() for name, data in blobs.items()}
+    assert resolve(kept["op"], texts.get) == queued.payload["op"]
+
+
+@pytest.mark.parametrize("parts", [(40, 5_000), (1_500, 300)], ids=["large texts", "very many"])
+def test_value_beside_the_log_that_no_commit_carries_goes_to_the_blobs(parts: tuple[int, int]) -> None:
+    count, size = parts
+    value = {"items": [{"output": f"{n:05}" * (size // 5)} for n in range(count)]}
+    blobs: dict[str, bytes] = {}
+    data = encode_value(value, blobs)
+    assert len(data) < len(orjson.dumps(value))
+    texts = {name: found.decode() for name, found in blobs.items()}
+    assert resolve(orjson.loads(data), texts.get) == value
+
+
+def test_value_that_is_no_json_is_named_and_written_nowhere() -> None:
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        encode_value({"at": {1, 2}}, {})

@@ -254,6 +254,45 @@ def test_watchdog_whose_target_takes_no_more_skips_a_message_and_stays() -> None
     assert grove.root.timers["watchdog:1"].at_ms == timer.at_ms + 30_000
 
 
+def test_watchdog_whose_target_is_gone_ends() -> None:
+    grove, (_,) = a_family()
+    grove.root.asks("w", "subagent_watchdog", c.SetWatchdog(grove.target(1), 30_000, "how far?"))
+    timer = grove.root.timers["watchdog:1"]
+    fired = c.TimerFired(timer.id, timer.generation)
+    grove.root.happens(c.CommitRefused(fired, "archived_target", grove.target(1).session))
+    assert grove.root.state.tree.watchdogs == {}
+
+
+def test_agent_that_keeps_its_limit_of_watchdogs_is_refused_another() -> None:
+    grove, (_,) = a_family(facts={"tree_rules": {"watchdogs": 1}})
+    watch = c.SetWatchdog(grove.target(1), 30_000, "how far?")
+    assert grove.root.asks("w1", "subagent_watchdog", watch)["action"] == "started"
+    other = c.SetWatchdog(grove.target(0), 30_000, "and you?")
+    assert grove.root.asks("w2", "subagent_watchdog", other) == (
+        "an agent keeps at most 1 watchdog; cancel one first"
+    )
+    assert grove.root.asks("w3", "subagent_watchdog", watch)["action"] == "replaced"
+    assert list(grove.root.state.tree.watchdogs) == [1]
+
+
+def test_watchdog_of_an_agent_that_is_pruned_ends() -> None:
+    grove, (child,) = a_family()
+    grove.root.asks("w", "subagent_watchdog", c.SetWatchdog(grove.target(1), 30_000, "how far?"))
+    grove.root.prunes(child.id, completed_only=False)
+    assert grove.root.state.tree.watchdogs == {}
+    assert "watchdog:1" not in grove.root.timers
+
+
+def test_person_who_writes_to_a_cancelled_agent_reads_that_it_takes_no_more_input() -> None:
+    grove, (child,) = a_family()
+    grove.root.cancels(child.id)
+    grove.settle()
+    word = op("message_agent", agent_id=child.id, text="how far are you?")
+    seen = grove.root.submit(word, agents=(grove.target(child.id),))
+    assert seen.one("error")["message"] == "agent 1 was cancelled: it takes no more input"
+    assert not grove.queues[child.sid]
+
+
 def test_watchdogs_end_by_number_whatever_order_they_were_set_in() -> None:
     grove, _ = a_family()
     grove.root.asks("w1", "subagent_watchdog", c.SetWatchdog(grove.target(1), 30_000, "well?"))
