@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup check test demo bench crash sim mutation clean
+.PHONY: setup check test cover demo bench crash sim mutation clean
 
 setup: $(VENV)/.ready
 
@@ -23,6 +23,17 @@ check: setup
 test: setup
 	$(BIN)/pytest -n auto
 
+# What the tests of the layers below reach of the core, the protocol and the broker, in all their processes.
+COVERED := tests/core tests/protocol tests/broker tests/runtime tests/tree tests/gateways tests/sim tests/cli/test_doctor.py
+
+cover: setup
+	rm -rf .cover
+	mkdir .cover
+	$(BIN)/coverage run -m pytest -q -n auto $(COVERED)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage json --quiet
+	$(BIN)/coverage report
+
 demo: setup
 	$(BIN)/dendro demo
 
@@ -39,4 +50,4 @@ mutation: setup
 	$(BIN)/python -m sim.mutation --sample 200 --seed 1 --resume
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	rm -rf $(VENV) .cover .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
