@@ -28,17 +28,15 @@ class SseEvent:
     """The `event` field, `message` when the stream named none."""
     data: bytes
     """The `data` lines joined by LF, as received: not yet checked to be UTF-8."""
-    last_event_id: str = ""
 
 
 class SseParser:
     """Feeds on any cutting of the stream; one parser per stream.
 
-    `retry_ms` is the reconnection time that the server last asked for, None if it never did.
+    `id` and `retry` are passed over: a stream of a response is never taken up again.
     """
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
-        self.retry_ms: int | None = None
         self._limit = max_event_bytes
         self._head: bytes | None = b""  # the first bytes, until it is known whether they are a BOM
         self._after_cr = False
@@ -47,7 +45,6 @@ class SseParser:
         self._name = ""
         self._data: list[bytes] = []
         self._data_size = 0
-        self._last_id = ""
 
     def feed(self, chunk: bytes) -> Iterator[SseEvent]:
         """Yields the events that this chunk completes; exhaust it before feeding the next one.
@@ -111,17 +108,13 @@ class SseParser:
             self._check_size(self._data_size)
         elif name == b"event":
             self._name = value.decode("utf-8", "replace")
-        elif name == b"id" and b"\0" not in value:
-            self._last_id = value.decode("utf-8", "replace")
-        elif name == b"retry" and value.isdigit():
-            self.retry_ms = int(value[:12])
 
     def _dispatch(self) -> SseEvent | None:
         name, data = self._name, self._data
         self._name, self._data, self._data_size = "", [], 0
         if not data:
             return None
-        return SseEvent(name or "message", b"\n".join(data), self._last_id)
+        return SseEvent(name or "message", b"\n".join(data))
 
     def _check_size(self, size: int) -> None:
         if size > self._limit:

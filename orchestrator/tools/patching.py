@@ -163,7 +163,7 @@ async def _tidy(call: Call, claim: str, keeper: Keeper) -> None:
 def _told(call: Call, task: Task, plan: PatchPlan, written: Written) -> CallFinished:
     """What came of the writing; a writer that said nothing is judged by the files."""
     if written.outcome is not None:
-        summary = applied(plan, written.outcome).summary
+        summary = applied(plan, written.outcome)
     elif (verdict := judge(record_of(plan), DiskFiles()) if written.begun else "none") == "all":
         summary = plan.summary
     else:

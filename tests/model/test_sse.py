@@ -95,15 +95,9 @@ def test_parser_dispatches_nothing_without_data_and_forgets_the_name() -> None:
     assert parse(b"event: lonely\n\ndata: a\n\n") == [SseEvent("message", b"a")]
 
 
-def test_parser_keeps_the_last_id_and_ignores_one_with_a_nul() -> None:
+def test_parser_passes_over_ids_because_nothing_is_ever_resumed_by_them() -> None:
     events = parse(b"id: 1\ndata: a\n\nid: x\0\ndata: b\n\nid\ndata: c\n\n")
-    assert [event.last_event_id for event in events] == ["1", "1", ""]
-
-
-def test_parser_remembers_a_numeric_retry_only() -> None:
-    parser = SseParser()
-    assert list(parser.feed(b"retry: 1500\nretry: soon\nretry: -1\n")) == []
-    assert parser.retry_ms == 1500
+    assert [event.data for event in events] == [b"a", b"b", b"c"]
 
 
 def test_parser_drops_an_event_that_the_stream_left_unfinished() -> None:

@@ -44,7 +44,6 @@ class Finished:
     timed_out: bool = False
     killed: bool = False
     """Ended on request or because its claim's deadline had passed."""
-    dropped_bytes: int = 0
     memory_limit: int | None = None
     """The bytes that it may use, if it wanted more and was killed or refused for it."""
     error: str | None = None

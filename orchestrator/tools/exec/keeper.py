@@ -454,7 +454,6 @@ def _finished(running: Running, duration_s: float) -> Finished:
         duration_s=duration_s,
         timed_out=end.why == "timeout",
         killed=end.why == "killed",
-        dropped_bytes=running.dropped(),
         error=_error(running),
     )
 

@@ -112,10 +112,6 @@ class Running:
         """What is kept of both, in order of arrival."""
         return self._aggregated.kept()
 
-    def dropped(self) -> int:
-        """Bytes of both streams that were not kept."""
-        return sum(capture.dropped for capture in self._captures.values())
-
     def close(self) -> None:
         """Takes what is still in the pipes, closes all; to a minder it means: kill what is left."""
         for stream, descriptor in list(self._pipes.items()):

@@ -7,7 +7,6 @@ right to write: see `patching`. It must not know who permitted the patch.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,14 +32,6 @@ class PatchApplyError(Exception):
         self.changed = changed
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedPatch:
-    """A plan that was carried out whole: the paths in its order, and the text for the model."""
-
-    paths: tuple[Path, ...]
-    summary: str
-
-
 def apply_job(plan: PatchPlan, roots: WritableRoots | None) -> Job:
     """The job that writes all files of the plan; its temporary files carry the record's token.
 
@@ -58,14 +49,14 @@ def _row(file: PlannedFile) -> File:
     return os.fsencode(file.target), os.fsencode(file.path), before, file.after, file.mode
 
 
-def applied(plan: PatchPlan, outcome: Outcome) -> AppliedPatch:
-    """What an `apply` job's outcome says of the plan; raises `PatchApplyError` if it was not carried out."""
+def applied(plan: PatchPlan, outcome: Outcome) -> str:
+    """The text for the model once an `apply` job has written the plan; raises `PatchApplyError` if not."""
     match outcome:
         case ("failed", what, where, changed):
             paths = tuple(plan.files[index].path for index in changed)
             raise PatchApplyError(_failure(what, where, paths), paths)
         case _:
-            return AppliedPatch(tuple(file.path for file in plan.files), plan.summary)
+            return plan.summary
 
 
 def _failure(what: str, where: bytes | None, changed: tuple[Path, ...]) -> str:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import marshal
 
 from orchestrator.tools.patch import writing
-from orchestrator.tools.patch.apply import AppliedPatch, applied, apply_job, tidy_job
+from orchestrator.tools.patch.apply import applied, apply_job, tidy_job
 from orchestrator.tools.patch.plan import PatchPlan
 from orchestrator.tools.patch.record import PatchRecord
 from orchestrator.tools.patch.writable import WritableRoots
 
 
-def apply_plan(plan: PatchPlan, roots: WritableRoots | None) -> AppliedPatch:
-    """Writes all files of the plan; job and outcome go as they go to a keeper and back."""
+def apply_plan(plan: PatchPlan, roots: WritableRoots | None) -> str:
+    """Writes all files of the plan; answers the text for the model.
+
+    Job and outcome go as they go to a keeper and back.
+    """
     job = marshal.loads(marshal.dumps(apply_job(plan, roots)))
     return applied(plan, marshal.loads(marshal.dumps(writing.carry_out(job))))
 

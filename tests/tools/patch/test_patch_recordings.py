@@ -43,7 +43,7 @@ def test_recorded_patches_give_the_recorded_changes_and_turn_diffs(tree: Path, r
     for text, begin, end, diff in zip(patches, begins, ends, diffs, strict=True):
         plan = plan_patch(parse_patch(text), tree, DiskFiles())
         assert externally_tagged(plan, tree) == begin["changes"]
-        assert apply_plan(plan, WritableRoots((tree,))).summary == end["stdout"]
+        assert apply_plan(plan, WritableRoots((tree,))) == end["stdout"]
         baselines = with_plan(baselines, plan)
         assert turn_diff(baselines, display_root(tree), DiskFiles()) == diff
 
