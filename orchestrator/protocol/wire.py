@@ -93,6 +93,7 @@ class WireModel(BaseModel):
         validate_by_alias=True,
         serialize_by_alias=True,
         protected_namespaces=(),
+        defer_build=True,
     )
     stated_in: ClassVar[Source] = Source.SEPTEMBER_2025
 
