@@ -1,0 +1,88 @@
+"""Damage in Redis is named by its key and its place, and stops nobody who reads something else."""
+
+from __future__ import annotations
+
+import pytest
+import zstandard
+
+from orchestrator.broker import blobs
+from orchestrator.broker.blobs import Blobs, digest_of
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.errors import CommitTooLarge, Corrupt, DamagedEntry
+from tests.broker.actors import SHARD, Backend, created, session_id, step, working
+
+
+async def test_reader_of_a_session_whose_hash_holds_no_number_is_told_which_key_it_is(
+    backend: Backend,
+) -> None:
+    wire = backend.connect()
+    broker = backend.broker(wire=wire)
+    session = await created(broker)
+    key = broker.keys.session(session)
+    await wire.command("HSET", key, "seq", "many")
+    with pytest.raises(Corrupt, match="a field of it cannot be read") as caught:
+        await broker.head(session)
+    assert key in str(caught.value)
+    await broker.aclose()
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        (("p", "{}", "s", "salt", "h", "head"), "entry 3: it lacks its field 'e'"),
+        (("p", "{}", "s", "salt", "h", "head", "e", "one"), "entry 3: a field of it cannot be read"),
+    ],
+    ids=["a field is missing", "a field is no number"],
+)
+async def test_reader_of_a_log_with_an_entry_that_is_none_is_told_its_number(
+    backend: Backend, fields: tuple[str, ...], reason: str
+) -> None:
+    wire = backend.connect()
+    broker = backend.broker(wire=wire)
+    held = await working(broker)
+    await broker.commit(step(held, held.claim, "k", [b"a", b"b"]))
+    session = held.claim.session
+    await wire.command("XADD", broker.keys.rollout(session), "3-0", *fields)
+    assert [entry.seq for entry in await broker.read_rollout(session, 0, 2)] == [1, 2]
+    with pytest.raises(DamagedEntry, match=reason) as caught:
+        await broker.read_rollout(session)
+    assert caught.value.number == 3
+    await broker.aclose()
+
+
+async def test_content_that_cannot_be_unpacked_is_corrupt(backend: Backend) -> None:
+    wire = backend.connect()
+    broker = backend.broker(wire=wire)
+    held = await working(broker)
+    tree, digest = held.claim.tree, digest_of(b"content")
+    for damaged in (b"not packed", zstandard.compress(b"content")[:-2]):
+        await wire.command("SET", broker.keys.blob(tree, digest), damaged)
+        with pytest.raises(Corrupt, match="cannot be unpacked"):
+            await Blobs(wire, broker.keys).get(tree, digest)
+    await broker.aclose()
+
+
+async def test_content_beyond_the_bound_is_refused_before_it_is_sent(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blobs, "MAX_BLOB_BYTES", 1_000)
+    wire = backend.connect()
+    broker = backend.broker(wire=wire)
+    held = await working(broker)
+    stored = Blobs(wire, broker.keys)
+    with pytest.raises(CommitTooLarge, match=r"may have 1,000 bytes, this has 1,001"):
+        await stored.put(held.claim.tree, b"x" * 1_001)
+    assert await stored.get(held.claim.tree, digest_of(b"x" * 1_001)) is None
+    assert await stored.put(held.claim.tree, b"x" * 1_000) == digest_of(b"x" * 1_000)
+    await broker.aclose()
+
+
+async def test_lists_of_sessions_have_each_once_by_the_shard_that_it_is_in(broker: Broker) -> None:
+    here = [await created(broker) for _ in range(3)]
+    elsewhere = await created(broker, session_id(SHARD + 1))
+    of_shard = [head.session async for page in broker.heads_of_shard(SHARD) for head in page]
+    assert sorted(of_shard) == sorted(here)
+    everywhere = [id async for page in broker.session_ids() for id in page]
+    assert sorted(everywhere) == sorted([*here, elsewhere])
+    assert await broker.count_sessions() == 4
+    assert await broker.registries([]) == []

@@ -1,0 +1,62 @@
+"""A wire that waits for a server which is not there yet, and the rights that a user lacks on one that is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fakeredis
+import pytest
+
+from orchestrator.broker.connection import Wire
+from orchestrator.broker.errors import Misconfigured, Unavailable
+from orchestrator.broker.insisting import InsistingWire
+from orchestrator.broker.keys import Keys
+from orchestrator.broker.rights import COMMANDS, remedy
+
+
+class Starting(Wire):
+    """A server that answers from the third time on."""
+
+    def __init__(self, error: Exception) -> None:
+        client = fakeredis.FakeAsyncRedis()
+        super().__init__(client, client)
+        self.error, self.asked = error, 0
+
+    async def command(self, *args: Any) -> Any:
+        self.asked += 1
+        if self.asked < 3:
+            raise self.error
+        return await super().command(*args)
+
+
+async def test_command_is_sent_again_until_the_server_answers() -> None:
+    starting = Starting(Unavailable("nobody listens"))
+    wire = InsistingWire(starting, 20.0)
+    assert await wire.command("SET", "key", "value") is True
+    assert (await wire.command("GET", "key"), starting.asked) == (b"value", 4)
+    await wire.aclose()
+
+
+async def test_person_whose_server_does_not_come_is_told_how_long_it_was_waited_for_and_what_to_do() -> None:
+    starting = Starting(Unavailable("nobody listens"))
+    wire = InsistingWire(starting, 0.0)
+    with pytest.raises(Unavailable, match=r"nobody listens; waited 0 s for it: start the server") as caught:
+        await wire.command("PING")
+    assert (starting.asked, "DENDRO_REDIS_URL" in str(caught.value)) == (1, True)
+    await wire.aclose()
+
+
+async def test_mistake_in_the_settings_is_not_waited_out() -> None:
+    starting = Starting(Misconfigured("wrong password"))
+    wire = InsistingWire(starting, 20.0)
+    with pytest.raises(Misconfigured):
+        await wire.command("PING")
+    assert starting.asked == 1
+    await wire.aclose()
+
+
+def test_administrator_reads_which_rights_are_missing() -> None:
+    keys = Keys("dendro:", 16)
+    assert remedy(["xlen", "zadd"], keys) == "ACL SETUSER NAME +xlen +zadd"
+    of_keys = [command.split()[0].lower() for command in COMMANDS if "@" in command]
+    assert remedy(of_keys, keys) == "ACL SETUSER NAME ~dendro:*"
