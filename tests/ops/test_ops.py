@@ -272,7 +272,7 @@ def clone(tmp_path: Path) -> Path:
     (folder / ".ci").mkdir(parents=True)
     (folder / "bin").mkdir()
     shutil.copy(REPOSITORY / ".ci/run", folder / ".ci/run")
-    for tool in ("redis-server", "bwrap", "git", "openssl"):
+    for tool in ("redis-server", "bwrap", "git", "openssl", "luacheck"):
         _tool(folder, tool, "exit 0")
     for tool in ("bash", "dirname", "env", "id"):
         (folder / "bin" / tool).symlink_to(shutil.which(tool) or tool)
