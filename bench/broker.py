@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from bench.figures import Figure, at_most, spread
 from bench.lab import Lab
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import Wire, WireConfig, connect
+from orchestrator.broker.connection import Wire, connect
 from orchestrator.broker.follow import hash8_of
 from orchestrator.broker.records import (
     BrokerConfig,
@@ -28,6 +28,7 @@ from orchestrator.broker.records import (
 )
 from orchestrator.core.chain import SALT_BYTES, next_chain, payload_digest
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id
+from orchestrator.tables import RedisSettings
 
 ENTRY = (
     b'{"timestamp":"2026-01-01T00:00:00.000Z","type":"response_item","payload":{"text":"'
@@ -57,7 +58,7 @@ class BareLoop:
 async def run(lab: Lab, quick: bool) -> list[Figure]:
     """Commits, claims and the bare loop, one after the other on an idle server."""
     commits, claims, bare = (400, 100, 1_500) if quick else (1_500, 300, 4_000)
-    wire = connect(WireConfig(lab.redis_url))
+    wire = connect(RedisSettings(url=lab.redis_url))
     broker = Broker(wire, BrokerConfig(), time.monotonic)
     try:
         await broker.open()
@@ -72,7 +73,7 @@ async def run(lab: Lab, quick: bool) -> list[Figure]:
 
 async def measured_bare_loop(lab: Lab, count: int) -> BareLoop:
     """The yardstick by itself, for a bench that shows a ratio to it."""
-    wire = connect(WireConfig(lab.redis_url))
+    wire = connect(RedisSettings(url=lab.redis_url))
     try:
         return await _bare_loop(wire, count)
     finally:

@@ -51,7 +51,7 @@ from orchestrator.tools.exec.command import Command, Finished
 from orchestrator.tools.site import Site
 from orchestrator.tools.toolbox import Toolbox
 from orchestrator.views.event import Event
-from orchestrator.wiring import broker_config, new_birth, redis_url, wire_config, worker_pools
+from orchestrator.wiring import broker_config, new_birth, redis_url, worker_pools
 from orchestrator.wiring import worker as wired
 from tests.core.driver import Session, a_command
 from tests.model.stubbed_client import prompt, raw_server
@@ -289,7 +289,7 @@ def confirmation(settings: Settings) -> tuple[Any, ...] | None:
 
 def connection(settings: Settings, option: str) -> float:
     """An option of every connection to Redis."""
-    pool = cast(Any, connect(wire_config(settings, URL))._client).connection_pool
+    pool = cast(Any, connect(settings.redis.at(URL))._client).connection_pool
     return float(pool.connection_kwargs[option])
 
 
@@ -297,7 +297,7 @@ def answered_by_private_server(settings: Settings, option: str) -> str:
     """A configuration value of the private server, which is started for it."""
 
     async def ask(url: str) -> str:
-        wire = connect(wire_config(settings, url))
+        wire = connect(settings.redis.at(url))
         try:
             return bytes((await wire.command("CONFIG", "GET", option))[1]).decode()
         finally:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.broker.connection import connect
 from orchestrator.core import facts as f
 from orchestrator.core.tokens import Usage
 from orchestrator.doctor.machine import judge_model
@@ -21,11 +22,10 @@ from orchestrator.runtime.budget import Accounting
 from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
 from orchestrator.settings.sources import KEYED_RECORDS
 from orchestrator.tables import ModelPrice, ProviderSettings, Table, settings_of
-from orchestrator.wiring import wire_config
 from orchestrator.wiring import worker as wired
 from tests import settings_at_work as at_work
 from tests.settings_at_work import Renewing, birth, body, command, confinement, request, upkeep, variables
-from workers.upkeep import queue_url
+from workers.upkeep import queue_server
 
 REPOSITORY = Path(__file__).parent.parent
 X = "model_providers.x"
@@ -145,7 +145,7 @@ EFFECTS: Mapping[str, Effect] = {
     # Redis
     "redis.url": Effect('"redis://two"', at_work.server, "redis://two", ('redis.url="redis://one"',)),
     "redis.cluster": Effect(
-        "true", lambda s: wire_config(s, at_work.URL).clustered, True, ('upkeep.url="redis://one"',)
+        "true", lambda s: connect(s.redis.at(at_work.URL)).clustered, True, ('upkeep.url="redis://one"',)
     ),
     "redis.prefix": Effect('"mine:"', lambda s: at_work.keys(s).topology().startswith("mine:"), True),
     "redis.shards": Effect("64", lambda s: at_work.keys(s).shards, 64),
@@ -173,7 +173,7 @@ EFFECTS: Mapping[str, Effect] = {
     "rollout_deltas": Effect("true", lambda s: at_work.becomes_of(s, SAID), "Decision"),
     "log.snapshot_every": Effect("16", lambda s: at_work.snapshot_is_due(s, 20), True),
     # Upkeep
-    "upkeep.url": Effect('"redis://two"', lambda s: queue_url(s, at_work.URL), "redis://two"),
+    "upkeep.url": Effect('"redis://two"', lambda s: queue_server(s, at_work.URL).url, "redis://two"),
     "upkeep.archive_url": Effect(
         '"memory://kept"', lambda s: wired.archive(s)._objects._root, "/kept"
     ),

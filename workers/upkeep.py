@@ -29,7 +29,7 @@ import uvloop
 from arq.connections import ArqRedis
 from redis import exceptions as foreign
 
-from orchestrator.broker.connection import WireConfig, pool
+from orchestrator.broker.connection import pool
 from orchestrator.broker.errors import Unavailable
 from orchestrator.broker.records import SessionHead
 from orchestrator.broker.sockets import Era
@@ -39,6 +39,7 @@ from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.reaping import GRACE_MS, trees_to_look_after
 from orchestrator.settings import Settings
+from orchestrator.tables import RedisSettings
 from orchestrator.wiring import chain_key, deployment, redis_url, worker_name
 from orchestrator.wiring.embedding import reaping
 from workers.upkeep_checks import Round, fire_timers, unattended, verify_some
@@ -53,7 +54,6 @@ MAX_LISTED = 100_000
 MAX_JOBS = 4
 JOB_TIMEOUT_S = 300
 RECONNECT_S = 2.0
-REPLY_S = 5.0
 """The queue's server answers at once or is gone: nothing that a job runner asks it may block."""
 
 Context = dict[str, Any]
@@ -96,9 +96,9 @@ def upkeep_of(settings: Settings, storage: Storage, url: str) -> Upkeep:
     )
 
 
-def queue_url(settings: Settings, url: str) -> str:
+def queue_server(settings: Settings, url: str) -> RedisSettings:
     """The server of the queue: that of the deployment, unless another one is named."""
-    return settings.upkeep.url or url
+    return settings.redis.at(settings.upkeep.url or url)
 
 
 # ── jobs ──────────────────────────────────────────────────────────────────────────────────────
@@ -213,13 +213,13 @@ def worker_settings(upkeep: Upkeep, queue: ArqRedis) -> dict[str, Any]:
     }
 
 
-def upkeep_queue(url: str, prefix: str) -> ArqRedis:
+def upkeep_queue(redis: RedisSettings) -> ArqRedis:
     """The queue of one deployment. Its jobs are JSON: what is read from a queue must not be code."""
     return ArqRedis(
-        pool_or_conn=pool(WireConfig(url), Era(), REPLY_S),
+        pool_or_conn=pool(redis, Era(), redis.command_timeout_s),
         job_serializer=_serialize,
         job_deserializer=orjson.loads,
-        default_queue_name=f"{prefix}upkeep",
+        default_queue_name=f"{redis.prefix}upkeep",
     )
 
 
@@ -228,10 +228,10 @@ def _serialize(job: dict[str, Any]) -> bytes:
     return orjson.dumps(job, default=repr)
 
 
-async def serve(upkeep: Upkeep, url: str) -> None:
+async def serve(upkeep: Upkeep, redis: RedisSettings) -> None:
     """Runs jobs until it is cancelled. A lost connection ends arq's worker, so it is made anew."""
     while True:
-        queue = upkeep_queue(url, upkeep.storage.broker.config.prefix)
+        queue = upkeep_queue(redis)
         worker = arq.Worker(**worker_settings(upkeep, queue))
         try:
             await worker.async_run()
@@ -272,7 +272,7 @@ async def _run(settings: Settings, url: str, ready: Callable[[], None] | None) -
     async with deployment(settings, url) as opened:
         archived = Archive.at(settings.upkeep.archive_url, secret)
         storage = Storage(opened.broker, opened.blobs, archived, secret)
-        serving = asyncio.ensure_future(serve(upkeep_of(settings, storage, url), queue_url(settings, url)))
+        serving = asyncio.ensure_future(serve(upkeep_of(settings, storage, url), queue_server(settings, url)))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, serving.cancel)

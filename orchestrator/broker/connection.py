@@ -12,7 +12,6 @@ import asyncio
 import re
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from redis import exceptions as foreign
@@ -27,6 +26,7 @@ from orchestrator.broker.outage import Outage
 from orchestrator.broker.scripts import Script, load
 from orchestrator.broker.sockets import Era, connection_pool
 from orchestrator.core.frozen import record
+from orchestrator.tables import RedisSettings
 
 _NOT_NOW = frozenset(
     {
@@ -188,50 +188,42 @@ class Wire:
             await self._waiting.aclose()
 
 
-@dataclass(frozen=True, slots=True)
-class WireConfig:
-    """How to reach Redis."""
+def connect(redis: RedisSettings) -> Wire:
+    """Builds the clients; the first command opens the first connection. Raises `Misconfigured`.
 
-    url: str
-    clustered: bool = False
-    connect_timeout_s: float = 2.0
-    reply_timeout_s: float = 5.0
-    """A server that is silent longer is unavailable; a lease must survive one such silence."""
-
-
-def connect(config: WireConfig) -> Wire:
-    """Builds the clients; the first command opens the first connection. Raises `Misconfigured`."""
+    A server that is silent for longer than a command may take is unavailable; a lease must survive that.
+    """
     era = Era()
-    client, waiting = _client(config, era, config.reply_timeout_s), _client(config, era, None)
-    return Wire(client, waiting, clustered=config.clustered)
+    client, waiting = _client(redis, era, redis.command_timeout_s), _client(redis, era, None)
+    return Wire(client, waiting, clustered=redis.cluster)
 
 
-def _client(config: WireConfig, era: Era, reply_timeout_s: float | None) -> Commands:
-    if config.clustered:
-        return _cluster(config, era, reply_timeout_s)
-    return cast(Commands, Redis.from_pool(pool(config, era, reply_timeout_s)))
+def _client(redis: RedisSettings, era: Era, reply_timeout_s: float | None) -> Commands:
+    if redis.cluster:
+        return _cluster(redis, era, reply_timeout_s)
+    return cast(Commands, Redis.from_pool(pool(redis, era, reply_timeout_s)))
 
 
-def pool(config: WireConfig, era: Era, reply_timeout_s: float | None) -> ConnectionPool:
+def pool(redis: RedisSettings, era: Era, reply_timeout_s: float | None) -> ConnectionPool:
     """Connections to the one server that the URL leads to; raises `Misconfigured`."""
     try:
-        return connection_pool(config.url, era, _options(config, reply_timeout_s))
+        return connection_pool(redis.url or "", era, _options(redis, reply_timeout_s))
     except ValueError:
         raise _no_server() from None
 
 
-def _cluster(config: WireConfig, era: Era, reply_timeout_s: float | None) -> Commands:
+def _cluster(redis: RedisSettings, era: Era, reply_timeout_s: float | None) -> Commands:
     try:
-        return Cluster(config.url, era, _options(config, reply_timeout_s))
+        return Cluster(redis.url or "", era, _options(redis, reply_timeout_s))
     except ValueError:
         raise _no_server() from None
 
 
-def _options(config: WireConfig, reply_timeout_s: float | None) -> dict[str, Any]:
+def _options(redis: RedisSettings, reply_timeout_s: float | None) -> dict[str, Any]:
     return {
         "decode_responses": False,
         "protocol": 2,
-        "socket_connect_timeout": config.connect_timeout_s,
+        "socket_connect_timeout": redis.connect_timeout_s,
         "socket_timeout": reply_timeout_s,
         # Two more commands for each connection, which many servers do not know.
         "lib_name": None,

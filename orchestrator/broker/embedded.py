@@ -55,6 +55,7 @@ from orchestrator.broker.server_binary import (
     ServerVersion,
     choose_server,
 )
+from orchestrator.tables import RedisSettings
 
 __all__ = ["EmbeddedConfig", "EmbeddedError", "EmbeddedRedis", "NoServer", "ServerTooOld"]
 
@@ -95,7 +96,7 @@ class EmbeddedConfig:
 
     runtime_dir: Path | None = None
     temp_dir: Path = Path("/tmp")
-    appendfsync: str = "everysec"
+    appendfsync: str = RedisSettings().appendfsync
     wheels: Sequence[tuple[str, str]] = WHEELS
     silence_s: float = 10.0
     """Seconds without an answer after which a live server counts as lost. Loading is an answer."""

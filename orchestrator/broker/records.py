@@ -23,21 +23,23 @@ from orchestrator.broker.tree_records import (
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.snapshot import CORE_VERSION
+from orchestrator.tables import RedisSettings, WorkerSettings
 
 Release = Literal["keep", "park", "yield"]
 START = "0-0"
 """The cursor before the first entry."""
+_REDIS, _WORKER = RedisSettings(), WorkerSettings()
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
     """Bounds and durations of one deployment; every process of it should agree."""
 
-    prefix: str = "dendro:"
-    shards: int = 16
+    prefix: str = _REDIS.prefix
+    shards: int = _REDIS.shards
     core_version: int = CORE_VERSION
     """What this process's `evolve` can fold; a session that needs more is left to newer workers."""
-    lease_s: float = 6.0
+    lease_s: float = _WORKER.lease_s
     watch_s: float = 0.0
     """How long a process watches Redis's clock before it takes what somebody's lease has run out on: for a
     lease, where clocks may be set. 0: whatever Redis says is believed."""

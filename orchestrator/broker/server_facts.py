@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.broker.connection import WireConfig, connect
+from orchestrator.broker.connection import connect
 from orchestrator.broker.errors import BrokerError, Misconfigured
 from orchestrator.broker.server_binary import ServerVersion
+from orchestrator.tables import RedisSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,9 @@ class ServerFacts:
     round_trip_s: float
 
 
-async def examine(config: WireConfig) -> ServerFacts:
+async def examine(redis: RedisSettings) -> ServerFacts:
     """Asks a server about itself; raises `Unavailable` or `Misconfigured` if it does not answer."""
-    wire = connect(config)
+    wire = connect(redis)
     try:
         info: Mapping[str, Any] = await wire.command("INFO")
         before, began = time.time(), time.monotonic()

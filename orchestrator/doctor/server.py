@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import aclosing
 from urllib.parse import urlsplit
 
-from orchestrator.broker.connection import WireConfig, connect
+from orchestrator.broker.connection import connect
 from orchestrator.broker.embedded import EmbeddedError
 from orchestrator.broker.errors import BrokerError, Misconfigured
 from orchestrator.broker.keys import Keys
@@ -15,6 +15,7 @@ from orchestrator.broker.server_binary import OLDEST
 from orchestrator.broker.server_facts import ServerFacts, examine
 from orchestrator.doctor.findings import Finding, without_credentials
 from orchestrator.settings import Settings
+from orchestrator.tables import RedisSettings
 from orchestrator.wiring import redis_url
 
 CLOCK_TOLERANCE_S = 1.0
@@ -156,9 +157,9 @@ async def _look_at_upkeep(settings: Settings) -> list[Finding]:
     return [Finding("upkeep", "ok", f"{facts.version}, {place}")]
 
 
-def _wire(settings: Settings, url: str) -> WireConfig:
+def _wire(settings: Settings, url: str) -> RedisSettings:
     # One node is asked about itself, also where it belongs to a cluster.
-    return WireConfig(url, False, settings.redis.connect_timeout_s, settings.redis.command_timeout_s)
+    return settings.redis.model_copy(update={"url": url, "cluster": False})
 
 
 def _place(settings: Settings) -> str:

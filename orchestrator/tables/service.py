@@ -52,6 +52,10 @@ class RedisSettings(Table):
     wait_timeout_s: float = setting(1.0, "redis.wait_timeout_s", at_least=0.01)
     """Seconds to wait for these confirmations before the command is refused."""
 
+    def at(self, url: str) -> Self:
+        """The same for the server at `url`: a private one, or that of the upkeep queue."""
+        return self.model_copy(update={"url": url})
+
 
 class ChainSettings(Table):
     """The hash chain over every rollout."""

@@ -14,7 +14,6 @@ from orchestrator.wiring.deploying import (
     open_broker,
     redis_url,
     session_pool,
-    wire_config,
     worker_name,
     worker_pools,
 )
@@ -33,7 +32,6 @@ __all__ = [
     "session_pool",
     "tree_rules",
     "turn_settings",
-    "wire_config",
     "worker_name",
     "worker_pools",
 ]

@@ -8,14 +8,14 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 
 from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import WireConfig, connect
+from orchestrator.broker.connection import connect
 from orchestrator.broker.embedded import EmbeddedConfig, EmbeddedRedis
 from orchestrator.broker.insisting import InsistingWire
 from orchestrator.broker.outage import Outage
@@ -66,12 +66,6 @@ def embedded_config(settings: Settings) -> EmbeddedConfig:
     )
 
 
-def wire_config(settings: Settings, url: str) -> WireConfig:
-    """How to reach a server at `url`, with the patience that the settings ask for."""
-    redis = settings.redis
-    return WireConfig(url, redis.cluster, redis.connect_timeout_s, redis.command_timeout_s)
-
-
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """One process's view of Redis."""
@@ -94,13 +88,12 @@ def broker_config(settings: Settings) -> BrokerConfig:
 
 def open_broker(settings: Settings, url: str, patience_s: float, outage: Outage | None = None) -> Broker:
     """A broker with connections of its own, of less patience; bound to the loop that first uses it."""
-    usual = wire_config(settings, url)
-    config = replace(
-        usual,
-        connect_timeout_s=min(usual.connect_timeout_s, patience_s),
-        reply_timeout_s=min(usual.reply_timeout_s, patience_s),
-    )
-    connection = connect(config)
+    usual = settings.redis
+    brief = {
+        "connect_timeout_s": min(usual.connect_timeout_s, patience_s),
+        "command_timeout_s": min(usual.command_timeout_s, patience_s),
+    }
+    connection = connect(usual.model_copy(update={"url": url, **brief}))
     connection.outage = outage
     return Broker(connection, broker_config(settings), time.monotonic)
 
@@ -113,7 +106,7 @@ async def deployment(
 
     A Redis that does not answer is waited for at the opening, and with `patience_s` at every request.
     """
-    connection, config = connect(wire_config(settings, url)), broker_config(settings)
+    connection, config = connect(settings.redis.at(url)), broker_config(settings)
     connection.outage = outage
     insisting = InsistingWire(connection, patience_s or OPENING_S)
     if patience_s:

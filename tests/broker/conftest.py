@@ -12,8 +12,9 @@ import pytest
 from redis.asyncio import Redis
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import Wire, WireConfig, connect
+from orchestrator.broker.connection import Wire, connect
 from orchestrator.broker.records import BrokerConfig
+from orchestrator.tables import RedisSettings
 from tests.broker.actors import Backend
 from tests.servers import (
     RedisServer,
@@ -64,7 +65,7 @@ async def _over_servers(kind: str, nodes: list[RedisServer]) -> tuple[Backend, l
         await client.flushall()
 
     def dial() -> Wire:
-        return connect(WireConfig(nodes[0].url, clustered=kind == "cluster"))
+        return connect(RedisSettings(url=nodes[0].url, cluster=kind == "cluster"))
 
     return Backend(kind, dial, lambda: clients, real=True), clients
 

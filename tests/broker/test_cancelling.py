@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from orchestrator.broker.connection import WireConfig, connect
+from orchestrator.broker.connection import connect
+from orchestrator.tables import RedisSettings
 from tests.servers import start_redis
 
 pytestmark = pytest.mark.realredis
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.realredis
 
 async def stopped_after(turns: int, url: str) -> bool:
     """Whether a blocking command, cancelled after so many turns of the loop, ends as cancelled."""
-    wire = connect(WireConfig(url))
+    wire = connect(RedisSettings(url=url))
     await wire.command("PING")
     asking = asyncio.create_task(wire.command("BLPOP", "empty", 1))
     for _ in range(turns):

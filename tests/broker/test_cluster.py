@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.broker.connection import Wire, WireConfig, connect
+from orchestrator.broker.connection import Wire, connect
 from orchestrator.broker.errors import Misconfigured, Unavailable
+from orchestrator.tables import RedisSettings
 from tests.moving import Move, node_of, slot_of
 from tests.servers import RedisServer, await_agreement, free_ports, start_cluster, start_redis
 
@@ -34,7 +35,7 @@ async def wire(nodes: list[RedisServer]) -> AsyncIterator[Wire]:
 
 
 def dial(nodes: list[RedisServer]) -> Wire:
-    return connect(WireConfig(nodes[0].url, clustered=True, reply_timeout_s=2.0))
+    return connect(RedisSettings(url=nodes[0].url, cluster=True, command_timeout_s=2.0))
 
 
 @pytest.fixture
@@ -126,4 +127,4 @@ async def test_a_server_that_is_no_cluster_is_a_misconfiguration(tmp_path: Path)
 def test_a_cluster_is_not_reached_by_a_socket_or_through_sentinels() -> None:
     for url in ("unix:///path", "redis+sentinel://host/main"):
         with pytest.raises(Misconfigured, match=r"redis\.url"):
-            connect(WireConfig(url, clustered=True))
+            connect(RedisSettings(url=url, cluster=True))

@@ -14,9 +14,10 @@ import pytest
 from redis import exceptions as foreign
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import Call, WireConfig, connect, mapped
+from orchestrator.broker.connection import Call, connect, mapped
 from orchestrator.broker.errors import BrokerError, Misconfigured, OutOfMemory, Unavailable
 from orchestrator.broker.records import BrokerConfig, Committed, Fenced, Renewed
+from orchestrator.tables import RedisSettings
 from tests.broker.actors import (
     POOL,
     SHARD,
@@ -43,7 +44,7 @@ def binary(request: pytest.FixtureRequest) -> Path:
 
 @asynccontextmanager
 async def broker_of(server: RedisServer, **config: Any) -> AsyncIterator[Broker]:
-    wire = connect(WireConfig(server.url, reply_timeout_s=2.0))
+    wire = connect(RedisSettings(url=server.url, command_timeout_s=2.0))
     async with aclosing(Broker(wire, BrokerConfig(**config), lambda: 0.0)) as broker:
         yield broker
 
@@ -150,7 +151,7 @@ async def test_forgotten_scripts_are_sent_again(server: Backend) -> None:
 
 async def test_server_that_is_gone_stalled_or_a_replica_is_unavailable(tmp_path: Path, binary: Path) -> None:
     with start_redis(tmp_path, binary) as server:
-        wire = connect(WireConfig(server.url, reply_timeout_s=1.0))
+        wire = connect(RedisSettings(url=server.url, command_timeout_s=1.0))
         async with aclosing(Broker(wire, BrokerConfig(), lambda: 0.0)) as broker:
             session = await created(broker)
             os.kill(server.pid, signal.SIGSTOP)
@@ -173,7 +174,7 @@ async def test_busy_server_is_unavailable(tmp_path: Path, binary: Path) -> None:
     with start_redis(tmp_path, binary, {"lua-time-limit": "5"}) as server:
         async with broker_of(server) as broker:
             session = await created(broker)
-            blocker = connect(WireConfig(server.url, reply_timeout_s=0.5))
+            blocker = connect(RedisSettings(url=server.url, command_timeout_s=0.5))
             with pytest.raises(Unavailable):
                 await blocker.command("EVAL", "while true do end", 0)
             with pytest.raises(Unavailable, match="BUSY"):
@@ -190,7 +191,7 @@ async def test_wrong_password_is_a_misconfiguration(tmp_path: Path, binary: Path
         async with broker_of(server) as broker:
             with pytest.raises(Misconfigured):
                 await broker.open()
-        wire = connect(WireConfig(f"unix://:secret@{server.socket}"))
+        wire = connect(RedisSettings(url=f"unix://:secret@{server.socket}"))
         await wire.command("CONFIG", "SET", "requirepass", "")
         await wire.aclose()
 

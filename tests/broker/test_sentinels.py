@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.broker.connection import Wire, WireConfig, connect
+from orchestrator.broker.connection import Wire, connect
 from orchestrator.broker.errors import Misconfigured, Unavailable
 from orchestrator.broker.sentinels import SentinelUrl
+from orchestrator.tables import RedisSettings
 from tests.servers import RedisServer, Sentinel, free_ports, start_redis, start_sentinel
 
 
@@ -42,7 +43,7 @@ def test_other_urls_are_left_alone() -> None:
 )
 def test_a_sentinel_url_that_names_nothing_is_refused_without_a_password_in_the_message(url: str) -> None:
     with pytest.raises(Misconfigured, match=r"redis\+sentinel://host") as refused:
-        connect(WireConfig(url.replace("://", "://user:hidden@")))
+        connect(RedisSettings(url=url.replace("://", "://user:hidden@")))
     assert "hidden" not in str(refused.value)
 
 
@@ -56,7 +57,7 @@ def watched(tmp_path: Path) -> Iterator[tuple[RedisServer, Sentinel]]:
 
 
 def dial(url: str) -> Wire:
-    return connect(WireConfig(url, connect_timeout_s=1.0, reply_timeout_s=2.0))
+    return connect(RedisSettings(url=url, connect_timeout_s=1.0, command_timeout_s=2.0))
 
 
 @pytest.mark.realredis

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import WireConfig, connect
+from orchestrator.broker.connection import connect
 from orchestrator.broker.errors import BrokerError, Misconfigured
 from orchestrator.broker.records import BrokerConfig
 from orchestrator.broker.tls import Tls
+from orchestrator.tables import RedisSettings
 from tests.broker.actors import working
 from tests.papers import make_authority, make_certificate
 from tests.servers import free_ports, start_redis
@@ -51,7 +52,7 @@ def options(papers: Path) -> str:
 
 @pytest.mark.realredis
 async def test_a_session_is_worked_on_over_tls(papers: Path, port: int) -> None:
-    wire = connect(WireConfig(f"rediss://127.0.0.1:{port}/0?{options(papers)}"))
+    wire = connect(RedisSettings(url=f"rediss://127.0.0.1:{port}/0?{options(papers)}"))
     async with aclosing(Broker(wire, BrokerConfig(), lambda: 0.0)) as broker:
         assert (await working(broker)).claim.worker == "w1"
 
@@ -70,7 +71,7 @@ async def test_a_session_is_worked_on_over_tls(papers: Path, port: int) -> None:
 async def test_what_is_wrong_with_certificates_is_told(
     papers: Path, port: int, host: str, query: str, words: str
 ) -> None:
-    wire = connect(WireConfig(f"rediss://{host}:{port}/0?{query.format(papers)}"))
+    wire = connect(RedisSettings(url=f"rediss://{host}:{port}/0?{query.format(papers)}"))
     async with aclosing(wire):
         with pytest.raises(BrokerError, match=words):
             await wire.command("PING")
@@ -80,7 +81,7 @@ async def test_what_is_wrong_with_certificates_is_told(
 async def test_a_name_may_differ_for_who_says_so(papers: Path, port: int) -> None:
     url = f"rediss://localhost:{port}/0?{options(papers)}"
     for said in ("ssl_check_hostname=false", "ssl_cert_reqs=none"):
-        async with aclosing(connect(WireConfig(f"{url}&{said}"))) as wire:
+        async with aclosing(connect(RedisSettings(url=f"{url}&{said}"))) as wire:
             assert await wire.command("PING")
 
 
@@ -95,7 +96,7 @@ async def test_a_name_may_differ_for_who_says_so(papers: Path, port: int) -> Non
 def test_an_option_that_nobody_knows_is_told(query: str, words: str) -> None:
     for scheme, service in (("rediss", ""), ("rediss+sentinel", "main/")):
         with pytest.raises(Misconfigured, match=words):
-            connect(WireConfig(f"{scheme}://:hidden@host/{service}0?{query}"))
+            connect(RedisSettings(url=f"{scheme}://:hidden@host/{service}0?{query}"))
 
 
 def test_renewed_certificates_count_from_the_next_connection_on(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from orchestrator.broker.connection import WireConfig, connect
+from orchestrator.broker.connection import connect
 from orchestrator.core.ids import SessionId
+from orchestrator.tables import RedisSettings
 from tests.cli.machine import Machine, events, says
 from tests.servers import RedisServer
 from tests.workers.actors import DAY_MS, mover_of, storage_over
@@ -18,7 +19,7 @@ pytestmark = [pytest.mark.realredis, pytest.mark.slow]
 
 async def _archived(machine: Machine, server: RedisServer, session: str) -> None:
     """Moves a closed session away, as upkeep does after its days."""
-    wire = connect(WireConfig(server.url))
+    wire = connect(RedisSettings(url=server.url))
     try:
         storage = storage_over(wire, machine.folder.parent / "home" / "archive")
         await storage.broker.open()

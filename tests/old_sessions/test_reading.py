@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import Wire, WireConfig, connect
+from orchestrator.broker.connection import Wire, connect
 from orchestrator.broker.records import BrokerConfig
 from orchestrator.core.ids import SessionId
 from orchestrator.core.snapshot import digest
@@ -21,6 +21,7 @@ from orchestrator.rollouts.file_format import read_rollout
 from orchestrator.rollouts.replay import fold_file
 from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.loading import end_of, folded
+from orchestrator.tables import RedisSettings
 from tests.old_sessions.kept import NAMES, Kept
 from tests.servers import RedisServer, start_redis
 from workers.upkeep_checks import verify_session
@@ -50,7 +51,7 @@ async def storage(request: pytest.FixtureRequest, kept: Kept) -> AsyncIterator[S
         with server.client() as redis:
             redis.flushall()
             kept.put_into(redis)
-        wire = connect(WireConfig(server.url))
+        wire = connect(RedisSettings(url=server.url))
     broker = Broker(wire, BrokerConfig(), time.monotonic)
     await broker.open()
     yield Storage(

@@ -25,7 +25,6 @@ from orchestrator.broker.server_facts import examine
 from orchestrator.doctor.server import judge_server
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.settings.sources import known_paths, variable
-from orchestrator.wiring import wire_config
 from tests.servers import debian_redis, required
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -68,7 +67,7 @@ async def test_every_server_takes_the_configuration_and_the_doctor_is_content(
                 assert lines[-1], f"the server ended: {''.join(lines)}"
             sources = SettingsSources(address.parent, {"DENDRO_REDIS_URL": f"unix://{address}"})
             settings = load_settings(sources)
-            facts = await examine(wire_config(settings, f"unix://{address}"))
+            facts = await examine(settings.redis)
         finally:
             running.terminate()
     assert facts.settings is not None

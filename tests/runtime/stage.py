@@ -19,7 +19,7 @@ import orjson
 
 from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import WireConfig, connect
+from orchestrator.broker.connection import connect
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import BrokerConfig, Claimed, StoredEntry
 from orchestrator.broker.texts import Texts
@@ -41,7 +41,7 @@ from orchestrator.runtime.reaping import GRACE_MS
 from orchestrator.runtime.renewal import Renewal
 from orchestrator.runtime.runner import Ended, Runner, RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
-from orchestrator.tables import LogSettings, WorkerSettings
+from orchestrator.tables import LogSettings, RedisSettings, WorkerSettings
 from orchestrator.views.event import Event
 from tests.runtime.players import FakeKeeper, ScriptedModels, ScriptedTools
 from tests.runtime.wires import ScriptedWire
@@ -188,7 +188,7 @@ def runner_config(config: Mapping[str, Any]) -> RunnerConfig:
 
 def open_broker(url: str, **config: Any) -> Broker:
     return Broker(
-        connect(WireConfig(url, connect_timeout_s=1.0, reply_timeout_s=2.0)),
+        connect(RedisSettings(url=url, connect_timeout_s=1.0, command_timeout_s=2.0)),
         broker_config(**config),
         time.monotonic,
     )
@@ -207,11 +207,11 @@ async def hasty_broker(url: str) -> AsyncIterator[Broker]:
 @asynccontextmanager
 async def opened(url: str, **config: Any) -> AsyncIterator[Stage]:
     """A stage on an empty server."""
-    wire = ScriptedWire(connect(WireConfig(url, reply_timeout_s=5.0)))
+    wire = ScriptedWire(connect(RedisSettings(url=url, command_timeout_s=5.0)))
     broker = Broker(wire, broker_config(**config), time.monotonic)
     await broker.open()
     beside = open_broker(url, **config)
-    plain = connect(WireConfig(url))
+    plain = connect(RedisSettings(url=url))
     models, tools, keeper = ScriptedModels(), ScriptedTools(), FakeKeeper()
     ports = Ports(broker, PatientTexts(Blobs(wire, broker.keys), asyncio.sleep), models, tools)
     person = ClientPorts(beside, Texts(Blobs(plain, broker.keys)), secrets.token_bytes)

@@ -10,9 +10,10 @@ import orjson
 import pytest
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import WireConfig, connect
+from orchestrator.broker.connection import connect
 from orchestrator.broker.records import BrokerConfig, Fenced
 from orchestrator.runtime.reaping import forsaken, taken_at_once, unended
+from orchestrator.tables import RedisSettings
 from tests.broker.actors import lease_runs_out
 from tests.broker.families import Agent, letter, root_of
 from tests.servers import RedisServer
@@ -25,7 +26,7 @@ async def broker(redis_server: RedisServer) -> AsyncIterator[Broker]:
     """Whose leases do not run out by themselves."""
     with closing(redis_server.client()) as client:
         client.flushall()
-    wire = connect(WireConfig(redis_server.url))
+    wire = connect(RedisSettings(url=redis_server.url))
     opened = Broker(wire, BrokerConfig(lease_s=60.0), lambda: 0.0)
     await opened.open()
     yield opened

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from orchestrator.broker.connection import Wire, WireConfig, connect
+from orchestrator.broker.connection import Wire, connect
 from orchestrator.rollouts.storage import Storage
+from orchestrator.tables import RedisSettings
 from tests.servers import RedisServer, start_redis
 from tests.workers.actors import mover_of, storage_over
 from workers.upkeep_sealing import Mover
@@ -32,7 +33,7 @@ async def server(shared_server: RedisServer) -> RedisServer:
 
 @pytest.fixture
 async def wire(server: RedisServer) -> AsyncIterator[Wire]:
-    opened = connect(WireConfig(server.url))
+    opened = connect(RedisSettings(url=server.url))
     yield opened
     await opened.aclose()
 

@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.worker import Worker
+from orchestrator.tables import RedisSettings
 from orchestrator.wiring import deployment
 from tests.broker.actors import holder_died
 from tests.servers import RedisServer, start_redis
@@ -138,7 +139,7 @@ def _no_worker() -> AbstractAsyncContextManager[Worker]:
 
 async def test_session_is_queued_once_and_as_json(storage: Storage, server: RedisServer) -> None:
     (author,) = await _ripe(storage, 1)
-    queue = upkeep_queue(f"{server.url}?db=1", storage.broker.config.prefix)
+    queue = upkeep_queue(RedisSettings(url=f"{server.url}?db=1", prefix=storage.broker.config.prefix))
     ctx = {"redis": queue, "upkeep": Upkeep(mover_of(storage), None, 0, _no_worker)}
     await look(ctx)
     await look(ctx)
