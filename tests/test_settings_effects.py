@@ -25,7 +25,7 @@ from orchestrator.tables import ModelPrice, ProviderSettings, Table, settings_of
 from orchestrator.wiring import worker as wired
 from tests import settings_at_work as at_work
 from tests.settings_at_work import Renewing, birth, body, command, confinement, request, upkeep, variables
-from workers.upkeep import queue_server
+from workers.upkeep import queue_server, upkeep_queue
 
 REPOSITORY = Path(__file__).parent.parent
 X = "model_providers.x"
@@ -284,3 +284,9 @@ def test_setting_has_its_effect(key: str, tmp_path: Path) -> None:
 def test_a_provider_of_another_protocol_is_refused_by_the_protocols_that_there_are(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r'wire_api = .*chat.*: allowed are "responses"'):
         load(tmp_path, *PROVIDER, f'{X}.wire_api="chat"')
+
+
+def test_queue_of_upkeep_waits_for_its_server_as_long_as_the_settings_say(tmp_path: Path) -> None:
+    settings = load(tmp_path, "redis.connect_timeout_s=3", "redis.command_timeout_s=7")
+    arguments = upkeep_queue(queue_server(settings, at_work.URL)).connection_pool.connection_kwargs
+    assert (arguments["socket_connect_timeout"], arguments["socket_timeout"]) == (3, 7)
