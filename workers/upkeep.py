@@ -57,12 +57,12 @@ RECONNECT_S = 2.0
 """The queue's server answers at once or is gone: nothing that a job runner asks it may block."""
 
 Context = dict[str, Any]
-"""What arq hands to every job; `upkeep` in it is ours."""
+"""The context that arq passes to every job; `upkeep` in it is ours."""
 
 
 @dataclass(slots=True)
 class Upkeep:
-    """What the jobs of one process share."""
+    """The state that the jobs of a process share."""
 
     mover: Mover
     retention_ms: int | None

@@ -1,4 +1,4 @@
-"""What upkeep looks at and does not change: chains of a few sessions in turn, work that nobody takes."""
+"""Read-only checks of upkeep: chains of a few sessions in turn, work that nobody takes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def fire_timers(broker: Broker) -> list[Fired]:
 
 
 def unattended(heads: Sequence[SessionHead], workers: Sequence[WorkerState], now_ms: int) -> Iterator[str]:
-    """What an operator should know: sessions that wait for a worker that is not there."""
+    """Warnings for an operator: sessions that wait for a worker that is not there, and quarantined ones."""
     living = [w for w in workers if now_ms - w.heard_ms < WORKER_SILENT_MS]
     served = {pool for worker in living for pool in orjson.loads(worker.state or b"{}").get("pools", ())}
     waiting = Counter(h.pool for h in heads if _waits(h) and h.pool not in served)

@@ -16,7 +16,7 @@ log = logging.getLogger("dendro.upkeep")
 
 LOOK_S = 0.2
 AT_MOST_S = 60.0
-"""What is not over by then is found again when the cancel's timer fires."""
+"""Time limit of `end_cancelled`: a cancel that is not over by then is found again when its timer fires."""
 
 Opening = Callable[[], AbstractAsyncContextManager[Worker]]
 

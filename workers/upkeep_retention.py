@@ -37,7 +37,7 @@ def expired_trees(
 
 
 def _quiet(head: SessionHead) -> bool:
-    """Nobody holds it and nothing waits in its queue."""
+    """Whether no worker holds the session and nothing waits in its queue."""
     return head.holder is None and head.sq_tip == head.cursor and head.status != "running"
 
 

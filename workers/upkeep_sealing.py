@@ -43,7 +43,7 @@ _GROWTH = 16
 
 
 class Moved(StrEnum):
-    """What became of one session's move."""
+    """The result of a session's move."""
 
     DONE = "done"
     NOT_DUE = "not due"
@@ -52,7 +52,7 @@ class Moved(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mover:
-    """One upkeep process, as the broker knows it, and its rules."""
+    """An upkeep process, as the broker knows it, and its rules."""
 
     storage: Storage
     name: str
@@ -66,7 +66,7 @@ class Mover:
 
 
 def at_rest(head: SessionHead) -> bool:
-    """Whether the session is parked, as far as its hash tells: a worker's is better left alone."""
+    """Whether the session is parked, as far as its hash tells: a session that a worker has is left alone."""
     waits_for_worker = head.holder is not None or head.sq_tip != head.cursor or head.status == "running"
     return not (waits_for_worker or head.quarantined or head.archived)
 
@@ -78,7 +78,7 @@ def due_to_seal(head: SessionHead, seal_after: int) -> bool:
 
 
 def ended_ms(head: SessionHead) -> int | None:
-    """When a closed session came to rest for the last time; None if it is not closed."""
+    """The time at which a closed session came to rest for the last time; None if it is not closed."""
     if head.status != "closed":
         return None
     meta = orjson.loads(head.meta) if head.meta else {}

@@ -51,7 +51,7 @@ def budget(
 
 
 def amounts(text: str) -> Mapping[str, int]:
-    """What to add, in the broker's units: millionths of a dollar, milliseconds, and counts."""
+    """The amounts to add, in the broker's units: millionths of a dollar, milliseconds, and counts."""
     found = {}
     for part in text.split(","):
         name, _, value = part.strip().partition("=")

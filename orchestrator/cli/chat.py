@@ -82,7 +82,7 @@ class Chat(Conversation):
     _busy: set[str] = field(default_factory=set)
     """Tasks that were begun and have not ended."""
     _since: float = field(default_factory=time.monotonic)
-    """When the task was begun, as far as was seen here."""
+    """The time at which the task was begun, as far as was seen here."""
     _leaving: bool = False
     """Ctrl-C was pressed, and nothing else since."""
 
@@ -124,7 +124,7 @@ class Chat(Conversation):
         return None
 
     async def say(self, line: str) -> None:
-        """What a line means that answers no question."""
+        """Executes a line that answers no question."""
         word, _, rest = line.partition(" ")
         if word == "/stop":
             await self.submit(ops.Interrupt())
@@ -234,7 +234,7 @@ def show_words(view: View, word: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What the command line says of a conversation."""
+    """The command line's arguments of a conversation."""
 
     resume: str | None
     images: tuple[Path, ...]
@@ -296,7 +296,7 @@ async def _hold(
 
 
 async def _first_line(editor: Editor, view: View) -> str | None:
-    """What the person begins with; None if they leave. A session is made only then."""
+    """The person's first line; None if they leave. A session is created only after it."""
     leaving = False
     while True:
         try:
@@ -337,7 +337,7 @@ async def _show_past(found: Opened, head: SessionHead, console: Console) -> None
 
 @dataclass(slots=True)
 class Attachment:
-    """One person beside one agent."""
+    """A person attached to an agent."""
 
     found: Opened
     target: Addressed
@@ -356,7 +356,7 @@ class Attachment:
         return self._client
 
     async def run(self) -> None:
-        """Until the person leaves; raises `Fault` if the agent is deleted."""
+        """Runs until the person leaves; raises `Fault` if the agent is deleted."""
         tree = self.target.tree
         for asked in await open_requests_of(self.found, tree):
             if self.target.session in (asked.session, SessionId(tree)):

@@ -1,7 +1,7 @@
-"""One task of one session, watched and answered from a terminal until it is over.
+"""A task of a session, watched and answered from a terminal until it is over.
 
 Everything that can happen (an event, a typed line, Ctrl-C, the end of our worker) arrives in
-one queue and is handled one after the other, so no two handlers ever meet half-way.
+one queue and is handled one after the other, so handlers never interleave.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def scrolls(event: Event) -> bool:
 
 
 def at_a_terminal() -> bool:
-    """Whether somebody is there to be asked."""
+    """Whether a person can be asked here."""
     return os.isatty(STDIN) and sys.stdout.isatty()
 
 
@@ -112,14 +112,14 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Nothing has happened for a while."""
+    """A stretch of time without any event."""
 
 
 Happening = Event | Typed | CtrlC | WorkerEnded | Broken | Silence
 
 
 class View(Protocol):
-    """What a person (or a program) gets to see."""
+    """The display for a person (or a program)."""
 
     def event(self, event: Event) -> None:
         """Shows an event."""
@@ -133,13 +133,13 @@ class View(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Who talks to which session, and how."""
+    """A person's place at a session: the client, the view, and whether questions can be answered."""
 
     client: Client
     session: SessionId
     view: View
     interactive: bool
-    """Whether somebody is there to be asked."""
+    """Whether a person can be asked."""
 
     @property
     def name(self) -> str:
@@ -167,7 +167,7 @@ class Conversation:
     _unheard: bool = False
     """Whether a Ctrl-C was pressed that has not been dealt with."""
     interrupts: int = 0
-    """How often the person has asked for the end of the turn here."""
+    """The number of times that the person has asked for the end of the turn here."""
     _failed: bool = False
     _holder: str = ""
     _told_silence: bool = False
@@ -343,7 +343,7 @@ class Conversation:
         return None
 
     def _leave_question(self) -> None:
-        """What happens is shown below the question, not behind it."""
+        """Ends the question's line, so that the next output is shown below the question, not behind it."""
         sys.stdout.write("\n")
         sys.stdout.flush()
 

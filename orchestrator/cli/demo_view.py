@@ -150,10 +150,10 @@ class Lines:
             self._console.print(shown(text, style), soft_wrap=True)
 
     async def draw(self, reader: TreeReader) -> None:
-        """There is nothing to draw on."""
+        """Draws nothing: there is no terminal."""
 
     async def draw_last(self, reader: TreeReader) -> None:
-        """Nothing stays but the lines."""
+        """Draws nothing: only the lines stay."""
 
 
 def _line(message: Mapping[str, object]) -> str:

@@ -163,7 +163,7 @@ async def _import(settings: Settings, file: Path) -> tuple[SessionId, Plan]:
 
 
 def _said(plan: Plan) -> list[str]:
-    """What a person should know of the new session."""
+    """The lines that a person should read about the new session."""
     state = plan.state
     made = f"a session of {counted(len(plan.entries), 'entry')}, from {plan.lines:,} that stand in the file"
     left_out = f" ({plan.left_out:,} are left out of it but for their digests)" if plan.left_out else ""

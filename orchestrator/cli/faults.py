@@ -14,7 +14,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What a caller's script can tell apart."""
+    """Exit codes that a caller's script can tell apart."""
 
     DONE = 0
     FAILED = 1
@@ -33,14 +33,14 @@ class Fault(Exception):
 
 
 def deleted(session: str) -> str:
-    """What anybody is told whose session was deleted while they followed it."""
+    """The message about a session that was deleted while it was followed."""
     return (
         f"session {session} was deleted, by `dendro rm` or by retention: nothing of it is left to go on with"
     )
 
 
 def worker_ended(code: int, how_to_go_on: str) -> Fault:
-    """What anybody is told whose command lost the worker that it had brought along."""
+    """The fault of a command that lost the worker that it had brought along."""
     return Fault(f"the worker of this command ended with {code}; {how_to_go_on}")
 
 
@@ -58,7 +58,7 @@ def report(error: Exception) -> int:
 
 
 def explain(error: Exception) -> tuple[str, ExitCode]:
-    """One line, and the exit code that goes with it."""
+    """The line for an error, and the exit code that goes with it."""
     if isinstance(error, Fault):
         return _one_line(error), error.code
     if isinstance(error, _misuse()):

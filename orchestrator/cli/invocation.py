@@ -1,4 +1,4 @@
-"""What was given to `dendro` before any command: which settings count, here and in child processes."""
+"""Options of `dendro` before any command: which settings count, here and in child processes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Invocation:
 
 
 def say_if_read_only(settings: Settings) -> None:
-    """One line before a new session whose commands may write nowhere because nobody has said more."""
+    """Prints a line before a new session whose commands may write nowhere as no sandbox mode was chosen."""
     sandbox = settings.session_defaults.sandbox
     if not sandbox.chosen and sandbox.mode == "read-only":
         from orchestrator.cli.terminal import plain

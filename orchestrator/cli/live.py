@@ -36,7 +36,7 @@ REMINDER_CHARS = 160
 
 @dataclass(slots=True)
 class _Output:
-    """What of one running command's output was shown."""
+    """The shown part of a running command's output."""
 
     shown_lines: int = 0
     hidden_lines: int = 0
@@ -264,7 +264,7 @@ def _seconds(duration: Mapping[str, int]) -> float:
 
 
 def show_request(live: Live, request: Mapping[str, Any]) -> None:
-    """Which agent asks for what, the command with its folder or the patch; and why."""
+    """Shows which agent asks, the command with its folder or the patch, and the reason."""
     who = f"{live.agent(request['agent_id'])} " if request.get("agent_id") else ""
     if request["type"] == "exec_approval_request":
         live.line(f"? {who}wants to run in {one_line(request['cwd'])}", "bold yellow")

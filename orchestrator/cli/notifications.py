@@ -40,7 +40,7 @@ KNOW_OSC9 = frozenset({"iTerm.app", "WezTerm", "ghostty", "WarpTerminal", "rio"}
 
 @dataclass(slots=True)
 class Notifications:
-    """What one front process does when its session needs the person."""
+    """The notifications of a front process for the moments when its session needs the person."""
 
     settings: FrontSettings
     thread_id: str
@@ -50,7 +50,7 @@ class Notifications:
     complain: Callable[[str], None]
     osc9: bool = False
     _said: dict[str, list[str]] = field(default_factory=dict)
-    """What a turn was begun with, until it ends."""
+    """The texts that began a turn, until it ends."""
     _running: set[asyncio.Task[None]] = field(default_factory=set)
     _complained: bool = False
 
@@ -120,7 +120,7 @@ class Notifications:
 
 
 def asked(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What an approval is about, for a program."""
+    """The subject of an approval, for a program."""
     told: dict[str, Any] = {"call-id": _cut(str(request["call_id"]), SHORT_CHARS)}
     if request.get("agent_id"):
         told["agent-id"] = request["agent_id"]
@@ -145,7 +145,7 @@ def _cut(text: str, most: int = TEXT_CHARS) -> str:
 
 
 def notifications(settings: Settings, thread_id: str, complain: Callable[[str], None]) -> Notifications:
-    """Those of this process, for a session."""
+    """The notifications of this process, for a session."""
     bell = _to_terminal if sys.stdout.isatty() else None
     cwd = str(settings.session_defaults.cwd)
     return Notifications(settings.front, thread_id, cwd, bell, complain, knows_osc9(settings))

@@ -185,7 +185,7 @@ class Companion:
         return self.process.wait()
 
     async def outliving(self, work: Coroutine[Any, Any, T], how_to_go_on: str) -> T:
-        """What `work` gives; raises `Fault` if the worker ends before: who else serves the session?"""
+        """The result of `work`; raises `Fault` if the worker ends first: no other may serve the session."""
         working, dying = asyncio.create_task(work), asyncio.create_task(self.ended())
         try:
             await asyncio.wait({working, dying}, return_when=asyncio.FIRST_COMPLETED)

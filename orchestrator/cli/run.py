@@ -25,7 +25,7 @@ OPENAI = "https://api.openai.com/v1"
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the command line asks for."""
+    """The arguments of `dendro run`."""
 
     prompt: str | None
     resume: str | None
@@ -113,7 +113,7 @@ def _check(wish: Wish, settings: Settings, own_worker: bool) -> None:
 
 
 def _is_conversation(wish: Wish) -> bool:
-    """Whether somebody is there to say what is to be done."""
+    """Whether a person is at the terminal and no prompt was given."""
     from orchestrator.cli.conversation import at_a_terminal
 
     return wish.prompt is None and not wish.json and at_a_terminal()

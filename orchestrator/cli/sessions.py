@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("id", "status", "age", "agents", "tokens", "left", "model", "holder", "folder", "title")
 DROPPED = ("holder", "left", "model", "tokens", "folder", "agents", "age")
-"""What a narrow terminal is not shown, the first of them first. No figure is ever cut."""
+"""Columns that a narrow terminal leaves out, the first of them first. No figure is ever cut."""
 TITLE_LEAST = 16
 FOLDER_MOST = 32
 GAP = 2
@@ -138,7 +138,7 @@ def _cells(tree: ListedTree, now_ms: float) -> dict[str, str]:
 
 
 def _agents(statuses: Mapping[str, int]) -> str:
-    """How many, and how they stand."""
+    """The number of agents, and the number at each status."""
     if not statuses:
         return ""
     parts = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()))
@@ -208,7 +208,7 @@ def _remarks(listing: Listing) -> Iterator[str]:
 
 
 def nobody_serves(pool: str) -> str:
-    """What a person does about sessions that are due or lost."""
+    """The remedy for sessions that are due or lost."""
     from orchestrator.cli.terminal import plain
 
     where = "on their machine" if pool.startswith("host:") else "where their folders are"

@@ -1,7 +1,7 @@
-"""What a terminal does with text and keys: foreign text, standard input and output, Ctrl-C.
+"""Handling of text and keys in a terminal: foreign text, standard input and output, Ctrl-C.
 
-What a model or a command wrote must not steer what a person sees: an escape sequence in a command could
-hide half of it from whoever is asked to approve it; a bidirectional override could show it in another
+Text of a model or a command must not steer the terminal: an escape sequence in a command could
+hide half of it from the person who approves it; a bidirectional override could show it in another
 order. Both are made visible instead.
 
 A descriptor made non-blocking is so for every process that shares it: the shell, and our own stdout. So

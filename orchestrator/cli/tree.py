@@ -65,7 +65,7 @@ async def _show(invocation: Invocation, text: str, *, once: bool, json: bool) ->
 
 
 def show(picture: TreePicture, console: Console) -> None:
-    """One drawing."""
+    """Draws the picture once."""
     from orchestrator.cli.tree_view import drawing, headline
 
     console.print(headline(picture))

@@ -73,12 +73,12 @@ def _node(picture: TreePicture, agent: AgentPicture, shorts: Shorts) -> Text:
 
 
 def status_of(agent: AgentPicture) -> str:
-    """One word: of an agent where it stands in the tree, of the root what its session does."""
+    """The status in one word: an agent's in the tree, for the root its session's."""
     return agent_status(agent.standing, agent.status) if agent.summary else agent.status
 
 
 def waits_for(picture: TreePicture, agent: AgentPicture) -> str:
-    """What an agent needs to go on; empty if it is served, or at rest."""
+    """The worker, agents, message or room that an agent needs to go on; empty if it is served, or at rest."""
     if agent.wants_worker:
         return agent.wants_worker
     doing = agent.doing
@@ -92,7 +92,7 @@ def waits_for(picture: TreePicture, agent: AgentPicture) -> str:
 
 
 def until_ms(agent: AgentPicture) -> int | None:
-    """How long what it waits for may take; nobody knows when a worker comes."""
+    """The end of the agent's wait, in ms; None without one, and while it waits for a worker."""
     return None if agent.wants_worker else agent.doing.until_ms
 
 

@@ -113,7 +113,7 @@ def _place(trusted: TrustedFile) -> str:
 
 
 def _lines(keys: Mapping[str, object]) -> Iterator[str]:
-    """What a person has just permitted, in a line each; secrets stay unsaid."""
+    """The settings that a person has just permitted, in a line each; secrets are hidden."""
     import json
 
     from orchestrator.cli.terminal import plain

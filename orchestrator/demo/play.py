@@ -46,24 +46,24 @@ class DemoFailed(Exception):
 
 
 class DemoView(Protocol):
-    """What a spectator gets to see."""
+    """The view of the demo's spectators."""
 
     def event(self, who: str, event: Event) -> None:
-        """Something that an agent did."""
+        """Shows an event of an agent."""
 
     def note(self, text: str, style: str = "") -> None:
-        """Something that the demo did."""
+        """Shows a note of the demo."""
 
     async def draw(self, reader: TreeReader) -> None:
         """Keeps the picture of the tree up to date until it is cancelled."""
 
     async def draw_last(self, reader: TreeReader) -> None:
-        """The picture that stays."""
+        """Draws the picture that stays."""
 
 
 @dataclass(slots=True)
 class Role:
-    """One agent, as far as the spectators know."""
+    """An agent, as far as the spectators know."""
 
     number: int
     session: SessionId
@@ -85,7 +85,7 @@ class Role:
 
 @dataclass(slots=True)
 class Story:
-    """What happened, for the summary."""
+    """The record of the demo's run, for the summary."""
 
     roles: dict[int, Role] = field(default_factory=dict)
     commands: int = 0
@@ -95,7 +95,7 @@ class Story:
     lost: dict[int, int] = field(default_factory=dict)
     """Agents whose worker was killed, with their epoch then."""
     resumed: dict[int, float] = field(default_factory=dict)
-    """Those that another worker went on with, after so many seconds."""
+    """Lost agents that another worker went on with, after so many seconds."""
     allowed: list[str] = field(default_factory=list)
     finished: bool = False
 
@@ -105,7 +105,7 @@ class Story:
 
 
 class Play:
-    """One performance."""
+    """A run of the demo."""
 
     def __init__(self, opened: Deployment, workers: Sequence[WorkerProcess], view: DemoView) -> None:
         ports = ClientPorts(opened.broker, opened.texts, secrets.token_bytes)
@@ -119,7 +119,7 @@ class Play:
         self.story = Story()
 
     async def run(self, birth: Birth) -> Story:
-        """From the first submission until all sessions of the tree have come to rest."""
+        """Runs from the first submission until all sessions of the tree have come to rest."""
         self._over = asyncio.get_running_loop().create_future()
         session = await self._client.create(birth)
         self._meet(Role(0, session, "root", "0"))

@@ -1,4 +1,4 @@
-"""What the demo claims in the end, and how each claim is checked."""
+"""The demo's claims at its end, and the check of each claim."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Claim:
 
 
 async def claims(found: Opened, story: Story, workspace: Path) -> list[Claim]:
-    """Everything that the demo is to show, checked against Redis and the folder."""
+    """The demo's claims, checked against Redis and the folder."""
     tree = TreeId(story.root)
     registry = projected(await found.broker.agents(tree))
     wrong = differs(fold_tree(await tree_log(found.broker, tree)), registry)
@@ -61,7 +61,7 @@ def _crowd(story: Story, *, folders: bool) -> Claim:
 
 
 def _ends(story: Story, agents: Mapping[int, Agent]) -> Claim:
-    """One fails, one is told to do something else, all the others end well."""
+    """Checks the ends: one agent fails, one is redirected, all the others end well."""
     wrong = [role.who for number, role in story.roles.items() if number and not _ended_well(role, agents)]
     text = "every agent came to its end: one failed, one was redirected, the others are done"
     return Claim(text, not wrong, ", ".join(wrong))
@@ -86,7 +86,7 @@ def _report(story: Story, report: Path) -> Claim:
 
 
 async def _replays(found: Opened, story: Story) -> Claim:
-    """What `dendro replay` does, for every session of the tree."""
+    """Replays every session of the tree, as `dendro replay` does."""
     different = []
     for role in story.roles.values():
         head = await found.broker.head(role.session)

@@ -1,4 +1,4 @@
-"""What the demo needs around it: a clone, a home of its own, a model stub and two workers as processes."""
+"""The demo's environment: a clone, a home of its own, a model stub and two workers as processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL_PROJECT = {
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where the demo runs, and how its processes are started."""
+    """The folder in which the demo runs, and the command line by which its processes start."""
 
     folder: Path
     outer: Settings

@@ -1,1 +1,1 @@
-"""What `dendro doctor` looks at: this machine (`machine`), its Redis (`server`), told as `findings`."""
+"""Checks of `dendro doctor`: this machine (`machine`), its Redis (`server`), reported as `findings`."""

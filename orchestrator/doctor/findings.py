@@ -1,4 +1,4 @@
-"""What `dendro doctor` reports: findings, for people and for programs."""
+"""Findings of `dendro doctor`, for people and for programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Level = Literal["ok", "warn", "missing"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. `missing`: Dendro does not work like this; `warn`: it does, at a risk."""
+    """A finding of a check. `missing`: Dendro does not work like this; `warn`: it does, at a risk."""
 
     name: str
     level: Level

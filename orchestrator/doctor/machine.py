@@ -29,7 +29,7 @@ EARLIEST_TIME_S = 1_767_225_600
 
 
 async def diagnose(settings: Settings) -> list[Finding]:
-    """Everything that `dendro` needs on this machine, looked at once."""
+    """The findings about this machine, looked at once."""
     looks = (_look_at_sandbox, _look_at_git, _look_at_home, _look_at_archive)
     redis, *others = await asyncio.gather(
         look_at_redis(settings), *(asyncio.to_thread(look, settings) for look in looks)
@@ -55,7 +55,7 @@ def _judge_folder(folder: FolderConfig) -> Finding:
 
 
 def judge_model(settings: Settings) -> Iterator[Finding]:
-    """Where the chosen model is, by which way, and what is missing to ask it. Asks nobody."""
+    """The finding about the chosen model: its place, the way there, and what is missing. Sends no request."""
     provider = settings.model.providers[settings.model.provider]
     model = f"{settings.model.model} at {without_credentials(provider.base_url)} ({provider.name})"
     if provider.proxy:
@@ -74,7 +74,7 @@ def judge_model(settings: Settings) -> Iterator[Finding]:
 
 
 def _unusable(settings: Settings) -> str:
-    """Why no worker could ask the chosen provider; empty if one could."""
+    """The reason why no worker could ask the chosen provider; empty if one could."""
     from orchestrator.model.connections import verification
     from orchestrator.model.provider import InvalidProvider, require_proxy
 
@@ -151,7 +151,7 @@ def _look_at_archive(settings: Settings) -> list[Finding]:
 
 
 def _try_to_write(folder: Path) -> str | None:
-    """Why files cannot be made in a folder, or where it would be made; None if they can."""
+    """The reason why files cannot be made in a folder, or where it would be made; None if they can."""
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     try:
         with tempfile.TemporaryFile(dir=existing) as file:

@@ -54,7 +54,7 @@ async def _look_at_rights(settings: Settings, url: str) -> list[Finding]:
 
 
 def judge_server(facts: ServerFacts, settings: Settings) -> Iterator[Finding]:
-    """What the server's version and settings mean."""
+    """Judges the server's version and settings."""
     yield _judge_kind(facts, settings)
     wanted = settings.redis.wait_replicas
     if settings.redis.effects == "wait" and facts.replicas < wanted:
@@ -85,7 +85,7 @@ def _judge_kind(facts: ServerFacts, settings: Settings) -> Finding:
 
 
 def judge_access(settings: Settings) -> Iterator[Finding]:
-    """Whether a server that was reached lets in whoever finds its port."""
+    """Whether a server that was reached lets in any client that finds its port."""
     parts = urlsplit(settings.redis.url or "")
     if parts.scheme in ("", "unix") or parts.password or "ssl_certfile=" in parts.query:
         return

@@ -63,7 +63,7 @@ GAP_TEXTS = {
 
 @dataclass(frozen=True, slots=True)
 class ClientPorts:
-    """What a client needs from outside."""
+    """A client's external dependencies."""
 
     broker: Broker
     texts: Texts
@@ -77,7 +77,7 @@ class ClientPorts:
 
 
 class Client:
-    """One process's door to its sessions."""
+    """A process's client for its sessions."""
 
     def __init__(self, ports: ClientPorts, client_id: str, who: str = "") -> None:
         self._ports = ports
@@ -149,7 +149,7 @@ class Client:
                 delay = min(2 * delay, RETRY_MAX_S)
 
     async def head(self, session: SessionId) -> SessionHead | None:
-        """What is known of a session without reading its log."""
+        """The head of a session, without reading its log; None if there is none."""
         head: SessionHead | None = await self._insist(lambda: self._ports.broker.head(session))
         return head
 
@@ -192,7 +192,7 @@ class Client:
 
 
 def _as_op(birth: Birth) -> ConfigureSession:
-    """What a person sets of a new session, as the operation that sets the same later."""
+    """The settings of a new session, as the operation that sets the same later."""
     settings, facts = birth.settings, birth.facts
     return ConfigureSession.model_construct(
         model=settings.model,

@@ -34,7 +34,7 @@ READ_BYTES = 1 << 16
 
 
 class Ending(StrEnum):
-    """Why a connection is over."""
+    """The reason why a connection is over."""
 
     SHUT_DOWN = "shut_down"
     AT_REST = "at_rest"
@@ -46,7 +46,7 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """One connection's two directions."""
+    """The two directions of a connection."""
 
     read: Callable[[int], Awaitable[bytes]]
     """Up to n bytes; empty at the end."""
@@ -172,7 +172,7 @@ class NdjsonConnection:
             self._end(Ending.WAITING)
 
     def _owes_events(self, head: SessionHead) -> bool:
-        """Whether the follower is behind. After a gap it has no number to compare: then quiet has to do."""
+        """Whether the follower is behind. After a gap no number can be compared: then quiet has to do."""
         quiet_s = asyncio.get_running_loop().time() - self._told_at
         return head.eq_n > self._told and quiet_s < QUIET_S
 

@@ -1,4 +1,4 @@
-"""Where a front begins: with a session of its own, or with one that somebody left."""
+"""The start of a front: on a session of its own, or on an existing one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def to_resume(found: LogSource, text: str) -> SessionHead:
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What a client that resumes is told first, and from where it follows."""
+    """The first line that a resuming client gets, and the cursor from which it follows."""
 
     line: bytes
     cursor: EqCursor
@@ -58,7 +58,7 @@ async def greeting(found: LogSource, head: SessionHead) -> Greeting:
 
 
 async def past_events(found: LogSource, head: SessionHead) -> list[dict[str, Any]]:
-    """Every event of the session's log, large texts put back in; its own greetings are left out."""
+    """The events of the session's log, large texts put back in; its own greetings are left out."""
     messages = []
     async for stored in found.log(head.session, head.seq):
         entry = decode_entry(stored.payload)

@@ -82,7 +82,7 @@ async def _within(seconds: float, looking: Coroutine[Any, Any, Event | None]) ->
 
 
 def unread(pool: str) -> str:
-    """What a person is told whose op nobody has taken in time."""
+    """The message about an op that no worker has taken in time."""
     return f"handed in, and kept; {no_worker(pool)}"
 
 

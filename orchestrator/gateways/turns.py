@@ -1,4 +1,4 @@
-"""One turn of a session, from its prompt to its end."""
+"""A turn of a session, from its prompt to its end."""
 
 from __future__ import annotations
 

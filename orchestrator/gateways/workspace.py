@@ -1,4 +1,4 @@
-"""What a new session is told of the folder that it works in, and the mark by which it knows it again.
+"""Facts about a new session's folder, and the mark by which the session recognises the folder.
 
 The mark is a random id in a file of its own. Nothing else holds on every machine of a pool: device
 numbers are each host's own, inodes repeat on volumes made alike, and two clones of a repository have

@@ -53,7 +53,7 @@ BACKOFF_BASE_S = 0.2
 MAX_BACKOFF_S = 30.0
 
 _TAIL_S = 0.2
-"""How long the end of a completed response is waited for, so that its connection can be used again."""
+"""The wait for the end of a completed response, so that its connection can be used again."""
 
 _Chunks = AsyncGenerator[bytes, None]
 
@@ -67,7 +67,7 @@ class HttpBudget:
 
 @dataclass(frozen=True, slots=True)
 class ClientPorts:
-    """What the client asks of the world beside the network."""
+    """The client's external dependencies beside the network."""
 
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     jitter: Callable[[], float] = lambda: random.uniform(0.9, 1.1)
@@ -88,7 +88,7 @@ class _PassingFault(Exception):
 
 
 class ResponsesClient:
-    """One provider's client, shared by all sessions of a worker; bound to one event loop."""
+    """A provider's client, shared by all sessions of a worker; bound to one event loop."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class ResponsesClient:
             ) from error
 
     async def _judged(self, response: httpx.Response) -> ModelError | _PassingFault:
-        """What an answer other than 200 amounts to; reads its body, up to a limit."""
+        """The error that an answer other than 200 amounts to; reads its body, up to a limit."""
         name, status = self.provider.id, response.status_code
         fault = ProviderFault.of_body(await self._error_body(response))
         fault = ProviderFault(fault.code, redacted(self.provider, str(fault)))

@@ -98,9 +98,9 @@ def _busy(lane: _Lane) -> int:
 
 
 def verification(provider: ProviderSettings) -> ssl.SSLContext:
-    """One context for all lanes: reading the authorities takes tens of milliseconds.
+    """The TLS context shared by all lanes: reading the authorities takes tens of milliseconds.
 
-    Raises `InvalidProvider` if they cannot be read.
+    Raises `InvalidProvider` if the authorities cannot be read.
     """
     if urlsplit(provider.base_url).scheme == "http" and provider.proxy is None:
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

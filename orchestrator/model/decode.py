@@ -103,9 +103,9 @@ def _completed(data: Any) -> Completed:
 
 
 def _usage(usage: Any) -> dict[str, int] | None:
-    """What was used; None where the server does not say, or says what cannot be.
+    """The token usage; None where the server does not report it, or reports impossible figures.
 
-    Without it a request counts as what was reserved for it: never as less than nothing.
+    A request without usage counts as its reservation: never as less than nothing.
     """
     if not isinstance(usage, dict):
         return None

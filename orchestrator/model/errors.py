@@ -1,4 +1,4 @@
-"""What can go wrong with a model request, as its caller has to tell it apart.
+"""Errors of a model request, as its caller has to tell them apart.
 
     ModelError
     ├── FatalModelError       the same request can never succeed: end the task, tell the user the remedy
@@ -22,7 +22,7 @@ MAX_MESSAGE_CHARS = 600
 
 
 class FatalKind(StrEnum):
-    """Why a request can never succeed as it is."""
+    """The reason why a request can never succeed as it is."""
 
     BAD_REQUEST = "bad_request"
     UNAUTHORIZED = "unauthorized"
@@ -39,7 +39,7 @@ class ModelError(Exception):
     """A model request failed; `message` is what a user may read."""
 
     served = True
-    """Whether the provider may have worked on it, and may bill it; False when it is known to have refused."""
+    """Whether the provider may have worked on the request, and may bill it; False if known to be refused."""
     usage: Mapping[str, int] | None = None
     """TokenUsage of the response that failed, if its server told one."""
 

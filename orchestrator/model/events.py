@@ -1,4 +1,4 @@
-"""What a model stream says, as a closed union: the client's only output.
+"""Events of a model stream, as a closed union: the client's only output.
 
 Nothing here knows HTTP or SSE. Every stream that ends without an exception ends with
 exactly one `Completed`.

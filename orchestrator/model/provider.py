@@ -1,4 +1,4 @@
-"""How a `[model_providers.NAME]` table is used: where its server is, what of it is secret.
+"""The use of a `[model_providers.NAME]` table: the server's URL, and the table's secrets.
 
 Knows tables, not connections. Which variables of the environment hold the key and the extra headers is for
 the settings to read: the table comes here with their values.
@@ -27,7 +27,7 @@ def require_proxy(provider: ProviderSettings) -> None:
 
 
 def place_of(provider: ProviderSettings) -> str:
-    """Where it is, for error texts: its URL, and the proxy on the way."""
+    """The provider's place for error texts: its URL, and the proxy on the way."""
     if provider.proxy is None:
         return provider.base_url
     return f"{provider.base_url} through the proxy {urlsplit(provider.proxy).netloc.rpartition('@')[2]}"

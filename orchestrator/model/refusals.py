@@ -1,4 +1,4 @@
-"""Which failure of a provider is which error: by HTTP status, by error code, by header.
+"""The mapping of a provider's failure to an error: by HTTP status, by error code, by header.
 
 Pure: the decision table between a provider's answer and `errors`. It does not wait and
 does not count; the client does both.
@@ -63,7 +63,7 @@ _FATAL_STATUSES: dict[int, tuple[FatalKind, CodexErrorInfo, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class ProviderFault:
-    """What a provider said about its failure, in an HTTP body or in a `response.failed`."""
+    """A provider's account of its failure, in an HTTP body or in a `response.failed`."""
 
     code: str | None
     message: str | None

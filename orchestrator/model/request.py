@@ -16,7 +16,7 @@ Item = Mapping[str, Any]
 
 
 class SchemaFormat(TypedDict):
-    """What the provider holds the last message of a task to."""
+    """The schema that the provider holds the last message of a task to."""
 
     type: Literal["json_schema"]
     strict: bool
@@ -26,7 +26,7 @@ class SchemaFormat(TypedDict):
 
 @record
 class Prompt:
-    """Everything that one model request says."""
+    """The content of a model request."""
 
     model: str
     instructions: str
@@ -67,7 +67,7 @@ def request_body(prompt: Prompt) -> dict[str, Any]:
 
 
 def request_headers(session_id: str) -> dict[str, str]:
-    """What a request says beside its body; the key and the provider's own headers are the client's."""
+    """The headers of a request; the client adds the key and the provider's own headers."""
     return {
         "OpenAI-Beta": "responses=experimental",
         "conversation_id": session_id,

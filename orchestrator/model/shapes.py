@@ -1,7 +1,7 @@
-"""What an output item must look like before anything is done with it.
+"""Checks of an output item's shape, before anything is done with it.
 
-Servers differ, and what they send is not to be believed: an item with a field of the wrong type, or one
-that no log could hold, is refused here in words, where it can still be told whose fault it is. An item of
+Servers differ, and their output is not to be trusted: an item with a field of the wrong type, or one
+that no log could hold, is refused here in words, where the fault can still be attributed. An item of
 an unknown type is taken as it is, whole, within the same bounds.
 """
 
@@ -19,12 +19,12 @@ MOST_PARTS: Final = 100
 """Parts of one item's reasoning: each is an event."""
 MOST_DEPTH: Final = 64
 BESIDE_BYTES: Final = 128 << 10
-"""What is left of an item in the log when its long texts are stored beside it."""
+"""Most bytes of an item in the log when its long texts are stored beside it."""
 _STORED_BYTES: Final = 256
 _NODE_BYTES: Final = 16
 
 Check = Callable[[Any], str]
-"""What is wrong with a field's value; empty if nothing is."""
+"""Returns the fault of a field's value; empty if there is none."""
 
 
 class BrokenItem(ValueError):

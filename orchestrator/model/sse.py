@@ -22,7 +22,7 @@ class SseEventTooLarge(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SseEvent:
-    """One dispatched event; `data` stays bytes because the JSON decoder wants bytes."""
+    """A dispatched event; `data` stays bytes because the JSON decoder wants bytes."""
 
     name: str
     """The `event` field, `message` when the stream named none."""

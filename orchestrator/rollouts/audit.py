@@ -1,13 +1,13 @@
-"""What can be shown of a session's log as it is stored: that nothing of it was altered, exchanged or lost.
+"""Audit of a session's log as it is stored: proves that no entry of it was altered, exchanged or lost.
 
-    its chain       every entry follows from the one before, from the first to the one that the hash names
+    its chain       every entry follows from the previous entry, from the first to the head in the hash
     its session     the first entries name the session that the log is stored as
-    its texts       every large text that an entry refers to is there, and is what its hash says
-    its agents      every session that it says it made is there
-    its witnesses   what others noted of it (the tree's log, forks, a person) is what its chain says
+    its texts       every large text that an entry refers to is there, and matches its hash
+    its agents      every session that the log says it made is there
+    its witnesses   notes of the log elsewhere (the tree's log, forks, a person) match its chain
 
-The last is all that shows a log cut short with its hash put back to match: the chain itself then ends
-where it says. So the notes count that lie beyond the log's end. Reads only.
+Only the witnesses show a log cut short whose hash was put back to match: the chain itself then ends
+where the hash says. So the notes count that lie beyond the log's end. Reads only.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class Witness:
     chain: bytes
     """The whole value, or at least its first 8 bytes."""
     by: str
-    """Who keeps the note, for people."""
+    """The place of the note, for people."""
 
 
 @dataclass(slots=True)
 class LogAudit:
-    """What was found of one session."""
+    """The findings about a session."""
 
     session: SessionId
     seq: int = 0
@@ -66,7 +66,7 @@ class LogAudit:
     witnesses: int = 0
     """Notes that agree."""
     forked_from: Witness | None = None
-    """What a fork's log notes of its parent's."""
+    """The note of a parent's log in the log of its fork."""
 
 
 async def audit_session(storage: Storage, head: SessionHead, witnesses: Iterable[Witness] = ()) -> LogAudit:
@@ -78,7 +78,7 @@ async def audit_session(storage: Storage, head: SessionHead, witnesses: Iterable
 
 
 async def tree_witnesses(reader: Reader, tree: TreeId) -> list[Witness]:
-    """What the tree's log notes of the tree's sessions: the last entry of each commit that wrote to it."""
+    """Notes of the tree's sessions in the tree's log: the last entry of each commit that wrote to it."""
     found: dict[tuple[SessionId, int, bytes], Witness] = {}
     after = 0
     while page := await reader.read_tree(tree, after):
@@ -93,7 +93,7 @@ def _note(entry: TreeEntry) -> Witness:
 
 
 class _Audit:
-    """One walk."""
+    """A walk through a session's log."""
 
     def __init__(self, storage: Storage, head: SessionHead, witnesses: Sequence[Witness]) -> None:
         self._storage = storage
@@ -205,7 +205,7 @@ class _Audit:
     # ── the texts ─────────────────────────────────────────────────────────────────────────────
 
     async def _check_texts(self, line: LogLine) -> None:
-        """Every text once; inside a fork's conversation may be others, which show when it is there."""
+        """Checks every text once; a fork's conversation may refer to more texts, seen once it is loaded."""
         texts: dict[str, str] = {}
         asked: set[str] = set()
         is_fork = FORKED in line.stored.payload

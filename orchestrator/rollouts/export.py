@@ -20,7 +20,7 @@ from orchestrator.rollouts.tree_lines import TreeLines
 
 @dataclass(slots=True)
 class Tally:
-    """How the entries of a log stand in a file."""
+    """The count of a log's entries in a file."""
 
     lines: int = 0
     last: int = 0

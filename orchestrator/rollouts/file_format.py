@@ -76,7 +76,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class FileLine:
-    """One line: an entry (None once redacted), and its place if the file tells it."""
+    """A line of a file: an entry (None once redacted), and its place if the file has it."""
 
     number: int
     timestamp: str
@@ -111,7 +111,7 @@ class Header:
         return orjson.dumps({**said, "mac": mac(secret, "export header", orjson.dumps(said))})
 
     def fault(self, secret: bytes) -> BrokenLink | None:
-        """What is wrong if the line is not what was written with this key; of older files, nothing."""
+        """Returns the fault if the line is not as it was written with this key; None for older files."""
         if not self.mac or same_mac(self.mac, mac(secret, "export header", orjson.dumps(self._said()))):
             return None
         return BrokenLink(0, "the file's first line was changed, or written with another chain key")
@@ -286,7 +286,7 @@ class FileWalk(ChainWalk):
         self._inherited: list[Inherited] = []
 
     def take_line(self, line: FileLine) -> BrokenLink | None:
-        """What is wrong with a line, or with the facts that were left out before it; None moves on."""
+        """The fault of a line, or of the facts that were left out before it; None moves on."""
         if line.inherited is not None:
             self._inherited.append(line.inherited)
             return None
@@ -312,7 +312,7 @@ class FileWalk(ChainWalk):
         return self.take(links)
 
     def unproved(self) -> BrokenLink | None:
-        """What is wrong at the file's end: inherited lines that no line has followed which proves them."""
+        """Returns the fault at the file's end: inherited lines that no following line proves."""
         if not self._inherited:
             return None
         return BrokenLink(self.seq + 1, "the conversation that it inherited is not the one its log names")

@@ -57,7 +57,7 @@ async def pages(entries: AsyncIterator[StoredEntry]) -> AsyncIterator[list[Store
 
 
 async def head_of(reader: Reader, session: SessionId) -> SessionHead:
-    """What is known of a session that must exist."""
+    """The head of a session; raises `UnknownSession` if there is none."""
     head = await reader.head(session)
     if head is None:
         raise UnknownSession(session)

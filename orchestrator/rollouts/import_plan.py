@@ -1,7 +1,7 @@
-"""What an imported session will consist of: entries from a file, made over for a new session id.
+"""The plan of an imported session: entries from a file, rewritten for a new session id.
 
-A full export keeps every entry; only what names the old session, and what its old claims
-were, changes. The peer's rollout is folded first; behind its lines come the settings that
+A full export keeps every entry; only the names of the old session and its old claims
+change. Codex's rollout is folded first; behind its lines come the settings that
 the fold ended with, and the session is idle. Pure: a file's lines in, a plan out.
 """
 
@@ -32,11 +32,11 @@ NO_CLAIM = 0
 
 @dataclass(frozen=True, slots=True)
 class Newcomer:
-    """Whom the entries are made over for."""
+    """The new session that the entries are rewritten for."""
 
     facts: SessionFacts
     fallback: TurnSettings
-    """Settings for what a peer's rollout does not tell."""
+    """Settings that Codex's rollout does not contain."""
     version: str
     now_ms: int
 
@@ -51,7 +51,7 @@ class Plan:
     lines: int = 0
     """The entries that stand in the file."""
     left_out: int = 0
-    """Those of the log that the file has only the digests of."""
+    """Entries of the log of which the file has only the digests."""
     notes: tuple[str, ...] = ()
 
 
@@ -90,7 +90,7 @@ def _plan_full(text: RolloutText, newcomer: Newcomer, secret: bytes) -> Plan:
 
 
 OWN_FACTS = ("session_id", "tree_id", "agent_id", "pool", "rollout_path")
-"""What a session is told at its making, and an imported one is told anew."""
+"""Facts that are set when a session is created, and anew when it is imported."""
 
 
 def renamed(entry: Entry, facts: SessionFacts) -> Entry:

@@ -48,7 +48,7 @@ ASKS = ("exec_approval_request", "apply_patch_approval_request")
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one script writes, and where the log stands behind it."""
+    """The entries and events that a script writes, and the log's `seq` and head after it."""
 
     entries: tuple[NewEntry, ...]
     events: tuple[NewEvent, ...]
@@ -61,7 +61,7 @@ BEFORE = Piece((), (), 0, GENESIS)
 
 @dataclass(frozen=True, slots=True)
 class _Ending:
-    """What becomes visible when the session is whole."""
+    """The fields that become visible when the session is complete."""
 
     status: str
     meta: bytes

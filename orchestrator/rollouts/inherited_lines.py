@@ -110,7 +110,7 @@ Inherited = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
 def proves(run: Sequence[Inherited], digests: Mapping[int, bytes]) -> bool:
-    """Whether a run of inherited lines is what the fact says whose digest stands under its number."""
+    """Whether a run of inherited lines matches the fact whose digest has the fact's number in `digests`."""
     try:
         fact = run[0][1]["fact"]
         stored = fact["stored"]

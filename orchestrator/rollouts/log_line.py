@@ -29,5 +29,5 @@ class LogLine:
 
     @property
     def is_fact(self) -> bool:
-        """Whether it is of the one own type, which the peer's format has no line for."""
+        """Whether the line's type is `dendro`, Dendro's own, which Codex's format has no line for."""
         return bool(self.value["type"] == DENDRO)

@@ -22,7 +22,7 @@ from orchestrator.rollouts.source import LogSource
 
 @dataclass(frozen=True, slots=True)
 class LiveFold:
-    """What the worker that last brought the session to rest had folded."""
+    """The digest of the state that the last worker had folded when it brought the session to rest."""
 
     seq: int
     sha256: str
@@ -44,7 +44,7 @@ class Folded:
     """A state and how it came about."""
 
     kind: Kind | None
-    """What file it is from; None for a session's stream."""
+    """The kind of the file that the state is from; None for a session's stream."""
     state: State = field(default_factory=State)
     seq: int = 0
     head: bytes = GENESIS

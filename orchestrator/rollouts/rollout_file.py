@@ -37,7 +37,7 @@ log = logging.getLogger("dendro.runtime")
 
 _TAIL_BYTES = 1 << 16
 _LONGEST_LINE = 16 << 20
-"""How far from a file's end a note of its last entry is looked for."""
+"""The longest distance from a file's end at which a note of its last entry is looked for."""
 _REFERS = f'"{REFERENCE}"'.encode()
 
 
@@ -54,7 +54,7 @@ class Texts(Protocol):
 
 
 class FilePorts(Protocol):
-    """What the file is made from, and where it is written."""
+    """The sources of the file, and the port that writes it."""
 
     @property
     def broker(self) -> Reader: ...
@@ -71,7 +71,7 @@ class FilePorts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Which entry a line of the file is of, and the chain's value there."""
+    """The `seq` of a line's entry in the file, and the chain's value there."""
 
     seq: int
     head: bytes
@@ -109,19 +109,19 @@ class Judged:
 
 
 class RolloutFile:
-    """One session's file. Whoever has brought the session to rest writes it, under the file's lock."""
+    """A session's file. The worker that brought the session to rest writes it, under the file's lock."""
 
     def __init__(self, path: Path, session: SessionId, tree: TreeId, secret: bytes = b"") -> None:
-        """`secret` keys the chain; a wrong one costs a look at the log, and is no error."""
+        """`secret` keys the chain; a wrong secret costs a read of the log, and is no error."""
         self._path = path
         self._session = session
         self._tree = tree
         self._secret = secret
 
     async def bring_up_to(self, ports: FilePorts, end: LogPlace, fresh: Sequence[StoredEntry] = ()) -> int:
-        """Appends what the file lacks of the log; `fresh` saves reading what the caller still has of it.
+        """Appends what the file lacks of the log; `fresh` are entries that the caller has: they are not read.
 
-        Answers the `seq` of the last line: facts behind it are owed to the line after them. Raises
+        Returns the `seq` of the last line: facts behind it are owed to the line after them. Raises
         `OSError` where the file cannot be written, `BrokenArchive` or `ArchiveUnavailable` where the log
         cannot be read: a file with a hole would verify as altered.
         """
@@ -226,7 +226,7 @@ def last_noted(file: BinaryIO) -> Line:
 
 
 def last_line(file: BinaryIO) -> Line:
-    """Which entry the file's last whole line is of; `NOTHING` if it has none.
+    """The entry of the file's last whole line; `NOTHING` if the file has none.
 
     What a crash tore is cut off, a line or what was inherited before it: the stream still has
     it, and it is written again.

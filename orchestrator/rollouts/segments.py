@@ -28,7 +28,7 @@ VERSION = 1
 _LEVEL = 9
 _NAME = re.compile(r"[0-9]+-([0-9]{1,18})-[0-9a-f]{8}\.jsonl\.zst")
 MAX_SEGMENT_BYTES = 256 << 20
-"""What is unpacked of one segment at most: far above what is written, below what would hurt."""
+"""Most bytes unpacked of a segment: far above what is written, below what would exhaust memory."""
 
 
 class BrokenArchive(Exception):
@@ -37,7 +37,7 @@ class BrokenArchive(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One object of the archive. `sha256` and `bytes` are of the plain JSONL, not of its packing."""
+    """An object of the archive. `sha256` and `bytes` are of the plain JSONL, not of the compressed object."""
 
     name: str
     first: int
@@ -97,7 +97,7 @@ def _segment(fields: dict[str, Any]) -> Segment:
 
 
 def segment_of(folder: str, before: bytes, entries: Sequence[StoredEntry], plain: bytes) -> Segment:
-    """What a manifest says of `entries`, whose JSONL is `plain`."""
+    """The manifest's record of `entries`, whose JSONL is `plain`."""
     first, last, after = entries[0].seq, entries[-1].seq, entries[-1].chain.hex()
     return Segment(
         name=f"{folder}/{first}-{last}-{after[:8]}.jsonl.zst",

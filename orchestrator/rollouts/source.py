@@ -1,4 +1,4 @@
-"""What a reader of logs needs: entries from wherever they are kept, and the large texts of them."""
+"""The port for readers of logs: entries from Redis or the archive, and their large texts."""
 
 from __future__ import annotations
 

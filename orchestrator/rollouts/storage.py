@@ -1,4 +1,4 @@
-"""Where sessions are kept: Redis for what is used, the archive for what is old."""
+"""The storage of sessions: Redis for what is used, the archive for what is old."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.rollouts.archive import Archive
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Where sessions are kept: Redis and the archive. `secret` is the chain's key, if it has one."""
+    """The storage of sessions: Redis and the archive. `secret` is the chain's key, if it has one."""
 
     broker: Broker
     blobs: Blobs

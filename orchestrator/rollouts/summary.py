@@ -1,4 +1,4 @@
-"""What a session's hash says of it to lists: a projection, rewritten whenever it comes to rest."""
+"""The summary of a session in its hash, for lists: a projection, rewritten whenever the session rests."""
 
 from __future__ import annotations
 

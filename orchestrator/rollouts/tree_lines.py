@@ -1,9 +1,9 @@
-"""What an exported log tells of the tree: the lives and inboxes of a parent's agents.
+"""Lines of the tree's log in an exported log: the lifecycle and mailboxes of a parent's agents.
 
-Nobody's rollout holds them, since many sessions' commits write them: they are in the tree's log,
-in one order (`tree_seq`). A file for readers has them woven in by time, each with the entry of
-the session that caused it. They have no place in this log's chain, and who reads the file as a
-log passes over them.
+No rollout holds them, since many sessions' commits write them: they are in the tree's log, in one
+order (`tree_seq`). A file for readers has the lines merged in by time, each with the entry of
+the session that caused it. The lines have no place in this log's chain, and a reader of the file as a
+log skips them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TreeLines:
         self._next: TreeEntry | None = None
 
     async def before(self, at_ms: int | None) -> bytes:
-        """Those written before `at_ms`, or all, from where the last call ended."""
+        """The lines written before `at_ms`, or all, from where the last call ended."""
         lines: list[bytes] = []
         while True:
             entry = self._next or await anext(self._entries, None)
@@ -48,7 +48,7 @@ class TreeLines:
                     lines.append(_line(entry, told))
 
     def _concerns(self, message: Mapping[str, Any]) -> bool:
-        """What stands on the session's event queue: of its children, and for the root of everybody."""
+        """Whether the session's queue has the message: the root's of all agents, others' of children."""
         if self._head.agent_id == ROOT:
             return message["type"] in ("subagent_lifecycle", "agent_inbox")
         if message["type"] == "subagent_lifecycle":

@@ -35,7 +35,7 @@ async def tree_entries(broker: Broker, tree: TreeId, after: int = 0) -> AsyncIte
 
 
 def differs(log: RegistryView, projection: RegistryView) -> str:
-    """What the projection says otherwise than the fold of its log; empty if they are equal."""
+    """The difference of the projection from the fold of its log; empty if they are equal."""
     if log.agents.keys() != projection.agents.keys():
         return f"agents {sorted(projection.agents)} instead of {sorted(log.agents)}"
     for number, told in log.agents.items():

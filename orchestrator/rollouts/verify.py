@@ -1,4 +1,4 @@
-"""What the log of a session shows of itself, with all that noted it elsewhere."""
+"""Verification of a session's log against itself and against all notes of it elsewhere."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from orchestrator.rollouts.storage import Storage
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was checked of one log."""
+    """The result of the checks of a log."""
 
     what: str
     seq: int
     head: bytes
     shown: tuple[str, ...]
-    """What holds, for people."""
+    """The claims that hold, for people."""
     findings: Sequence[BrokenLink]
     key_id: str = ""
-    """Which key the log says that its chain was keyed by; sessions do not say it, full exports do."""
+    """The id of the key that the log says its chain was keyed by; full exports say it, sessions do not."""
 
 
 class Audited(Protocol):
@@ -48,7 +48,7 @@ class Audited(Protocol):
 
 
 async def session_report(found: Audited, head: SessionHead, expected: ExpectedHead | None) -> Report:
-    """What is shown of one session; `expected` is a head of an earlier day."""
+    """The verification report of a session; `expected` is an earlier head."""
     witnesses = [*await tree_witnesses(found.broker, head.tree), *_noted_in_file(found, head)]
     if expected is not None:
         witnesses.append(Witness(head.session, expected.seq, expected.chain, "--expect-head"))
@@ -56,7 +56,7 @@ async def session_report(found: Audited, head: SessionHead, expected: ExpectedHe
 
 
 def _noted_in_file(found: Audited, head: SessionHead) -> Iterator[Witness]:
-    """What the session's rollout file notes, where its workers write it into this user's data folder."""
+    """The note in the session's rollout file, where workers write that file into this user's data folder."""
 
     moment = datetime.fromtimestamp(created_ms(head.session) / 1000)
     day = found.rollout_files / f"{moment:%Y}" / f"{moment:%m}" / f"{moment:%d}"

@@ -1,4 +1,4 @@
-"""What an exported file shows of itself, without any server."""
+"""Verification of an exported file, without any server."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from orchestrator.rollouts.verify import Report
 
 @dataclass(slots=True)
 class _Seen:
-    """What was met on the way through a file."""
+    """The counts and names collected while reading a file."""
 
     lines: int = 0
     left_out: int = 0
     redacted: int = 0
     sessions: set[str] = field(default_factory=set)
-    """Those that the first entries name: one, or none if they are redacted."""
+    """The sessions that the first entries name: one, or none if the entries are redacted."""
     pool: str | None = None
     texts_missing: int = 0
 
@@ -71,7 +71,7 @@ def _note(line: FileLine, seen: _Seen) -> None:
 def _wrong_at_the_end(
     header: Header | None, walk: FileWalk, seen: _Seen, secret: bytes, expected: ExpectedHead | None
 ) -> list[BrokenLink]:
-    """What shows only when all of a file was read, or beside its chain."""
+    """The faults that show only when all of a file was read, or beside its chain."""
     wrong: list[str] = []
     changed = header.fault(secret) if header is not None else None
     if header is not None:

@@ -16,7 +16,7 @@ from orchestrator.sandbox.launch import OPTIONS_FD, SECCOMP_FD, Launch
 from orchestrator.sandbox.policy import Confinement
 
 KEPT_CAPABILITIES = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER")
-"""What root keeps: to work on files of other owners. Mounts decide where it may write."""
+"""Capabilities that root keeps, to work on files of other owners. Mounts decide where root may write."""
 
 _PROC_CONTROLS = ("sys", "sysrq-trigger", "irq", "bus", "acpi", "fs", "scsi")
 

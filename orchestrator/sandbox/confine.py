@@ -1,6 +1,6 @@
-"""What a forked child does to itself before its exec: capabilities, mounts, Landlock, the filter.
+"""Confinement of a forked child by itself before its exec: capabilities, mounts, Landlock, the filter.
 
-Runs in the keeper's children, so it imports no more than `kernel` does. Any failure is an
+Runs in the keeper's children, so this module imports no more than `kernel` does. Any failure is an
 exception and the child must then not exec: a command half confined is not confined.
 """
 

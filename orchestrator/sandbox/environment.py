@@ -25,7 +25,7 @@ CONTROL = (
     *("VSCODE_*", "NVIM", "NVIM_LISTEN_ADDRESS", "EMACS_SOCKET_NAME", "EMACS_SERVER_FILE"),
     *("NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "PULSE_*", "PIPEWIRE_*"),
 )
-"""What leads to programs that act for the person: agents that sign, desktops, multiplexers, containers."""
+"""Variables that reach programs acting for the user: signing agents, desktops, multiplexers, containers."""
 CORE = frozenset(
     ("PATH", "SHELL", "TMPDIR", "TEMP", "TMP", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "USER")
 )

@@ -51,7 +51,7 @@ def _checked(result: int, call: str) -> int:
 
 
 def syscall(number: int, *arguments: int | bytes) -> int:
-    """One raw system call; bytes are passed as a pointer to them."""
+    """Makes a raw system call; bytes are passed as a pointer to them."""
     converted = [ctypes.c_long(a) if isinstance(a, int) else ctypes.c_char_p(a) for a in arguments]
     return _checked(_libc.syscall(ctypes.c_long(number), *converted), f"syscall {number}")
 

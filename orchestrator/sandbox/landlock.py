@@ -74,7 +74,7 @@ class Landlock:
 
 
 def gaps(abi_version: int, can_mount: bool) -> tuple[str, ...]:
-    """What Landlock of this version cannot hold, in words for people."""
+    """The confinements that Landlock of this version cannot enforce, in words for people."""
     found = []
     if not can_mount:
         found.append("what is to be hidden can be read, though its sockets cannot be connected to")
@@ -104,7 +104,7 @@ def _mounts(confinement: Confinement) -> tuple[tuple[str, bool], ...]:
 
 
 def _hidden(confinement: Confinement) -> tuple[str, ...]:
-    """What can be covered: a folder around the command's own would take that away as well."""
+    """The hidden paths that can be covered: a folder around the command's own would hide that as well."""
     own = (confinement.cwd, *confinement.writable_roots)
     return tuple(str(path) for path in confinement.hidden if not any(it.is_relative_to(path) for it in own))
 

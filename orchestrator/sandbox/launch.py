@@ -1,4 +1,4 @@
-"""How to start one confined command: the record that a mechanism hands to the keeper.
+"""The launch of a confined command: the record that a mechanism hands to the keeper.
 
 Data only: the keeper does what it says in the forked child, in the order of the fields'
 description in `confine`.
@@ -14,14 +14,14 @@ from typing import Protocol
 from orchestrator.sandbox.policy import Confinement
 
 SECCOMP_FD = 3
-"""Where a launched bubblewrap finds the filter that it installs after its own set-up."""
+"""The descriptor of the filter that a launched bubblewrap installs after its own set-up."""
 OPTIONS_FD = 4
-"""Where it finds further options: no other process reads them there, as it could on a command line."""
+"""The descriptor of bubblewrap's further options: on a command line, other processes could read them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What to run and what to put on the child before its exec."""
+    """A program to run, and the confinement to put on the child before its exec."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -36,7 +36,7 @@ class Launch:
     seccomp: bytes = b""
     """A filter for the child to install before its exec."""
     ruleset: int | None = None
-    """A Landlock ruleset's descriptor; it belongs to whoever asked for the launch."""
+    """A Landlock ruleset's descriptor; the caller of `launch` owns it."""
     mounts: tuple[tuple[str, bool], ...] = ()
     """Paths and whether they are writable, for a mount namespace of the child's own; the outer first."""
     hidden: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Launcher(Protocol):
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """What the policy asks for and this mechanism cannot hold here."""
+        """The parts of the policy that this mechanism cannot enforce here."""
 
     def launch(
         self, argv: tuple[str, ...], env: Mapping[str, str], cwd: Path, confinement: Confinement

@@ -1,4 +1,4 @@
-"""How many processes and how much memory a command may have: by cgroups where there are any, else rlimits.
+"""Limits on a command's processes and memory: by cgroups where there are any, else rlimits.
 
 The cgroups count exactly the command's processes and what they use together. RLIMIT_NPROC counts
 every task of the user, so the limit is what the user runs already plus the allowance; the kernel
@@ -22,7 +22,7 @@ _COUNT_LIVES_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one command may use."""
+    """The resource limits of a command."""
 
     processes: int | None = None
     """Processes and threads at once; None sets no limit. A parallel build stays below it."""

@@ -40,7 +40,7 @@ class InvalidPolicy(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """One command's boundaries, all paths absolute and free of symlinks.
+    """The boundaries of a command, all paths absolute and free of symlinks.
 
     Where a writable and a read-only or hidden path contain each other, the deeper one decides.
     """
@@ -176,7 +176,7 @@ def _outermost(paths: tuple[Path, ...]) -> tuple[Path, ...]:
 
 
 def _reachable(files: Iterable[Path], roots: tuple[Path, ...], concealed: tuple[Path, ...]) -> list[Path]:
-    """Those that a command could write: what lies in a hidden folder has no place to mount on."""
+    """The files that a command could write: a file in a hidden folder has no place to mount on."""
 
     return [file for file in map(_real, files) if _below(file, roots) and not _below(file, concealed)]
 
@@ -196,7 +196,7 @@ def _lacks(root: Path, name: str) -> bool:
 
 
 def _real(path: Path) -> Path:
-    """Where the path leads; of a symlink in a circle, the path itself."""
+    """The path with symlinks resolved; of a symlink in a circle, the path itself."""
     return Path(os.path.realpath(path))
 
 

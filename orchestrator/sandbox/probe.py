@@ -1,4 +1,4 @@
-"""Which confinement works on this machine, found by trying it once, and the choice among them.
+"""The probe of the confinements of this machine, each tried once, and the choice among those that work.
 
 A version number or a file on PATH proves nothing: user namespaces may be switched off, a
 security module may refuse the mounts. So each mechanism has to hold something back here.
@@ -59,7 +59,7 @@ sys.exit("a read-only mount could be written to")
 
 @dataclass(frozen=True, slots=True)
 class SandboxSupport:
-    """What was tried and found: a mechanism that is named here has held something back."""
+    """The mechanisms that the probe tried and found: each one named here has blocked something."""
 
     bubblewrap: str | None
     landlock_abi: int

@@ -96,7 +96,7 @@ def _section(record: type[Table], prefix: str) -> str:
 
 
 def _folder(spec: Setting) -> str:
-    """What a folder's file may do while it is not trusted; most keys need trust, so that goes unsaid."""
+    """The rights of an untrusted folder's file; most keys need trust, so that case is left out."""
     match spec.folder:
         case "free":
             return " · a folder may set it"

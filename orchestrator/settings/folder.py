@@ -21,7 +21,7 @@ SHOWN_KEY_CHARS = 60
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """What a folder may do with one key, and the value that counts when nobody sets it."""
+    """A folder's rights on a key, and the key's value when nobody sets it."""
 
     spec: Setting
     default: object

@@ -19,7 +19,7 @@ FILE_LIMIT_BYTES = 1024 * 1024
 
 
 class Rank(IntEnum):
-    """Who is heard when several speak; the higher one."""
+    """The precedence of a source of settings; the higher rank wins."""
 
     DEFAULT = 0
     FILE = 1
@@ -32,7 +32,7 @@ class Rank(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value was found; relative paths in it count from `base`."""
+    """The place where a value was found; relative paths in the value count from `base`."""
 
     rank: Rank
     where: str
@@ -41,7 +41,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One value. `text` is what a person typed where there are no types (environment, `-c`)."""
+    """A value. `text` is what a person typed where there are no types (environment, `-c`)."""
 
     value: object
     origin: Origin
@@ -95,7 +95,7 @@ class Layers:
         return list(dict.fromkeys(below[0] for below in self.below(path) if below))
 
     def unread(self) -> Iterator[tuple[KeyPath, Found]]:
-        """What nobody asked for: most likely a typing error."""
+        """The leaves that no setting read: most likely typing errors."""
         return ((path, found) for path, found in self._leaves.items() if path not in self._read)
 
     def _put(self, path: KeyPath, found: Found) -> None:
@@ -134,7 +134,7 @@ def read_config(file: Path) -> bytes:
 
 
 def parse_toml(file: Path, content: bytes) -> Mapping[str, object]:
-    """What a configuration file says, or an error that says where it stops being TOML."""
+    """The content of a configuration file; the error says where the file stops being TOML."""
     try:
         return tomllib.loads(content.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -148,7 +148,7 @@ def parse_toml(file: Path, content: bytes) -> Mapping[str, object]:
 
 
 def parse_value(text: str) -> object:
-    """What `text` means as TOML, else the text itself: `-c model=gpt-5` needs no quotes."""
+    """The value of `text` as TOML, else the text itself: `-c model=gpt-5` needs no quotes."""
     try:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:

@@ -1,4 +1,4 @@
-"""Whether a folder is in a git work tree: asked of git, because a `.git` may be empty, or nobody's.
+"""Detection of a git work tree: git itself is asked, because a `.git` may be empty, or nobody's.
 
 Nothing of the repository runs: `rev-parse` obeys no hook and no monitor, and what a configuration could
 name as a program is switched off besides.

@@ -1,4 +1,4 @@
-"""Where values are found: the file, the chosen profile, the environment, `-c` and flags.
+"""The sources of values: the file, the chosen profile, the environment, `-c` and flags.
 
 The one place in the system that reads the environment of its process. Knows which keys exist, not what
 they mean.
@@ -101,7 +101,7 @@ class SettingsSources:
         overrides: Sequence[str] = (),
         flags: Mapping[str, object] | None = None,
     ) -> SettingsSources:
-        """Those of this process: its folder and its environment."""
+        """The sources of this process: its folder and its environment."""
         return cls(Path.cwd(), dict(os.environ), config_file, overrides, flags or {})
 
     @property
@@ -178,7 +178,7 @@ def keys_to_trust(file: Path, content: bytes) -> Mapping[str, object]:
 
 
 def known_paths() -> Iterator[KeyPath]:
-    """Every key with a fixed name; those below tables named by the user are not among them."""
+    """Every key with a fixed name; keys below tables named by the user are not among them."""
     yield from (("profile",), *INSTRUCTIONS_FILES, *((key,) for key in SHARED_RETRY_KEYS))
     for record in KEYED_RECORDS:
         for _, spec in settings_of(record):

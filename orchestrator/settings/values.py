@@ -24,7 +24,7 @@ T = TypeVar("T", bound=Table)
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the value of a field was looked for."""
+    """The place where the value of a field was looked for."""
 
     path: KeyPath
     field: FieldInfo
@@ -44,11 +44,11 @@ class Reader:
         self._user_home = user_home
 
     def is_set(self, path: KeyPath) -> bool:
-        """Whether anybody said anything about a key."""
+        """Whether a source sets the key."""
         return bool(self.layers.below(path))
 
     def where(self, path: KeyPath) -> str:
-        """Where a table or value comes from, for error messages."""
+        """The origin of a table or value, for error messages."""
         return next((found.origin.where for found in self.layers.below(path).values()), "settings")
 
     def table(self, record: type[T], prefix: KeyPath = (), **given: Any) -> T:
@@ -83,7 +83,7 @@ class Reader:
             ) from error
 
     def _found(self, place: _Place) -> Any:
-        """What stands for one field, as its model takes it; None if nobody gave it."""
+        """The value of a field, as its model takes it; None if nobody gave it."""
         if get_origin(place.hint) is Mapping:
             return self._strings(place.path)
         found = self._one(place.path)
@@ -183,7 +183,7 @@ _ALLOWED: Mapping[str, Callable[[Mapping[str, Any], Setting], str]] = {
 
 
 def _allowed(error: ErrorDetails, place: _Place) -> str:
-    """What would be taken in the place of a refused value."""
+    """The values that would be accepted in the place of a refused value."""
     kind = error["type"]
     if place.spec.switch:
         return f"true, false, or a list of {', '.join(get_args(get_args(place.hint)[0]))}"

@@ -16,13 +16,13 @@ _CALL_TYPES = frozenset({"function_call", "custom_tool_call"})
 _OUTPUT_TYPES = frozenset({"function_call_output", "custom_tool_call_output"})
 _CONTEXT_TAGS = ("<environment_context>", "<user_instructions>", "<turn_aborted>")
 _PART = re.compile(r'You are agent (?P<number>\d+)(?: \("(?P<label>.*)"\))? in a tree of agents\.', re.DOTALL)
-"""What every agent below a root is told first of its part in the tree."""
+"""The start of the role text, which every agent below a root gets first."""
 _NO_EFFECT_KNOWN = ("in doubt", "aborted")
 
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """What a tool answered; `exit_code` is None for tools that are no commands."""
+    """A tool's output; `exit_code` is None for tools that are no commands."""
 
     text: str
     exit_code: int | None
@@ -35,7 +35,7 @@ class ToolOutput:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """Whose conversation it is."""
+    """The agent whose conversation it is."""
 
     number: int
     """0 for a root, which is told of none."""
@@ -54,7 +54,7 @@ class MadeCall:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What a request carries, as far as a behaviour needs it."""
+    """The content of a request, as far as a behaviour needs it."""
 
     task: str
     """The last text of a user, without the context that is sent under the user's role."""
@@ -68,7 +68,7 @@ class Conversation:
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> Conversation:
-        """Reads a request's body; what has an unknown shape is passed over."""
+        """Reads a request's body; skips items of an unknown shape."""
         items = [item for item in body.get("input") or () if isinstance(item, dict)]
         start, task = _last_task(items)
         tools = {

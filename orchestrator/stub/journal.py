@@ -1,7 +1,7 @@
-"""What the stub received and how each exchange ended, for tests and curious users.
+"""Journal of the requests that the stub received and how each ended, for tests and curious users.
 
-Bounded in entries and in bytes; the oldest goes first. Holds the bodies as received and
-decodes them only when asked.
+Bounded in entries and in bytes; the oldest entry is dropped first. Holds the bodies as received and
+decodes a body only on demand.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Outcome = Literal["open", "answered", "refused", "cut", "left"]
 
 @dataclass(slots=True)
 class Exchange:
-    """One request; `outcome` changes once, when the exchange is over."""
+    """A request and its exchange; `outcome` changes once, when the exchange is over."""
 
     number: int
     session: str

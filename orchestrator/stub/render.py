@@ -31,7 +31,7 @@ _DELTA_TYPES = frozenset({"response.output_text.delta", "response.reasoning_summ
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One SSE event; a delta may be slowed down."""
+    """An SSE event; a delta may be slowed down."""
 
     payload: bytes
     is_delta: bool = False
@@ -39,7 +39,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose response it is: the model's name and the response's id."""
+    """The response's identity: the model's name and the response's id."""
 
     model: str
     response_id: str

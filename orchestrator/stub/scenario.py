@@ -33,11 +33,11 @@ class Part:
     label: str | None = None
     """The label that it was made with."""
     prompt: str | None = None
-    """What its first task says somewhere."""
+    """A text that the agent's first task contains."""
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     def fits(self, conversation: Conversation) -> bool:
-        """Whether the one who asks so is meant."""
+        """Whether these steps are for the agent of the conversation."""
         who = conversation.agent
         return (
             self.agent in (None, who.number)

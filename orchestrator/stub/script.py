@@ -1,4 +1,4 @@
-"""What the stub answers, as values: the words of a scenario file, and the port that chooses one.
+"""The stub's answers, as values: the words of a scenario file, and the port that chooses an answer.
 
 The dataclasses are the file format (field names included), read strictly by `scenario` and
 built directly by the behaviours. Nothing here knows HTTP.
@@ -96,7 +96,7 @@ class Shortfall:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One answer. Milliseconds, because these are the file's own names."""
+    """An answer. Milliseconds, because these are the file's own names."""
 
     items: tuple[OutputItem, ...] = ()
     usage: Usage | None = None
@@ -151,7 +151,7 @@ class Answer:
     step: Step
     number: int
     id_prefix: str
-    """What generated call and item ids begin with."""
+    """The prefix of generated call and item ids."""
 
 
 class Script(Protocol):

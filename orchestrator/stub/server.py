@@ -33,7 +33,7 @@ _KEEPALIVE_S = 75
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long an answer takes where its step does not say."""
+    """The duration of an answer where its step does not say."""
 
     think_ms: float = 0
     """Before every answer."""
@@ -47,7 +47,7 @@ def _drop(warning: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StubConfig:
-    """What a stub server is started with; port 0 takes a free one."""
+    """The stub server's configuration; port 0 takes a free port."""
 
     script: Script
     host: str = "127.0.0.1"
@@ -101,7 +101,7 @@ class Stub:
         return _json([exchange.to_wire() for exchange in self.journal.exchanges(session)])
 
     async def health(self, request: Request) -> Response:
-        """That the server is up, which script it runs, and how many requests it has had."""
+        """Reports that the server is up, which script it runs, and how many requests it has had."""
         return _json({"ok": True, "model": self._model, "received": self.journal.received})
 
     def _frames(self, asked: StubRequest, answer: Answer) -> list[Frame]:
@@ -112,7 +112,7 @@ class Stub:
 
 
 class _Reply:
-    """One answer on its way, as an ASGI application."""
+    """A reply on its way, as an ASGI application."""
 
     def __init__(
         self, step: Step, answer: list[Frame], pace: Pace, exchange: Exchange, journal: Journal
@@ -180,7 +180,7 @@ class _ClientLeft(Exception):
 
 
 class _Line:
-    """One response's ASGI callables, with pauses that end when the client leaves."""
+    """A response's ASGI callables, with pauses that end when the client leaves."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive = receive
@@ -230,7 +230,7 @@ class RunningStub:
     """A stub that accepts connections."""
 
     base_url: str
-    """What a provider's `base_url` has to be."""
+    """The value for a provider's `base_url`."""
     journal: Journal
 
 

@@ -25,7 +25,7 @@ _PLAN = ("Read the repository with its own commands", "Write the report", "Say w
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """One thing to find out: why, by which command, and under which heading it is reported."""
+    """A question of the survey: why, by which command, and under which heading it is reported."""
 
     heading: str
     thought: str
@@ -157,7 +157,7 @@ def patch_call(conversation: Conversation, report: Sequence[str]) -> OutputItem:
 
 
 def written(conversation: Conversation) -> ToolOutput | None:
-    """What the patch answered, None while it has to be tried (again)."""
+    """The output of the last patch, None while the patch has to be tried (again)."""
     patches = [
         call
         for call in conversation.calls

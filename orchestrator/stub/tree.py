@@ -96,13 +96,13 @@ def _agent_of(conversation: Conversation, label: str) -> int | None:
 
 
 def _still_waiting(conversation: Conversation) -> bool:
-    """Whether agents are at work, as the last look at them said."""
+    """Whether agents are at work, by the last await."""
     awaits = _decoded(_named(conversation, "subagent_await"))
     return not awaits or bool(awaits[-1].get("waiting"))
 
 
 def _results(conversation: Conversation) -> list[Mapping[str, Any]]:
-    """Everything that came by an await, asked for or not."""
+    """The results that came by an await, asked for or not."""
     awaits = _decoded(_named(conversation, "subagent_await"))
     return [ready for answer in awaits for ready in answer.get("ready", ()) if ready["completion"]]
 
@@ -201,7 +201,7 @@ def _report_of(conversation: Conversation, thought: str, script: str) -> Step:
 
 
 def _said(conversation: Conversation, script: str) -> str | None:
-    """What a script printed; None if it was not run, or nobody knows whether it was."""
+    """The output of a script; None if the script was not run, or it is unknown whether it was."""
     for call in _named(conversation, "shell"):
         settled = call.output is not None and not call.output.in_doubt
         if settled and call.output is not None and orjson.loads(call.arguments)["command"][-1] == script:

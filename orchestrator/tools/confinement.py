@@ -11,7 +11,7 @@ from orchestrator.tools.site import ToolConfig
 
 
 def confinement_of(state: State, config: ToolConfig, *, sandboxed: bool) -> Confinement:
-    """What a call of the running task may touch; everything if it was decided to run unsandboxed."""
+    """The confinement of a call of the running task; full access if the call is to run unsandboxed."""
     assert state.task is not None
     settings = state.task.settings
     cwd = Path(settings.cwd)
@@ -32,7 +32,7 @@ def confinement_of(state: State, config: ToolConfig, *, sandboxed: bool) -> Conf
 
 
 def writable_roots(state: State, config: ToolConfig) -> WritableRoots | None:
-    """Where a patch may write without being asked about; None is anywhere."""
+    """The roots that a patch may write without an approval; None is anywhere."""
     confinement = confinement_of(state, config, sandboxed=True)
     if confinement.mode == "danger-full-access":
         return None

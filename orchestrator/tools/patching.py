@@ -46,7 +46,7 @@ WHOLE = ""
 MOST_STORED = 16 << 20
 """Characters of such a text, all of them ASCII; a quarter of what one stored text may have."""
 WRITE_GRACE_S = 2.0
-"""How long a cancelled patch may go on: it takes milliseconds, and half of it is worse than all."""
+"""Grace for a cancelled patch: writing takes milliseconds, and half a patch is worse than a whole one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ async def _tidy(call: Call, claim: str, keeper: Keeper) -> None:
 
 
 def _told(call: Call, task: Task, plan: PatchPlan, written: Written) -> CallFinished:
-    """What came of the writing; a writer that said nothing is judged by the files."""
+    """The result of the writing; if the writer left no outcome, the files decide."""
     if written.outcome is not None:
         summary = applied(plan, written.outcome)
     elif (verdict := judge(record_of(plan), DiskFiles()) if written.begun else "none") == "all":
@@ -197,7 +197,7 @@ def _output(text: str, exit_code: int) -> str:
 
 
 async def judge_patch(call: Call, claim: str, keeper: Keeper) -> Verdict:
-    """What the files say of a patch whose worker was lost; its temporary files are removed."""
+    """Judges by the files whether a patch of a lost worker was applied; removes its temporary files."""
     record = PatchRecord.from_json(call.spec["record"])
     verdict = await asyncio.to_thread(judge, record, DiskFiles())
     await _tidy(call, claim, keeper)

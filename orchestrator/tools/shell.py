@@ -80,7 +80,7 @@ def assess_shell(request: ShellRequest, state: State, config: ToolConfig) -> Exe
 
 
 def _key(request: ShellRequest, cwd: str) -> str:
-    """What `approved_for_session` remembers: another variable is another command."""
+    """The key under which `approved_for_session` is stored: another variable is another command."""
     said = [request.command, cwd, request.escalated, *([request.env] if request.env else [])]
     return orjson.dumps(said, option=orjson.OPT_SORT_KEYS).decode()
 

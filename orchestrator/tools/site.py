@@ -1,4 +1,4 @@
-"""What the tools are given: the worker's configuration of them, and the session that a call belongs to."""
+"""The input of the tools: the worker's configuration of them, and the session that a call belongs to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DeltaSink = Callable[[JsonObject], None]
 
 @dataclass(frozen=True, slots=True)
 class ToolConfig:
-    """What this worker can do, and what commands get from it."""
+    """The worker's configuration of the tools: its sandbox support, and the environment of commands."""
 
     support: SandboxSupport
     environ: Mapping[str, str]
@@ -37,7 +37,7 @@ class Site:
     state: State
     deltas: DeltaSink
     agents: Tree | None = None
-    """Where calls of agents look; None where there is no tree to look at."""
+    """The tree in which calls of agents look; None where there is no tree."""
     seq: int = 0
     head: str = ""
-    """How far the session's log is written, and its chain's head there."""
+    """The chain's head at `seq`, up to which the session's log is written."""

@@ -1,4 +1,4 @@
-"""What the model is told of the tools: names, descriptions and JSON schemas of the Responses API."""
+"""Tool specs for the model: names, descriptions and JSON schemas of the Responses API."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Toolbox:
         self._keeper = keeper
 
     def specs(self, state: State) -> Sequence[Mapping[str, Any]]:
-        """What the model is offered."""
+        """The tools that the model is offered."""
         offered: list[Mapping[str, Any]] = [*OFFERED]
         if self._config.tools.local_shell:
             offered = [LOCAL_SHELL if tool is SHELL else tool for tool in offered]
@@ -59,7 +59,7 @@ class Toolbox:
         return offered
 
     async def assess(self, call: Call, site: Site) -> Assessment:
-        """What the call asks for. Bad arguments are an output, not an error: the model reads them."""
+        """The assessment of a call. Bad arguments are an output, not an error: the model reads them."""
         try:
             return await self._assess(call, site)
         except BadArguments as error:

@@ -46,13 +46,13 @@ class Asked:
     opened_ms: int
     request: Mapping[str, Any]
     seq: int
-    """How far the session's log went when it was listed: its decision comes after that."""
+    """The end of the session's log when the request was listed: the decision comes after that entry."""
     pool: str = ""
-    """Which workers may take the answer."""
+    """The pool whose workers may take the answer."""
 
     @property
     def subject(self) -> str:
-        """What a person reads: the command line with the variables that it is given, or the paths."""
+        """The text that a person reads: the command line with its variables, or the paths."""
         if self.request["type"] == "exec_approval_request":
             return f"{variables_text(self.request)}{command_text(self.request['command'])}"
         return " ".join(self.request["changes"])
@@ -77,7 +77,7 @@ class Asked:
         return not why_not_allowed(pattern, self.request)
 
     def passed_over(self, pattern: str) -> str:
-        """Why a pattern that matches a part of it does not allow it; empty if no part matches."""
+        """The reason why a pattern that matches a part of it does not allow it; empty if no part matches."""
         if not denies(pattern, self.request) or not (why := why_not_allowed(pattern, self.request)):
             return ""
         return f"{self.call} ({self.subject}) is not allowed by {pattern!r}: {why}"
@@ -96,7 +96,7 @@ class Asked:
 
 
 async def open_requests_of(found: LogSource, tree: TreeId | None) -> list[Asked]:
-    """What waits for somebody, oldest first; of the whole fleet without a tree."""
+    """The open requests of a tree, oldest first; of the whole fleet if `tree` is None."""
     asked = []
     for approval in await found.broker.approvals():
         place = await found.broker.head(approval.session)
@@ -176,7 +176,7 @@ class Decided:
     ours: bool
 
     def line(self) -> str:
-        """What a person is told."""
+        """The decision in words for a person."""
         about = f"{self.asked.call}  {self.asked.subject}"
         if not self.decision:
             return f"{about}: handed in, and kept; {no_worker(self.asked.pool)}"
@@ -191,7 +191,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """One request before a person who knows nothing of its tree."""
+    """A request for a person who knows nothing of its tree."""
 
     asked: Asked
     tree: str

@@ -1,4 +1,4 @@
-"""What a tree has used and may use, in figures with their units."""
+"""The usage of a tree and its budgets, in figures with their units."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ MICRO = 1_000_000
 
 
 def used_of(registry: Registry, kind: BudgetKind) -> str:
-    """What a tree has used of a kind; a cost of requests whose prices nobody knew is no cost of zero."""
+    """A tree's usage of a kind of budget; the cost of requests whose prices were unknown is not zero."""
     spent = registry.budget[kind].spent
     unpriced = kind == "cost" and not spent and registry.budget["tokens"].spent
     return "unknown" if unpriced else amount(kind, spent)
 
 
 def uncounted(registry: Registry) -> str:
-    """What a budget of cost that begins now does not know of; empty if it knows all."""
+    """The requests that a cost budget set now does not count; empty if it counts all."""
     used = [agent.used for agent in registry.agents.values()]
     unknown = sum(spend.requests for spend in used if spend.tokens and not spend.cost)
     if not registry.budget["cost"].spent and registry.budget["requests"].spent:

@@ -39,7 +39,7 @@ Gone = tuple[str, ReviewDecision]
 
 @dataclass(slots=True)
 class Before:
-    """What is told of requests that were decided before."""
+    """The decisions on requests that are not open any more."""
 
     calls: dict[str, str] = field(default_factory=dict)
     """For a pattern that names one call: how it was decided."""

@@ -22,7 +22,7 @@ SILENT = frozenset(
 
 
 def lifecycle_text(message: Mapping[str, Any]) -> str:
-    """What a person is told of an agent's life; empty for what only changes in between."""
+    """The text of a lifecycle event for a person; empty for changes in between."""
     known = message.get("subagent") or {}
     number = message.get("agent_id", known.get("agent_id"))
     named = f"agent {number}" + (f" ({known['label']})" if known.get("label") else "")
@@ -50,7 +50,7 @@ def visible(message: Mapping[str, Any]) -> bool:
 
 
 def resolved_text(message: Mapping[str, Any], agent: str) -> str:
-    """What a person is told of a request that is settled."""
+    """The text of a resolved request for a person."""
     asker = f" of {agent}" if message.get("agent_id") else ""
     about = f"request {message['call_id']}{asker}"
     if not message["who"]:

@@ -63,7 +63,7 @@ def _got(mail: Mail, text_of: Callable[[str], str | None]) -> Json:
 
 
 def _text(content: Mapping[str, Any]) -> str | None:
-    """What was said: the message, or the one text of a completion."""
+    """The text of a message: its prompt, or the one text of a completion."""
     if "completion" not in content:
         return content.get("prompt")
     texts = [text for end in (content["completion"] or {}).values() for text in end.values()]

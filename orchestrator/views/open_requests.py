@@ -1,6 +1,6 @@
-"""Which requests for a decision stand open before a client, by the events that it is told.
+"""The approval requests that are open before a client, by the events that the client gets.
 
-A root is told of its agents' requests as well, and of their ends; two of them may have a call
+A root gets its agents' requests as well, and their ends; two agents may have a call
 of one name, so a request is known by its session and its call.
 """
 
@@ -14,7 +14,7 @@ from orchestrator.views.event import Event
 
 ASKS = frozenset({"exec_approval_request", "apply_patch_approval_request"})
 BEGINS = frozenset({"exec_command_begin", "patch_apply_begin"})
-"""What was asked about runs: it was allowed."""
+"""Events by which a command or a patch begins: its request was allowed."""
 REST = frozenset({"task_complete", "turn_aborted"})
 
 Request = Mapping[str, Any]

@@ -76,7 +76,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One entry on the way back; without an event if it shows nothing."""
+    """An entry on the way back through a log; without an event if the entry shows nothing."""
 
     at_ms: int
     number: int
@@ -124,7 +124,7 @@ async def _own(found: LogSource, head: SessionHead, before: int, shows: Shows) -
 
 
 async def _event_of(found: LogSource, head: SessionHead, entry: Entry, shows: Shows) -> Event | None:
-    """What an entry of the session's own log shows."""
+    """The event that an entry of the session's own log shows, or None."""
     if entry.type == EVENT_MSG and shows(entry.payload):
         texts = await found.large_texts(head.tree, references(entry.payload))
         return Event(entry.id, resolve(dict(entry.payload), texts.get))
@@ -154,7 +154,7 @@ def _answered(head: SessionHead, answer: f.Answered) -> Event:
 
 
 async def _told(found: LogSource, head: SessionHead, before: int, shows: Shows) -> AsyncIterator[_Step]:
-    """What the tree's log tells this agent, backwards."""
+    """The steps of the tree's log that concern this agent, backwards."""
     stretch = STRETCH
     while page := await found.broker.read_tree_back(head.tree, before, stretch):
         for entry in page:

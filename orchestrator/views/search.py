@@ -1,4 +1,4 @@
-"""What was said in a session, and where a text stands in it."""
+"""Search in what a session's messages say, with an excerpt around each match."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What there is to list: trees with their agents, filtered, newest first, and how much was left out.
+"""Lists of sessions: trees with their agents, filtered, newest first, and how many were left out.
 
-Only as much is read as is shown. Knows nothing of tables.
+Reads no further than the list needs. Knows nothing of tables.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ META = (
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What a person wants to see; empty texts and no statuses want everything."""
+    """A person's filter of a list; empty texts and no statuses match everything."""
 
     text: str = ""
     statuses: frozenset[str] = frozenset()
@@ -62,11 +62,11 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class ListedTree:
-    """A root, and how its agents stand."""
+    """A root, and the statuses of its agents."""
 
     root: Mapping[str, Any]
     agents: Mapping[str, int] = field(default_factory=dict)
-    """How many stand at each status."""
+    """The number of agents at each status."""
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class Listing:
 
 
 def row(head: SessionHead, serving: Serving, agent: Agent | None = None) -> dict[str, Any]:
-    """One session for programs; figures that only a rest records are null before the first one."""
+    """A session for programs; figures that are recorded only at rest are null before the first rest."""
     meta = orjson.loads(head.meta) if head.meta else {}
     return {
         "session_id": head.session,
@@ -130,7 +130,7 @@ Agents = Mapping[TreeId, Mapping[int, Agent]]
 
 
 async def _agents(broker: Broker, trees: set[TreeId]) -> Agents:
-    """How the agents of some trees stand in them; who was pruned is on no list."""
+    """The agents of some trees as their registries have them; pruned agents are on no list."""
     ordered = sorted(trees)
     found = await broker.registries(ordered)
     return {tree: projected(fields).agents for tree, fields in zip(ordered, found, strict=True)}
@@ -162,7 +162,7 @@ async def trees_listed(broker: Broker, wanted: Filter, limit: int, *, all: bool)
 
 
 def page_place(page: Sequence[SessionHead], tree: ListedTree) -> int:
-    """How many of a page's sessions had been looked at when a tree of it was listed."""
+    """The number of a page's sessions that had been looked at when a tree of it was listed."""
     trees = [head.tree for head in page]
     return trees.index(tree.root["tree_id"]) + 1
 

@@ -1,7 +1,7 @@
-"""One word for how a session stands, the same in every list.
+"""The status of a session in one word, the same in every list.
 
-Its hash tells where it stood at its last commit. What it says is true only as long as somebody serves
-it, and of an agent that is at rest the registry of its tree knows more: what its task came to.
+The session's hash holds the status of its last commit. The status is true only while a worker serves
+the session, and for an agent at rest the registry of its tree knows more: the result of its task.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from orchestrator.broker.serving import Serving
 
 DUE = "due"
-"""It owes something, and is held by nobody."""
+"""The session owes something, and no worker holds it."""
 LOST = "lost"
-"""The lease of the worker that holds it has run out, and no other has taken it."""
+"""The lease of the worker that holds the session has run out, and no other has taken it."""
 SET_ASIDE = ("quarantined", "archived")
-"""Nobody serves it until it is readmitted, or spoken to."""
+"""No worker takes such a session until it is readmitted, or gets a submission."""
 
 
 def session_status(head: SessionHead, serving: Serving) -> str:
-    """What the session does, or what keeps it from doing anything."""
+    """The session's activity, or the condition that blocks it."""
     if head.quarantined:
         return "quarantined"
     if head.archived:
@@ -35,7 +35,7 @@ def session_status(head: SessionHead, serving: Serving) -> str:
 
 
 def agent_status(standing: str, status: str) -> str:
-    """Where an agent stands in its tree, and while it works, what its session does."""
+    """The agent's status in its tree, and while it works, its session's status."""
     return status if standing == "running" and status != "idle" else standing
 
 
@@ -46,7 +46,7 @@ def status_of(head: SessionHead, serving: Serving, standing: str) -> str:
 
 
 def wants_worker(head: SessionHead, serving: Serving) -> str:
-    """What a session that nobody serves waits for; empty if somebody does, or if it owes nothing."""
+    """The worker that an unserved session waits for; empty if the session is served or owes nothing."""
     status = session_status(head, serving)
     if status not in (DUE, LOST):
         return ""
@@ -55,7 +55,7 @@ def wants_worker(head: SessionHead, serving: Serving) -> str:
 
 
 def no_worker(pool: str) -> str:
-    """What anybody is told whose session no worker has taken, and what can be done about it."""
+    """The message about a session that no worker has taken, with the remedy."""
     if pool.startswith("host:"):
         where = "on the machine that has its folder, under the same settings"
         return f"no worker has taken it yet; start one {where}: dendro worker"

@@ -1,7 +1,7 @@
-"""What is to be seen of a tree at one moment: its registry, and how far each session got.
+"""The picture of a tree at one moment: its registry, and how far each session got.
 
-The registry says who there is; a session's head says where it stands; the end of its log
-says since when, what it waits for and what it said last. A log is read again only when it
+The registry lists the agents; a session's head holds its status; the end of its log
+says since when, what it waits for and its last message. A log is read again only when it
 has grown, so that looking at a large tree every second costs little.
 """
 
@@ -34,11 +34,11 @@ AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """What the end of a log tells."""
+    """The facts that the end of a log holds."""
 
     seq: int = -1
     since_ms: int = 0
-    """When it came to where it stands."""
+    """The time at which the agent came to its status."""
     waits_for: str = ""
     until_ms: int | None = None
     awaited: tuple[int, ...] = ()
@@ -49,7 +49,7 @@ class Doing:
 
 @dataclass(frozen=True, slots=True)
 class AgentPicture:
-    """One agent, as it is drawn."""
+    """An agent of the picture."""
 
     agent_id: int
     parent: int | None
@@ -57,19 +57,19 @@ class AgentPicture:
     summary: Mapping[str, Any]
     """The SubagentSummary; for the root only what there is."""
     status: str
-    """The session's own: what it does, not whether its result was read."""
+    """The session's own status: the activity, not whether its result was read."""
     holder: str | None
     used: Spend
     doing: Doing
     canceling: bool = False
     wants_worker: str = ""
-    """Which worker it waits for, if nobody serves it."""
+    """The worker that the agent waits for, if no worker serves it."""
     lost_ms: int | None = None
-    """Since when its worker is lost."""
+    """The time since which the agent's worker is lost."""
 
     @property
     def since_ms(self) -> int:
-        """When it came to where it stands."""
+        """The time at which the agent came to its status."""
         return self.doing.since_ms if self.lost_ms is None else self.lost_ms
 
     @property
@@ -160,7 +160,7 @@ def _drawn(
 
 
 def _nearest(agent: Agent, known: Mapping[int, Agent]) -> int:
-    """Where it is drawn: below its parent, or above that if the parent was pruned while it worked."""
+    """The number below which the agent is drawn: its parent's, or the next above a pruned parent's."""
     above = [int(number) for number in agent.path.split("/")[:-1]]
     return next((number for number in reversed(above) if number in known), 0)
 
@@ -169,7 +169,7 @@ def _nearest(agent: Agent, known: Mapping[int, Agent]) -> int:
 
 
 def doing_of(entries: Sequence[StoredEntry], head: SessionHead) -> Doing:
-    """What the last entries of a log tell; the newest of each kind counts."""
+    """The facts in the last entries of a log; the newest of each kind counts."""
     meta = orjson.loads(head.meta) if head.meta else {}
     seen = _Seen()
     for stored in reversed(entries):
@@ -188,7 +188,7 @@ def doing_of(entries: Sequence[StoredEntry], head: SessionHead) -> Doing:
 
 @dataclass(slots=True)
 class _Seen:
-    """What was found so far, from the end backwards."""
+    """The facts found so far, from the end backwards."""
 
     since_ms: int = 0
     waits_for: str = ""
@@ -231,7 +231,7 @@ class _Seen:
 
 
 def said(message: Mapping[str, Any]) -> str:
-    """One line of what an event shows of its agent; empty if it shows nothing."""
+    """A line for an event of an agent; empty if the event shows nothing."""
     match message["type"]:
         case "agent_message" | "user_message":
             text = message["message"]

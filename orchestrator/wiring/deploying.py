@@ -31,7 +31,7 @@ from orchestrator.settings import Settings
 from orchestrator.tables import ProviderSettings
 
 OPENING_S = 10.0
-"""How long a process waits at its start for a Redis that does not answer."""
+"""The wait of a process at its start for a Redis that does not answer."""
 QUARANTINED = (
     "this session was set aside: five workers in a row took it and could not go on; "
     "`dendro verify` and the workers' logs tell why, `dendro revoke` lets it run again"
@@ -68,7 +68,7 @@ def embedded_config(settings: Settings) -> EmbeddedConfig:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """One process's view of Redis."""
+    """A process's view of Redis."""
 
     broker: Broker
     texts: Texts

@@ -52,9 +52,9 @@ def hidden_paths(settings: Settings, url: str) -> tuple[Path, ...]:
 
 
 def own_code() -> tuple[Path, ...]:
-    """What this process is made of: its package and its virtual environment, which may lie in the workspace.
+    """The code of this process: its package and its virtual environment, which may lie in the workspace.
 
-    A command that writes there writes what the next `dendro` runs outside of the sandbox.
+    A command that writes there changes what the next `dendro` runs outside of the sandbox.
     """
     package = Path(orchestrator.__file__).parent
     return (package, Path(sys.prefix)) if sys.prefix != sys.base_prefix else (package,)

@@ -34,7 +34,7 @@ from orchestrator.wiring.deploying import Deployment, chain_key, deployment, red
 from orchestrator.wiring.sessions import SESSIONS, new_birth
 
 PATIENCE_S = 10.0
-"""How long a command waits for a Redis that does not answer: a server loads, or fails over, in seconds."""
+"""The wait of a command for a Redis that does not answer: a server loads, or fails over, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Opened:
         return self.settings.home / SESSIONS
 
     def archive(self) -> Archive:
-        """Where sealed stretches of logs are."""
+        """The store of the sealed stretches of logs."""
         return Archive.at(self.settings.upkeep.archive_url, self.secret)
 
     def storage(self) -> Storage:

@@ -60,7 +60,7 @@ def _mark(cwd: Path, pool: str, random_bytes: Callable[[int], bytes]) -> Workspa
 
 
 def tree_rules(settings: Settings) -> TreeRules:
-    """What a new tree begins with."""
+    """The rules of a new tree."""
     agents = settings.agents
     return TreeRules(
         slots=agents.slots,
@@ -86,7 +86,7 @@ def _budgets(agents: AgentSettings) -> dict[str, int]:
 
 
 def turn_settings(settings: Settings) -> TurnSettings:
-    """What the first turn runs under."""
+    """The settings of the first turn."""
     defaults = settings.session_defaults
     return TurnSettings(
         cwd=str(defaults.cwd),

@@ -42,7 +42,7 @@ from orchestrator.wiring.sessions import VERSION
 
 
 def tool_config(settings: Settings, url: str, support: SandboxSupport) -> ToolConfig:
-    """What commands get, on a machine whose confinement was tried."""
+    """The tools' configuration, on a machine whose confinement was probed."""
     memory = settings.sandbox.max_memory_bytes or half_of_memory()
     return ToolConfig(
         support=support,
@@ -60,7 +60,7 @@ def _config_files(settings: Settings) -> tuple[Path, ...]:
 
 
 def archive(settings: Settings) -> Archive:
-    """Where the sealed parts of logs are."""
+    """The store of the sealed parts of logs."""
     key = chain_key(settings)
     return Archive.at(settings.upkeep.archive_url, key.secret if key else b"")
 

@@ -1,5 +1,5 @@
-"""What a command is, judged from its words: plain or not, safe, dangerous, and what it reads.
+"""Classification of a command by its words: plain or not, safe, dangerous, and the files that it reads.
 
-Nothing here runs a command or looks at a file. The judgements decide who has to be asked
-before a command runs and how it is shown; what a command *can* do is the sandbox's matter.
+Nothing here runs a command or looks at a file. The classification decides who must approve a command
+before it runs and how it is shown; the sandbox limits what a command *can* do.
 """

@@ -67,9 +67,9 @@ _ACTIVE: Final = re.compile(r"[*?]|(?<![\w^~])[~^]|^=", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word after quote removal; `expands` if the shell may put other words in its place.
+    """A word of a command after quote removal; `expands` if the shell may put other words in its place.
 
-    What runs is then not what is written: a file named `-delete` turns `find *` into something else.
+    A word that expands runs as something else: a file named `-delete` turns `find *` into a deletion.
     """
 
     text: str
@@ -198,7 +198,7 @@ def _finish(commands: list[tuple[Word, ...]], operators: list[str], words: list[
 
 
 def _read_word(source: str) -> Word | None:
-    """One shell word, quoted and unquoted pieces joined; None unless its value is certain."""
+    """A shell word, quoted and unquoted pieces joined; None unless its value is certain."""
     text = ""
     expands = False
     position = 0

@@ -1,7 +1,7 @@
-"""One guard per program that is safe with some arguments and not with others.
+"""Guards: a function per program that is safe with some arguments and not with others.
 
-A guard is given the words after the program's name and says whether this use only reads.
-Each names what it fears; whatever it does not recognise is refused. Programs that accept
+A guard takes the words after the program's name and returns whether this use only reads.
+A guard names the arguments that may write and refuses any that it does not recognise. Programs that accept
 abbreviated long options are matched by prefix, because `git diff --outp=FILE` writes FILE.
 
 This module knows nothing of shells: the words are final.

@@ -1,4 +1,4 @@
-"""Which commands may run without asking anybody, and which always need somebody's yes.
+"""Rules for commands that may run without an approval, and for those that always need one.
 
 *Safe* is a promise about effects: the command reads, and neither its options nor the files
 it is pointed at make it write, run another program, or reach the network. It is a list of

@@ -1,6 +1,6 @@
-"""What is kept of a command's output: the beginning and the end, with the middle counted and dropped.
+"""Bounded capture of a command's output: keeps the beginning and the end, counts and drops the middle.
 
-Pure. Bounded memory whatever a command prints, and nothing here ever asks the command to wait.
+Pure. Memory is bounded whatever a command prints, and no code here makes the command wait.
 """
 
 from __future__ import annotations

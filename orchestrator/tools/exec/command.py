@@ -17,7 +17,7 @@ OutputSink = Callable[[Stream, bytes], None]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command under a claim; it runs only while the claim's deadline is ahead."""
+    """A command under a claim; it runs only while the claim's deadline is ahead."""
 
     claim: str
     call_id: str
@@ -55,7 +55,7 @@ class Written:
     """A patch's job that is over, with the process that wrote."""
 
     outcome: tuple[Any, ...] | None
-    """What the writer said at its end; None if it did not come to that."""
+    """The writer's last message; None if the writer ended without one."""
     begun: bool = True
     """Whether it may have written anything."""
     why: str = ""

@@ -35,7 +35,7 @@ class DeltaCoalescer:
 
     @property
     def due_at(self) -> float | None:
-        """When `flush` must be called, by the clock that `add` was given; None while nothing waits."""
+        """The time to call `flush`, by the clock that `add` was given; None while nothing waits."""
         return self._due_at
 
     def add(self, stream: Stream, data: bytes, now: float) -> list[OutputDelta]:
@@ -55,7 +55,7 @@ class DeltaCoalescer:
         return self._counted(ready)
 
     def flush(self) -> list[OutputDelta]:
-        """Everything that waits: at its time, and before the event that ends the call."""
+        """Returns the pending output; to be called at `due_at`, and before the event that ends the call."""
         ready = []
         for stream, pending in self._pending.items():
             pieces = range(0, len(pending), CHUNK_BYTES)

@@ -1,6 +1,6 @@
-"""What a minder holds for its command in the file system: cgroups, and guards on missing `.git` paths.
+"""File-system objects that a minder holds for its command: cgroups, and guards on missing `.git` paths.
 
-Both are gone when the command is, also when several commands and workers share a workspace.
+Both are removed when the command ends, also when several commands and workers share a workspace.
 Loaded into the keeper: only light imports.
 """
 

@@ -48,7 +48,7 @@ _UNCONFINED: dict[str, Any] = {
     "confine": {"mounts": []},
     "cgroups": [],
 }
-"""What a minder holds and confines for a patch: nothing."""
+"""Values of a command's spec that confine nothing and hold nothing: a patch runs with them."""
 _OUT_OF_MEMORY = (
     b"memoryerror",
     b"cannot allocate memory",
@@ -63,12 +63,12 @@ _QUESTIONS = 5
 
 
 class KeeperLost(RuntimeError):
-    """There is no keeper's process and none can be started, or it has just ended: nothing was begun."""
+    """No keeper's process runs and none can be started, or it has just ended: nothing was begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeeperConfig:
-    """What the keeper needs to know of the machine, and how long output is waited for."""
+    """The keeper's configuration: the machine's sandbox support, and how long to wait for output."""
 
     support: SandboxSupport
     prefer: Preference = "auto"
@@ -77,7 +77,7 @@ class KeeperConfig:
     grace_s: float = 2.0
     """The longest wait for a background process that goes on writing."""
     silence_s: float = 8.0
-    """A process that answers nothing for so long is killed, and with it all that it keeps: it would let
+    """A keeper process that is silent for so long is killed, and its children with it: it would let
     commands live on behind their deadlines. Longer than it may take to kill."""
 
 

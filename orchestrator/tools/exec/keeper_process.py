@@ -208,10 +208,10 @@ class _Keeper:
 
 
 def _receive(worker: socket.socket) -> tuple[bytes, list[int]]:
-    """One packet and its descriptors, closed on exec.
+    """Receives a packet and its descriptors, closed on exec.
 
-    Not `socket.recv_fds`, which drops its flags: each command would inherit the channel on
-    which its own end is reported.
+    Not `socket.recv_fds`, which drops its flags: each command would inherit the channel that reports
+    the command's own end.
     """
     space = socket.CMSG_LEN(_MOST_DESCRIPTORS * 4)
     data, ancillary, _, _ = worker.recvmsg(_PACKET, space, socket.MSG_CMSG_CLOEXEC)

@@ -1,16 +1,16 @@
-"""One command's minder: a forked process that starts it, reaps it, and proves that nothing of it is left.
+"""The minder: a forked process that starts a command, reaps it, and proves that no process of it is left.
 
-A patch that is being written is minded as a command is.
+A patch that is being written has a minder as a command has.
 
-It is a subreaper, so whatever the command leaves behind becomes its child; when `waitpid`
-says that there is no child, there is no descendant. It kills them all when told to
+The minder is a subreaper, so processes that the command leaves behind become its children; when `waitpid`
+says that there is no child, there is no descendant. The minder kills them all on a signal
 (`KILL_SIGNAL`), when the command's time is over, when the keeper dies (PDEATHSIG) or when
 the worker's end of the channel closes. Each of these alone is enough.
 
-To the worker it says, one line each on the channel:
+The minder writes to the worker, one line each on the channel:
     failed <what> <errno>     the command could not be started
     exited <code> <why>       the main process is over (itself, timeout, killed); output may still come
-    memory                    the kernel killed of it what took more memory than it may
+    memory                    the kernel killed a process of the command that exceeded the memory limit
     gone <survivors>          no descendant is left (or so many cannot be killed)
 
 Loaded into the keeper, which forks per command: only light imports, plain dicts for records.
@@ -61,7 +61,7 @@ def shrug_off_signals() -> int:
 
 
 class Descriptors:
-    """What the worker sends along with a command."""
+    """The descriptors that the worker sends along with a command."""
 
     __slots__ = ("channel", "ruleset", "spec", "stderr", "stdout")
 

@@ -1,4 +1,4 @@
-"""One running command as the worker sees it: two output pipes and the channel to its minder.
+"""A running command as the worker sees it: two output pipes and the channel to its minder.
 
 Reads everything as it comes and keeps a bounded part; decides when the output has drained.
 Knows nothing of claims.
@@ -105,11 +105,11 @@ class Running:
             self.lose_minder()
 
     def kept(self, stream: Stream) -> bytes:
-        """What is kept of a stream."""
+        """Returns the captured part of a stream."""
         return self._captures[stream].kept()
 
     def aggregated(self) -> bytes:
-        """What is kept of both, in order of arrival."""
+        """Returns the captured part of both streams, in order of arrival."""
         return self._aggregated.kept()
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class Running:
         self._close_channel()
 
     def _read_pipe(self, stream: Stream, descriptor: int) -> bool:
-        """One read; whether there may be more."""
+        """Reads once; returns whether there may be more."""
         try:
             data = os.read(descriptor, _READ_BYTES)
         except BlockingIOError:

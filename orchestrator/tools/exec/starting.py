@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 KILL_SIGNAL = signal.SIGUSR1
-"""What tells a minder to kill everything; no terminal and no service manager sends it."""
+"""The signal that makes a minder kill everything; no terminal and no service manager sends it."""
 IGNORED_SIGNALS = (
     *(signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGTSTP),
     *(signal.SIGTTIN, signal.SIGTTOU, signal.SIGPIPE, signal.SIGUSR2, signal.SIGALRM),

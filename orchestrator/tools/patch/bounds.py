@@ -1,4 +1,4 @@
-"""How much of a patch one call may bring, and how much of it is told.
+"""Bounds on a patch of one call, and on the part of it that events and the call's record hold.
 
 A patch of thousands of files is applied like any other. What its events and its call's record hold is
 bounded: beyond a number of files they say how many more there are, and never seem to say all.
@@ -17,11 +17,11 @@ MOST_FILES: Final = 10_000
 MOST_BYTES: Final = 256 << 20
 """Content of all files that one patch reads: it is held in memory until they are written."""
 SHOWN_BYTES: Final = 128 << 10
-"""What `changes` may weigh in an event, each long text of it counted as its reference."""
+"""Most bytes of `changes` in an event, each long text counted as its reference."""
 TEXT_CHARS: Final = 4 << 20
 """Of one text that is shown: a diff, a file's content."""
 INLINE_BYTES: Final = 64 << 10
-"""What a record or the baselines may weigh in an entry; beyond it they are one text, stored beside it."""
+"""Most bytes of a record or the baselines in an entry; larger ones are one text, stored beside the entry."""
 _REFERENCE_BYTES: Final = 256
 _FILE_BYTES: Final = 64
 
@@ -50,7 +50,7 @@ def cut(text: str) -> str:
 
 
 def weight(data: Mapping[str, Mapping[str, Any]]) -> int:
-    """What records of files weigh in an entry, each long text counted as its reference."""
+    """The bytes that records of files take in an entry, each long text counted as its reference."""
     return sum(
         2 * len(path) + _FILE_BYTES + sum(_weight(text) for text in fields.values() if isinstance(text, str))
         for path, fields in data.items()

@@ -1,4 +1,4 @@
-"""One entry of an open folder, read: its bytes and its mode.
+"""Reading of an entry of an open folder: its bytes and its mode.
 
 Loaded into the keeper, which forks for every patch: only light imports.
 """

@@ -18,7 +18,7 @@ from orchestrator.tools.patch.entries import read_entry
 
 @dataclass(frozen=True, slots=True)
 class FileImage:
-    """One file at one moment. A symlink's content is its target, as git stores it."""
+    """A file at a moment. A symlink's content is its target, as git stores it."""
 
     content: bytes
     mode: int
@@ -32,7 +32,7 @@ class FileImage:
 
 
 class FileReader(Protocol):
-    """What planning and diffs need to know of a file system."""
+    """The file system as planning and diffs read it."""
 
     def resolve(self, path: Path) -> Path:
         """Where the path leads when every symlink on it is followed; it need not exist."""

@@ -39,7 +39,7 @@ class PatchSyntaxError(ValueError):
 
 
 class LineKind(Enum):
-    """What a chunk says about one line, by the character that marks it."""
+    """The kind of a line in a chunk, by the character that marks it."""
 
     KEEP = " "
     DROP = "-"
@@ -48,7 +48,7 @@ class LineKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ChunkLine:
-    """One line of a chunk, without its mark."""
+    """A line of a chunk, without its mark."""
 
     kind: LineKind
     text: str
@@ -56,7 +56,7 @@ class ChunkLine:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One replacement inside a file.
+    """A replacement inside a file.
 
     `contexts` are lines to be found first, one after the other (a class, then a method).
     """

@@ -190,7 +190,7 @@ class _Seeker:
 
 
 class _View:
-    """One pass's reading of the file, with the positions of each line."""
+    """The file's lines as a pass compares them, with the positions of each line."""
 
     def __init__(self, lines: list[str]) -> None:
         self._lines = lines

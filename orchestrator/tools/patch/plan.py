@@ -1,4 +1,4 @@
-"""What every file will be once a patch is applied, decided before anything is written.
+"""The plan of a patch: the content of every file after it, decided before anything is written.
 
 Hunks are checked in order against an overlay: a later hunk sees what an earlier one leaves.
 The first hunk that does not fit fails the whole patch, with nothing on disk touched.
@@ -44,15 +44,15 @@ class PatchCheckError(Exception):
 
 
 def refusal_text(error: PatchSyntaxError | PatchCheckError) -> str:
-    """What the model reads of a patch that was refused before anything was written."""
+    """The text that the model reads about a patch that was refused before anything was written."""
     return f"apply_patch verification failed: {error.message}"
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """One file before and after. A move is two of them: the source goes, the target comes.
+    """A file before and after a patch. A move is two of them: the source is deleted, the target is written.
 
-    `path` is absolute and normalised, as people know it; `target` is where it really leads
+    `path` is absolute and normalised, as people know it; `target` is where the path really leads
     with every symlink followed (for a file to be deleted: of its folder), and the only place
     that is ever written. `mode` holds the permission bits of `after`, None for a new file.
     """
@@ -108,7 +108,7 @@ def plan_patch(patch: Patch, cwd: Path, files: FileReader) -> PatchPlan:
 
 
 class _Misfit(Exception):
-    """One hunk does not fit; `where` narrows the place down inside of it."""
+    """A hunk does not fit; `where` narrows the place down inside of the hunk."""
 
     def __init__(self, message: str, path: Path, where: str = "") -> None:
         super().__init__(message)

@@ -1,10 +1,10 @@
-"""What a takeover needs to tell whether a patch was applied.
+"""The patch record: it lets a takeover find out whether a patch was applied.
 
-A worker that dies while it applies a patch leaves files behind and no word. The record of
+A worker that dies while it applies a patch leaves files behind and no event. The record of
 the plan, stored before the first write, holds a hash of each file before and after; the
-files themselves then tell none, all, or neither.
+files themselves then show that none of it was applied, or all, or neither.
 
-It must not know how files are written; `apply` names its temporary files by the record's
+This module must not know how files are written; `apply` names its temporary files by the record's
 token, so that a takeover can remove what the dead worker left.
 """
 
@@ -101,7 +101,7 @@ def image_hash(image: FileImage | None) -> str | None:
 
 
 def _hashes_now(record: PatchRecord, files: FileReader) -> Mapping[str, tuple[str | None, ...]]:
-    """One hash per path; none for what is neither a file nor absent, which equals nothing."""
+    """A hash per path; an empty tuple for what is neither a file nor absent, which equals nothing."""
     found: dict[str, tuple[str | None, ...]] = {}
     for file in record.files:
         try:

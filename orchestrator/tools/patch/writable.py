@@ -1,4 +1,4 @@
-"""Which files of a plan are not ours to write.
+"""The check of which files of a plan are outside the writable roots.
 
 A path counts where it really leads: `plan` has followed every symlink and `..` already, so
 what is compared here is what will be written. A repository's `.git` is read-only even in a
@@ -57,7 +57,7 @@ def _configures(file: PlannedFile) -> bool:
 
 
 def git_folders(root: Path) -> Iterator[Path]:
-    """What of git is to be protected for a work tree at `root`, whether or not it exists yet."""
+    """The git paths to protect for a work tree at `root`, whether or not they exist yet."""
     entry = root / ".git"
     yield entry
     yield Path(os.path.realpath(entry))

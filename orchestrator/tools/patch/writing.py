@@ -109,7 +109,7 @@ def _remove_matching(folder: int, prefix: bytes) -> int:
 
 
 class _Step:
-    """One file's switch: its folder, its name there, and the names staged beside it."""
+    """The switch of a file: its folder, its name there, and the names staged beside it."""
 
     __slots__ = ("after", "backup", "before", "folder", "mode", "name", "shown", "staged", "switched")
 
@@ -123,7 +123,7 @@ class _Step:
 
 
 class _Work:
-    """One application of a plan, from the first temporary file to the last."""
+    """An application of a plan, from the first temporary file to the last."""
 
     __slots__ = ("_folders", "_steps", "_temporaries", "_token")
 

@@ -42,7 +42,7 @@ class ForkArguments(_Making):
 
 
 class HelperArguments(Arguments):
-    """Those of `spawn_subagent`, which has a stricter document than the others: nothing unknown is let by."""
+    """Arguments of `spawn_subagent`, whose schema is stricter than the others': no unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

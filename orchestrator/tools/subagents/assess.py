@@ -1,4 +1,4 @@
-"""What a call of a subagent tool asks for, once everything that it names was looked up."""
+"""Assessment of a call of a subagent tool, after the agents that it names were looked up."""
 
 from __future__ import annotations
 

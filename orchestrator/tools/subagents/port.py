@@ -1,4 +1,4 @@
-"""What the subagent tools look up: implemented by the runtime over the tree's projection and logs."""
+"""The subagent tools' port for look-ups: the runtime implements it over the tree's projection and logs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LogUnreadable(Exception):
 
 
 class Tree(Protocol):
-    """One session's view of its tree."""
+    """A session's view of its tree."""
 
     @property
     def version(self) -> str:
@@ -31,7 +31,7 @@ class Tree(Protocol):
         ...
 
     async def registry(self) -> RegistryView:
-        """Who is in the tree."""
+        """Reads the agents of the tree."""
         ...
 
     async def log(self, session: str) -> list[LoggedEvent]:

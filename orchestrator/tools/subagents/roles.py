@@ -1,14 +1,14 @@
-"""What an agent below the root is told of its part, as a developer message in its own log.
+"""The role text of an agent below the root, a developer message in the agent's own log.
 
-It is an item of the conversation and no change of the instructions: a fork's conversation
-so begins like its parent's, and the provider's cache of it stays good.
+The text is an item of the conversation and no change of the instructions: a fork's conversation
+so begins like its parent's, and the provider's prompt cache stays valid.
 """
 
 from __future__ import annotations
 
 
 def role_of(number: int, label: str | None, part: str) -> str:
-    """Who the agent is, and then its part (`AGENT` or `HELPER`)."""
+    """The agent's number and label, and then its part (`AGENT` or `HELPER`)."""
     named = f' ("{label}")' if label else ""
     return f"You are agent {number}{named} in a tree of agents. {part}"
 

@@ -1,4 +1,4 @@
-"""What a model is told of the subagent tools."""
+"""Specs of the subagent tools for the model."""
 
 from __future__ import annotations
 
