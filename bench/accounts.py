@@ -1,4 +1,4 @@
-"""What processes cost: CPU time and memory, as the kernel tells it of any process (proc(5)).
+"""CPU time and memory of any process, as the kernel reports them (proc(5)).
 
 CPU is exact to a clock tick (10 ms), so it is only ever shown as a share of a run of seconds.
 """
@@ -27,7 +27,7 @@ class Cpu:
 
 
 def cpu_of(pid: int) -> Cpu:
-    """What a living process has used so far."""
+    """CPU time that a living process has used so far."""
     own_s, reaped_s = _ticks(pid)
     return Cpu(own_s, reaped_s + sum(sum(_ticks(child)) for child in _descendants(pid)))
 

@@ -45,7 +45,7 @@ return 1
 
 @dataclass(frozen=True, slots=True)
 class BareLoop:
-    """One small script after the other from one Python process: what the client library leaves room for."""
+    """Rate of small scripts, one after the other, from one Python process: the client library's limit."""
 
     per_second: float
     cpu_ms: float

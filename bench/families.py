@@ -56,7 +56,7 @@ def _making(running: Fleet, root: SessionId, number: int) -> c.Making:
 
 
 async def _born(hand: Hand, position: Position, made: Sequence[c.Making]) -> Step:
-    """One response with a call for each child, the children some to a commit, and the next request."""
+    """Commits a response with a call for each child, the children some to a commit, and a new request."""
     n = position.state.requests
     asked = (c.ItemCompleted(n, _call(f"spawn-{m.agent_id}", "subagent_spawn")) for m in made)
     step = step_of(position, hand.epoch, *asked, c.ResponseCompleted(n, f"resp_{n}", _USAGE))

@@ -1,4 +1,4 @@
-"""What a bench finds: a figure with its unit, its target, and under what it was taken. Measures nothing."""
+"""Figures of a bench: each with its unit, its target, and its conditions. Measures nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a figure is to be; where there is a second limit, it is the p99's."""
+    """The target of a figure; where there is a second limit, it is the p99's."""
 
     kind: Literal["at most", "at least"]
     value: float
@@ -37,7 +37,7 @@ def at_least(value: float) -> Target:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One line of the table. `value` is the p50 where there is a `p99`."""
+    """A line of the table. `value` is the p50 where there is a `p99`."""
 
     name: str
     value: float

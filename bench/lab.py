@@ -50,7 +50,7 @@ class Lab:
         return {"PATH": PATH, "HOME": home, "DENDRO_REDIS_URL": self.redis_url, "OPENAI_API_KEY": "x", **more}
 
     def run(self, module: str, *args: str) -> bytes:
-        """What a module of the bench prints, run as a process to its end."""
+        """Runs a module of the bench as a process to its end; returns its output."""
         return subprocess.check_output(
             _argv([module, *args]), env=_with_bench(self.environ()), cwd=self.workspace
         )

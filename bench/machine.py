@@ -25,7 +25,7 @@ def conditions(lab: Lab) -> dict[str, str]:
 
 
 def _confinement() -> str:
-    """What the workers will choose, by their own probe."""
+    """The confinement that the workers will choose, by their own probe."""
     support = probe()
     return "bubblewrap" if support.bubblewrap else f"Landlock {support.landlock_abi or '(missing)'}"
 

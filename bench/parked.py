@@ -43,7 +43,7 @@ class Watched:
     """Some seconds of a deployment in which nothing happens."""
 
     commands_per_s: float
-    """Those that scripts run count too."""
+    """Commands at Redis; those that scripts run count too."""
     redis_share: float
     worker_share: float
     """Of a core."""
@@ -214,7 +214,7 @@ async def held(running: Fleet) -> float:
 
 
 async def used_kib(running: Fleet) -> float:
-    """What Redis's data and buffers take."""
+    """Memory that Redis's data and buffers take."""
     info = cast(dict[str, Any], await running.opened.broker.command("INFO", "memory"))
     return float(info["used_memory"]) / 1024
 

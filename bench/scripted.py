@@ -72,7 +72,7 @@ def called(position: Position, epoch: int) -> Step:
 
 
 def calling(position: Position, n: int) -> tuple[c.Command, ...]:
-    """What arrives when request `n` is answered with a command."""
+    """Core commands for an answer to request `n` that calls a shell command."""
     arguments = orjson.dumps({"command": COMMAND}).decode()
     call = {"type": "function_call", "name": "shell", "arguments": arguments, "call_id": f"call-{n}"}
     parsed = UnknownCommand(cmd="touch report.txt")

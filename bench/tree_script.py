@@ -26,7 +26,7 @@ def order(count: int) -> str:
 
 
 def merged(count: int) -> str:
-    """What a root says when it has heard all of them."""
+    """The root's answer when all agents have reported."""
     return f"{count} agents reported."
 
 

@@ -86,7 +86,7 @@ async def _merged(events: Any, count: int) -> None:
 
 
 async def _wide(running: Fleet, count: int) -> list[Figure]:
-    """One worker with room for the root alone makes the children; then two workers run them."""
+    """A worker with room for the root alone makes the children; then two workers run them."""
     root = await running.session()
     running.hire(1)
     async with aclosing(cast(Any, running.client.follow(root))) as events:

@@ -22,7 +22,7 @@ _FAILURES = frozenset({"error", "stream_error", "turn_aborted"})
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn on CLOCK_MONOTONIC, as its client saw it."""
+    """A turn on CLOCK_MONOTONIC, as its client saw it."""
 
     session: SessionId
     submitted: float

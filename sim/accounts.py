@@ -31,7 +31,7 @@ _SPENT, _HELD, _LIMITS = (
 PRICE = ModelPrice(input=1.25, cached_input=0.125, output=10.0)
 MODEL_SETTINGS = ModelSettings(prices={"gpt-5": PRICE}, max_output_tokens=100)
 ACCOUNTING = Accounting(MODEL_SETTINGS)
-"""What every simulated worker knows of costs."""
+"""Accounting that every simulated worker uses."""
 
 Amount = tuple[int, int, int]
 """Tokens, millionths of the currency, requests."""
@@ -88,7 +88,7 @@ class Accounts:
         self._keys = keys
         self._broken = broken
         self._amounts: dict[str, Amount] = {}
-        """What was last reserved for each request; those that Redis lost are reserved anew."""
+        """The amount last reserved for each request; requests that Redis lost are reserved anew."""
         self._spent: dict[str, Amount] = {}
         self._reserved: dict[str, Mapping[str, Amount]] = {}
         self._limits: dict[str, dict[str, int]] = {}
@@ -96,7 +96,7 @@ class Accounts:
         self._raised: set[str] = set()
         """Changes of limits that have counted."""
         self._known: dict[str, tuple[Mapping[bytes, bytes], Money]] = {}
-        """What was read of each tree last."""
+        """Each tree's fields and money as last read."""
 
     def went_back(self) -> None:
         """All logs are read anew."""
@@ -155,7 +155,7 @@ class Accounts:
         self._waiting(tree, fields, money, members)
 
     def _money(self, tree: str, fields: Mapping[bytes, bytes]) -> Money:
-        """What a tree's fields say; those that have not changed are the same object."""
+        """Returns the money that a tree's fields state; unchanged fields give the same object."""
         known, money = self._known.get(tree, (None, None))
         if known is not fields or money is None:
             money = Money.of(fields)
@@ -202,7 +202,7 @@ class Accounts:
             self._broken("budget", f"{tree}: {told}")
 
     def _within(self, tree: str, fields: Mapping[bytes, bytes], money: Money) -> None:
-        """What is in flight fits, or was begun when nothing else was: so that is all that can be too much."""
+        """New reservations fit the budget; a reservation that is alone may exceed what is left of it."""
         # After Redis went back, what is reserved then is nothing new.
         known = self._reserved.get(tree, money.reserved)
         self._reserved[tree] = money.reserved
@@ -226,7 +226,7 @@ class Accounts:
     def _waiting(
         self, tree: str, fields: Mapping[bytes, bytes], money: Money, members: Mapping[str, Seen]
     ) -> None:
-        """Whoever sleeps for room is on a list that somebody will wake, or is being woken."""
+        """Sessions that sleep for room are on a list that will be woken, or are being woken."""
         by_reserved = fields.get(b"wait:reserved", b"").decode().split()
         by_spent = fields.get(b"wait:spent", b"").decode().split()
         if by_reserved and not money.reserved:

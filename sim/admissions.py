@@ -1,4 +1,4 @@
-"""What was let through to a provider that allows so much a minute, to the whole fleet."""
+"""Requests admitted to a provider that allows so much a minute, counted for the whole fleet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MINUTE_S = 60.0
 EARLY_S, MOST_EARLY = 0.2, 6
 """A lost answer makes a worker ask before the time; nothing makes it ask all the time."""
 CLOCK_S = 0.001
-"""What Redis's clock shows is whole milliseconds."""
+"""Resolution of the clock that Redis shows: whole milliseconds."""
 
 
 class Admissions:
@@ -20,7 +20,7 @@ class Admissions:
         self._broken = broken
         self._times: list[float] = []
         self._tokens: list[tuple[float, int]] = []
-        """What was let through, and what of it was given back when its usage was known."""
+        """Time and tokens of each admission, and of each correction once the usage was known."""
         self.total = 0
         self._told: dict[str, tuple[float, int]] = {}
         """Until when each ticket is to wait, and how often it asked before that."""

@@ -30,7 +30,7 @@ UNSAID_S = 150.0
 
 @dataclass
 class Ambush(ABC):
-    """One command of one machine, and the command of somebody else that lets it go."""
+    """A delay of one machine's command, until a command of another sender lets it go."""
 
     site: Site
     rng: Random
@@ -74,7 +74,7 @@ class Ambush(ABC):
         return not self.again
 
     def lets_go(self, after_s: float = 0.0) -> None:
-        """What is held arrives."""
+        """Delivers the held command."""
         if self.held is not None:
             self.site.network.deliver(*self.held, after_s)
             self.held = None
@@ -172,7 +172,7 @@ class SlowCommit(Ambush):
 
 
 class LateWord(Ambush):
-    """What somebody says to a closed session arrives just when upkeep looks at it, or holds it."""
+    """A submission to a closed session arrives just when upkeep looks at the session, or holds it."""
 
     again = True
 
@@ -222,7 +222,7 @@ class LateAnswer(Ambush):
         return True
 
     def lets_go(self, after_s: float = 0.0) -> None:
-        """Whatever is answered from here on is answered at once."""
+        """Renewals of the victim are answered at once from here on."""
         self.site.network.answers_s.pop(f"{self.victim}/renew", None)
 
     def holds(self, sent: Sent) -> bool:

@@ -24,7 +24,7 @@ class Asking:
         """By session and call: the end of its queue when it was asked about last."""
 
     def went_back(self) -> None:
-        """What was asked when is not known of logs that are read anew."""
+        """Forgets when questions were asked: that is unknown for logs that are read anew."""
         self._asked.clear()
 
     def entry(self, session: str, seen: Seen, fact: Mapping[str, Any]) -> None:

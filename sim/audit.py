@@ -1,4 +1,4 @@
-"""What must be true when everything has come to rest."""
+"""Rules that must hold when everything has come to rest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SHOWN = frozenset({"user_input", "user_turn", "compact", "get_path", "configure_session"})
 """Ops that leave their id in the log whatever becomes of them."""
 TOLD_OF_THE_TREE = frozenset({"agent_path", "budget"})
-"""What marks a request of an agent and a warning of a budget, which may look like the session's own."""
+"""Keys that mark an agent's request and a budget's warning, which may look like the session's own."""
 
 
 def audit(world: World) -> None:
@@ -94,7 +94,7 @@ def _calls(world: World, session: str, seen: Seen) -> None:
 
 
 def _said(world: World, session: str, seen: Seen) -> None:
-    """What people said stays in the conversation, or in what a compaction keeps of it."""
+    """Texts of people stay in the conversation, or in the part of it that a compaction keeps."""
     kept = {*seen.state.kept_user_texts, *_texts(seen.state.history)}
     for seq, entry in enumerate(seen.entries, 1):
         if entry.type == DENDRO and entry.payload["kind"] == "rewound":
@@ -142,13 +142,13 @@ def _patches(world: World) -> None:
 
 
 _OFTEN = ("_delta", "_activity")
-"""What is shown as often as there is something new: a log has none of it, or the first alone."""
+"""Suffixes of events that are shown whenever there is news: a log has none of them, or the first alone."""
 Pair = tuple[str, str]
 """An event's id and type."""
 
 
 def _followed(world: World) -> None:
-    """Who followed has seen the log's events, each once; deltas never come behind the finished text."""
+    """Followers have seen the log's events, each once; deltas never come behind the finished text."""
     watch = world.site.watch
     if watch.went_back_s > 0:
         return

@@ -1,4 +1,4 @@
-"""What Redis has lost: moments to which it went back, and what a primary was told that was left.
+"""Writes that Redis lost: by going back to an earlier moment, or with a primary that was left.
 
 A part of `Watch` (`sim/watch.py`), which reads everything anew behind such a moment.
 """
@@ -54,7 +54,7 @@ class Branches:
         self._leaves(to_s)
 
     def is_one_again(self) -> None:
-        """What the old primary was told is lost."""
+        """Writes to the old primary are lost: one primary is left."""
         self.parted = None
         now_s = self._loop.time()
         self.rewinds.append((now_s, now_s))

@@ -20,7 +20,7 @@ BATCH = 25
 
 @dataclass(slots=True)
 class Report:
-    """What a campaign found out."""
+    """Results of a campaign."""
 
     outcomes: int = 0
     commits: int = 0
@@ -30,7 +30,7 @@ class Report:
     wall_s: float = 0.0
     failures: list[Outcome] = field(default_factory=list)
     reach: Counter[str] = field(default_factory=Counter)
-    """What all of them came by."""
+    """Counts of the cases that all simulations reached."""
 
     def add(self, outcomes: Sequence[Outcome], cpu_s: float) -> None:
         self.outcomes += len(outcomes)
@@ -93,7 +93,7 @@ def _garbage_kept() -> Iterator[None]:
 
 
 def _freeze() -> None:
-    """What a process has imported is not looked through again behind each of thousands of simulations."""
+    """Freezes imported objects: collections behind thousands of simulations do not look at them."""
     gc.collect()
     gc.freeze()
 

@@ -20,7 +20,7 @@ _STAMP = slice(len('{"timestamp":"'), len('{"timestamp":"2027-01-15T08:00:00.000
 
 
 def arguments(args: Sequence[Any]) -> Sequence[Any]:
-    """What a script was given behind its keys."""
+    """Arguments of a script, behind its keys."""
     return args[3 + int(args[2]) :]
 
 
@@ -63,7 +63,7 @@ class Commits:
             known.append((self._now_s(), identity))
 
     def went_back(self, to_s: float) -> None:
-        """What was accepted since is forgotten, and may come again."""
+        """Forgets commits that were accepted since `to_s`; they may come again."""
         for session, known in self._accepted.items():
             self._accepted[session] = [one for one in known if one[0] <= to_s]
 

@@ -1,4 +1,4 @@
-"""What the model was asked and what it said, held against the logs.
+"""Requests to the model and its responses, held against the logs.
 
 A request's input is put together here from the plain conversation that `grammar` has read, by the one
 sentence that a model must find true: every item in its order, each output behind its call, and nothing left
@@ -51,7 +51,7 @@ class Conversations:
         self._text_of = text_of
         self._begun: defaultdict[str, list[Asked]] = defaultdict(list)
         self._letters: list[Mapping[str, Any]] = []
-        """Those that were put into a log, and not held against their senders' yet."""
+        """Messages that were put into a log, and not held against their senders' logs yet."""
         self._plain: dict[int, tuple[Item, bool]] = {}
         """Items by their identity, and whether all their texts stand in them."""
         self._said: dict[str, Said] = {}

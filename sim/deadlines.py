@@ -81,7 +81,7 @@ class Deadlines:
         return self._double.now_s() * 1000
 
     def look(self, session: str, seen: Seen) -> None:
-        """What the state waits for is set, and what is set is waited for."""
+        """Every timer that the state waits for is set, and every set timer is waited for."""
         needs = {one.id: one for one in wanted(seen.state)}
         over = seen.state.closed or seen.state.tree.canceling
         if over and seen.state.tree.watchdogs:

@@ -1,4 +1,4 @@
-"""What hits a machine at the moment when a command of it took effect, and which commands count for that."""
+"""Faults that hit a machine when a command of it took effect, and the commands that count for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Doom:
     left: int
     counts: Callable[[Sent], bool]
     anybody: bool = False
-    """What strikes hits nobody by name: any process's command counts, a person's too."""
+    """Whether commands of any process count, a person's too: the strike hits nobody by name."""
 
 
 def acts(sent: Sent) -> bool:
@@ -29,7 +29,7 @@ def acts(sent: Sent) -> bool:
 
 
 def starts_a_call(sent: Sent) -> bool:
-    """What it decided is in the log, and it is about to do it."""
+    """Whether the commit logged a decision to run a call that its worker is about to start."""
     decided = (arg for arg in sent.args if isinstance(arg, bytes))
     return sent.name == "commit" and any(b'"phase":"running"' in arg for arg in decided)
 
@@ -48,5 +48,5 @@ def says(sent: Sent) -> bool:
 
 
 def reserves(sent: Sent) -> bool:
-    """It was given numbers, and nothing is made of them yet."""
+    """Whether the command reserves numbers, of which nothing is made yet."""
     return sent.name == "reserve"

@@ -27,16 +27,16 @@ EPOCH_S = 1_800_000_000.0
 
 Command = tuple[bytes, ...]
 _CALLBACKS: dict[str, Callable[..., Any]] = dict(Redis(protocol=2).response_callbacks)
-"""What the client library makes of replies; this client of it is never connected."""
+"""The client library's conversions of replies; the client that they are taken from never connects."""
 
 
 class Double:
-    """One server's data and its journal. A process has one: see `opened`."""
+    """A server's data and its journal. A process has one server: see `opened`."""
 
     def __init__(self) -> None:
         self.simulated: Callable[[], float] = lambda: 0.0
         self.journal: list[tuple[float, Command]] = []
-        """What wrote, and when."""
+        """Commands that changed data, each with its time."""
         self._replayed: float | None = None
         self.unknown = 0
         """Scripts that were asked for and not known."""
@@ -46,7 +46,7 @@ class Double:
         self._known: dict[bytes, bytes] = {}
         """Scripts by their SHA-1."""
         self._ever: dict[bytes, bytes] = {}
-        """Those too that it has forgotten."""
+        """Scripts by their SHA-1, with those that the server has forgotten."""
         self._second: Double | None = None
 
     def now_s(self) -> float:
@@ -56,7 +56,7 @@ class Double:
 
     @property
     def clock_s(self) -> float:
-        """What its clock shows, counted from a simulation's beginning."""
+        """The time that Redis's clock shows, counted from a simulation's beginning."""
         return self.now_s() - EPOCH_S
 
     def ahead_s(self) -> float:
@@ -81,7 +81,7 @@ class Double:
         return next((wrong for since, wrong in reversed(self._steps) if since <= at_s), 0.0)
 
     def step(self, seconds: float) -> None:
-        """Somebody sets the clock."""
+        """Sets the clock forward, or back."""
         now_s = self.simulated()
         self._steps.append((now_s, self._wrong_s(now_s) + seconds))
 
@@ -112,7 +112,7 @@ class Double:
     # ── commands ──────────────────────────────────────────────────────────────────────────────
 
     def run(self, *args: Any) -> Any:
-        """One command; raises the client library's errors."""
+        """Executes a command; raises the client library's errors."""
         return self.take(args[0], encoded(args))
 
     def take(self, name: str, command: Command) -> Any:
@@ -134,7 +134,7 @@ class Double:
         return found_nothing(source, self._store, keys, self._now_us() // 1000)
 
     def stated(self, name: str, command: Command) -> Stated | None:
-        """What a script is to answer and to leave behind; None for a plain command."""
+        """States a script's answer and the data that it leaves behind; None for a plain command."""
         if name not in STATEMENTS:
             return None
         first = 3 + int(command[2])

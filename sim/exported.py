@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sim.watch import Seen, Watch
 
 OWN = frozenset({"seq", "epoch", "salt", "chain", "omitted"})
-"""What a line has beside what its entry says."""
+"""Fields of a line beside those of its entry."""
 ASKED = frozenset({"conversation_path", "shutdown_complete"})
 """Events before which the file is brought up to date, or a warning says why not."""
 
@@ -35,7 +35,7 @@ class Exported:
             self._begins(session, self._watch.sessions[session], self._files.content[path])
 
     def _grew(self, session: str, seen: Seen, before: int) -> None:
-        """Who is told where the file is, or that the session is over, finds in it all that went before."""
+        """A reader told the file's path, or the session's end, finds all earlier entries in the file."""
         events = [entry for entry in seen.entries[before:] if entry.type == EVENT_MSG]
         asked = next((event for event in events if event.payload["type"] in ASKED), None)
         if asked is None or any(_warns(e) and (e in events or e.id == asked.id) for e in seen.entries):
@@ -61,7 +61,7 @@ class Exported:
         return len(lines)
 
     def at_rest(self) -> None:
-        """What came to rest when all faults were over is in its file, to its end."""
+        """The file of a session that came to rest after all faults holds its log to the end."""
         for session, seen in self._watch.sessions.items():
             path = Path(seen.state.facts.rollout_path)
             written_s = self._watch.moving.written_s(session)

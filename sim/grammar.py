@@ -41,7 +41,7 @@ BEFORE_RUNNING = {"exec": "exec_command_begin", "patch": "patch_apply_begin"}
 
 
 class Wrong(Exception):
-    """What an entry cannot be where it stands."""
+    """An entry that cannot stand where it does."""
 
 
 def check(holds: object, seen: str) -> None:
@@ -55,7 +55,7 @@ def text_of(item: Item) -> str:
 
 
 class Grammar:
-    """One session's log as far as it was read."""
+    """A session's log as far as it was read."""
 
     def __init__(self) -> None:
         self.conversation: list[Item] = []
@@ -69,13 +69,13 @@ class Grammar:
         self.asked: dict[str, Item] = {}
         """Calls by their ids."""
         self.facts: Mapping[str, Any] = {}
-        """What stays with the session for life."""
+        """Facts that stay with the session for life."""
         self.approved: set[str] = set()
         """Keys that were approved for the session."""
         self.used = 0
         """Tokens of all its requests."""
         self.agent: dict[str, Any] = {"status": "", "turns": 0}
-        """What it says of itself."""
+        """The status and the number of turns that the agent reports of itself."""
         self.ends: dict[int, dict[str, Any]] = {}
         """How each of its turns as an agent ended."""
         self._ended: dict[str, Any] = {}
@@ -85,7 +85,7 @@ class Grammar:
         self.closed = False
         self.totals: dict[str, int] | None = None
         self.rate_limits: Mapping[str, Any] | None = None
-        """What the provider said of its limits last."""
+        """The rate limits that the provider reported last."""
         self._uncounted: list[Mapping[str, Any]] = []
         self.task: dict[str, Any] | None = None
         self.bookmarks: list[tuple[str, int]] = []
@@ -93,7 +93,7 @@ class Grammar:
         self._last: Entry | None = None
         self._before_last: Entry | None = None
         self._due: list[tuple[str, Callable[[Entry], bool]]] = []
-        """What the next entries must be."""
+        """Names and tests of the entries that must come next."""
         self.read_so_far = 0
         self._rules: dict[str, Callable[[Mapping[str, Any], Entry, int], None]] = {
             name.removeprefix("_fact_"): getattr(self, name) for name in _names("_fact_")

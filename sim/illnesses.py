@@ -25,7 +25,7 @@ ANSWERS_S = (3.0, 4.9)
 
 
 class Illnesses:
-    """What does not end a server, a connection or a process."""
+    """Faults that end no server, connection or process."""
 
     site: Site
     lane: Lane
@@ -71,7 +71,7 @@ class Illnesses:
         self._double.forget_scripts()
 
     async def _clock_step(self) -> None:
-        """Somebody sets the clock of Redis's host; by less than a lease lasts, or by more."""
+        """Sets the clock of Redis's host; by less than a lease lasts, or by more."""
         step_s = self._rng.choice((-8.0, -1.4, -0.5, 0.5, 1.4, 1.4, 8.0))
         self.site.trace.note("nemesis", "sets the clock by", step_s)
         self._double.step(step_s)

@@ -1,4 +1,4 @@
-"""What a fork begins with, held against its parent's log as it stood then."""
+"""The history that a fork begins with, held against its parent's log as it stood then."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Place:
 
 
 def unlike(place: Place | None, fact: Mapping[str, Any], content: str) -> str:
-    """What is wrong with a fork of which its log says `fact`; empty if it is as its parent was."""
+    """The error in a fork whose log states `fact`; empty if the fork is as its parent was."""
     parent = fact["parent"]
     if place is None or place.head.hex() != parent["chain"]:
         return f"it names entry {parent['seq']} of {parent['session']}, which is another one"

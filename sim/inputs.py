@@ -1,4 +1,4 @@
-"""What people said to a session, held against what its log made of it: all of it, once, and in order."""
+"""Submissions of people, held against the session's log: all are in it, once, and in order."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def check_inputs(watch: Watch, session: str, seen: Seen) -> None:
 
 
 def _every_word_is_answered(watch: Watch, session: str, seen: Seen, taken: Taken) -> None:
-    """What a person wrote to this agent is in its log, or an error at the root says that it is not."""
+    """Every message of a person to this agent is in its log, or an error at the root says it is not."""
     told = {*taken.letters, *taken.refused, *watch.surfaced.errors(seen.tree)}
     words = [given.id for given in seen.given if given.op == WORD and given.n <= seen.cursor]
     if unanswered := [id for id in words if id not in told]:

@@ -1,4 +1,4 @@
-"""What must hold in every simulation, each rule under a name and in a sentence.
+"""Rules that must hold in every simulation, each with a name and a sentence.
 
 The names are what a failure says, what `docs/simulator.md` lists, and what the table of
 planted defects counts by.
@@ -408,7 +408,7 @@ CASES = {
     "queue_full": Case("a queue took nothing more", ("reply submit FULL", "reply commit REFUSED queue_full")),
     "approval_expired": Case("a request for approval was ended by its timer"),
 }
-"""What belongs to no single rule, and what a campaign is to come by as well."""
+"""Cases that belong to no single rule, and that a campaign is to reach as well."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What agents are told of each other, held against the logs of those that it is told of.
+"""Messages to agents about each other, held against the logs of the agents that they tell of.
 
 A letter says what its sender's log says: a result is the end of the sender's task, a message what the
 sender's model wrote. And what a call of the tools for agents is answered with is what the log beside it
@@ -106,7 +106,7 @@ def _active(log: Grammar) -> list[int]:
 
 
 def _was_sent(group: Mapping[str, Any], log: Grammar, *, injected: bool) -> None:
-    """What is told of one agent is in its letters."""
+    """Everything that a result tells of an agent is in that agent's letters."""
     letters = [mail for mail in log.mails.values() if mail["sender"]["session_id"] == group["session_id"]]
     said: defaultdict[Any, set[str]] = defaultdict(set)
     for mail in letters:
@@ -208,7 +208,7 @@ _JUDGES: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any], Grammar], 
 
 
 def untrue_event(message: Mapping[str, Any]) -> str:
-    """What is wrong with an event of the tree log; empty if it tells of the agent that it names."""
+    """The error in an event of the tree log; empty if the event describes the agent that it names."""
     if message.get("type") != "subagent_lifecycle":
         return ""
     shown = message.get("subagent")
@@ -220,7 +220,7 @@ def untrue_event(message: Mapping[str, Any]) -> str:
 
 
 class Surfaced:
-    """What agents show at their roots: requests, until somebody is told that they are over, and errors."""
+    """Requests of agents at their roots, until somebody is told of their end, and errors of agents."""
 
     def __init__(self) -> None:
         self._open: defaultdict[str, set[tuple[int, str]]] = defaultdict(set)

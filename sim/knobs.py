@@ -1,4 +1,4 @@
-"""What differs between deployments, drawn for each seed: keys, replicas, versions, and small bounds.
+"""Differences between deployments, drawn for each seed: keys, replicas, versions, and small bounds.
 
 The product's bounds are large, and a simulated session is small. Some seeds have them small, so that what
 happens at a bound happens: tasks and cancels that end in pieces, steps that are cut, queues that are full.
@@ -25,7 +25,7 @@ _SMALL = (
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """One seed's deployment."""
+    """The deployment of a seed."""
 
     chain_key: ChainKey | None
     confirmed: float | None

@@ -17,7 +17,7 @@ from sim.trace import Trace
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """One started command or patch."""
+    """A started command or patch."""
 
     session: str
     call_id: str
@@ -52,7 +52,7 @@ class Ledger:
         self.frozen: dict[SimKeeper, float] = {}
         """Keepers that stand still, and since when."""
         self.keepers: dict[str, SimKeeper] = {}
-        """Who was told the deadlines of each claim."""
+        """The keeper that was told the deadlines of each claim."""
         self._asked: Counter[str] = Counter()
         self.saw: Callable[[str], None] = lambda case: None
         """Told of cases that rules are interested in."""
@@ -85,7 +85,7 @@ class Ledger:
             self._loop.hold(keeper.lane)
 
     def thaw(self, *keepers: SimKeeper) -> None:
-        """These go on, or all: they kill what they should have killed."""
+        """Lets these keepers go on, or all: they kill what they should have killed."""
         for keeper in keepers or list(self.frozen):
             if self.frozen.pop(keeper, None) is not None:
                 keeper.thawed_s = self._loop.time()
@@ -134,7 +134,7 @@ class SimKeeper:
         self._loop.on(self.lane, self._look, claim, deadline, after=after)
 
     def hurries(self) -> None:
-        """It is as fast as ever."""
+        """Makes the keeper as fast as ever."""
         self.slow_s = 0.0
 
     def trusted_until_s(self, claim: str) -> float:

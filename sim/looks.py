@@ -36,6 +36,6 @@ _LOOKS: dict[bytes, Callable[[Store, Sequence[bytes], int], Answer | None]] = {
 
 
 def found_nothing(source: bytes, store: Store, keys: Sequence[bytes], now_ms: int) -> Answer | None:
-    """What a script answers if it is a look and finds nothing; None if it is to be run."""
+    """The answer of a script that looks for work and finds none; None if the script is to be run."""
     look = _LOOKS.get(source)
     return None if look is None else look(store, keys, now_ms)

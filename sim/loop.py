@@ -26,7 +26,7 @@ _LANE: ContextVar[Lane] = ContextVar("lane")
 
 
 class Lane:
-    """One simulated thread."""
+    """A simulated thread."""
 
     __slots__ = ("context", "dead", "held", "name", "ready")
 
@@ -287,7 +287,7 @@ class SimLoop:
 
 @contextmanager
 def silenced() -> Iterator[None]:
-    """What the clean-up of something suspended raises is nobody's business."""
+    """Ignores exceptions that the clean-up of suspended coroutines raises."""
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
         yield

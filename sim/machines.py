@@ -48,7 +48,7 @@ WEDGED_TICK_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What every machine of a simulation shares."""
+    """Objects that all machines of a simulation share."""
 
     loop: SimLoop
     network: Network
@@ -58,7 +58,7 @@ class Site:
     trace: Trace
     config: BrokerConfig
     objects: SimObjects
-    """What the archive stands on."""
+    """The storage under the archive."""
     files: SimFiles
     """Where rollouts' files are."""
     knobs: Knobs
@@ -135,7 +135,7 @@ class SimRenewal(Leases):
 
 
 class Operator:
-    """Somebody who takes sessions from their holders."""
+    """An operator who takes sessions from their holders."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -171,7 +171,7 @@ class Process(ABC):
     @property
     @abstractmethod
     def lanes(self) -> tuple[Lane, ...]:
-        """Its threads."""
+        """The process's threads."""
 
     @abstractmethod
     def kill(self) -> None:
@@ -190,7 +190,7 @@ class Process(ABC):
         self._hold((self.main,), seconds)
 
     def wedge(self, seconds: float) -> None:
-        """It seems to live and does nothing."""
+        """Holds the process: it seems to live and does nothing."""
         self.stall(seconds)
 
     def _hold(self, lanes: tuple[Lane, ...], seconds: float) -> None:
@@ -204,7 +204,7 @@ class Process(ABC):
 
 
 class Machine(Process):
-    """One worker process from its start to its end."""
+    """A worker process from its start to its end."""
 
     def __init__(
         self, site: Site, name: str, rng: Random, pools: tuple[str, ...] = (POOL,), core: int = CORE_VERSION
@@ -295,7 +295,7 @@ class Machine(Process):
         self.site.files.crashed(self.name)
 
     def wedge(self, seconds: float) -> None:
-        """It renews and does nothing else: its loop turns, and no step of it comes to an end."""
+        """Lets the worker renew and do nothing else: its loop turns, and no step of it comes to an end."""
         self._hold((self.main,), seconds)
         self.site.loop.start(self.renewing, self._ticks(seconds), "wedged")
 

@@ -1,4 +1,4 @@
-"""What leaves Redis for the archive, what comes back and what is deleted, held against the logs as they grew.
+"""Moves to the archive and back, and deletions, held against the logs as they grew.
 
 The archive is read here line by line, and not by the product's own reader: what a segment holds is what a
 person would find in it.
@@ -38,7 +38,7 @@ Entry = tuple[bytes, dict[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class UpkeepRules:
-    """What the settings say of upkeep, in seconds instead of days."""
+    """Upkeep's settings, in seconds instead of days."""
 
     processes: int
     seal_after: int

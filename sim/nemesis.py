@@ -1,4 +1,4 @@
-"""What goes wrong, and when: one plan a seed, drawn before anything runs.
+"""Faults and their times: one plan a seed, drawn before anything runs.
 
 Every fault ends by itself or is ended by `peace`: what is left to show then is that
 everything comes to rest.
@@ -107,7 +107,7 @@ class Nemesis(Illnesses):
         return machine
 
     def abandon(self, pools: tuple[str, ...], within_s: float) -> None:
-        """These pools' workers die as soon as a cancel has begun, and nobody replaces them."""
+        """Kills the workers of these pools as soon as a cancel has begun; nobody replaces the workers."""
         self._leaving = pools
         self.site.loop.on(self.lane, self._abandon, after=within_s)
 
@@ -131,7 +131,7 @@ class Nemesis(Illnesses):
         self._replace()
 
     async def hides(self, session: str, lasts_s: float) -> None:
-        """What is left of a session is its log, in an archive that nobody reaches for a while."""
+        """Leaves of a session only its log, in an archive that nobody reaches for a while."""
         self.site.trace.note("nemesis", "hides", session)
         self._double.run("DEL", self.site.watch.keys.snapshot(session))
         self.site.objects.away = True
@@ -231,18 +231,18 @@ class Nemesis(Illnesses):
         self._start_upkeep()
 
     async def _kill_at(self) -> None:
-        """It dies around the moment when a command of it takes effect."""
+        """Kills a process around the moment when a command of it takes effect."""
         if victim := self._victim():
             self._doomed = Doom(victim, self._end, self._rng.choice((1, 1, 2, 3, 5, 8, 13)), acts)
 
     async def _pause_at(self) -> None:
-        """It is stopped there, and wakes up when others have had its session for a while."""
+        """Pauses a process at a command of it, until others have had its session for a while."""
         if victim := self._victim():
             counts, lefts = self._rng.choice(((acts, (1, 1, 2, 3, 5, 8, 13)), (starts_a_call, (1, 1, 2))))
             self._doomed = Doom(victim, self._stop, self._rng.choice(lefts), counts)
 
     async def _end_at(self) -> None:
-        """Whoever stops a task or ends an agent next is lost in the middle of that."""
+        """Ends or stops the next process that stops a task or ends an agent, in the middle of that."""
         self._doomed = Doom(None, self._rng.choice((self._end, self._stop)), 1, ends)
 
     def _draw_machine(self) -> Machine | None:
@@ -281,7 +281,7 @@ class Nemesis(Illnesses):
             )
 
     def _poisons(self, sent: Sent, reply: Any) -> None:
-        """Whoever was given such a session dies of it."""
+        """Kills the machine that was given a poisonous session."""
         session = session_of(sent.name, sent.args)
         if session in self.site.watch.poisonous and reply and reply[0] == b"OK":
             for machine in self.living:
@@ -294,7 +294,7 @@ class Nemesis(Illnesses):
             self.site.loop.on(self.lane, self._replace, after=self._rng.uniform(0.0, 2.0))
 
     async def readmits(self, session: str) -> None:
-        """Somebody has mended what was wrong, and says so (`dendro revoke`)."""
+        """Revokes a session whose fault an operator has mended (`dendro revoke`)."""
         self.site.watch.poisonous.discard(session)
         if self._operator is None:
             self._operator = Operator(self.site)
@@ -341,7 +341,7 @@ class Nemesis(Illnesses):
         self.lie_in_wait(LateCopy)
 
     async def _late_stopped(self) -> None:
-        """Somebody takes a session from a worker, whose word that it has stopped is late."""
+        """Takes a session from a worker, whose word that it has stopped is late."""
         held = {runner.claim.session: machine for machine in self.living for runner in machine.runners}
         if held:
             session = self._rng.choice(sorted(held))
@@ -373,7 +373,7 @@ class Nemesis(Illnesses):
                 await self._revoke()
 
     async def _revoke(self) -> None:
-        """Somebody takes a session, whoever holds it (`dendro revoke`, `dendro cancel --force`)."""
+        """Takes a session, whoever holds it (`dendro revoke`, `dendro cancel --force`)."""
         if sessions := sorted(self.site.watch.sessions):
             await self._revokes(self._rng.choice(sessions))
 
@@ -390,7 +390,7 @@ class Nemesis(Illnesses):
         await self._restart(self._rng.random())
 
     async def _rewind(self) -> None:
-        """Somebody put an older copy of the data back."""
+        """Puts an older copy of the data back."""
         await self._restart(self._rng.uniform(1.0, 20.0))
 
     async def _restart(self, loses_s: float) -> None:
@@ -467,7 +467,7 @@ class Nemesis(Illnesses):
             self.site.loop.on(self.lane, again, victim.name, after=self._rng.uniform(1.0, 20.0))
 
     async def _archive_away(self) -> None:
-        """Nobody reaches the archive for a while."""
+        """Cuts everybody off from the archive for a while."""
         self.site.objects.away = True
         self.site.loop.on(self.lane, self._archive_back, after=self._rng.uniform(1.0, 40.0))
 
@@ -475,7 +475,7 @@ class Nemesis(Illnesses):
         self.site.objects.away = False
 
     async def _lost_snapshot(self) -> None:
-        """Somebody has deleted a session's snapshot: what it was made of is the log, wherever that is."""
+        """Deletes a session's snapshot: the log that the snapshot was made of is left, wherever that is."""
         if sessions := sorted(self.site.watch.sessions):
             self._double.run("DEL", self.site.watch.keys.snapshot(self._rng.choice(sessions)))
 

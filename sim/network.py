@@ -64,7 +64,7 @@ class Weather:
 
 @dataclass(slots=True)
 class Waiter:
-    """Somebody who blocks on streams."""
+    """A client that blocks on streams."""
 
     machine: str
     row: tuple[Any, ...]
@@ -113,7 +113,7 @@ class Network:
         self.detour: Callable[[Sent, asyncio.Future[Any]], bool] = lambda sent, future: False
         """Whether somebody takes a command off the network, to `deliver` it at a moment of his own."""
         self.replicas: Replicas | None = None
-        """Who confirms what was written, in seeds where replicas are asked."""
+        """Replicas that confirm writes, in seeds where replicas are asked."""
         self.states = False
         """Whether each script's answer and writes are compared with what is stated of it."""
         self.misstated: Callable[[str, str], None] = lambda name, unlike: None
@@ -124,14 +124,14 @@ class Network:
         self._names = {script.sha: name for name, script in scripts().items()}
         self._sources = {script.source: name for name, script in scripts().items()}
         self.refuses: Callable[[], foreign.RedisError] | None = None
-        """What every command is answered with that may write; None as a rule."""
+        """The error that answers every command that may write; None as a rule."""
         self.answers_s: dict[str, tuple[float, float]] = {}
         """Machines, or lanes of theirs, that wait long for answers."""
 
     # ── sending ───────────────────────────────────────────────────────────────────────────────
 
     async def send(self, machine: str, args: tuple[Any, ...]) -> Any:
-        """One command from a machine; raises what the client library would."""
+        """Sends a machine's command; raises the client library's errors."""
         fate, name = self._fate(), self._name(args)
         if self.cut.get(machine) or not self.up:
             fate = "lost_before"
@@ -159,7 +159,7 @@ class Network:
         self._loop.on(self.lane, self._arrive, sent, future, after=after_s)
 
     def loses(self, future: asyncio.Future[Any]) -> None:
-        """Its sender learns that the connection broke, and nothing else."""
+        """Fails the command: its sender learns that the connection broke, and nothing else."""
         self._loop.on(self.lane, self._lose, future, after=self._rng.uniform(0.001, 0.4))
 
     def _fate(self) -> str:
@@ -323,7 +323,7 @@ class Network:
 
 
 class Line:
-    """One process's client: what the broker's `Wire` stands on."""
+    """A process's client, on which the broker's `Wire` stands."""
 
     def __init__(self, network: Network, machine: str) -> None:
         self._network = network

@@ -25,7 +25,7 @@ class _Door:
 
 
 class SimObjects:
-    """One folder or bucket, for all processes of a simulation."""
+    """A folder or bucket, for all processes of a simulation."""
 
     def __init__(self, now_s: Callable[[], float] = lambda: 0.0) -> None:
         self._now_s = now_s
@@ -60,7 +60,7 @@ class SimObjects:
             self._removed.append((self._now_s(), known, self._content.pop(known)))
 
     def put_back(self, since_s: float) -> None:
-        """What was removed since then is there again."""
+        """Restores the objects that were removed since then."""
         for at_s, name, content in self._removed:
             if at_s > since_s:
                 self._content.setdefault(name, content)

@@ -58,7 +58,7 @@ HABITS = {
     "configure": 1,
     "message": 1,
 }
-"""What people do with a session, and how often against the rest."""
+"""Actions of people with a session, and how often each is chosen against the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Acknowledged:
 
 @dataclass
 class Diary:
-    """What all people were told."""
+    """Submissions of all people, and the events that they were sent."""
 
     acknowledged: dict[str, Acknowledged] = field(default_factory=dict)
     sent: dict[str, str] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Diary:
 
 
 class Person:
-    """One client process and its habits."""
+    """A client process and its habits."""
 
     def __init__(self, site: Site, name: str, rng: Random, diary: Diary) -> None:
         self.name = name

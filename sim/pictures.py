@@ -1,4 +1,4 @@
-"""What people show and how they call their sessions, held against what the log made of it.
+"""Pictures and session names that people send, held against the log.
 
 Small pictures stand in the log; a large one is a text of the tree's, which the log names by its digest.
 """

@@ -19,7 +19,7 @@ from sim import network
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One defect: its name, what is wrong, and how it is planted."""
+    """A defect: its name, what is wrong, and how it is planted."""
 
     name: str
     wrong: str

@@ -50,9 +50,9 @@ VERBS = {
     "spawn_subagent": 1,
 }
 _BEYOND = ("escalated", "dangerous")
-"""What a command may be, beside safe or not."""
+"""Kinds of a command, beside safe or not."""
 _TASK = "task "
-"""What an agent asks of another one begins with it."""
+"""The beginning of every task that an agent gives another one."""
 MOST_TURNS = 8
 """A task ends when so many calls were answered, whatever the model feels like."""
 
@@ -74,7 +74,7 @@ class Moods:
 
 @dataclass(slots=True)
 class Appetite:
-    """What the model asks for, each 0..1, and how large outputs are."""
+    """The model's wishes, each 0..1, and how large outputs are."""
 
     calls: float = 0.75
     asks: float = 0.2
@@ -121,12 +121,12 @@ class Mind:
         self.asked = 0
         """Requests that were sent."""
         self.answered = 0
-        """Those whose response was complete: each has an id of its own."""
+        """Requests whose response was complete: each has an id of its own."""
         self._calls = 0
         self._texts = 0
 
     def turn(self, prompt: Prompt) -> list[ModelEvent]:
-        """What a whole response says."""
+        """The events of a whole response."""
         if self.appetite.opening and _is_a_root_at_its_beginning(prompt.input):
             return [self._of_agents(name) for name in self.appetite.opening]
         done = _outputs_since_input(prompt.input)
@@ -203,7 +203,7 @@ class Mind:
 
 
 def _is_a_root_at_its_beginning(items: Sequence[Item]) -> bool:
-    """Nobody has answered anything yet, and it was not another agent that asked."""
+    """Whether nobody has answered anything yet, and the asker was not another agent."""
     roles = [item.get("role") for item in items]
     return "assistant" not in roles and not any(
         item.get("type") in OUTPUT_KINDS or message_text(item).startswith(_TASK) for item in items
@@ -221,7 +221,7 @@ def _outputs_since_input(items: Sequence[Item]) -> int:
 
 
 def _rate_limits(asked: int) -> dict[str, Any] | None:
-    """What a provider says of its limits; not with every response."""
+    """The rate limits that a provider reports; not with every response."""
     if asked % 3:
         return None
     window = {"used_percent": float(asked % 100), "window_minutes": 300}
@@ -229,7 +229,7 @@ def _rate_limits(asked: int) -> dict[str, Any] | None:
 
 
 class SimModels:
-    """One worker's connection to the model."""
+    """A worker's connection to the model."""
 
     def __init__(self, mind: Mind, machine: str, requests: Requests, whose: Callable[[], Sent]) -> None:
         self._mind = mind
@@ -278,7 +278,7 @@ class SimModels:
         return broken
 
     def _usage(self) -> dict[str, int] | None:
-        """What the response cost; a few do not say."""
+        """The usage of the response; a few responses report none."""
         rng = self._mind.rng
         if rng.random() < 0.05:
             return None
@@ -316,7 +316,7 @@ class SimModels:
 
 
 class SimTools:
-    """One worker's tools."""
+    """A worker's tools."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 Verdict = tuple[Literal["run", "ask", "refuse"], bool]
-"""What is to be done with a call, and whether it runs confined."""
+"""The decision on a call, and whether the call runs confined."""
 REFUSED: Verdict = ("refuse", False)
 
 

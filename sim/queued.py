@@ -1,4 +1,4 @@
-"""What waits in a session's submission queue: as much of each entry as the rules need."""
+"""Entries that wait in a session's submission queue: as much of each as the rules need."""
 
 from __future__ import annotations
 

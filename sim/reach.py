@@ -1,4 +1,4 @@
-"""What a simulation came by: each op, answer of a script, kind of fact and fault, and the case of each rule.
+"""Coverage of a simulation: ops, answers of scripts, kinds of fact and fault, and the case of each rule.
 
 A rule that holds says little where nothing could have broken it. So each rule names the case in which it
 might not hold, and a campaign counts how often that occurred (`campaign.missed`).

@@ -85,7 +85,7 @@ def _interrupts_root(given: Mapping[str, Any], log: Grammar, told: str) -> bool:
 
 
 def _always(given: Mapping[str, Any], log: Grammar, told: str) -> bool:
-    """What only the tree knows: the rules `slots`, `spawned`, `budget` and `marked` look there."""
+    """Accepts refusals that only the tree can judge: see `slots`, `spawned`, `budget` and `marked`."""
     return True
 
 

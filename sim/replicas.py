@@ -18,7 +18,7 @@ PEOPLE_STAY = 0.25
 
 
 class Replicas:
-    """Who confirms what, and who reaches which primary."""
+    """Confirmations of writes, and the primary that each machine reaches."""
 
     def __init__(self, double: Double, now_s: Callable[[], float], rng: Random, likely: float) -> None:
         self._double = double
@@ -27,7 +27,7 @@ class Replicas:
         self._likely = likely
         """How likely a write is confirmed in time."""
         self.has_s = 0.0
-        """What was written until then was confirmed."""
+        """The time until which all writes were confirmed."""
         self._era = 0
         """Grows when servers take each other's places: no answer is owed from before."""
         self.left: Double | None = None

@@ -1,4 +1,4 @@
-"""Who is at rest, who is waited for, and what happens next by itself: what a simulation's director asks.
+"""A simulation's director asks: which sessions rest, which are waited for, what happens next by itself.
 
 A part of `Watch` (`sim/watch.py`), which knows the sessions.
 """
@@ -33,7 +33,7 @@ class Resting:
     @property
     @abstractmethod
     def redis_s(self) -> float:
-        """What Redis's clock shows, counted from the beginning."""
+        """The time that Redis's clock shows, counted from the beginning."""
 
     def quarantined(self) -> list[str]:
         """Sessions that nobody may hold until somebody readmits them."""

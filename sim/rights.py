@@ -1,4 +1,4 @@
-"""Who may hold a session and who may run something for it, seen from outside of the workers."""
+"""Rights to hold a session and to run something for it, seen from outside of the workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Rights:
         self._watch = watch
         self._ledger = ledger
         self._orphans: list[Run] = []
-        """What runs by decisions that Redis has forgotten."""
+        """Runs by decisions that Redis has forgotten."""
 
     def claimed(self, session: str, args: Sequence[Any]) -> None:
         """Called before the session is looked at: what is known of it is what the claim met."""
@@ -43,7 +43,7 @@ class Rights:
             self._watch.broken("alone", f"{session} was claimed while {[run.call_id for run in old]} run")
 
     def turned_away(self, session: str) -> None:
-        """Somebody asked for a session and was not given it."""
+        """A claim was refused: its worker asked for a session and was not given it."""
         seen = self._watch.sessions.get(session)
         if seen is not None and (seen.lease_ms or 0.0) > self._now_ms:
             self._watch.reach.saw("leases")
@@ -61,7 +61,7 @@ class Rights:
             reach.saw("cancel_taken_over")
 
     def _not_trusted(self, session: str, claim: str) -> None:
-        """Whoever held it, and may live, does not believe in its claim any more."""
+        """The session's former holder, which may live, does not trust its claim any more."""
         watch, keeper = self._watch, self._ledger.keepers.get(claim)
         if keeper is None:
             return
@@ -82,7 +82,7 @@ class Rights:
             self._watch.broken("leases", f"{session} was taken {left_ms:.0f} ms before its lease ran out")
 
     def revoked(self, args: Sequence[Any], reply: Sequence[Any]) -> None:
-        """Whoever lost a claim has none: the session has an owner to wait for, and nobody who may write."""
+        """A revoked claim is gone: the session has an owner to wait for, and nobody who may write."""
         for session, state in zip(sessions_of(args), reply[2][::3], strict=True):
             held = self._watch.sessions.get(session)
             if state == b"revoked" and held is not None and (held.lease_ms or 0.0) > self._now_ms:

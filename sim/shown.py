@@ -1,4 +1,4 @@
-"""What a commit shows to others: events of the tree to those who watch, and open approvals to the fleet."""
+"""Publications of a commit: events of the tree to watchers, and open approvals to the fleet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sim.watch import Seen
 
 _OF_THE_CALLER = frozenset({"updated"})
-"""What a cancel tells of an agent: to the root, and to whoever cancels, who need not be its parent."""
+"""Events of a cancel about an agent: to the root, and to the canceller, which need not be the parent."""
 
 
 class Shown:
@@ -32,7 +32,7 @@ class Shown:
     # ── the tree log on the queues of those who watch ─────────────────────────────────────────
 
     def watchers(self, tree: str, view: RegistryView, message: Mapping[str, Any], by: str) -> list[str]:
-        """Whose queues must have this entry of the tree log, which the session `by` wrote."""
+        """Sessions whose queues must have this entry of the tree log, which the session `by` wrote."""
         if str(message.get("type")).startswith("sub_agent_tool_call_"):
             # A helper tells its asker alone.
             return [

@@ -16,13 +16,13 @@ from sim.nemesis import Nemesis
 from sim.people import Diary, Person
 
 ENOUGH = {"tokens": 5_000, "cost": 50_000, "requests": 20, "wall": 3_600_000}
-"""What is added to budgets at the end, as often as they are spent."""
+"""Amounts that are added to budgets at the end, as often as they are spent."""
 SOON_MS = 60_000
 
 
 @dataclass
 class Stage:
-    """What a play has to work with."""
+    """The objects that a play works with."""
 
     site: Site
     diary: Diary
@@ -49,7 +49,7 @@ class Stage:
         return found
 
     async def answer_all(self) -> None:
-        """Whatever waits for people gets it: answers, budgets, an end of trees where a watchdog barks."""
+        """Answers all that waits for people: approvals, budgets, an end of trees where a watchdog barks."""
         if self.janitor is None:
             self.janitor = Person(self.site, "janitor", Random(self.rng.getrandbits(64)), self.diary)
         janitor, told = self.janitor, []
@@ -69,7 +69,7 @@ class Stage:
 
 
 def perhaps_agents(rng: Random, share: float) -> dict[str, Any]:
-    """What a session is born with that may make agents, as this share of them may."""
+    """Facts that let a new session make agents, for this share of sessions."""
     rules = TreeRules(slots=3, spawned=4, depth=2, await_floor_s=1.0)
     return {"agents": True, "tree_rules": rules} if rng.random() < share else {}
 

@@ -31,7 +31,7 @@ _UNREAD: tuple[int, int, dict[bytes, bytes]] = -1, -1, {}
 
 
 class Store:
-    """One database. Times are microseconds since 1970."""
+    """A database. Times are microseconds since 1970."""
 
     def __init__(self) -> None:
         self._lua: Any = lua.LuaRuntime(encoding=None, unpack_returned_tuples=True)
@@ -42,7 +42,7 @@ class Store:
         self._least, self._members, self._entries = reads[b"least"], reads[b"members"], reads[b"entries"]
         self._stream, self._text, self._set = reads[b"stream"], reads[b"text"], reads[b"set"]
         self._hashes: dict[bytes, tuple[int, int, dict[bytes, bytes]]] = {}
-        """Those that were read: after how many writes, when they had changed last, and as they were then."""
+        """Hashes that were read: after how many writes, when they had changed last, and as they were then."""
         self._lowest: dict[bytes, tuple[int, float]] = {}
         """The lowest scores of sorted sets that were asked for: after how many writes, and what they were."""
         self.writes = 0

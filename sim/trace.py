@@ -1,4 +1,4 @@
-"""What happened, line by line: cheap to keep, told only when somebody asks."""
+"""Events of a simulation, line by line: cheap to keep, formatted only when somebody asks."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ setattr(runner, "decide", _stumbles)  # noqa: B010
 
 
 async def _throws_in(person: Person, session: str) -> None:
-    """What an earlier version accepted: more than a commit carries, past the bounds at the door."""
+    """Submits an op that an earlier version accepted: larger than a commit, past the bounds at the door."""
     id = f"{person.name}.oversized.{len(person._diary.sent)}"
     schema = {str(number): "x" * 60_000 for number in range(20)}
     op = {"type": "user_input", "items": [], "final_output_json_schema": schema}
@@ -73,7 +73,7 @@ async def _throws_in(person: Person, session: str) -> None:
 
 
 async def undecidable(stage: Any) -> None:
-    """One session to which people say what no worker can decide, among what every worker can."""
+    """A session gets submissions that no worker can decide, among submissions that every worker can."""
     rng, person = stage.rng, stage.person()
     made = person.does(person.creates("never", on_user_input=rng.choice(("replace", "steer"))), "creates")
     await asyncio.wait([made])

@@ -39,7 +39,7 @@ MARK_S = 10.0
 
 @dataclass(slots=True)
 class Job:
-    """One line of the queue."""
+    """A line of the queue."""
 
     id: str
     name: str
@@ -58,7 +58,7 @@ class SimQueue:
     job_serializer: Callable[[Any], bytes] = orjson.dumps
     job_deserializer: Callable[[bytes], Any] = orjson.loads
     heard: list[tuple[Lane, Callable[[], None]]] = field(default_factory=list)
-    """Who looks at it."""
+    """Lanes and callbacks that are notified of the queue's changes."""
     _jobs: dict[str, Job] = field(default_factory=dict)
     _cron_ids: set[str] = field(default_factory=set)
 

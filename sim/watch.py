@@ -55,14 +55,14 @@ from sim.shown import Shown, expected_of
 from tests.core.auditor import Audit
 
 QUARANTINED = {"id": "", "msg": {"type": "error", "message": "set aside", "codex_error_info": None}}
-"""What followers of a quarantined session are told, which no log has."""
+"""The event that followers of a quarantined session get, which no log has."""
 SALT_BYTES = 16
 _REFERS = f'"{REFERENCE}"'.encode()
 
 
 @dataclass(slots=True)
 class Seen:
-    """One session as far as its log was read."""
+    """A session as far as its log was read."""
 
     pool: str
     tree: str
@@ -72,7 +72,7 @@ class Seen:
     cursor: int = 0
     tip: int = 0
     queue: list[Waiting] = field(default_factory=list)
-    """What lies behind the cursor."""
+    """Entries behind the cursor."""
     eq: int = 0
     """The last event of its queue."""
     given: list[Given] = field(default_factory=list)
@@ -151,7 +151,7 @@ class Watch(Resting, Branches):
 
     @property
     def redis_s(self) -> float:
-        """What Redis's clock shows, counted from the beginning."""
+        """The time that Redis's clock shows, counted from the beginning."""
         return self._double.clock_s
 
     def broken(self, rule: str, seen: str) -> None:
@@ -255,7 +255,7 @@ class Watch(Resting, Branches):
         self._renewed_at[session] = self.sessions[session].seq
 
     def _snapshot(self, session: str, args: Sequence[Any]) -> None:
-        """What a resume would begin with is the fold of the log up to there."""
+        """The snapshot that a resume would begin with is the fold of the log up to the snapshot."""
         seen = self.sessions[session]
         data = self._double.look("GET", self.keys.snapshot(session))
         # The canonical form decides: one of this version is compared as it was written.
@@ -364,7 +364,7 @@ class Watch(Resting, Branches):
             self.broken("grammar", f"session {session} at {seen.seq}: {error}")
 
     def _letters(self) -> None:
-        """What has arrived is what its senders wrote: when all that was read is read to its end."""
+        """Messages that arrived are what their senders wrote: when all that was read is read to its end."""
         try:
             self.conversations.letters_are_true(
                 lambda session: self.sessions[session].grammar if session in self.sessions else None
@@ -531,7 +531,7 @@ class Watch(Resting, Branches):
             self.compare(runner)
 
     def compare(self, runner: Runner) -> None:
-        """What a runner knows of its session, if that is as much as the log says by now."""
+        """The runner's state is the log's, if the runner knows as much as the log says by now."""
         position = getattr(runner._journal, "position", None)
         seen = self.sessions.get(str(runner.claim.session))
         if position is None or seen is None or (position.seq, position.head) != (seen.seq, seen.head):
@@ -570,7 +570,7 @@ class Watch(Resting, Branches):
 
 
 def _first_words(args: Sequence[Any]) -> Sequence[Any]:
-    """What a commit says of itself, before its entries."""
+    """The arguments of a commit before its entries."""
     first = 3 + int(args[2])
     return args[first : first + 16]
 

@@ -1,4 +1,4 @@
-"""What people do in a simulation: each workload is a name and a play.
+"""Workloads of a simulation, in which people act: each is a name and a play.
 
 A play is a coroutine over a `Stage`. It starts people and returns when they have said what
 they have to say; what comes of it is watched by others.
@@ -35,20 +35,20 @@ class Workload:
     name: str
     play: Callable[[Stage], Awaitable[None]]
     broker: Mapping[str, Any] = field(default_factory=dict)
-    """What it sets of the broker's configuration."""
+    """Settings that the workload changes in the broker's configuration."""
     replicas: bool = False
     """Whether replicas are asked under all of its seeds, and promoted."""
 
 
 async def single(stage: Stage) -> None:
-    """One session, one person, commands that need no approval."""
+    """A session, a person, commands that need no approval."""
     person = stage.person()
     stage.site.mind.appetite.asks = 0.0
     await used(stage, person, await born(stage, person, "never"), stage.rng.choice((1, 3, 6)))
 
 
 async def approvals(stage: Stage) -> None:
-    """One session whose commands need approval; two people answer, late and twice."""
+    """A session whose commands need approval; two people answer, late and twice."""
     rng, person, other, appetite = stage.rng, stage.person(), stage.person(), stage.site.mind.appetite
     appetite.asks, appetite.patches = 0.7, 0.3
     appetite.escalated, appetite.dangerous, appetite.outside, appetite.denied = 0.3, 0.2, 0.5, 0.3

@@ -1,4 +1,4 @@
-"""One simulation from its seed to its verdict."""
+"""A simulation from its seed to its verdict."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ LOOK_S = 0.5
 FAILOVERS = 0.5
 """The share of seeds with replicas in which one is promoted."""
 SHOWN_WITHIN_S = 8.0
-"""What the last commit shows has reached everybody who follows."""
+"""Seconds after which the last commit's events have reached every follower."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a seed."""
+    """The outcome of a seed."""
 
     seed: int
     workload: str
@@ -65,7 +65,7 @@ class Outcome:
     steps: int
     simulated_s: float
     reach: Counter[str]
-    """What it came by (`sim/reach.py`)."""
+    """Counts of the cases that the seed reached (`sim/reach.py`)."""
     digest: str = ""
     """Of the trace, and of what all sessions and trees have told at the end: where it was asked for."""
     lines: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What holds for every test: no example has a deadline, and what a file leaves unclosed is found there."""
+"""Rules of every test: no example has a deadline, and what a file leaves unclosed is found there."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _leave_repositories()
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: tests wait for processes and for leases, too."""
+    """Returns the number of cores and one more: tests wait for processes and for leases, too."""
     return (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_finish() -> None:
-    """What the imports made stays: no collection needs to look at it again."""
+    """Freezes imported objects: no collection needs to look at them again."""
     gc.collect()
     gc.freeze()
 

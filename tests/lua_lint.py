@@ -58,7 +58,7 @@ def warnings_of(script: Path) -> Iterator[tuple[Path, int, str, str]]:
 
 
 def lint(scripts: list[Path]) -> list[str]:
-    """What is wrong with any of them, as `file:line: text`."""
+    """Warnings on any of the scripts, as `file:line: text`."""
     uses = Counter(part for script in scripts for part, _ in pieces_of(script))
     told: Counter[tuple[Path, int, str, str]] = Counter()
     for script in scripts:

@@ -22,7 +22,7 @@ def slot_of(key: str) -> int:
 
 
 def node_of(nodes: Sequence[RedisServer], slot: int) -> RedisServer:
-    """Who has a slot."""
+    """The node that has a slot."""
     for first, last, primary, *_ in _ask(nodes[0], "CLUSTER", "SLOTS"):
         if first <= slot <= last:
             return next(node for node in nodes if node.port == primary[1])
@@ -36,7 +36,7 @@ def _ask(node: RedisServer, *args: Any) -> Any:
 
 @dataclass
 class Move:
-    """One slot's way from `source` to `target`."""
+    """A slot's way from `source` to `target`."""
 
     slot: int
     source: RedisServer

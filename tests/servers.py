@@ -75,7 +75,7 @@ def required(binary: Path | None, name: str) -> Path:
 
 @dataclass
 class RedisServer:
-    """One server process; its data survives `restart`, whatever ended it."""
+    """A server process; its data survives `restart`, however the process ended."""
 
     folder: Path
     binary: Path

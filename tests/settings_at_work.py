@@ -72,7 +72,7 @@ def birth(settings: Settings) -> Birth:
 
 
 def confinement(settings: Settings) -> Confinement:
-    """What the session's policy becomes around a command."""
+    """The session's policy as the confinement of a command."""
     cwd = settings.session_defaults.cwd
     return resolve(birth(settings).settings.sandbox_policy, cwd, str(settings.host.temp_dir))
 
@@ -161,7 +161,7 @@ def is_confinable(settings: Settings) -> bool:
 
 
 def ran(settings: Settings) -> tuple[Command, int]:
-    """What a keeper is asked to run, and how many deltas came of it."""
+    """The command that a keeper is asked to run, and the number of its deltas."""
     made, deltas, keeper = birth(settings), list[dict[str, Any]](), Recorder()
     words = {"kind": "exec", "command": ["make"], "cwd": "/"}
     spec: dict[str, Any] = {**words, "timeout_ms": None, "env": {}, "sandboxed": True}
@@ -214,7 +214,7 @@ def grace_s(settings: Settings) -> float:
 
 
 def becomes_of(settings: Settings, delta: ev.EventModel) -> str | None:
-    """What a delta of the model is handed on as: a part of the log, or an event alone; None if it is not."""
+    """Class that a model's delta is handed on as: part of the log, or event alone; None if it is not."""
     there = held(settings)
     arrivals = Arrivals(there)
     SideWork(there, arrivals)._delta(written(delta))
@@ -222,7 +222,7 @@ def becomes_of(settings: Settings, delta: ev.EventModel) -> str | None:
 
 
 def heartbeat(settings: Settings) -> dict[str, Any]:
-    """What a worker tells the others of itself."""
+    """The heartbeat that a worker sends the others."""
     broker = Recorder()
 
     async def sleep(seconds: float) -> None:
@@ -278,7 +278,7 @@ def lease_asked_for(settings: Settings) -> int:
 
 
 def confirmation(settings: Settings) -> tuple[Any, ...] | None:
-    """What replicas are asked for before a command runs; None if nobody asks them."""
+    """The arguments of the request to replicas before a command runs; None if nobody asks them."""
     broker = Recorder()
     confirm = runner_config(settings, broker).confirm_effects
     if confirm is None:
@@ -328,7 +328,7 @@ def upkeep(settings: Settings) -> Upkeep:
 
 
 def called(settings: Settings) -> list[str]:
-    """What the terminal is sent when a turn is complete."""
+    """Texts that the terminal is sent when a turn is complete."""
     sent: list[str] = []
     told = replace(notifications(settings, "s", sent.append), bell=sent.append)
     asyncio.run(_completes(told))
@@ -363,7 +363,7 @@ def retries(settings: Settings) -> tuple[int, int]:
 
 
 def limits(settings: Settings) -> Limits:
-    """What the fleet's count is asked to keep to."""
+    """Limits that the fleet's count is asked to keep to."""
     asking = fleet_asked(settings)
     return asking.limits if asking else Limits()
 
@@ -387,7 +387,7 @@ def body(settings: Settings) -> dict[str, Any]:
 
 
 def fleet_asked(settings: Settings) -> Any:
-    """What the fleet's limits are asked before the first request; None if there are none."""
+    """The question to the fleet's limits before the first request; None if there are none."""
     state = session(settings).state
     following = _Following(ports(settings), state, lambda _: None, lambda _: None, HttpBudget(0))
     return _asking(following, prompt())

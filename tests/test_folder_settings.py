@@ -1,4 +1,4 @@
-"""What an untrusted folder's file may set: harmless keys, and bounds that it makes stricter."""
+"""Keys that an untrusted folder's file may set: harmless ones, and bounds that it makes stricter."""
 
 from __future__ import annotations
 

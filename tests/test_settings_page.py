@@ -1,4 +1,4 @@
-"""What is written of settings: each is known everywhere, documented, and read in one place."""
+"""Texts about settings: each setting is known everywhere, documented, and read in one place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What settings become: births, and how a worker treats its providers."""
+"""Settings become births, and a worker's treatment of its providers."""
 
 from __future__ import annotations
 

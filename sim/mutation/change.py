@@ -1,4 +1,4 @@
-"""One change of one place in the product's text."""
+"""A change of one place in the product's text."""
 
 from __future__ import annotations
 

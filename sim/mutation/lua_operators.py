@@ -1,4 +1,4 @@
-"""What can be changed in a Lua script, by its tokens and its lines.
+"""Changes that can be made to a Lua script, by its tokens and its lines.
 
 The scripts put one statement on a line, or one `if … then … end`; a statement that goes on over several
 lines is dropped or swapped whole. What Lua does not compile is no change.

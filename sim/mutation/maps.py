@@ -191,7 +191,7 @@ def _were(old: str, new: str) -> dict[int, int]:
 
 
 def _near(lines: dict[str, list[str]], was: dict[int, int], line: int) -> list[str] | None:
-    """Who came to a line; of one that is new, or no line of its own, who came to the last before it.
+    """Seeds or tests that came to a line; for a new line, or no line of its own, to the last line before.
 
     None if nobody did, and nothing if an import alone did.
     """

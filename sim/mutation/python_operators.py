@@ -1,4 +1,4 @@
-"""What can be changed in a Python module, by the places of its syntax tree.
+"""Changes that can be made to a Python module, by the places of its syntax tree.
 
 Left alone: docstrings, annotations, imports, `__all__`, decorators, asserts, what only the type checker
 reads, and calls of the log.
@@ -33,7 +33,7 @@ _SIGNS: dict[type[ast.operator], str] = {
     ast.BitAnd: "|",
 }
 _LOOSE = (ast.BoolOp, ast.Compare, ast.IfExp, ast.NamedExpr, ast.Lambda)
-"""What needs brackets behind `not`, or as a part of another condition."""
+"""Expressions that need brackets behind `not`, or as a part of another condition."""
 _SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)
 _VALUES = {
     "set",
@@ -49,12 +49,12 @@ _VALUES = {
     "float",
     "bool",
 }
-"""What is made or asked of a value, and changes nothing else."""
+"""Functions that make a value or read one, and change nothing else."""
 _EXTREMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 
 class _Reader:
-    """One module's text and tree."""
+    """A module's text and tree."""
 
     def __init__(self, path: str, text: str) -> None:
         self.path, self.text = path, text
@@ -203,7 +203,7 @@ def _head(reader: _Reader, statement: ast.stmt) -> int | None:
 
 
 def _expressions(statement: ast.stmt) -> Iterator[ast.expr]:
-    """What a statement evaluates itself: no annotations, no bodies."""
+    """Expressions that a statement evaluates itself: no annotations, no bodies."""
     match statement:
         case ast.AnnAssign(value=value):
             if value is not None:

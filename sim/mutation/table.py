@@ -1,4 +1,4 @@
-"""What a sample came to: in figures, and as the table of `docs/simulator.md`."""
+"""Results of a sample: in figures, and as the table of `docs/simulator.md`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""One change from its planting to its verdict: seeds of the simulator that come to it, then tests that
-do.
+"""Plants a change and finds its verdict: by seeds of the simulator that come to it, then by tests
+that do.
 
 Each runs in a process of its own, at a low priority, and ends within its time: what never ends is found. A
 seed or a test that fails without the change as well says nothing of it, and is passed over.

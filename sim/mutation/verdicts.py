@@ -1,4 +1,4 @@
-"""What is known of changes, kept in a folder, and which of them are equivalent, kept in the repository."""
+"""Verdicts on changes, kept in a folder, and the equivalent changes, kept in the repository."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SOURCES = ("orchestrator/**/*.py", "orchestrator/**/*.lua", "sim/**/*.py", "sim
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a change."""
+    """The outcome of a change."""
 
     id: str
     by: str
@@ -28,7 +28,7 @@ class Verdict:
     workload: str = ""
     seed: int = -1
     seeds: int = 0
-    """Those that were run, and came to the changed line."""
+    """Seeds that were run, and came to the changed line."""
     tests: int = 0
     took_s: float = 0.0
 
@@ -61,7 +61,7 @@ class Kept:
         self._file = folder / "verdicts.jsonl"
         self._sources = sources_hash()
         self.now: dict[str, Verdict] = {}
-        """Those of these sources."""
+        """Verdicts of these sources."""
         self.before: dict[str, Verdict] = {}
         """The last of each, of whatever sources: what found it then is tried first."""
         for line in self._lines():

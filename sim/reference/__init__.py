@@ -1,4 +1,4 @@
-"""What every script of the broker answers and leaves behind, stated a second time.
+"""Answers and writes of every script of the broker, stated a second time.
 
 Written from the scripts' headers and the catalogue of keys, in plain data structures, to be compared with the
 scripts: a line that is lost in one of them, or a comparison that is turned, is a difference here. A statement

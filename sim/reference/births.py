@@ -14,7 +14,7 @@ NO_HEAD = bytes(32)
 
 @dataclass(slots=True)
 class Birth:
-    """What a session is born with, and its six keys."""
+    """The contents of a new session, and its six keys."""
 
     session: bytes
     tree: bytes

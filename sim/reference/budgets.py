@@ -68,7 +68,7 @@ class Budget:
         return amount
 
     def settles(self, name: bytes, used: list[int] | None) -> list[int]:
-        """What was held is spent: as it was used, or, if nobody knows, as it was guessed."""
+        """Spends a reservation: the amount used or, if nobody knows that, the amount reserved."""
         reserved = self.lets_go(name)
         self._reserved[name] = None
         counted = reserved if used is None else used

@@ -53,7 +53,7 @@ class Stated:
         self._reply = STATEMENTS[name](self._sight, keys, Given(args))
 
     def difference(self, reply: Any) -> str:
-        """What is otherwise than stated; empty if nothing is."""
+        """The differences from the statement; empty if there are none."""
         found = self._sight.differences()
         if _plain(self._name, reply) != _plain(self._name, self._reply):
             found.insert(

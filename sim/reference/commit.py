@@ -181,7 +181,7 @@ def _drawn(step: Step, tree: Fields) -> dict[bytes, int] | Reply:
 
 
 def _settled(step: Step, budget: Budget) -> tuple[list[int], bytes]:
-    """What the step says was used, and who is to be woken, because that makes room."""
+    """The usage that the step states, and the sessions to wake, because the usage makes room."""
     total, to_wake = [0, 0, 0], b""
     for name, used in step.settlements:
         counted = budget.settles(b"r:" + step.session + b":" + name, used)
@@ -302,7 +302,7 @@ def _shown(sight: Sight, step: Step) -> None:
 
 
 def _trimmed(sight: Sight, sq: bytes, cursor: int, tip: int) -> None:
-    """What was consumed leaves the queue."""
+    """Removes consumed entries from the queue."""
     if cursor == tip:
         sight.stream(sq).is_gone()
     else:
@@ -310,7 +310,7 @@ def _trimmed(sight: Sight, sq: bytes, cursor: int, tip: int) -> None:
 
 
 def _kept_or_released(step: Step, tip: int, final: int, advances: bool) -> bool:
-    """What the session's hash says of the step and of the claim; whether the claim was given back."""
+    """Writes the step and the claim into the session's hash; returns whether the claim was given back."""
     own = step.targets[0].hash_
     parks = step.release == b"park" and number(own, b"cursor") == tip
     released = parks or step.release == b"yield"

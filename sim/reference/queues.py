@@ -47,7 +47,7 @@ def holder(sight: Sight, pool: Pool, session: bytes, hash_: Fields) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What goes into a submission queue."""
+    """An entry of a submission queue."""
 
     kind: bytes
     payload: bytes
@@ -82,7 +82,7 @@ def enqueued(sight: Sight, session: Fields, sq: bytes, entry: Entry) -> int:
 
 
 def keeps_depths(session: Fields) -> None:
-    """Whoever writes a queue's side writes all of it."""
+    """Writes all fields of a queue's side: a script that writes one of them writes all."""
     for name in (b"sq", b"sq_total", b"regular", b"interrupts"):
         session[name] = written(number(session, name))
 

@@ -1,4 +1,4 @@
-"""What a session is given, who holds it, and what is kept of it beside its log."""
+"""Submissions to a session, its claims, and the data kept beside its log."""
 
 from __future__ import annotations
 

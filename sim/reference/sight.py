@@ -35,7 +35,7 @@ class Stream:
             self.length = min(self.length, keep)
 
     def begins_at(self, n: int) -> None:
-        """Whatever is before a number goes."""
+        """Removes every entry before a number."""
         self.length = min(self.length, max(0, self.last - n + 1))
 
     def is_gone(self) -> None:
@@ -49,7 +49,7 @@ def kind_of(key: bytes) -> bytes:
 
 
 class Sight:
-    """What a statement reads and changes; `differences` compares it with what the script left."""
+    """Keys that a statement reads and changes; `differences` compares them with what the script left."""
 
     def __init__(self, store: Store, keys: Sequence[bytes], now_us: int) -> None:
         self._store = store
@@ -119,7 +119,7 @@ class Sight:
     # ── behind the call ───────────────────────────────────────────────────────────────────────
 
     def differences(self) -> list[str]:
-        """What is otherwise than stated, key by key."""
+        """The differences from the statement, key by key."""
         return [found for key in self._keys if (found := self._difference(key))]
 
     def _difference(self, key: bytes) -> str:

@@ -1,4 +1,4 @@
-"""What sessions of a tree share: its log, its counters, its limits."""
+"""State that sessions of a tree share: its log, its counters, its limits."""
 
 from __future__ import annotations
 

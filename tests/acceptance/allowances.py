@@ -1,4 +1,4 @@
-"""What need not match, and what the protocol page decides otherwise: the one place for both.
+"""Values that need not match, and decisions of the protocol page: the one place for both.
 
 The rules are those of `tests/transcripts/README.md`, one function each; nothing else in the tests
 makes an exception. An allowance makes two values comparable; a deviation changes the recording
@@ -22,7 +22,7 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One recorded conversation."""
+    """A recorded conversation."""
 
     lines: tuple[Message, ...]
     """`{"sq": Submission}` and `{"eq": Event}` in order."""
@@ -79,7 +79,7 @@ KNOWN_EVENTS = frozenset(
         "exited_review_mode",
     }
 )
-"""What the recorded version could say, `user_message` left out."""
+"""Events of the recorded version, `user_message` left out."""
 
 FREE_TEXTS = frozenset({"error", "stream_error", "background_event"})
 TEXT_DELTAS = frozenset({"agent_message_delta", "agent_reasoning_delta", "agent_reasoning_raw_content_delta"})

@@ -48,7 +48,7 @@ def compare_events(
 def compare_requests(
     recorded: Sequence[Message], got: Sequence[Message], bindings: Bindings
 ) -> list[Difference]:
-    """What every model request carried, field by field."""
+    """Compares every model request, field by field."""
     expected = one_of_each_attempt(map(_comparable, recorded))
     seen = one_of_each_attempt(map(_comparable, got))
     found: list[Difference] = []

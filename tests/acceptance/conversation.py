@@ -86,7 +86,7 @@ def _environment(stage: Stage, base_url: str = "") -> dict[str, str]:
 
 @dataclass(slots=True)
 class Held:
-    """What came of a conversation."""
+    """Results of a conversation."""
 
     events: list[Message] = field(default_factory=list)
     requests: list[Message] = field(default_factory=list)
@@ -105,7 +105,7 @@ class Stuck(AssertionError):
 
 
 class Proto:
-    """One `dendro proto` process."""
+    """A `dendro proto` process."""
 
     def __init__(self, process: asyncio.subprocess.Process, held: Held) -> None:
         self._process = process
@@ -117,7 +117,7 @@ class Proto:
 
     @property
     def events(self) -> list[Message]:
-        """What this process has said so far."""
+        """Events that this process has written so far."""
         return self._held.events[self._begin :]
 
     async def _read(self) -> None:

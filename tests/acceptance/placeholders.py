@@ -35,7 +35,7 @@ ANYTHING = "@ANY@"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that should have been otherwise."""
+    """A value that should have been the recorded one."""
 
     where: str
     recorded: Json
@@ -55,7 +55,7 @@ ABSENT = _Absent()
 
 @dataclass(slots=True)
 class Bindings:
-    """What the placeholders of one conversation turned out to stand for."""
+    """Values that the placeholders of a conversation turned out to stand for."""
 
     values: dict[str, str] = field(default_factory=dict)
 

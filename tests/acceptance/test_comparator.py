@@ -41,7 +41,7 @@ REAL = {
 
 
 def known() -> Bindings:
-    """What whoever holds the conversation knows beforehand."""
+    """Bindings that are known before the conversation."""
     return Bindings({"WORKSPACE": REAL["@WORKSPACE@"], "OUTSIDE": REAL["@OUTSIDE@"]})
 
 

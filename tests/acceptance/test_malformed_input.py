@@ -1,4 +1,4 @@
-"""Whatever bytes a client sends, it gets an error for each line, and its session is still served."""
+"""A client that sends any bytes gets an error for each line, and its session is still served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests act with: sessions to create, steps to commit, a view of all that Redis holds."""
+"""Actors of the tests: sessions to create, steps to commit, a view of all that Redis holds."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def step(
 
 @dataclass
 class Backend:
-    """One server, or the double: brokers to act with and clients to look with."""
+    """A server, or the double: brokers to act with and clients to look with."""
 
     name: str
     connect: Callable[[], Wire]
@@ -97,7 +97,7 @@ async def claimed(broker: Broker, session: SessionId, worker: str = "w1", claim_
 
 
 async def lease_runs_out(broker: Broker, session: SessionId) -> None:
-    """Whoever holds it has not renewed its claim for long enough."""
+    """The session's holder has not renewed its claim for long enough."""
     place = await broker.place(session)
     leases = broker.keys.leases(broker.keys.shard_of(place.tree), place.pool)
     await broker.command("ZADD", leases, "XX", 0, session)

@@ -1,4 +1,4 @@
-"""What the fleet may send to a provider in a minute: counted once, exactly, by arrival."""
+"""Requests of the fleet to a provider in a minute: counted once, exactly, by arrival."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the head of a script says is what Python packs and what Lua reads."""
+"""Python packs, and Lua reads, the arguments that the head of a script states."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ return shown({name = name, count = count, so = so, at = at_said, spent = spent, 
 
 
 def read(args: list[Any], head: str = HEAD) -> str:
-    """What Lua makes of a flat list."""
+    """Lua's reading of a flat list."""
     runtime = LuaRuntime()
     runtime.globals()["ARGV"] = runtime.table(*(str(arg) for arg in args))
     lua = takes_of(head).lua().replace("local at =", "local at_said =")

@@ -1,4 +1,4 @@
-"""What the double lacks. A line that fails here has become true of it, and may be used."""
+"""Features that the double lacks. A feature whose line fails here has come, and may be used."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ async def broker_of(server: RedisServer, **config: Any) -> AsyncIterator[Broker]
 
 
 async def until_answered(ask: Callable[[], Awaitable[Answer]]) -> Answer:
-    """What a worker does on a broken connection: the same again, until Redis answers."""
+    """Repeats a request on a broken connection, as a worker does, until Redis answers."""
     while True:
         try:
             return await ask()

@@ -1,4 +1,4 @@
-"""What a parked session costs Redis: nothing but memory, and little of that."""
+"""A parked session costs Redis nothing but memory, and little of that."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.broker.families import letter, root_of
 SESSIONS = 200
 BYTES_EACH = 8 << 10
 LOGS = ("rollout", "tree")
-"""They grow with the work, not with the waiting."""
+"""Keys that grow with the work, not with the waiting."""
 
 
 async def _parked_for_an_approval(broker: Broker) -> None:

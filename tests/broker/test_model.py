@@ -33,7 +33,7 @@ LEASE_S = 6.0
 
 
 class Expected:
-    """What a session must look like."""
+    """The expected state of a session."""
 
     def __init__(self) -> None:
         self.queue: list[str] = []

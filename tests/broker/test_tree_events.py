@@ -16,7 +16,7 @@ from tests.broker.families import Agent, depths_event, letter, root_of
 
 
 async def told(broker: Broker, session: SessionId) -> list[tuple[int, bytes]]:
-    """What the tree told a session, by tree_seq."""
+    """The tree's events in a session's queue, by tree_seq."""
     return [(e.tree_seq, e.payload) for e in await broker.read_eq(session) if e.tree_seq]
 
 

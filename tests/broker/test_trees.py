@@ -195,7 +195,7 @@ class Post:
         await self._commits(who, who, twice, taken=taken, cursor=entries[-1].id if entries else None)
 
     async def _commits(self, who: int, about: int, twice: bool, **step: Any) -> None:
-        """One step, sent twice if the first answer was lost."""
+        """Commits a step, and sends it twice if the first answer was lost."""
         self.told.append(b"inbox %d+%d" % self.depths(about))
         agent, root = self.agents[who], self.agents[0]
         event = depths_event(root.session, inbox=self.agents[about].session)

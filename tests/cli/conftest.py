@@ -1,4 +1,4 @@
-"""One Redis for the commands' tests; each test has a machine, a home and sessions of its own."""
+"""A Redis for the commands' tests; each test has a machine, a home and sessions of its own."""
 
 from __future__ import annotations
 

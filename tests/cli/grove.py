@@ -38,7 +38,7 @@ class Grove:
         return self.machine.run(*words, input=input)
 
     def says(self, *words: str) -> str:
-        """What a command that succeeds prints."""
+        """The output of a command that succeeds."""
         done = self.run(*words)
         assert done.returncode == 0, done.stderr
         return done.stdout

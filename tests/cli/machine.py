@@ -69,7 +69,7 @@ class Machine:
         )
 
     def session_ids(self) -> list[str]:
-        """Those that there are, newest change first."""
+        """Ids of all sessions, newest change first."""
         return [row["session_id"] for row in self.sessions()]
 
     def sessions(self) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ async def planted_tree(
 
 
 def record(number: int, session: SessionId, status: str) -> Mapping[str, Any]:
-    """What an agent's parent writes of it."""
+    """An agent's record, as its parent writes it."""
     return {
         "agent_id": number,
         "parent_agent_id": 0,

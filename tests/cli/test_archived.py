@@ -1,4 +1,4 @@
-"""Somebody speaks to a session that upkeep has archived: it comes back, and goes on."""
+"""A session that upkeep has archived comes back when somebody speaks to it, and goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees of a session's events, on a terminal and in a pipe."""
+"""Events of a session as a person sees them, on a terminal and in a pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who needs a person: tree, agent, folder, since when, and what for."""
+"""Requests that need a person: tree, agent, folder, since when, and what for."""
 
 from __future__ import annotations
 

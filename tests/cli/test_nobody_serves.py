@@ -1,4 +1,4 @@
-"""Nobody serves a session any more while somebody waits for it: the wait ends, and says what to do."""
+"""A wait for a session that nobody serves any more ends, and says what to do."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def happens(type: str, id: str = "t1", **fields: Any) -> Event:
 
 
 class Person:
-    """Somebody with a program, a terminal, and a screen."""
+    """A person with a program, a terminal, and a screen."""
 
     def __init__(self, folder: Path, program: tuple[str, ...] | None = None, **settings: Any) -> None:
         self.file = folder / "called"

@@ -1,4 +1,4 @@
-"""What `dendro sessions` lists: trees, filtered; no figure is cut, and what is left out is said."""
+"""`dendro sessions` lists trees, filtered; no figure is cut, and what is left out is said."""
 
 from __future__ import annotations
 

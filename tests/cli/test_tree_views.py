@@ -1,4 +1,4 @@
-"""What is drawn of a tree, what an answer's pattern means, and how amounts are read: no process needed."""
+"""Drawings of a tree, patterns of answers, and how amounts are read: no process needed."""
 
 from __future__ import annotations
 

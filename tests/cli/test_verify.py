@@ -1,4 +1,4 @@
-"""What somebody who can write to Redis, or to a file, cannot do unseen: `dendro verify` names it."""
+"""`dendro verify` names the changes of somebody who can write to Redis, or to a file."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ class Deployment:
     settings: Settings
 
     async def findings(self, source: str, *, tree: bool = False, head: str | None = None) -> list[str]:
-        """What is wrong, in the order of the sessions."""
+        """The findings of verify, in the order of the sessions."""
         reports = await _reports(self.settings, source, tree, False, _expected(head))
         return [f"{broken.seq} {broken.reason}" for report in reports for broken in report.findings]
 
     def head(self, session: str) -> str:
-        """What verify printed of it on an earlier day."""
+        """The session's head, as verify printed it on an earlier day."""
         seq, head = self.redis.hmget(KEYS.session(session), ["seq", "head"])
         return f"{int(seq)}:{head.hex()}"
 
@@ -161,7 +161,7 @@ async def test_log_that_was_written_anew_is_shown_by_the_tree_log(deployment: De
 
 @real
 async def test_cut_end_is_shown_by_a_fork(deployment: Deployment) -> None:
-    """Whoever takes the tree's log away, too, meets the fork's own chain, which notes its parent's."""
+    """A forger who removes the tree's log, too, meets the fork's own chain, which notes its parent's."""
     root = deployment.kept.made("tree")
     deployment.redis.delete(KEYS.tree(root))
     [fork] = deployment.forks()
@@ -352,7 +352,7 @@ EDITS: dict[str, Callable[[StoredEntry, bytes], StoredEntry]] = {
 
 
 def _edited(value: bytes, byte: bytes) -> bytes:
-    """One byte is another."""
+    """Changes one byte."""
     at = byte[0] % len(value)
     return value[:at] + bytes([value[at] ^ (byte[1] or 1)]) + value[at + 1 :]
 

@@ -32,7 +32,7 @@ OF_A_SUBMISSION = {
 
 @dataclass
 class Audit:
-    """What was read so far of one session's log."""
+    """A session's log as far as it was read."""
 
     task: str | None = None
     ends: int = 0

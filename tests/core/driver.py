@@ -48,7 +48,7 @@ FACTS: Mapping[str, Any] = {
     "rollout_path": "/data/rollout.jsonl",
 }
 PIECES: Mapping[Work, c.Command] = {CloseCalls(): c.CloseCalls(), TellChildren(): c.TellChildren()}
-"""What a state owes of an end that takes several commits."""
+"""Commands for the work that a state owes of an end that takes several commits."""
 USAGE: Mapping[str, int] = {"input_tokens": 100, "output_tokens": 20, "total_tokens": 120}
 
 
@@ -109,7 +109,7 @@ def patch_end(call_id: str, success: bool = True) -> PatchApplyEnd:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one command made visible."""
+    """The visible effects of a command."""
 
     decision: Decision
 
@@ -136,7 +136,7 @@ class Seen:
 
 @dataclass
 class Session:
-    """One session and the worker that holds it."""
+    """A session and the worker that holds it."""
 
     rules: Rules = field(default_factory=Rules)
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -220,7 +220,7 @@ class Session:
         return self.submit(op("shutdown"), id)
 
     def decides(self, target: str, decision: Any, kind: str = "exec", **fields: Any) -> Seen:
-        """Somebody answers an approval under a call's id or a turn's."""
+        """Answers an approval under a call's id or a turn's."""
         return self.submit(op(f"{kind}_approval", id=target, decision=decision), **fields)
 
     # --- what the worker reports -----------------------------------------------------
@@ -277,7 +277,7 @@ class Session:
         return self.happens(c.Stopped(elapsed_s))
 
     def ends_all(self) -> int:
-        """What goes to its end in pieces does; in how many more."""
+        """Brings all that ends in pieces to its end; returns the number of further pieces."""
         pieces = 0
         while (piece := next((PIECES[work] for work in self.owes() if work in PIECES), None)) is not None:
             self.happens(piece)

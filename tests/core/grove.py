@@ -34,7 +34,7 @@ def session_id(agent_id: int) -> SessionId:
 
 @dataclass
 class Agent(Session):
-    """One session of a grove."""
+    """A session of a grove."""
 
     grove: Grove | None = None
     born: bool = False
@@ -141,7 +141,7 @@ def _json(output: str) -> Any:
 
 @dataclass
 class Grove:
-    """One tree."""
+    """A tree."""
 
     limits: Mapping[str, int] = field(default_factory=lambda: {"slots": 8, "spawned": 200})
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -290,7 +290,7 @@ class Grove:
         return bool(agent.ends_all())
 
     def check(self) -> None:
-        """What holds whenever no letter is under way."""
+        """Rules that hold whenever no message is under way."""
         told, known = fold_tree(self.log), self.registry()
         assert {id: (a.record, a.status, a.marked, a.pending) for id, a in told.agents.items()} == {
             id: (a.record, a.status, a.marked, a.pending) for id, a in known.agents.items()

@@ -78,7 +78,7 @@ def test_approved_call_starts_by_call_id_and_by_turn_id(target: str) -> None:
 
 
 def resolutions(seen: Seen) -> list[tuple[str, str]]:
-    """What a decision tells those who follow the queue: the decision, and whose it was."""
+    """The resolutions that followers of the queue get: the decision, and whose it was."""
     events = seen.decision.tree.events if seen.decision.tree is not None else ()
     told = [event.message for event in events]
     return [(message.decision, message.who) for message in told if isinstance(message, RequestResolved)]

@@ -1,4 +1,4 @@
-"""What a configured session, a schema and an unfinished turn mean for the requests that follow."""
+"""Effects of a configured session, a schema and an unfinished turn on the requests that follow."""
 
 from __future__ import annotations
 

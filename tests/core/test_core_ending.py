@@ -52,7 +52,7 @@ class Crowded(Session):
         return seen
 
     def runs_its_course(self) -> None:
-        """What is owed is done until the task is over; after some commits by another worker."""
+        """Does the owed work until the task is over; after some commits by another worker."""
         while CloseCalls() in self.owes():
             check_liveness(self)
             crash = self.crashes[self.pieces] if self.pieces < len(self.crashes) else False

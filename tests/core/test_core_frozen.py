@@ -27,7 +27,7 @@ RECORDS = [
 
 @record
 class Made:
-    """One field of each kind."""
+    """A record with one field of each kind."""
 
     needed: int
     usual: str = "usual"

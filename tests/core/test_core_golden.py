@@ -27,7 +27,7 @@ def test_old_log_still_folds_to_the_state_that_it_had(name: str) -> None:
 
 
 def kept(before: Any, now: Any) -> Any:
-    """What is left of `now` without the fields that newer versions added."""
+    """Returns `now` without the fields that newer versions added."""
     if isinstance(before, dict) and isinstance(now, dict):
         return {name: kept(before[name], value) for name, value in now.items() if name in before}
     if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):

@@ -1,4 +1,4 @@
-"""What a provider that keeps conversations has seen of this one, and what is new to it."""
+"""Items that a provider that keeps conversations has seen of this one, and items that are new to it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.core.driver import FACTS, Session, _short, assistant, op
 
 
 def new_to_the_provider(session: Session) -> list[str] | None:
-    """What the next request has to say beside the last response's id; None if it has to say everything."""
+    """New items of the next request, beside the last response's id; None if it has to send everything."""
     known = session.state.last_response
     if known is None:
         return None

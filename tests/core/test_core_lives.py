@@ -261,7 +261,7 @@ def _running(state: State) -> set[str]:
 
 
 def _reports(session: Session, work: Work) -> st.SearchStrategy[c.Command]:
-    """What a worker may report of one piece of owed work."""
+    """Reports that a worker may make of a piece of owed work."""
     match work:
         case OweRequest():
             return st.just(c.BeginRequest())

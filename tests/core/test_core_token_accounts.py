@@ -1,4 +1,4 @@
-"""What clients are told of tokens, and what the session itself goes by."""
+"""Token counts that clients are told, and those that the session itself goes by."""
 
 from __future__ import annotations
 

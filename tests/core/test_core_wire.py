@@ -1,4 +1,4 @@
-"""What the core says is the protocol's: every event is a known one, every op gets an answer."""
+"""The core writes the protocol's messages: every event is a known one, every op gets an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a conversation stands elsewhere, and has to be fetched before a model can read it."""
+"""Parts of a conversation that stand elsewhere, and have to be fetched before a model can read them."""
 
 from __future__ import annotations
 

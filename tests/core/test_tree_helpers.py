@@ -26,7 +26,7 @@ def a_helper(grove: Grove, call_id: str = "h") -> Agent:
 
 
 def told_of(grove: Grove, call_id: str, name: str) -> list[Any]:
-    """What the events about a helper's call told under a name."""
+    """Values under a name in the events about a helper's call."""
     told = [fact.message for fact in grove.log if fact.message.get("call_id") == call_id]
     return [message[name] for message in told if name in message]
 

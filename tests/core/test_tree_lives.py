@@ -40,7 +40,7 @@ Act = tuple[str, int, int]
 
 
 class Life:
-    """One random tree; an act that does not fit the agent it meets does nothing."""
+    """A random tree; an act that does not fit the agent it meets does nothing."""
 
     def __init__(self) -> None:
         self.grove = Grove(limits={"slots": 4, "spawned": 9})

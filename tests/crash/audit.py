@@ -1,4 +1,4 @@
-"""What must hold after any number of crashes: the log held against the ledger, the people and itself."""
+"""Rules that must hold after any crashes: the log held against the ledger, the people and itself."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _patches(log: Log, folder: Path) -> Iterator[str]:
 
 
 def _doubts(log: Log, ledger: Ledger) -> Iterator[str]:
-    """What was lost in the middle is told: to the people by a warning, to the model by the call's output."""
+    """Calls lost in the middle are reported: to people by a warning, to the model by the call's output."""
     warned = " ".join(msg["message"] for _, msg in log.events() if msg["type"] == "warning")
     answered = [seq for seq, fact in log.numbered("request_ended") if fact["outcome"] == "completed"]
     for seq, call_id, text in log.outputs():

@@ -53,7 +53,7 @@ ROOM = TreeRules(slots=6, spawned=5_000, budgets={"tokens": 10**12, "requests": 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a run is asked to do."""
+    """Options of a run."""
 
     kills: int = 200
     seed: int = 0
@@ -65,7 +65,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """What a stage is prepared for."""
+    """Parameters of a stage."""
 
     seed: int
     sessions: int
@@ -85,7 +85,7 @@ class House:
 
 @dataclass
 class Account:
-    """What happened in a run."""
+    """Counts and violations of a run."""
 
     seed: int
     points: Counter[str] = field(default_factory=Counter)
@@ -210,7 +210,7 @@ async def _person(opened: Deployment, folder: Path, play: Play, number: int) -> 
 
 
 async def crash(options: Options) -> Account:
-    """One run, audited."""
+    """Executes a run and audits it."""
     account, began = Account(options.seed), time.monotonic()
     sessions = TREES if options.trees else SESSIONS
     async with theatre(options.seed, sessions=sessions, trees=options.trees) as stage:
@@ -284,7 +284,7 @@ async def _watch_takeovers(
 
 
 def _standing(stage: Theatre, account: Account) -> list[str]:
-    """What is wrong with the trees now, in the middle of everything."""
+    """Violations in the trees now, in the middle of the run."""
     with closing(stage.redis.client()) as redis:
         trees = [tree_as_of_now(redis, stage.deployment.broker, TreeId(p.session)) for p in stage.people]
     found = [

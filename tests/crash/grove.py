@@ -1,4 +1,4 @@
-"""What the trees of a crash run do: agents that make, tell, await, redirect and end each other.
+"""The model of a crash run's trees: agents make, tell, await, redirect and end each other.
 
 As in `workload`, an answer follows from its request alone. A word is one call; `gather` is
 awaits until nobody is at work. Every text that an agent says or writes is said once in the
@@ -33,7 +33,7 @@ LEAVES = ("exec", "slow up", "patch exec", "look sideways exec", "up exec up", "
 BRANCHES = ("leaf leaf gather up", "leaf exec gather", "leaf fork look sideways gather", "leaf stuck end up")
 LINGER = "echo begun; sleep 5; echo done"
 SYNTHETIC = "await-"
-"""What the ids of calls begin with that no model made: letters that came by themselves."""
+"""The beginning of the ids of calls that no model made: messages that were injected unasked."""
 
 
 def errand(random: Random, number: int) -> str:
@@ -129,7 +129,7 @@ def _work(kind: str, random: Random) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a request tells of its agent's tree, and the calls made for the task at hand."""
+    """The tree that a request shows its agent, and the calls made for the task at hand."""
 
     made: tuple[Made, ...]
     children: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""One session's whole rollout after a crash run: as stored, as read, and what it says."""
+"""A session's whole rollout after a crash run: as stored, as read, and what it says."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orchestrator.wiring import Deployment
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """One session's whole rollout, as stored and as read."""
+    """A session's whole rollout, as stored and as read."""
 
     session: SessionId
     head: SessionHead
@@ -58,7 +58,7 @@ class Log:
         ]
 
     def state(self) -> State:
-        """What a fold over it gives."""
+        """The state that a fold over the log gives."""
         state = State()
         for seq, entry in enumerate(self.entries, 1):
             state = evolve(state, entry, seq)

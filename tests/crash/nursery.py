@@ -22,12 +22,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass
 class WorkerProcess:
-    """One worker."""
+    """A worker process."""
 
     pid: int
     point: Point | None
     ended: asyncio.Future[int]
-    """Its exit code; negative is the signal that killed it."""
+    """The process's exit code; negative is the signal that killed it."""
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)

@@ -55,7 +55,7 @@ CAST = (
 
 @dataclass
 class Person:
-    """One session's user."""
+    """The user of a session."""
 
     client: Client
     session: SessionId
@@ -64,9 +64,9 @@ class Person:
     acknowledged: dict[str, str] = field(default_factory=dict)
     """Submission id → the type of its op."""
     errands: Callable[[Random, int], str] = errand
-    """What it asks for, by number."""
+    """The tasks that the person gives, by number."""
     last_words: str = ""
-    """What it asks for at the very end; empty is one more errand."""
+    """The person's task at the very end; empty is one more errand."""
     decided: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     """(session, call id) → the decisions that were given, one for each time that it was asked."""
     events: list[Event] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Person:
             await self.errand()
 
     async def errand(self) -> None:
-        """One task, to its end, with everything that came of it."""
+        """Gives a task and waits for its end, with everything that came of it."""
         self._number += 1
         await self.ask(self.errands(self.random, self._number))
 
@@ -148,7 +148,7 @@ class Person:
                 self._open.discard(event.id)
 
     async def _decide(self, asked: Any, op: Any) -> None:
-        """Its own session asks, or an agent below it, which says who it is."""
+        """Answers a request of the person's session, or of an agent below it, which says who it is."""
         decision = "denied" if self.random.random() < 0.2 else "approved"
         call = (asked.get("session_id", self.session), asked["call_id"])
         self.decided.setdefault(call, []).append(decision)

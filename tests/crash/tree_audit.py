@@ -1,4 +1,4 @@
-"""What must hold of a tree: at any moment by its own keys, and at rest against every agent's log.
+"""Rules that must hold of a tree: at any moment by its own keys, and at rest against every agent's log.
 
 `standing` may be asked between any two commits: whatever died in the middle of something,
 the registry is what the tree's log tells. `audit_tree` is for trees in which nobody is at
@@ -88,7 +88,7 @@ def tree_as_of_now(redis: Redis, broker: Broker, tree: TreeId) -> Tree:
 
 
 def standing(tree: Tree) -> Iterator[str]:
-    """What is wrong with a tree's keys by themselves, whatever its agents are doing."""
+    """Violations in a tree's keys by themselves, whatever its agents are doing."""
     known, told = projected(tree.fields), fold_tree(tree.facts)
     if [_row(known, id) for id in sorted(known.agents)] != [_row(told, id) for id in sorted(told.agents)]:
         yield "the registry is not what the log tells: " + "; ".join(_differences(known, told))
@@ -134,7 +134,7 @@ def _births(tree: Tree, births: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _budgets(tree: Tree) -> Iterator[str]:
-    """What is spent is what each agent used; what is held is what is reserved."""
+    """Spent amounts are the agents' usage; held amounts are reservations."""
     registry = registry_of(tree.id, tree.fields, 0)
     for place, kind in enumerate(("tokens", "cost", "requests")):
         account = registry.budget[kind]  # type: ignore[index]
@@ -155,7 +155,7 @@ def _amounts(stored: bytes) -> tuple[int, int, int]:
 
 
 def audit_tree(tree: Tree, logs: Sequence[Log]) -> Iterator[str]:
-    """What is wrong with a tree in which nobody is at work."""
+    """Violations in a tree in which nobody is at work."""
     yield from standing(tree)
     states = {log.session: log.state() for log in logs}
     yield from _accounts(tree, states)
@@ -244,7 +244,7 @@ def _heard(log: Log) -> Iterator[str]:
 
 
 def _ready(log: Log) -> Iterator[Mapping[str, Any]]:
-    """What awaits returned, asked for or not."""
+    """Results that awaits returned, asked for or not."""
     for _, item in log.said():
         if item["type"] in OUTPUT_KINDS and str(item["output"]).startswith('{"timed_out"'):
             yield from orjson.loads(item["output"])["ready"]

@@ -1,4 +1,4 @@
-"""What the sessions of a crash run do: a model whose answers leave traces that can be counted.
+"""The model of a crash run's sessions: its answers leave traces that can be counted.
 
 Every command appends `<session> <call id>` to a ledger before anything else, every patch
 adds two files that are named after its call. Answers follow from the request alone, so a
@@ -115,7 +115,7 @@ def _next(words: list[str], calls: int) -> str | None:
 
 
 def patch_files(folder: Path, session: str, call_id: str) -> tuple[Path, Path]:
-    """What the patch of this call adds."""
+    """Files that the patch of this call adds."""
     return folder / f"{session}-{call_id}-1", folder / f"{session}-{call_id}-2"
 
 

@@ -1,4 +1,4 @@
-"""What a client does with a session that has gone to the archive."""
+"""A client submits to a session that has gone to the archive."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Proxy:
 
     target: tuple[str, int]
     password: str = ""
-    """What `Proxy-Authorization` has to say; empty lets everybody through."""
+    """The value that `Proxy-Authorization` must have; empty lets everybody through."""
     asked: list[str] = field(default_factory=list)
     """The first line of each request."""
     address: str = ""

@@ -1,4 +1,4 @@
-"""Whatever a server sends in the place of an item or a field: it is taken, or told as the server's fault."""
+"""Anything a server sends for an item or a field is taken, or reported as the server's fault."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ AS_USER = "Basic YWdlbnQ6cGEgc3M="
 
 @pytest.fixture(scope="module")
 def papers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a company has signed for the provider's name, and for its proxy's address."""
+    """Certificates that a company has signed for the provider's name, and for its proxy's address."""
     folder = tmp_path_factory.mktemp("papers")
     make_authority(folder)
     make_certificate(folder, "model", "DNS:model.example")

@@ -1,4 +1,4 @@
-"""What is kept of an older version's deployments, put into a Redis again."""
+"""Data kept of an older version's deployments, put into a Redis again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path("/tmp/dendro-old-sessions")
 
 @dataclass(frozen=True)
 class Kept:
-    """One deployment of then."""
+    """A deployment of an older version."""
 
     name: str
     index: Mapping[str, Any]
@@ -33,7 +33,7 @@ class Kept:
 
     @property
     def sessions(self) -> Mapping[str, Mapping[str, Any]]:
-        """What the version of then said of each session."""
+        """The older version's description of each session."""
         found: Mapping[str, Mapping[str, Any]] = self.index["sessions"]
         return found
 

@@ -99,7 +99,7 @@ SLEEPS = [shell("sleep 60", timeout_ms=90_000), says("Woken.")]
 
 @dataclass(frozen=True)
 class Deployment:
-    """One Redis, one home, one workspace."""
+    """A Redis, a home, a workspace."""
 
     folder: Path
     environ: dict[str, str]

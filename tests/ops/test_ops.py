@@ -1,4 +1,4 @@
-"""What operators are given works: configurations load, units parse, process types exist, CI can fail."""
+"""Files for operators work: configurations load, units parse, process types exist, CI can fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client can get wrong, and what it is told."""
+"""Errors of a client in a submission, and the answers that it gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a newer peer wrote survives reading and writing, whatever it is."""
+"""Messages of a newer peer survive reading and writing, whatever they are."""
 
 from __future__ import annotations
 

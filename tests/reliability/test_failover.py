@@ -118,7 +118,7 @@ def _empty(tmp_path: Path) -> Path:
 
 @dataclass
 class Address:
-    """One port in front of several servers: whom it leads to is the operator's business."""
+    """A port in front of several servers: the operator chooses the server that it leads to."""
 
     target: int
     port: int = 0

@@ -1,4 +1,4 @@
-"""One real server for all tests of the runtime, emptied for each."""
+"""A real server for all tests of the runtime, emptied for each."""
 
 from __future__ import annotations
 

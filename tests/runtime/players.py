@@ -82,7 +82,7 @@ class ScriptedModels:
             self.streaming -= 1
 
     def outputs(self) -> dict[str, Any]:
-        """What the last request told the model of each call."""
+        """The output of each call in the last request to the model."""
         return {
             item["call_id"]: item["output"]
             for item in self.prompts[-1].input
@@ -99,13 +99,13 @@ class ScriptedTools:
         self.killed: list[str] = []
         self.gates: dict[str, Gate] = {}
         self.deaths: dict[str, Gate] = {}
-        """What a killed call waits for before it is proved dead."""
+        """The gate that a killed call waits for before it is proved dead."""
         self.outputs: dict[str, str] = {}
         self.deltas: dict[str, list[str]] = {}
         self.verdicts: dict[str, str] = {}
         self.fails: dict[str, Exception] = {}
         self.events: dict[str, ev.EventModel] = {}
-        """What a call tells beside its end."""
+        """The event that a call publishes beside its end."""
         self._began: dict[str, asyncio.Event] = {}
 
     def began(self, call_id: str) -> asyncio.Event:

@@ -59,7 +59,7 @@ def broker_config(**changes: Any) -> BrokerConfig:
 
 @dataclass
 class Stage:
-    """One worker's ports, and a client beside it on a connection of its own."""
+    """A worker's ports, and a client beside it on a connection of its own."""
 
     url: str
     wire: ScriptedWire

@@ -38,7 +38,7 @@ def limited(
 
 
 async def spent(stage: Stage, tokens: int) -> None:
-    """Somebody else of the fleet uses this much."""
+    """Another worker of the fleet uses this much."""
     assert isinstance(await stage.broker.admit("openai", "another", tokens, LIMITS), Admitted)
 
 

@@ -1,4 +1,4 @@
-"""What arrives is neither lost nor read for nothing, whenever its news comes."""
+"""Arrivals are neither lost nor read for nothing, whenever their news comes."""
 
 from __future__ import annotations
 

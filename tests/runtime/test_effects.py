@@ -12,7 +12,7 @@ from tests.runtime.wires import Gate
 
 @dataclass
 class _Ports:
-    """What effects use of the ports."""
+    """Ports as far as effects use them."""
 
     def spawn(self, work: Any, name: str) -> asyncio.Task[None]:
         return asyncio.get_running_loop().create_task(work, name=name)

@@ -1,4 +1,4 @@
-"""What a step makes of several decisions, and a draft of several wishes: the last word counts."""
+"""Steps of several decisions, and drafts of several wishes: the last word counts."""
 
 from __future__ import annotations
 

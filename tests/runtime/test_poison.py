@@ -112,7 +112,7 @@ async def test_a_session_is_not_created_with_settings_that_no_operation_could_se
 
 
 async def test_long_instructions_reach_the_model_whole(stage: Stage) -> None:
-    """They stand beside the log; the first entries must not refer to what nobody has stored."""
+    """Instructions stand beside the log; the first entries must not refer to what nobody has stored."""
     instructions = "Be careful. " * 20_000
     session = await stage.session(base_instructions=instructions)
     await stage.say(session)
@@ -126,7 +126,7 @@ async def test_long_instructions_reach_the_model_whole(stage: Stage) -> None:
 
 
 def unbounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the bounds have forgotten: a step that does not fit into a commit is met all the same."""
+    """Raises the bounds of JSON: a step that does not fit into a commit is met all the same."""
     monkeypatch.setattr(bounds, "JSON", dict.fromkeys(bounds.JSON, 8 << 20))
 
 

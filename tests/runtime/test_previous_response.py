@@ -1,4 +1,4 @@
-"""What is sent to a provider that keeps responses, and what when it has forgotten one."""
+"""Requests to a provider that keeps responses, and those after it has forgotten a response."""
 
 from __future__ import annotations
 

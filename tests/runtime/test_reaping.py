@@ -23,7 +23,7 @@ pytestmark = pytest.mark.realredis
 
 @pytest.fixture
 async def broker(redis_server: RedisServer) -> AsyncIterator[Broker]:
-    """Whose leases do not run out by themselves."""
+    """A broker whose leases do not run out by themselves."""
     with closing(redis_server.client()) as client:
         client.flushall()
     wire = connect(RedisSettings(url=redis_server.url))

@@ -1,4 +1,4 @@
-"""What a worker takes, when it looks, and what it does with it when it leaves."""
+"""Claims of a worker: what it takes, when it looks, and what it does with them when it leaves."""
 
 from __future__ import annotations
 

@@ -138,12 +138,12 @@ NEEDS_MOUNTS = frozenset(
         "reads what is hidden",
     )
 )
-"""What Landlock alone does not hold; its launcher names these gaps."""
+"""Attacks that Landlock alone does not stop; its launcher names these gaps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What there is to attack."""
+    """Targets of the attacks."""
 
     workspace: Path
     outside: Path
@@ -172,7 +172,7 @@ class Scene:
         }
 
     def harm(self) -> list[str]:
-        """What is not as it was set up."""
+        """Differences from the targets as they were set up."""
         found = [f"outside holds {name}" for name in _names(self.outside) if name != "target"]
         target, git = self.outside / "target", self.workspace / "repo/.git"
         if not target.is_file() or target.read_text() != "intact":

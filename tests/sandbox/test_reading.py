@@ -1,4 +1,4 @@
-"""What a command left under a name that the product reads or starts itself, outside of any sandbox."""
+"""Files of a command under names that the product reads or starts itself, outside of any sandbox."""
 
 from __future__ import annotations
 

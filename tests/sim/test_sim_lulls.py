@@ -1,4 +1,4 @@
-"""What simulated time does where nothing happens."""
+"""Simulated time where nothing happens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_sleeper_stays_as_far_from_its_next_look_as_it_was_when_time_is_skipped(
 
 
 async def _after_an_hour(stage: Stage) -> None:
-    """Somebody who comes back to a session an hour later."""
+    """A person comes back to a session an hour later."""
     person = stage.person()
     session = await born(stage, person, "never")
     await stage.site.loop.start(person.lane, asyncio.sleep(3600.0), "sleeps")

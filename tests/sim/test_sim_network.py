@@ -26,7 +26,7 @@ def double() -> Iterator[Double]:
 
 
 def told_of(server: Network, loop: SimLoop) -> tuple[list[str], foreign.RedisError]:
-    """What the server tells of a heartbeat that lacks a word, and what its sender hears."""
+    """The server's reports on a heartbeat that lacks a word, and the error that its sender gets."""
     told: list[str] = []
     heard: list[foreign.RedisError] = []
     server.misstated = lambda name, unlike: told.append(f"{name}: {unlike}")

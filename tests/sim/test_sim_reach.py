@@ -1,4 +1,4 @@
-"""What a campaign counts, and that it fails where a rule was not tested."""
+"""Counts of a campaign, which fails where a rule was not tested."""
 
 from __future__ import annotations
 

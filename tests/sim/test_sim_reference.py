@@ -11,7 +11,7 @@ from sim.network import scripts
 from sim.reference.check import STATEMENTS
 
 NO_STATE = {"rights"}
-"""It asks the server about its user, and touches no key."""
+"""Scripts that touch no key: `rights` asks the server about its user."""
 KEYS = ("{s0}:workers", "{s0}:heard")
 ARGS = ("w1", "state", 60_000)
 
@@ -24,7 +24,7 @@ def double() -> Iterator[Double]:
 
 
 def unlike(server: Double, source: bytes) -> str:
-    """What a heartbeat of this text does otherwise than stated."""
+    """The differences between a heartbeat script of this text and its statement."""
     server.know(source, "sha")
     words = ("EVALSHA", "sha", len(KEYS), *KEYS, *ARGS)
     command = encoded(words)

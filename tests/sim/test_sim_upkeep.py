@@ -1,4 +1,4 @@
-"""What the simulator adds of its own: arq's promises, and disks that lose what was written last."""
+"""Additions of the simulator: arq's promises, and disks that lose what was written last."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ CRONS = _crons()
 
 
 async def _job(ctx: object) -> None:
-    """What a cron job needs to be one."""
+    """The coroutine that a cron job needs; it does nothing."""
 
 
 @given(

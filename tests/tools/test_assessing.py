@@ -1,4 +1,4 @@
-"""Whatever a model asks for is assessed: it is told what is wrong with it, and no worker falls over it."""
+"""Every call of a model is assessed: the model is told its errors, and no worker falls over the call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who writes a patch is a process of the keeper: it has the right to write, or is killed, as a command is."""
+"""A process of the keeper writes patches: it has the right to write, or is killed, as a command is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One real server for all trees under test, emptied for each."""
+"""A real server for all trees under test, emptied for each."""
 
 from __future__ import annotations
 

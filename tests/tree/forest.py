@@ -68,7 +68,7 @@ class Minds:
         self._of: dict[str, str] = {}
 
     def will(self, name: str, *turns: Turn) -> None:
-        """What the mind answers, request by request; then it says `done`."""
+        """Queues the model's answers, request by request; behind them the model says `done`."""
         self._turns.setdefault(name, deque()).extend(turns)
 
     def thinks(self, name: str, thought: Callable[[Outputs], Sequence[Cue]]) -> None:
@@ -110,7 +110,7 @@ def _user_texts(items: Sequence[Item]) -> list[str]:
 
 
 def outputs_of(prompt: Prompt) -> Outputs:
-    """What the request tells of each call, decoded."""
+    """The output of each call in the request, decoded."""
     found = {}
     for item in prompt.input:
         if item["type"].endswith("_output"):
@@ -210,7 +210,7 @@ class Forest:
             await holder_died(self.stage.broker, session)
 
     async def outlast(self, session: SessionId) -> None:
-        """Its claim is taken from a holder that says nothing, and its lease runs out."""
+        """Waits until the claim is revoked from a holder that says nothing, and lets its lease run out."""
         broker = self.stage.broker
         while not await broker.command("HEXISTS", broker.keys.session(session), "revoked"):
             pass

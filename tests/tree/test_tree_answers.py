@@ -1,4 +1,4 @@
-"""What agents ask of people: settled once, wherever it is answered, and told wherever it was asked."""
+"""Requests of agents to people: settled once, wherever answered, and reported wherever asked."""
 
 from __future__ import annotations
 

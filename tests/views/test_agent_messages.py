@@ -1,4 +1,4 @@
-"""What a log tells of the letters that its agent sent and got, and how a person reads them."""
+"""Messages that an agent sent and got, by its log, and how a person reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands open before a client, by the events that it is told."""
+"""Requests that are open for a client, by the events that the client receives."""
 
 from __future__ import annotations
 

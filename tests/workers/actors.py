@@ -1,4 +1,4 @@
-"""What these tests act with: sessions whose logs are written as a worker writes them."""
+"""Actors of these tests: sessions whose logs are written as a worker writes them."""
 
 from __future__ import annotations
 

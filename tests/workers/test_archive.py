@@ -106,7 +106,7 @@ async def test_damaged_segment_is_refused(archive: Archive, tmp_path: Path, dama
 
 
 async def test_segment_with_a_forged_manifest_fails_by_the_key(tmp_path: Path) -> None:
-    """Who can write the manifest and the objects, but has no key, cannot forge a log."""
+    """A forger who can write the manifest and the objects, but has no key, cannot forge a log."""
     forger, owner = Archive.at(tmp_path.as_uri()), Archive.at(tmp_path.as_uri(), KEY)
     manifest = await _written(forger, chained([b"forged"] * 3))
     with pytest.raises(BrokenArchive, match="entry 1"):

@@ -1,4 +1,4 @@
-"""Whoever reads a log gets all of it, or is told what is missing: never a log with a silent hole."""
+"""Readers of a log get all of it, or are told what is missing: never a log with a silent hole."""
 
 from __future__ import annotations
 

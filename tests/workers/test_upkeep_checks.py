@@ -1,4 +1,4 @@
-"""What upkeep notices: altered logs, sessions that nobody serves, deadlines that have passed."""
+"""Findings of upkeep: altered logs, sessions that nobody serves, deadlines that have passed."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ async def test_process_that_is_killed_has_lost_nothing(
 
 
 async def _time_passes(storage: Storage, authors: list[Author], server: RedisServer) -> None:
-    """What runs out by itself after a death: arq's marks of running jobs, and the leases."""
+    """Ends all that runs out by itself after a death: arq's marks of running jobs, and the leases."""
     queue = Redis.from_url(f"{server.url}?db=1")
     for mark in await queue.keys("arq:in-progress:*"):
         await queue.delete(mark)

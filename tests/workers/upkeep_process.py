@@ -23,7 +23,7 @@ _PATIENCE_S = 60
 
 
 def environment_for(redis_url: str, home: Path, **settings: str) -> dict[str, str]:
-    """What an operator would set."""
+    """The environment that an operator would set."""
     return {
         "HOME": str(home),
         "PATH": os.environ["PATH"],
@@ -40,7 +40,7 @@ def settings_of(environ: Mapping[str, str]) -> Settings:
 
 @dataclass
 class UpkeepProcess:
-    """One process; `saw` waits for lines of its log."""
+    """A process of upkeep; `saw` waits for lines of its log."""
 
     process: asyncio.subprocess.Process
     lines: list[str] = field(default_factory=list)

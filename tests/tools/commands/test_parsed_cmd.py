@@ -1,4 +1,4 @@
-"""What a person is told that a command looks at."""
+"""Parsed commands: a person is told what a command looks at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as a plain script, asked of the reader and of a real bash."""
+"""Plain scripts, as the reader and a real bash judge them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of a command's output."""
+"""The part of a command's output that is kept."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What the patch tests share: a file system in memory, a work tree on disk, a way to write patches."""
+"""Fixtures of the patch tests: a file system in memory, a work tree on disk, a way to write patches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan holds, and which patches it refuses, naming file and hunk."""
+"""Contents of a plan, and patches that it refuses, naming file and hunk."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ FILE = st.lists(LINE, max_size=14)
 
 
 def as_patch(old: list[str], new: list[str]) -> list[str]:
-    """One chunk that keeps, drops and adds every line of the file: its place is never in doubt."""
+    """A chunk that keeps, drops and adds every line of the file: its place is never in doubt."""
     lines, position = ["@@"], 0
     for edit in line_edits(old, new):
         lines += [" " + line for line in old[position : edit.old_start]]

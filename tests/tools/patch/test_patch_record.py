@@ -1,4 +1,4 @@
-"""What the hashes of a plan tell a takeover."""
+"""The hashes of a plan tell a takeover whether the patch was applied."""
 
 from __future__ import annotations
 

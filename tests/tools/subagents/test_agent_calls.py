@@ -1,4 +1,4 @@
-"""What the subagent tools take: floors, caps, defaults, and who may do what to whom."""
+"""Arguments of the subagent tools: floors, caps, defaults, and who may do what to whom."""
 
 from __future__ import annotations
 
