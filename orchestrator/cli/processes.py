@@ -5,7 +5,6 @@ And the worker that `run` and `proto` bring along: a child process that ends whe
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -174,6 +173,8 @@ class Companion:
 
     async def ended(self) -> int:
         """Returns the worker's exit code when it has ended."""
+        import asyncio
+
         loop, done = asyncio.get_running_loop(), asyncio.Event()
         watch = os.pidfd_open(self.process.pid)
         loop.add_reader(watch, done.set)
@@ -186,6 +187,8 @@ class Companion:
 
     async def outliving(self, work: Coroutine[Any, Any, T], how_to_go_on: str) -> T:
         """The result of `work`; raises `Fault` if the worker ends first: no other may serve the session."""
+        import asyncio
+
         working, dying = asyncio.create_task(work), asyncio.create_task(self.ended())
         try:
             await asyncio.wait({working, dying}, return_when=asyncio.FIRST_COMPLETED)
