@@ -44,7 +44,7 @@ class Admissions:
         if requests_allowed:
             self._in_time(((began_s, 1) for began_s in self._times), requests_allowed, "requests")
         if tokens_allowed:
-            # What is larger than a minute's worth goes when a whole minute is saved, and leaves a debt.
+            # A request larger than a minute's worth goes when a whole minute is saved, and leaves a debt.
             self._in_time(self._tokens, tokens_allowed, "tokens", max(0, tokens - tokens_allowed))
 
     def settled(self, args: Sequence[Any]) -> None:

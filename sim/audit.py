@@ -61,7 +61,7 @@ def applied(seen: Seen) -> Counter[str]:
         elif entry.type == EVENT_MSG and entry.payload["type"] == "session_configured":
             found[f"configured:{entry.id}"] += 1
         elif entry.type == EVENT_MSG and entry.payload["type"] == "user_message":
-            # What was said is in a text of its own each time: sent again under another id it shows here.
+            # Each input has a text of its own: an input that is sent again under another id shows here.
             found[f"text:{entry.payload['message']}"] += 1
     return found
 
@@ -78,7 +78,7 @@ def _submissions(world: World, session: str, seen: Seen) -> None:
     }
     for noted in diary.acknowledged.values():
         taken = watch.taken[noted.id]
-        # What a primary was given that was left is not known here.
+        # Submissions to a primary that was left are not known here.
         kept = any(watch.kept(at_s) for at_s in taken) or not (taken or watch.was_parted)
         if noted.session == session and noted.kind in SHOWN and kept and noted.id not in known:
             watch.broken(
@@ -98,7 +98,7 @@ def _said(world: World, session: str, seen: Seen) -> None:
     kept = {*seen.state.kept_user_texts, *_texts(seen.state.history)}
     for seq, entry in enumerate(seen.entries, 1):
         if entry.type == DENDRO and entry.payload["kind"] == "rewound":
-            # Who goes back to an earlier turn drops what was said behind it.
+            # A person who goes back to an earlier turn drops what was said behind it.
             kept |= _texts(seen.at[seq - 1].history)
     whole = "\n".join(kept)
     for entry in seen.entries:
@@ -153,7 +153,7 @@ def _followed(world: World) -> None:
     if watch.went_back_s > 0:
         return
     for (person, session), events in world.diary.seen.items():
-        # What was deleted is nobody's to compare with any more.
+        # A deleted session has no log to compare with any more.
         if session in watch.sessions:
             _saw_the_log(watch, session, person, events, world.diary.attached.get((person, session), 0))
             _saw_deltas_in_time(watch, session, person, events)
@@ -170,7 +170,7 @@ def _saw_the_log(watch: Watch, session: str, person: str, events: list[Event], a
     ]
     seen = [(event.id, event.type) for event in own if not event.type.endswith(_OFTEN)]
     if session in watch.trees:
-        # What is told of agents is in the tree log, in no session's.
+        # Events about agents are in the tree log, in no session's.
         seen = [pair for pair in seen if pair in logged]
     if gaps := {event.msg.get("message") for event in events} & set(GAP_TEXTS.values()):
         watch.reach.saw("events")
@@ -178,7 +178,7 @@ def _saw_the_log(watch: Watch, session: str, person: str, events: list[Event], a
             watch.broken("events", f"{session}: {person} was told of a gap, and all events are kept")
         if GAP_TEXTS["rewound"] in gaps:
             watch.broken("events", f"{session}: {person} was told that Redis went back, and it never did")
-        # What came before the gap may come again behind it, unless it has left Redis by then.
+        # Events before the gap may come again behind it, unless they have left Redis by then.
         seen = [pair for pair in dict.fromkeys(seen) if pair in logged]
         gone = _logged(watch.sessions[session].entries[: watch.moving.sealed_seq(session)])
         logged = [pair for pair in dict.fromkeys(logged) if pair in seen or pair not in gone]
@@ -203,7 +203,7 @@ def _saw_deltas_in_time(watch: Watch, session: str, person: str, events: list[Ev
     done: list[str] = []
     for event in events:
         if event.msg.get("message") in GAP_TEXTS.values():
-            # What follows is read from the log, and may have been shown before.
+            # Events behind a gap are read from the log, and may have been shown before.
             done.clear()
         elif event.type == "agent_message":
             done.append(event.msg["message"])

@@ -43,7 +43,7 @@ def wanted(state: State) -> Iterator[Wanted]:
         yield Wanted(watchdog_timer(dog.agent_id), dog.generation)
     task = state.task
     if task is None or task.stopping:
-        # What is being stopped waits for nothing any more; its end clears what is left.
+        # A task that is being stopped waits for nothing any more; its end clears the timers that are left.
         return
     if state.tree.paused:
         yield Wanted(BUDGET_TIMER, None)

@@ -65,7 +65,7 @@ class Exported:
         for session, seen in self._watch.sessions.items():
             path = Path(seen.state.facts.rollout_path)
             written_s = self._watch.moving.written_s(session)
-            # Who wrote before may have died, or lost Redis, between its last step and the file.
+            # The former writer may have died, or lost Redis, between its last step and the file.
             if (
                 path.name
                 and seen.state.native

@@ -351,7 +351,7 @@ class Grammar:
         info, before = message["info"], self.totals
         if self._uncounted:
             usage = self._uncounted[-1]
-            # What a stopped task used is told with the next count, or never.
+            # The usage of a stopped task is told with the next count, or never.
             self.totals = {name: (before or {}).get(name, 0) + (usage.get(name) or 0) for name in COUNTS}
             told = dict(info["last_token_usage"]) if info else {}
             check(

@@ -115,7 +115,7 @@ def _was_sent(group: Mapping[str, Any], log: Grammar, *, injected: bool) -> None
         if isinstance(message["prompt"], str):
             keys = said[message["prompt"], message["timestamp_ms"], message["interrupt"]]
             check(keys, f"{message} is in no letter")
-            # What is put in unasked is taken off behind it.
+            # Messages that are injected unasked are taken off behind the output.
             left = not injected and keys <= set(log.inbox)
             check(not left, f"{message} was read, and waits in the inbox still")
     if group["completion"] is not None:

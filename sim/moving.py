@@ -124,7 +124,7 @@ class Moving:
         owed: list[Any] = [*outstanding(state, Rules()), *seen.queue]
         owed += [state.task] if state.task is not None else []
         timers = {name.decode() for name in self._double.hash(self._keys.timer(session))}
-        # What looks after a cancel stands until it is looked at next, also when the cancel is over.
+        # Timers that look after a cancel stand until they are due, also when the cancel is over.
         owed += sorted(timers if self._watch.ending() else timers - STANDING_TIMERS.keys())
         owed += ["a slot"] if state.tree.slot else []
         if owed or not state.closed:

@@ -63,11 +63,11 @@ class Shown:
                 continue
             entries = self._double.stream_after(self._keys.eq(session), before.get(session, 0))
             shown = [int(fields[b"x"]) for _, fields in entries if b"x" in fields]
-            # What was trimmed at once was more than a queue keeps.
+            # Events were trimmed at once where there were more of them than a queue keeps.
             trimmed = len(entries) < int(data[b"eq"]) - before.get(session, 0)
             wanted = [n for n in numbers if not trimmed or (shown and n >= shown[0])]
             in_order = all(one < other for one, other in pairwise(shown))
-            # Whoever cancels an agent is told of it as well.
+            # A canceller, which need not be the root, gets the agent's event as well.
             extra = session == tree and shown != wanted
             if not in_order or extra or not set(wanted) <= set(shown):
                 self._broken("told", f"{session} is to see {numbers} of its tree's log, and sees {shown}")

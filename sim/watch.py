@@ -562,7 +562,7 @@ class Watch(Resting, Branches):
             self.look(session)
         self.reads_anew = False
         for session, seen in self.sessions.items():
-            # What was consumed before that moment is on the branch that is left.
+            # Entries consumed before that moment are on the branch that is left.
             old = before[session].given if session in before else ()
             seen.given = [*(given for given in old if given.n <= seen.cursor), *seen.given]
         self._cut_back = set(self.sessions)

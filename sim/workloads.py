@@ -91,7 +91,7 @@ async def tree(stage: Stage) -> None:
     policy = rng.choice(("never", "never", "on-request"))
     stage.site.mind.appetite.agents = 0.7
     stage.site.mind.appetite.verbs |= {"subagent_spawn": 12}
-    # Who only ever interrupts a tree never sees it grow.
+    # A person who only ever interrupts a tree never sees it grow.
     steer = rng.choice(("replace", "steer", "steer"))
     session = await born(stage, person, policy, agents=True, tree_rules=rules, on_user_input=steer)
     await used(stage, person, session, rng.choice((1, 3, 5)))

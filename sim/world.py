@@ -244,7 +244,7 @@ class World:
         resting = False
         while not resting:
             looks = await self._come_to_rest(stage, looks)
-            # What was shown last is on its way to those who follow; a timer may wake somebody meanwhile.
+            # The last events are on their way to the followers; a timer may wake somebody meanwhile.
             await asyncio.sleep(SHOWN_WITHIN_S)
             shown_s = self.loop.time() - SHOWN_WITHIN_S / 2
             resting = not self.site.watch.resting() and self.site.watch.written_s < shown_s

@@ -52,7 +52,7 @@ def warnings_of(script: Path) -> Iterator[tuple[Path, int, str, str]]:
     for line in done.stdout.splitlines():
         if found := _WARNING.match(line):
             part, number, _ = lines[int(found[1]) - 1]
-            # What is generated is told at the head that it comes from, and may have long lines.
+            # Generated code is reported at the head that it comes from, and may have long lines.
             if part is not None or not found[4].startswith("6"):
                 yield part or script, number if part else 1, found[4], found[5]
 

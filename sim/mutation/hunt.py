@@ -23,7 +23,7 @@ def main() -> int:
     """Reads its task, and says how it ended."""
     asked = json.loads(sys.stdin.read())
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
-    # What hangs inside of a script hears no signal: the kernel ends it.
+    # A process that hangs inside of a script receives no signal: the kernel ends it.
     cpu_s = int(asked["cpu_s"])
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
     _answer(_hunted(asked))

@@ -250,7 +250,7 @@ def _commute(first: ast.stmt, second: ast.stmt) -> bool:
     if _calls(first) and _calls(second):
         return False
     for one, other in ((first, second), (second, first)):
-        # What is called may read and write whatever is no local name.
+        # A called function may read and write whatever is no local name.
         if not _binds_only(one, names_only=_calls(other)) or _written(one) & _mentioned(other):
             return False
     return True

@@ -144,7 +144,7 @@ async def test_word_of_a_revoked_holder_that_comes_late_does_not_end_its_workers
     await broker.revoke(held.claim.session)
     await lease_runs_out(broker, held.claim.session)
     taken = await claimed(broker, held.claim.session, "w1", "c2")
-    # Whatever became of the mark: the word is of an epoch that is over.
+    # A `revoked` field does not matter: the release is of an epoch that is over.
     await broker.command("HSET", broker.keys.session(held.claim.session), "revoked", held.claim.claim_id)
     assert await broker.release(held.claim) == Fenced(taken.claim.epoch, "claim")
     assert isinstance(await broker.commit(step(taken, taken.claim, "k2")), Committed)
@@ -184,7 +184,7 @@ async def test_release_parks_nobody_whose_log_ends_elsewhere(broker: Broker, gon
     held = await working(broker)
     done = await broker.commit(step(held, held.claim, "k", cursor="1-0"))
     assert isinstance(done, Committed)
-    # What Redis had answered, and lost when it was put back: the claim stands, as it was older.
+    # Redis had answered this, and lost it when it was put back: the claim stands, as it was older.
     lost = replace(done, seq=done.seq + 1) if gone == "seq" else replace(done, head=bytes(32))
     released = await broker.release(held.claim, park_at=lost)
     assert isinstance(released, Released)

@@ -191,7 +191,7 @@ def _file(log: Log, person: Person) -> Iterator[str]:
                 yield f"line {number} of the file is torn"
             return
         if "seq" not in value:
-            # What a fork inherited: its place is in its parent's log.
+            # Lines that a fork inherited have their place in its parent's log.
             continue
         if value["seq"] <= last or chains.get(value["seq"]) != value["chain"]:
             yield f"line {number} of the file is entry {value['seq']}, which does not follow {last}"

@@ -190,7 +190,7 @@ def next_word(words: Sequence[str], made: Sequence[Made]) -> str | None:
 
 def _done(word: str, calls: Iterator[Made]) -> bool:
     if word == "gather":
-        # Whoever is still at work is waited for again.
+        # Agents that are still at work are waited for again.
         return any(not _has(call.output, "waiting") or not call.output["waiting"] for call in calls)
     needed = 2 if word == "pair" else 1
     return sum(1 for _ in zip(range(needed), calls, strict=False)) == needed

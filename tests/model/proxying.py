@@ -51,7 +51,7 @@ async def _both_ways(
     try:
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        # Whoever is told to leave may be told so here, too: nothing is awaited before the end is certain.
+        # A cancel may arrive here, too: nothing is awaited before the end is certain.
         here[1].close()
         there[1].close()
         for way in ways:

@@ -56,7 +56,7 @@ def test_old_sessions_go_on(kept: Kept, machine: Machine, tmp_path: Path) -> Non
         _tree_is_finished(trees, kept)
         process.terminate()
         process.wait()
-    # One worker serves them all: to start one for each command takes most of the time.
+    # A single worker serves all commands: to start one for each takes most of the time.
     with machine.behaving("echo") as user, worker(user):
         talk, made = kept.made("talk"), ("talk", "closed", "compacted", "interrupted", "lost", "asking")
         # Each command spends its time on its own start, and none waits for another's session.

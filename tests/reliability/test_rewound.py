@@ -163,7 +163,7 @@ async def test_the_second_that_a_dying_machine_may_lose_is_counted_and_can_be_se
         sizes.append(_append_only_file(durable).stat().st_size)
     await asyncio.to_thread(durable.kill)
     with _append_only_file(durable).open("r+b") as file:
-        # What was not on the disk yet, cut in the middle of a command.
+        # Commands that were not on the disk yet are lost, the first cut in its middle.
         file.truncate(sizes[8] + 10)
     await asyncio.to_thread(durable.start)
     kept = {entry.submission for entry in await stage.broker.read_sq(session)}

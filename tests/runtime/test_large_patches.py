@@ -138,7 +138,7 @@ async def test_who_is_asked_about_a_patch_that_is_not_shown_whole_is_told_so(
     await armed.approve(session, "p1", "approved_for_session")
     assert await run(armed, keeper, session) is Ended.PARKED
     assert len(list(tmp_path.glob("*/f*"))) == SEVERAL
-    # What was not shown was not approved: a second patch of the same files is asked about again.
+    # Files that were not shown were not approved: a second patch of them is asked about again.
     assert len(await armed.logged_events(session, "apply_patch_approval_request")) == 2
 
 

@@ -170,7 +170,7 @@ def test_simulated_redis_answers_every_command_as_a_real_server_does(
 def _is_lived(pair: _Pair, workload: str, seed: int) -> None:
     outcome = World(seed, pair.double, workload).run()
     assert outcome.violation is None
-    # What is left, too: a reply may hide that a value is another one.
+    # Keys that are left are compared, too: a reply may hide that a value is another one.
     for key in cast(list[bytes], pair.fake.keys("*")):
         kind = cast(bytes, pair.fake.type(key))
         pair.look(*(word if word != "key" else key for word in READ_WHOLE[kind]))

@@ -64,7 +64,7 @@ async def test_any_arguments_are_assessed(tmp_path: Path, name: str, arguments: 
         loop.symlink_to("loop")
     found = await TOOLBOX.assess(asked(name, arguments), site(tmp_path))
     assert isinstance(found, Exec | ApplyPatch | Immediate)
-    # What was assessed is written to the log before anything else.
+    # An assessment is written to the log before anything else.
     assert orjson.dumps(found, default=vars)
 
 

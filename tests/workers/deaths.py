@@ -70,7 +70,7 @@ class MortalObjects(Objects):
         self._fate.step()
 
     def _put_file(self, path: Path, content: bytes) -> None:
-        # What a death in the middle of the write leaves.
+        # A death in the middle of the write leaves these files.
         path.parent.mkdir(parents=True, exist_ok=True)
         torn = path.with_name(f"{path.name}.{self._token(8)}.part")
         torn.write_bytes(content[: len(content) // 2])

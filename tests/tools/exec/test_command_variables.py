@@ -42,7 +42,7 @@ async def test_loaders_variable_makes_no_file_outside_of_the_sandbox(
 async def test_preloaded_library_is_loaded_by_the_command_alone(
     keeper: Keeper, command: MakeCommand, tmp_path: Path
 ) -> None:
-    # What the loader cannot load it complains of, once in each program that it is to be loaded into.
+    # The loader complains of a library that it cannot load, once in each program that loads it.
     env = {"PATH": os.defpath, "LD_PRELOAD": str(tmp_path / "evil.so")}
     finished = await keeper.run(command("true", env=env), ignore)
     assert finished.stderr.count(b"evil.so") == 1
