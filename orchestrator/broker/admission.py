@@ -1,9 +1,8 @@
-"""Which model request may go next: requests and tokens per minute of a provider, for the whole fleet.
+"""Admission of model requests: requests and tokens per minute of a provider, for the whole fleet.
 
-A provider is a name here, a ticket is whoever asks. Knows nothing of models or sessions. A
-request is admitted on an estimate of its tokens and settled when its usage is known. An
-answer that was lost costs at most the estimate, which refills: asking or settling again
-never lets more through than the limit.
+A provider is a name here, a ticket names the asker. Knows nothing of models or sessions. A request is
+admitted on an estimate of its tokens and settled when its usage is known. An answer that was lost costs at
+most the estimate, which refills: asking or settling again never lets more through than the limit.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from orchestrator.broker.reader import Reader
 from orchestrator.broker.replies import code_of, unexpected
 
 PATIENCE_MS = 60_000
-"""Nobody is told to wait longer before asking again: what is settled meanwhile makes room."""
+"""The longest wait before a ticket asks again: requests settled meanwhile make room."""
 GRACE_MS = 30_000
-"""How long a place is kept for a ticket that is late: its worker may be lost, or have no room."""
+"""Time for which the place of a late ticket is kept: its worker may be lost, or have no room."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a provider allows in a minute; None is no limit."""
+    """A provider's limits per minute; None is no limit."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -37,14 +36,14 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Ask again after `wait_ms`; the ticket's place is kept until then and a little longer."""
+    """The ticket should ask again after `wait_ms`; its place is kept until then and a little longer."""
 
     wait_ms: int
     now_ms: int
 
 
 class Admission(Reader):
-    """The part of the broker that counts what is sent to providers."""
+    """The part of the broker that counts the requests sent to providers."""
 
     async def admit(self, provider: str, ticket: str, tokens: int, limits: Limits) -> Admitted | Wait:
         """Counts a request of about `tokens`, or says when to ask again under the same ticket."""
@@ -81,5 +80,5 @@ class Admission(Reader):
 
 
 def _per_minute(limits: Limits) -> tuple[int, int]:
-    """As the script reads them: 0 is no limit."""
+    """The limits as the script reads them: 0 is no limit."""
     return limits.requests_per_minute or 0, limits.tokens_per_minute or 0

@@ -1,4 +1,4 @@
-"""What a script takes, said once: at its head. From that, Lua that reads it and Python that packs it.
+"""A script's arguments, declared at its head; from that come Lua that reads and Python that packs them.
 
 A script's `-- takes:` lines name its arguments in their order:
 
@@ -43,7 +43,7 @@ _EMPTY = {"": "''", "#": "0", "?": "false", "~": "'0'", "$": "{0, 0, 0}"}
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One argument, or three of an amount."""
+    """An argument; an amount stands for three."""
 
     name: str
     tag: str
@@ -66,7 +66,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Fields one behind the other."""
+    """A sequence of fields."""
 
     name: str
     fields: tuple[Item, ...]
@@ -138,12 +138,12 @@ class Section:
 
 
 Item = Value | Record | Rows
-"""What stands anywhere; a section stands only at the end of all."""
+"""A part that may stand anywhere; a section stands only at the end of all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Takes:
-    """All that a script takes."""
+    """All arguments of a script."""
 
     items: tuple[Item | Section, ...]
     _pack: Packer = field(repr=False, compare=False)
@@ -226,7 +226,7 @@ def _row_packer(columns: Sequence[Item]) -> Packer:
 
 
 def takes_of(source: str) -> Takes:
-    """What the `-- takes:` lines of a script with its parts say."""
+    """Reads the `-- takes:` lines of a script with its parts."""
     lines = source.split("\n")
     said = [line.removeprefix(_TAKES) for line in lines if line.startswith(_TAKES)]
     described: dict[str, str] = {}

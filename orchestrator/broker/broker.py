@@ -144,7 +144,7 @@ class Broker(Trees, Storage, Deletion, Admission):
         return await self._claim_first(shard, who)
 
     async def _claim_next(self, guess: SessionId, who: tuple[str, str, str]) -> tuple[Claimed | None, bool]:
-        """Claims whose turn it is, from a guess on; False if only a look can tell who that is."""
+        """Claims the session that is next, from a guess on; False if only a look can tell which one is."""
         for _ in range(_CANDIDATES):
             reply = await self._wire.run(self._claim_call(guess, who, "next"))
             try:
@@ -340,7 +340,7 @@ class Broker(Trees, Storage, Deletion, Admission):
                 raise unexpected("commit", code)
 
     async def _places_of(self, sessions: Sequence[SessionId]) -> dict[SessionId, Place]:
-        """Places of those that still exist."""
+        """The places of the sessions that still exist."""
         found = {}
         for session in sessions:
             with suppress(UnknownSession):

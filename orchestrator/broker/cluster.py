@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Slots that one node has."""
+    """The slots that one node has."""
 
     first: int
     last: int
@@ -66,7 +66,7 @@ class Cluster:
         self._looking = asyncio.Lock()
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        """One command; raises the client library's errors."""
+        """Runs a command; raises the client library's errors."""
         slot = _slot_of(args)
         for _ in range(REDIRECTIONS):
             owner = await self._owner(slot)
@@ -116,7 +116,7 @@ class Cluster:
         return self._owners[slot]
 
     def _forget(self) -> None:
-        """Whom to ask is remembered by `_nodes`: a node that does not answer now may be the one that does."""
+        """Forgets where the slots are, but no node: one that does not answer now may be the right one."""
         self._stretches = ()
         self._owners.clear()
 
@@ -159,7 +159,7 @@ def _stretches(reply: Sequence[Any], asked: Address) -> Iterable[Stretch]:
 
 
 def _address(host: bytes | str | None, port: int, asked: Address) -> Address:
-    """A node that does not know its own name tells none: it has the one that it was reached by."""
+    """The address of a node, where it tells none: the one that the client has reached it by."""
     name = host.decode() if isinstance(host, bytes) else host
     return name if name and name != "?" else asked[0], port
 

@@ -79,7 +79,7 @@ def _check_tree_part(request: CommitRequest) -> None:
 
 
 def payloads(request: CommitRequest) -> Iterable[bytes]:
-    """Whatever of a commit grows with what was said and done."""
+    """The payloads of a commit: all that grows with what was said and done."""
     yield from (entry.payload for entry in request.entries)
     yield from (event.payload for event in request.events)
     yield from (mail.payload for mail in request.mail)
@@ -201,7 +201,7 @@ def _concerns_others(request: CommitRequest) -> bool:
 
 
 def amount(spend: Spend | None) -> tuple[int, int, int]:
-    """As the scripts read it; they ignore the numbers of an estimate."""
+    """An amount as the scripts read it; they ignore the numbers of an estimate."""
     return (0, 0, 0) if spend is None else (spend.tokens, spend.cost, spend.requests)
 
 

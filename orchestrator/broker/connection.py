@@ -59,7 +59,7 @@ class Commands(Protocol):
 
 @record
 class Call:
-    """One run of a script."""
+    """A script with its keys and arguments, for one run."""
 
     script: Script
     keys: Sequence[str]
@@ -79,7 +79,7 @@ class Wire:
     """
 
     outage: Outage | None = None
-    """Who is told when Redis does not answer, and when it does again."""
+    """The record that is told when Redis does not answer, and when it does again."""
 
     def __init__(self, client: Commands, waiting: Commands, *, clustered: bool = False) -> None:
         self._client = client
@@ -87,7 +87,7 @@ class Wire:
         self.clustered = clustered
 
     async def run(self, call: Call) -> list[Any]:
-        """One script. The full source is sent only when the server does not know it yet."""
+        """Runs a script. The full source is sent only when the server does not know it yet."""
         shape = (len(call.keys), *call.keys, *call.args)
         try:
             reply = await self._client.execute_command("EVALSHA", call.script.sha, *shape)
@@ -99,7 +99,7 @@ class Wire:
         return list(reply)
 
     def _failed(self, error: Exception, words: Sequence[Argument]) -> Exception:
-        """The error of ours, which the outage is told of if it means that Redis is away."""
+        """Maps an error to one of ours, and tells the outage of it if it means that Redis is away."""
         ours = mapped(error)
         if self.outage is not None and isinstance(ours, Unavailable):
             self.outage.lost(self._part(words), ours)
@@ -117,7 +117,7 @@ class Wire:
         return next((tag.group() for tag in tags if tag), "")
 
     async def run_all(self, calls: Sequence[Call]) -> list[list[Any]]:
-        """Several scripts in one round trip where the server is one, else side by side."""
+        """Runs several scripts, in one round trip where the server is one, else side by side."""
         if len(calls) == 1:
             return [await self.run(calls[0])]
         if self.clustered or not isinstance(self._client, Redis):
@@ -139,7 +139,7 @@ class Wire:
         return list(reply)
 
     async def command(self, *args: Argument) -> Any:
-        """One plain command."""
+        """Runs a plain command."""
         try:
             reply = await self._client.execute_command(*args)
         except Exception as error:
@@ -148,7 +148,7 @@ class Wire:
         return reply
 
     async def commands(self, rows: Sequence[Sequence[Argument]]) -> list[Any]:
-        """Several plain commands in one round trip where the server is one."""
+        """Runs several plain commands, in one round trip where the server is one."""
         if len(rows) == 1:
             return [await self.command(*rows[0])]
         if self.clustered or not isinstance(self._client, Redis):
@@ -156,7 +156,7 @@ class Wire:
         return await self._piped(rows)
 
     async def together(self, rows: Sequence[Sequence[Argument]]) -> list[Any]:
-        """Several plain commands on one connection, in their order; in a cluster, all of one slot."""
+        """Runs several plain commands on one connection, in their order; in a cluster, all of one slot."""
         if not isinstance(self._client, Cluster):
             return await self._piped(rows)
         try:
@@ -174,7 +174,7 @@ class Wire:
                 raise self._failed(error, ()) from error
 
     async def wait(self, *args: Argument) -> Any:
-        """One command that may block longer than any reply deadline."""
+        """Runs a command that may block longer than any reply deadline."""
         try:
             reply = await self._waiting.execute_command(*args)
         except Exception as error:
@@ -241,7 +241,7 @@ def _no_server() -> Misconfigured:
 
 
 def mapped(error: Exception) -> Exception:
-    """The error of ours that says what a caller can do about a foreign one."""
+    """Maps a foreign error to the one of ours that says what a caller can do."""
     if isinstance(error, BrokerError):
         return error
     if isinstance(error, foreign.ConnectionError) and isinstance(

@@ -31,7 +31,7 @@ class _Listed:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """What one call of the script is to delete."""
+    """The sessions and keys that one call of the script deletes."""
 
     tree: TreeId
     listed: tuple[_Listed, ...]

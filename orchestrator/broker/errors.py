@@ -1,4 +1,4 @@
-"""What can go wrong at the broker, and what the caller should do about it.
+"""Errors of the broker, and what the caller should do about each.
 
     BrokerError
     ├── Unavailable          no answer: connection lost, loading, busy, failing over; send the same again

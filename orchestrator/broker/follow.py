@@ -58,7 +58,7 @@ BEGINNING = EqCursor(0, 0, hash8_of(GENESIS))
 
 @record
 class Followed:
-    """One event, and the cursor that comes back after it."""
+    """An event, and the cursor that comes back after it."""
 
     cursor: EqCursor
     payload: bytes
@@ -66,7 +66,7 @@ class Followed:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One log entry, in place of the events that are gone."""
+    """A log entry, in place of the events that are gone."""
 
     entry: StoredEntry
 

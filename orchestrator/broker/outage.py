@@ -11,26 +11,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 QUIET_S = 5.0
-"""After an absence, so long nothing is said of the next: a connection that comes and goes is no news."""
+"""Seconds after an absence in which the next is not reported: a connection that comes and goes is no news."""
 
 
 @dataclass(slots=True)
 class Outage:
-    """What is known of one deployment's absence."""
+    """The absence of one deployment, as far as its connections met it."""
 
     say: Callable[[str], None]
     monotonic: Callable[[], float]
     until: str = "until it answers"
-    """How long it is asked again, in the words of the first line."""
+    """The time for which requests are repeated, in the words of the first line."""
     missing: dict[str, float] = field(default_factory=dict)
     """Parts that do not answer (the one server, or slots of a cluster by their tag), and since when."""
     told: bool = False
-    """Whether the absence was said, so that nothing else needs to speak of it."""
+    """Whether the absence was reported, so that nothing else needs to report it."""
     _over_at: float = float("-inf")
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def lost(self, part: str, error: Exception) -> None:
-        """A request was not answered."""
+        """Notes that a request was not answered."""
         now = self.monotonic()
         with self._lock:
             self.missing.setdefault(part, now)
@@ -40,7 +40,7 @@ class Outage:
         self.say(f"Redis is away ({error}); asking again {self.until}")
 
     def back(self, part: str) -> None:
-        """A request was answered. Called for each answer while something is missing."""
+        """Notes that a request was answered. Called for each answer while something is missing."""
         now = self.monotonic()
         with self._lock:
             since = self.missing.pop(part, None)

@@ -79,7 +79,7 @@ class Reader:
         self._clock = RedisClock(monotonic)
         self._places: dict[SessionId, Place] = {}
         self._witnesses = [Witness(monotonic, config.watch_s) for _ in range(config.shards)]
-        """One for each shard: those of a cluster may be on different servers."""
+        """A witness for each shard: the shards of a cluster may be on different servers."""
 
     def now_ms(self) -> int:
         """Redis's time as far as it is known here."""
@@ -106,7 +106,7 @@ class Reader:
         return place
 
     async def head(self, session: SessionId) -> SessionHead | None:
-        """What is known of one session, or None if there is none."""
+        """The head of a session, or None if there is no such session."""
         values = await self._wire.command("HMGET", self.keys.session(session), *HEAD_FIELDS)
         try:
             return session_head(session, values)
@@ -119,7 +119,7 @@ class Reader:
         return sum(await self._wire.commands(rows))
 
     async def heads(self, sessions: Sequence[SessionId]) -> tuple[SessionHead, ...]:
-        """The heads of those that there are, in the same order."""
+        """The heads of the sessions that exist, in the order given."""
         rows = [("HMGET", self.keys.session(session), *HEAD_FIELDS) for session in sessions]
         values = await self._wire.commands(rows) if rows else []
         found = (session_head(i, row) for i, row in zip(sessions, values, strict=True))
@@ -154,7 +154,7 @@ class Reader:
             yield [SessionId(member.decode()) for member in found]
 
     async def serving(self, heads: Sequence[SessionHead]) -> dict[SessionId, Serving]:
-        """Whether anybody serves these sessions, which their hashes do not say."""
+        """How each session is served, which its hash does not say."""
         return await serving(self._wire, self.keys, heads)
 
     async def read_sq(self, session: SessionId, after: str = START, count: int = 100) -> tuple[SqEntry, ...]:

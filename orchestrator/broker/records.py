@@ -1,4 +1,4 @@
-"""What goes into the broker and what comes out: plain frozen values, payloads as opaque bytes.
+"""Records that go into the broker and come out: plain frozen values, payloads as opaque bytes.
 
 Knows neither Redis nor the protocol's models. Ids of queue entries are texts `<n>-0`; cursors are
 such ids, `0-0` before the first. Chain values are 32 raw bytes; `hash8` is the first 8 hex
@@ -38,11 +38,11 @@ class BrokerConfig:
     prefix: str = _REDIS.prefix
     shards: int = _REDIS.shards
     core_version: int = CORE_VERSION
-    """What this process's `evolve` can fold; a session that needs more is left to newer workers."""
+    """The core version that this process's `evolve` can fold; newer workers serve sessions that need more."""
     lease_s: float = _WORKER.lease_s
     watch_s: float = 0.0
-    """How long a process watches Redis's clock before it takes what somebody's lease has run out on: for a
-    lease, where clocks may be set. 0: whatever Redis says is believed."""
+    """Seconds for which a process watches Redis's clock before it takes a session whose lease has run out: a
+    lease, where clocks may be set. 0 believes whatever Redis says."""
     max_tries: int = 5
     """The claim without progress that quarantines a session."""
     quarantine_event: bytes = b"{}"
@@ -103,7 +103,7 @@ class Claimed:
     eq_n: int
     first: tuple[SqEntry, ...]
     after: SessionId | None = None
-    """Who of the shard could be claimed next; None if nobody."""
+    """The session of the shard that could be claimed next; None if there is none."""
     last_commit: str = ""
     """The id of the session's last commit; empty before the first."""
 
@@ -187,7 +187,7 @@ class NewTree:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """One submission from one client; (client, submission) is its idempotency key."""
+    """A submission from one client; (client, submission) is its idempotency key."""
 
     session: SessionId
     client: str
@@ -281,9 +281,9 @@ class Committed:
     last_commit: str
     """The id of this commit: what the next one of the session is built on."""
     depths: tuple[InboxDepth, ...] = ()
-    """Of every inbox that this commit put something into or took something from."""
+    """The depths of every inbox that this commit put letters into or took letters from."""
     budget: tuple[Account, ...] = ()
-    """After it, if it concerned the budget."""
+    """The accounts after this commit, if it concerned a budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +301,7 @@ class Refused:
     reason: str
     detail: str
     budget: tuple[Account, ...] = ()
-    """What a budget's refusal was decided on; `detail` is the kind then."""
+    """The accounts that a budget's refusal was decided on; `detail` is the kind then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +322,7 @@ class Emitted:
 
 
 class LogPlace(Protocol):
-    """Where a log ends, for somebody who has read it or written to it."""
+    """The end of a log, for a process that has read the log or written to it."""
 
     @property
     def seq(self) -> int: ...
@@ -381,7 +381,7 @@ class StoredEvent:
 
 @dataclass(frozen=True, slots=True)
 class SessionHead:
-    """What is known of a session without reading its log."""
+    """The state of a session that can be read without its log."""
 
     session: SessionId
     tree: TreeId
@@ -427,7 +427,7 @@ class Hints:
     cursors: Mapping[str, str]
     """To be given to the next wait."""
     named: Mapping[int, SessionId] = field(default_factory=dict)
-    """The session of each shard that the first hint spoke of: worth a guess."""
+    """The session of each shard that the first hint named: worth a guess."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ MAX_SUBMISSION_BYTES = 8 << 20
 
 
 def payload_digest(*parts: bytes) -> str:
-    """What tells a repeated request from another one under the same id."""
+    """The digest that tells a repeated request from another one under the same id."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         digest.update(len(part).to_bytes(8, "big") + part)
@@ -44,7 +44,7 @@ def holder(claim: Claim) -> dict[str, Argument]:
 
 
 def session_digest(born: NewSession) -> str:
-    """What makes two requests to create a session the same request."""
+    """The digest by which two requests to create a session are the same request."""
     parts = [born.tree.encode(), born.pool.encode(), (born.parent or "").encode(), born.meta]
     for entry in born.entries:
         parts += [entry.payload, entry.salt, entry.chain]
@@ -66,7 +66,11 @@ def birth_keys(keys: Keys, session: SessionId) -> list[str]:
 
 
 def birth(born: NewSession, pool_index: int, core_version: int) -> dict[str, Any]:
-    """`core_version` is its maker's: an older worker might fold another state of what it is born with."""
+    """A new session as the scripts take it.
+
+    `core_version` is its maker's: an older worker might fold another state of what the session is born
+    with.
+    """
     submissions = [
         (s.client, s.submission, payload_digest(s.kind.encode(), s.payload), s.kind, s.payload, s.sender)
         for s in born.submissions

@@ -1,4 +1,4 @@
-"""What a user of Redis must be allowed to do, and whether the one at hand is.
+"""The rights that a user of Redis must have, and whether the user at hand has them.
 
 The server checks each command of a script when the script comes to it. A right that is missing in the middle
 of a commit would leave half of it behind, so a process asks before it does anything. Servers before Redis 7
@@ -66,7 +66,7 @@ async def require_rights(wire: Wire, keys: Keys) -> None:
 
 
 def remedy(missing: Sequence[str], keys: Keys) -> str:
-    """What an administrator has to do."""
+    """The ACL command that an administrator has to run."""
     on_keys = command_names([command for command in COMMANDS if "@" in command])
     if set(missing) >= set(on_keys):
         # Whoever may not touch the keys may run nothing on them, whatever else is allowed.
@@ -75,5 +75,5 @@ def remedy(missing: Sequence[str], keys: Keys) -> str:
 
 
 def command_names(commands: Sequence[str]) -> list[str]:
-    """What ACLs call them: `HGET @ f` is `hget`."""
+    """The names that ACLs give to commands: `HGET @ f` is `hget`."""
     return [command.split()[0].lower() for command in commands]

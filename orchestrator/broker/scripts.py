@@ -20,7 +20,7 @@ _USES, _THEN = "-- uses: ", "-- then: "
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One Lua script as it is sent to Redis."""
+    """A Lua script as it is sent to Redis."""
 
     name: str
     source: bytes

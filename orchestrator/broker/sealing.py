@@ -18,7 +18,7 @@ from orchestrator.core.stored import Encoded, encode_entry, encode_event, encode
 
 
 class ChainWriter(Protocol):
-    """What sealing needs of whoever writes a log."""
+    """The parts of a log's writer that sealing needs."""
 
     @property
     def epoch(self) -> int: ...

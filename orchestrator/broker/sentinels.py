@@ -57,7 +57,7 @@ class SentinelUrl:
 
 
 def _options_of(parts: SplitResult) -> tuple[dict[str, str], dict[str, str]]:
-    """What the query says for the Sentinels, and for the server."""
+    """The options of the URL's query, those for the Sentinels and those for the server."""
     said = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
     own = {name.removeprefix(_OWN): value for name, value in said.items() if name.startswith(_OWN)}
     if not own.keys() <= {"username", "password"}:
@@ -80,7 +80,7 @@ def _sentinel_url(scheme: str, address: Address, own: Mapping[str, str], server:
 
 
 class Primary:
-    """Who is the primary of one service now, as its Sentinels say."""
+    """The primary of one service, as its Sentinels name it now."""
 
     def __init__(self, url: SentinelUrl, dial: Callable[[str], Redis]) -> None:
         """`dial` makes a client of a Sentinel from its URL."""
@@ -110,7 +110,7 @@ class Primary:
         raise foreign.ConnectionError(f"no Sentinel tells where {self._service!r} is ({'; '.join(silent)})")
 
     def doubt(self) -> None:
-        """The one asked first does not know, or what it said was wrong: another is first from now on."""
+        """Moves the Sentinel asked first to the end: it does not know the primary, or named a wrong one."""
         first, *others = self._order
         self._order = (*others, first)
 

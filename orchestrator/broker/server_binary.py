@@ -43,7 +43,7 @@ class ServerTooOld(EmbeddedError):
 
 @dataclass(frozen=True, slots=True)
 class ServerVersion:
-    """Who wrote or would open a data folder. Patch releases share their file formats."""
+    """The server that wrote or would open a data folder. Patch releases share their file formats."""
 
     flavor: str
     number: tuple[int, int, int]

@@ -1,4 +1,4 @@
-"""What a server is and how it is set up, for `doctor` and for start-up checks.
+"""A server's version, setup and clock, for `doctor` and for start-up checks.
 
 Reads only; judges nothing: which setting is good for a deployment is the caller's business.
 """
@@ -18,11 +18,11 @@ from orchestrator.tables import RedisSettings
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """One look at one server."""
+    """The facts that one look at one server found."""
 
     version: ServerVersion
     settings: Mapping[str, str] | None
-    """What CONFIG GET tells; None where the provider of the server forbids to ask."""
+    """The answer to CONFIG GET; None where the provider of the server forbids the command."""
 
     replicas: int
     clustered: bool

@@ -16,7 +16,8 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import SessionId
 
 _SESSIONS_A_CALL = 250
-"""One script holds Redis for as long as it runs; this many take it about half a millisecond."""
+"""Sessions of one script call. A script holds Redis for as long as it runs: about half a millisecond for this
+many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +26,17 @@ class Serving:
 
     now_ms: int
     lease_ms: int | None = None
-    """When its holder's lease runs out, or ran out; None if nobody holds it."""
+    """The time when the holder's lease runs out, or ran out; None if no worker holds the session."""
     due: bool = False
 
     @property
     def held(self) -> bool:
-        """Whether a worker holds it that was heard from lately."""
+        """Whether a worker that was heard from lately holds the session."""
         return self.lease_ms is not None and self.lease_ms > self.now_ms
 
     @property
     def lost_ms(self) -> int | None:
-        """Since when its holder's lease has run out and nobody has taken it; None if that is not so."""
+        """The time when the holder's lease ran out, if no worker has taken the session since; else None."""
         return None if self.lease_ms is None or self.held else self.lease_ms
 
 

@@ -24,13 +24,13 @@ _DEMOTED = re.compile(r"\b(READONLY|UNBLOCKED|MASTERDOWN)\b")
 
 @dataclass(slots=True)
 class Era:
-    """How often a client has found that its connections lead to what is no primary any more."""
+    """A count of how often a client has found that its connections lead to a former primary."""
 
     number: int = 0
 
 
 class _Lean:
-    """What the library does in Python for every command of every connection, done cheaper.
+    """The library's Python work for every command of every connection, done cheaper.
 
     A commit has a hundred arguments, and packing them cost more than all else that the client does. And
     before each command the library reads with a deadline of zero, which takes a turn of the event loop, to

@@ -15,7 +15,7 @@ from orchestrator.core.ids import SessionId
 
 
 class Storage(Reader):
-    """What may replace a log, and when it may leave Redis."""
+    """The part of the broker that stores snapshots, and takes logs out of Redis and back in."""
 
     async def snapshot(self, claim: Claim, seq: int, state: bytes) -> Stored | Fenced | Refused:
         """Stores the state folded through `seq`."""

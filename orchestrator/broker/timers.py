@@ -1,4 +1,4 @@
-"""What wakes sessions from outside: timers that are due, and pokes to whoever holds one.
+"""Wake-ups of sessions from outside: timers that are due, and pokes to the worker that holds a session.
 
 A timer is durable and becomes a queue entry; a poke is a hint and free to be lost.
 """

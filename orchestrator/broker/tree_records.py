@@ -1,4 +1,4 @@
-"""What concerns several sessions of a tree: its log, its registry, its budgets. Plain frozen values.
+"""Records of what several sessions of a tree share: log, registry, budgets. Plain frozen values.
 
 The broker counts and orders these and never reads their payloads. `agents:<tree>`, the
 registry's projection, is one hash of flat fields:
@@ -57,7 +57,7 @@ class TreeEvent:
     """Sessions of the tree; the committing one may be among them. One that is gone is left out."""
     inbox: SessionId | None = None
     about: bytes = b""
-    """For the tree log alone."""
+    """Data for the tree log alone."""
     after: int = 0
     """How many of the commit's own events stand before it where the committing session is a target."""
     once: str = ""
@@ -66,7 +66,7 @@ class TreeEvent:
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """What model requests cost: tokens, millionths of the currency, and how many they were."""
+    """The cost of model requests: tokens, millionths of the currency, and the number of requests."""
 
     tokens: int = 0
     cost: int = 0
@@ -79,7 +79,7 @@ UNPRICED = -1
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What a request of this session may use at most, by estimate; held until it is settled.
+    """The most that a request of this session may use, by estimate; held until it is settled.
 
     Refused `budget_unpriced` if the tree limits its cost and this one's is not known, `budget_spent`
     if a budget is used up, `budget_reserved` if only what others hold is in the way. With nothing held
@@ -115,7 +115,7 @@ class BudgetWait:
 
 @record
 class Account:
-    """One budget of a tree. `wall` is in milliseconds, and only passes."""
+    """A budget of a tree. `wall` is in milliseconds, and only time spends it."""
 
     kind: BudgetKind
     spent: int
@@ -134,7 +134,7 @@ class LimitChange:
 
     change: str
     add: Mapping[str, int]
-    """By name: slots, spawned, or a budget's kind."""
+    """Amounts by name: slots, spawned, or a budget's kind."""
     event: TreeEvent | None = None
     """Its only possible target is the root."""
 
@@ -175,7 +175,7 @@ class TreeEntry:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredAgent:
-    """One agent of the projection."""
+    """An agent of the projection."""
 
     agent_id: AgentId
     session: SessionId
@@ -201,7 +201,7 @@ class Registry:
     reserved: Mapping[str, Spend]
     """By `<session>:<request>`."""
     waiting: Mapping[SessionId, str]
-    """Who waits for a budget: because it is `spent`, or `reserved` by others."""
+    """The sessions that wait for a budget: because it is `spent`, or `reserved` by others."""
 
 
 @dataclass(frozen=True, slots=True)

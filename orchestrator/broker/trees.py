@@ -21,7 +21,8 @@ from orchestrator.core.ids import AgentId, SessionId, TreeId
 
 WARN_PERCENT = 80
 _SESSIONS_A_CALL = 250
-"""One script holds Redis for as long as it runs; this many take it about a millisecond."""
+"""Sessions of one script call. A script holds Redis for as long as it runs: about a millisecond for this
+many."""
 
 
 def warned(kind: str) -> str:
@@ -114,7 +115,7 @@ class Trees(Timers):
     async def _split(
         self, tree: TreeId, sessions: Sequence[SessionId]
     ) -> tuple[list[Place], list[SessionId]]:
-        """Those of the tree with their places, and those that do not exist."""
+        """The places of the tree's sessions, and the sessions that do not exist."""
         known, gone = [], []
         for session in sessions:
             try:

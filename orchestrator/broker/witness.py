@@ -20,7 +20,7 @@ _APART_S = 0.5
 
 
 class Witness:
-    """What one process has seen of one server's clock."""
+    """The readings of one server's clock that one process took."""
 
     def __init__(self, monotonic: Callable[[], float], memory_s: float) -> None:
         self._monotonic = monotonic
@@ -29,7 +29,7 @@ class Witness:
         """(when, by how much Redis's clock was ahead at least), the first from before what is remembered."""
 
     def heard(self, now_ms: int) -> None:
-        """An answer has carried Redis's time: it was read before this moment."""
+        """Notes the time that an answer of Redis carried: it was read before this moment."""
         if not self._memory_s:
             return
         at = self._monotonic()
@@ -43,7 +43,7 @@ class Witness:
             self._seen.popleft()
 
     def certain_ms(self) -> int:
-        """Up to which time by Redis's clock a lease has certainly run out; 0 if nothing is certain."""
+        """The time by Redis's clock up to which leases have certainly run out; 0 if nothing is certain."""
         if not self._memory_s:
             return NEVER_BOUNDED
         at = self._monotonic()

@@ -26,12 +26,12 @@ from orchestrator.protocol.scalars import Duration
 SUMMARY_CHARS = 80
 LABEL_CHARS = 64
 SENT_CHARS = 200
-"""What the writer's log keeps of a letter: a line for whoever reads it."""
+"""Characters of a letter that the sender's log keeps, as one line for its readers."""
 MESSAGE_BYTES = 32 << 10
-"""Of a message to an agent."""
+"""The longest message to an agent, in bytes."""
 RESULT_BYTES = 60_000
-"""Of a result that an agent's parent is told: a longer text would be stored beside its entry, where the
-await that returns it cannot read it."""
+"""The longest result that a parent is told, in bytes: a longer text would be stored beside its entry, where
+the await that returns the result cannot read it."""
 
 Json = dict[str, Any]
 
@@ -61,18 +61,18 @@ def summary_of(record: Mapping[str, Any], pending: Sequence[int] = (0, 0)) -> Js
 
 
 def event_summary(record: Mapping[str, Any]) -> SubagentSummary:
-    """The same as events tell it; the commit fills in the depths of the inbox."""
+    """The SubagentSummary of a record as events carry it; the commit fills in the depths of the inbox."""
     return SubagentSummary.model_validate(summary_of(record))
 
 
 def card_of(state: State) -> Json:
-    """Who writes a letter, for whoever reads it."""
+    """The session's record without `status` and `turn`: a letter names its sender by it."""
     record = record_of(state.facts, state.tree)
     return {name: value for name, value in record.items() if name not in {"status", "turn"}}
 
 
 def agent_of(facts: SessionFacts, child: Child) -> Json:
-    """What a tool's result says of a child (AGENT) of the session with these facts."""
+    """The AGENT of a tool's result: a child of the session with these facts."""
     return {
         "session_id": child.session,
         "agent_id": child.agent_id,
@@ -105,7 +105,7 @@ def child_summary(facts: SessionFacts, child: Child) -> SubagentSummary:
 
 
 def message_of(mail: Mail, recipient: int) -> Json:
-    """One letter of an await's result (MSG)."""
+    """The MSG of an await's result: one letter."""
     return {
         "sender_agent_id": mail.agent_id,
         "recipient_agent_id": recipient,
@@ -116,7 +116,7 @@ def message_of(mail: Mail, recipient: int) -> Json:
 
 
 def awaited(state: State, mails: Sequence[Mail]) -> Json:
-    """What the letters of one sender, with one completion at most, tell whoever awaited it (AWAIT)."""
+    """The AWAIT of a result: the letters of one sender, with one completion at most."""
     first = mails[0]
     child = state.tree.children.get(first.agent_id)
     done = next((mail for mail in mails if mail.kind == "completion"), None)
@@ -138,7 +138,7 @@ def awaited(state: State, mails: Sequence[Mail]) -> Json:
 
 
 def _stranger(mail: Mail) -> Json:
-    """The sender of a letter who is no child: as its card says, its status unknown here."""
+    """The AGENT of a sender that is no child: as its letter's card says, without a status."""
     card = mail.sender
     names = ("session_id", "agent_id", "parent_agent_id", "origin", "label", "summary", "parent_session_id")
     known = {name: card.get(name) for name in names}
@@ -146,7 +146,7 @@ def _stranger(mail: Mail) -> Json:
 
 
 def told_result(text: str | None) -> str | None:
-    """An agent's last word as its parent is told of it; what does not fit is in the agent's log."""
+    """The result of an agent, cut to what its parent is told; the agent's log has the rest."""
     data = (text or "").encode("utf-8", "surrogatepass")
     if len(data) <= RESULT_BYTES:
         return text
@@ -160,14 +160,14 @@ CANCELLED = "cancelled"
 
 
 def helper_calls(calls: Iterable[Call]) -> list[Call]:
-    """Those of the calls that wait for a helper."""
+    """Filters the calls that wait for a helper."""
     return [call for call in calls if call.phase is Phase.WAITING and call.spec.get("kind") == "helper"]
 
 
 def helper_end(
     call: Call, at_ms: int, result: SubAgentResult, outcome: str, content: Mapping[str, Any]
 ) -> SubAgentToolCallEnd:
-    """The end of a helper's call; `content` is what the helper told of its end, if anything."""
+    """The end event of a helper's call; `content` is the helper's completion, if it sent one."""
     elapsed = max(0, at_ms - call.spec["begun_ms"])
     return SubAgentToolCallEnd(
         call_id=CallId(call.call_id),

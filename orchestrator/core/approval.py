@@ -21,14 +21,14 @@ MOST_NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """It may run now; `sandboxed` is False where confinement was given up knowingly."""
+    """The command or patch may run now; `sandboxed` is False where confinement was given up knowingly."""
 
     sandboxed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Somebody has to decide first; `sandboxed` is how it runs if approved."""
+    """An approval must come first; `sandboxed` says how the command or patch runs if approved."""
 
     reason: str | None
     sandboxed: bool
@@ -36,7 +36,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """It will not run; the text is the call's output."""
+    """The command or patch will not run; the text is the call's output."""
 
     text: str
 
@@ -79,7 +79,7 @@ def _judge_dangerous(command: Exec, policy: str, sandboxed: bool) -> Verdict:
 
 
 def _ask(command: Exec, reason: str | None, sandboxed: bool) -> Ask:
-    """Whoever is asked is told when the command would run without the confinement that it should have."""
+    """Adds to the reason when the command would run without the confinement that it should have."""
     if not sandboxed or command.confinable:
         return Ask(reason, sandboxed)
     return Ask(f"{reason}; {NO_CONFINEMENT_REASON}" if reason else NO_CONFINEMENT_REASON, sandboxed=False)
@@ -90,12 +90,12 @@ def full_access(settings: TurnSettings) -> bool:
 
 
 def unconfined_key(key: str) -> str:
-    """What `approved_for_session` remembers of a command that was approved to run without confinement."""
+    """The key under which `approved_for_session` remembers an approval to run without confinement."""
     return f"unconfined:{key}"
 
 
 def judge_patch(patch: ApplyPatch, settings: TurnSettings, approved: frozenset[str]) -> Verdict:
-    """The verdict on one patch: inside the writable roots it needs nobody, but under `untrusted`."""
+    """The verdict on a patch: inside the writable roots it needs no approval, but under `untrusted`."""
     if patch_keys(patch) <= approved:
         return Run(sandboxed=False)
     if settings.approval_policy == "untrusted":
@@ -111,7 +111,7 @@ def judge_patch(patch: ApplyPatch, settings: TurnSettings, approved: frozenset[s
 
 
 def _unseen(patch: ApplyPatch) -> str:
-    """What whoever is asked has to know of a patch that is too large to be shown."""
+    """The reason in a request whose patch is too large to be shown; empty if all of it is shown."""
     if not patch.left_out:
         return ""
     return (
@@ -125,9 +125,10 @@ def _first(paths: tuple[str, ...]) -> str:
 
 
 def patch_keys(patch: ApplyPatch) -> frozenset[str]:
-    """What `approved_for_session` remembers of a patch: its paths.
+    """The keys under which `approved_for_session` remembers a patch: its paths.
 
-    Of one that is not shown whole, itself: nobody has said anything of the paths that they did not see.
+    A patch that is not shown whole is remembered by its token: an approval says nothing of paths that the
+    request did not show.
     """
     if patch.left_out:
         return frozenset({f"patch:{patch.token}"})

@@ -19,7 +19,7 @@ ORIGINATOR = "dendro"
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """What a session is made from; everything that needed looking up was looked up by the caller."""
+    """The values that a session is made from; the caller has done every look-up."""
 
     facts: SessionFacts
     settings: TurnSettings

@@ -42,7 +42,7 @@ class ChainKey:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One entry as the chain sees it: `digest` stands for salt and payload."""
+    """An entry as the chain sees it: `digest` stands for salt and payload."""
 
     seq: int
     epoch: int

@@ -1,4 +1,4 @@
-"""What can happen to a session: the inputs of `decide`."""
+"""Commands: everything that can happen to a session, the inputs of `decide`."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ class Submitted:
     op: Op
     client: str = ""
     who: str = ""
-    """Who sent it, for the record of an answer."""
+    """The sender of the op, for the record of an answer."""
     seq: int = 0
-    """The session's `seq` when it was submitted."""
+    """The session's `seq` when the op was submitted."""
     below: tuple[PendingBelow, ...] = ()
-    """Of an answer: what was pending then in the tree below this session."""
+    """For an answer: the requests that were pending then in the tree below this session."""
     decided: tuple[DecidedBelow, ...] = ()
-    """Of an answer that can mean none of these: the requests of its name that were settled, oldest first."""
+    """For an answer that can mean none of `below`: the settled requests of its name, oldest first."""
     agents: tuple[Target, ...] = ()
-    """Of a word about an agent: that agent, then those below it that are at work."""
+    """For an op about an agent: that agent, then those below it that are at work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,8 @@ class ResponseBroken:
     http_used: int = 0
     codex_error_info: Any = None
     served: bool = True
-    """Whether the provider may have worked on it; False costs the tree's budgets a request and no token."""
+    """Whether the provider may have worked on the request; False costs the tree's budgets a request and no
+    token."""
     usage: Mapping[str, Any] | None = None
     """Tokens that the response used before it failed, if its server told them."""
 
@@ -150,7 +151,7 @@ class ApplyPatch:
     left_out: int = 0
     """Files that `changes` does not show."""
     token: str = ""
-    """Of a patch with files left out: what names it, and no other, whole."""
+    """For a patch with files left out: the name of the whole patch, which no other patch has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,7 @@ class Target:
     record: Mapping[str, Any] = field(default_factory=dict)
     pending: tuple[int, int] = (0, 0)
     marked: bool = False
-    """It was cancelled, whether it has heard of it or not."""
+    """The agent was cancelled, whether it has read the cancel or not."""
 
     @property
     def finished(self) -> bool:
@@ -180,20 +181,20 @@ class Target:
 
     @property
     def at_work(self) -> bool:
-        """Whether there is something to end: a letter that it has not read may start it again."""
+        """Whether the agent works, or may: a letter that it has not read may start it again."""
         return not self.finished or (self.status != "canceled" and any(self.pending))
 
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """What a new agent is made of; its number and its session id were looked up and drawn."""
+    """The values that a new agent is made from; its number and session id are reserved already."""
 
     agent_id: AgentId
     session: SessionId
     rollout_path: str
     version: str
     role: str
-    """What an agent is told of its part in the tree."""
+    """The text that tells an agent its part in the tree."""
     prompt: str = ""
     label: str | None = None
     model: str | None = None
@@ -213,7 +214,7 @@ class Fork:
 
     making: Making
     seq: int
-    """Where the parent's log stood, and its chain's head there."""
+    """The parent's last entry at the fork; `head` is the chain's head there."""
     head: str
 
 
@@ -272,7 +273,7 @@ Assessment = Exec | ApplyPatch | Immediate | AgentAssessment
 
 @dataclass(frozen=True, slots=True)
 class CallAssessed:
-    """It is the call's turn, and this is what it asks for."""
+    """A call whose turn has come was assessed: this is what it asks for."""
 
     call_id: str
     assessment: Assessment
@@ -353,13 +354,13 @@ class MailArrived:
     payload: Mapping[str, Any]
     key: str
     n: int
-    """Its number in the session's queue."""
+    """The letter's number in the session's queue."""
     interrupt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CommitRefused:
-    """The commit of `command` alone may not be: what is done instead?"""
+    """The commit of `command` alone was refused: another decision has to take its place."""
 
     command: Command
     reason: str

@@ -1,4 +1,4 @@
-"""What a conversation becomes when it is compacted: initial context, recent user messages, summary."""
+"""Compaction: a conversation becomes initial context, recent user messages and a summary."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _BRIDGE_OPENING = "This conversation was compacted."
 
 
 def _bridge(kept: tuple[str, ...], summary: str) -> Item:
-    """What stands for the turns before.
+    """The message that stands for the turns before.
 
     The next compaction knows the message by its opening. A text so long that it would be
     stored beside its entry keeps the opening in a part of its own, where a fold can read it.

@@ -30,7 +30,7 @@ def initial_context(settings: TurnSettings, user_instructions: str | None, shell
 
 
 def instructions_item(user_instructions: str) -> Message:
-    """What the user (or the project) wants every turn to respect."""
+    """The item with the instructions that the user (or the project) gives for every turn."""
     text = user_instructions[:USER_INSTRUCTIONS_LIMIT]
     return user_message(f"<user_instructions>\n\n{text}\n\n</user_instructions>")
 

@@ -37,7 +37,7 @@ class IllegalCommand(Exception):
 
 
 def decide(state: State, command: c.Command, moment: c.Moment) -> Decision:
-    """What to commit now that `command` has happened; raises `IllegalCommand` if it cannot have.
+    """Returns what to commit now that `command` has happened; raises `IllegalCommand` if it cannot have.
 
     Any other exception is a defect of a rule.
     """

@@ -31,12 +31,13 @@ BUDGET_TIMER = "budget"
 """The timer that a commit makes due when it makes room in the tree's budget."""
 REAP_TIMER = "reap"
 REAP_BELOW_TIMER = "reap-below"
-"""The same for agents further below, whose end is told to their own parents alone."""
+"""The reap timer for agents further below, whose end is told to their own parents alone."""
 REAP_MS = 30_000
-"""Until the claim of a cancelled agent that has not reported its end is taken from its worker."""
+"""Milliseconds until the claim of a cancelled agent that has not reported its end is taken from its
+worker."""
 STANDING_TIMERS: Mapping[str, int] = {REAP_TIMER: REAP_MS, REAP_BELOW_TIMER: REAP_MS}
-"""They fire again, after so many milliseconds, until they are cleared: whoever they woke may be lost
-before it has read why, and somebody has to hear of them then."""
+"""Timers that fire again, after so many milliseconds, until they are cleared: the worker that one woke may be
+lost before it has read why, and another must then be woken."""
 
 
 @record
@@ -58,24 +59,24 @@ class OpenApproval:
 
 @record
 class Letter:
-    """What one session of a tree tells another, in the commit that makes it true."""
+    """A message from one session of a tree to another, in the commit that makes it true."""
 
     to: str
     kind: str
     """`message`, `completion`, `status`, `interrupt`, `cancel`, `ended`, `gone` or `answer`."""
     payload: Mapping[str, Any]
     key: str
-    """The same letter has the same key, however often it is written."""
+    """Stays the same however often the letter is written."""
     interrupt: bool = False
 
     @property
     def counted(self) -> bool:
-        """Whether it waits in the inbox for a model; the others are obeyed when they arrive."""
+        """Whether the letter waits in the inbox for a model; other letters are obeyed when they arrive."""
         return self.kind in COUNTED
 
     @property
     def bounded(self) -> bool:
-        """Whether a full queue refuses it: a word may be said later, an end or a cancel must arrive.
+        """Whether a full queue refuses the letter: a message can wait, an end or a cancel must arrive.
 
         Two agents whose queues are full would else wait for each other's room for ever.
         """
@@ -95,9 +96,9 @@ class TreeEvent:
     inbox: str = ""
     """The session whose inbox depths belong into the message: only the commit knows them."""
     about: Mapping[str, Any] = field(default_factory=dict)
-    """For the tree log alone: what its fold has to know beside the message."""
+    """For the tree log alone: data that its fold needs beside the message."""
     once: str = ""
-    """With a name, it is dropped if the tree was told under that name before."""
+    """With a name, the event is dropped if the tree was told under that name before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +108,10 @@ class NewChild:
     facts: SessionFacts
     entries: tuple[Entry, ...]
     first: Mapping[str, Any] | None
-    """The submission that it begins with, as `{"id", "op"}`."""
+    """The submission that the child begins with, as `{"id", "op"}`."""
     settings: TurnSettings
     title: str
-    """With the settings, what lists say of it until it has come to rest once."""
+    """With the settings, the text that lists show for the child until it has come to rest once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ class Draw:
 
 @record
 class TreePart:
-    """What a decision means for other sessions, and for the tree's accounts."""
+    """The part of a decision that concerns other sessions, and the tree's accounts."""
 
     letters: tuple[Letter, ...] = ()
     children: tuple[NewChild, ...] = ()
@@ -133,7 +134,7 @@ class TreePart:
     """Fields of the registry's projection; mappings become JSON."""
     draws: tuple[Draw, ...] = ()
     guarded: bool = False
-    """Refused if this agent, or one above it, was cancelled."""
+    """The commit is refused if this agent, or one above it, was cancelled."""
     taken: tuple[int, int] = (0, 0)
     """Regular and interrupting letters that left the inbox."""
     budget_wait: bool = False
@@ -142,7 +143,7 @@ class TreePart:
 
 @record
 class Decision:
-    """What one commit makes visible at once. Each `event_msg` entry is an event on the EQ too."""
+    """The content of one commit, visible at once. Each `event_msg` entry is an event on the EQ too."""
 
     entries: tuple[Entry, ...] = ()
     timers_set: tuple[Timer, ...] = ()
@@ -152,7 +153,7 @@ class Decision:
     export: bool = False
     """The rollout's file is to be brought up to date before this becomes visible."""
     tree: TreePart | None = None
-    """None where the decision is nobody else's business: the usual case."""
+    """None in the usual case: the decision concerns no other session."""
 
 
 class Draft:
@@ -226,7 +227,7 @@ class Draft:
         self._close.append(call_id)
 
     def guard(self) -> None:
-        """This decision starts something: a cancelled agent may not."""
+        """Guards a decision that starts something: the commit is refused if the agent was cancelled."""
         if not self.state.facts.is_root:
             self.tree.guarded = True
 
@@ -258,7 +259,7 @@ class TreeDraft:
         self._taken = [0, 0]
 
     def take(self, interrupt: bool) -> None:
-        """A counted letter leaves the inbox."""
+        """Counts a letter that leaves the inbox."""
         self._taken[interrupt] += 1
 
     def part(self) -> TreePart | None:

@@ -30,7 +30,7 @@ DENDRO = "dendro"
 
 @record
 class Entry:
-    """One line of the rollout, before it has a `seq`."""
+    """A line of the rollout, before it has a `seq`."""
 
     type: str
     payload: Mapping[str, Any]
@@ -62,7 +62,7 @@ def event(id: str, message: EventModel) -> Entry:
 
 
 def error(id: str, message: str, codex_error_info: Any = None) -> Entry:
-    """Something failed. The kind of error stands there also when it is null (September 2025)."""
+    """An `error` event. Its kind of error is written also when it is null (September 2025)."""
     return event(id, ev.Error(message=message, codex_error_info=codex_error_info))
 
 

@@ -52,7 +52,7 @@ def _new_of(cls: type) -> Any:
 
 
 def _values(made: Any) -> tuple[Any, ...]:
-    """What a pickled or copied record is made of again."""
+    """The field values that a pickled or copied record is made of again."""
     return tuple(getattr(made, spec.name) for spec in fields(made))
 
 

@@ -87,10 +87,10 @@ def for_model(history: Iterable[Item]) -> list[Item]:
 
 
 def since(history: Iterable[Item], sent: int, length: int) -> list[Item]:
-    """What a provider that keeps conversations has not seen, in the form of `for_model`.
+    """The items that a provider that keeps conversations has not seen, in the form of `for_model`.
 
-    It was sent the first `sent` items, and answered items among those up to `length`: of
-    these only the outputs of its calls, and what others said meanwhile, are new to it.
+    The provider was sent the first `sent` items, and answered items among those up to `length`: of these
+    only the outputs of its calls, and what others said meanwhile, are new to it.
     """
     return [
         item

@@ -1,4 +1,4 @@
-"""What a fork inherits: its parent's conversation as one text, opened only for a model.
+"""Inherited conversations: a fork begins with its parent's as one text, opened only for a model.
 
 The text is the same for every fork from one place of one conversation, so a hundred forks
 share one stored copy. A log that begins with it needs nothing else of the parent's.

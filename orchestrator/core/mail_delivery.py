@@ -31,10 +31,11 @@ from orchestrator.protocol.scalars import UserMessageKind
 
 _PERSON = "person"
 MOST_BYTES = 64 << 10
-"""Of one await's result: what does not fit stays in the inbox, and the next await returns at once."""
+"""Bytes of one await's result: letters that do not fit stay in the inbox, and the next await returns at
+once."""
 MOST_LETTERS = 48
-"""Given to a model at one boundary. Each takes two entries of a commit, which carries 256; the rest follows
-with the next request."""
+"""Letters given to a model at one boundary. Each takes two entries of a commit, which carries 256; the rest
+follows with the next request."""
 
 
 def is_instruction(facts: SessionFacts, mail: Mail) -> bool:
@@ -79,7 +80,7 @@ def deliver(draft: Draft) -> None:
 
 
 def _fitting(mails: Sequence[Mail]) -> Sequence[Mail]:
-    """The first of them that one commit can carry; at least one."""
+    """The first letters that one commit can carry; at least one."""
     size = 0
     for place, mail in enumerate(mails):
         size += len(orjson.dumps(mail.content, default=dict))
@@ -89,7 +90,7 @@ def _fitting(mails: Sequence[Mail]) -> Sequence[Mail]:
 
 
 def _by_itself(facts: SessionFacts, mail: Mail) -> bool:
-    """Without autosubmit a result comes to a model only when it awaits one."""
+    """Whether the letter reaches a model without an await: without autosubmit a result does not."""
     return mail.kind == "message" or facts.tree_rules.autosubmit
 
 
@@ -106,7 +107,7 @@ def _synthetic(state: State, group: Sequence[Mail]) -> tuple[e.Entry, e.Entry]:
 def await_result(
     state: State, ready: Sequence[dict[str, Any]], *, injected: bool, timed_out: bool = False
 ) -> str:
-    """The output of an await, asked for or not."""
+    """The output of an await, whether a model or the session itself made the call."""
     waiting = [child.agent_id for child in state.tree.active_children]
     result = {"timed_out": timed_out, "injected": injected, "ready": list(ready), "waiting": waiting}
     return orjson.dumps(result, default=dict).decode()
@@ -129,7 +130,7 @@ def collect(draft: Draft, mails: Sequence[Mail]) -> list[dict[str, Any]]:
 
 
 def take(draft: Draft, mails: Sequence[Mail]) -> None:
-    """These letters leave the inbox; results that were among them count as read."""
+    """Takes letters out of the inbox; results among them count as read."""
     if not mails:
         return
     draft.add(f.MailTaken(tuple(mail.key for mail in mails)))
@@ -140,7 +141,7 @@ def take(draft: Draft, mails: Sequence[Mail]) -> None:
 
 
 def forget_children(draft: Draft, agent_ids: Sequence[AgentId]) -> None:
-    """Children were pruned: they are not listed, and results that were not read are void."""
+    """Takes pruned children off the list; their unread results are void."""
     if not agent_ids:
         return
     inbox = draft.state.tree.inbox
@@ -149,7 +150,7 @@ def forget_children(draft: Draft, agent_ids: Sequence[AgentId]) -> None:
 
 
 def _read(draft: Draft, completions: Sequence[Mail]) -> None:
-    """A result that was read makes a ready child idle, unless it works again by now."""
+    """Turns ready children idle whose result was read, unless a child works again by now."""
     children = draft.state.tree.children
     idle: list[AgentId] = []
     for mail in completions:
@@ -167,7 +168,7 @@ def _read(draft: Draft, completions: Sequence[Mail]) -> None:
 
 
 def tell_read(draft: Draft, child: Child, content: Mapping[str, Any]) -> None:
-    """Nothing of the child's turn is left to be read; `content` is a letter that told of it."""
+    """Tells that the result of the child's turn was read; `content` is a letter about that turn."""
     turn = content["turn"]
     message = ev.SubagentLifecycle(
         event=LifecycleChange.STATUS,
@@ -194,7 +195,7 @@ def inbox_event(id: str, agent_id: int, session: str, targets: tuple[str, ...]) 
 
 
 def watchers(facts: SessionFacts) -> tuple[str, ...]:
-    """Whose event queues tell of an agent: its parent's and the root's (one event if they are the same)."""
+    """The sessions whose event queues tell of an agent: its parent and the root (once if the same)."""
     return tuple(dict.fromkeys((facts.parent_session or facts.session_id, facts.tree_id)))
 
 

@@ -1,4 +1,4 @@
-"""What a child may run under: what its parent's turn has, or less.
+"""Narrowing: a child runs under what its parent's turn has, or less.
 
 The turn counts, not what the session was started with: a turn that was narrowed to
 read-only makes read-only children.
@@ -57,6 +57,6 @@ def _policy(parent: Mapping[str, Any], mode: str) -> Mapping[str, Any]:
 
 
 def helper_settings(parent: TurnSettings, model: str | None) -> TurnSettings:
-    """Read-only, and nobody is asked for more."""
+    """The settings of a helper: read-only, and no approval is ever asked for."""
     settings = narrowed(parent, "read-only", model)
     return replace(settings, approval_policy="never")

@@ -30,7 +30,7 @@ class FollowRequest:
 
 @dataclass(frozen=True, slots=True)
 class AssessCall:
-    """It is this call's turn."""
+    """The call's turn has come: it is to be assessed."""
 
     call_id: str
 
@@ -52,7 +52,7 @@ class StopAll:
 
 @dataclass(frozen=True, slots=True)
 class CloseCalls:
-    """What ran of the task is stopped; its open calls are to be closed, and with the last of them it ends."""
+    """The task's work is stopped: open calls are to be closed, and the task ends with the last of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ def first_limits(rules: TreeRules) -> dict[str, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """One agent of the registry."""
+    """An agent of the registry."""
 
     record: Mapping[str, Any]
     read_turn: int = 0
@@ -69,7 +69,7 @@ class Agent:
         return self.active or (self.status != "canceled" and not self.marked and any(self.pending))
 
     def below(self, agent_id: int) -> bool:
-        """Whether it is a descendant of this agent."""
+        """Whether this agent is a descendant of `agent_id`."""
         return str(agent_id) in self.path.split("/")[:-1]
 
     def summary(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class TreeFact:
-    """One entry of the tree log, decoded."""
+    """An entry of the tree log, decoded."""
 
     message: Mapping[str, Any]
     about: Mapping[str, Any] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class RegistryView:
         return [a for a in self.agents.values() if a.record["parent_agent_id"] == agent_id]
 
     def after(self, fact: TreeFact) -> RegistryView:
-        """With one more entry of the tree log."""
+        """The view after one more entry of the tree log."""
         return fold_tree((fact,), self)
 
 

@@ -1,6 +1,6 @@
-"""What a helper is at, told to the agent that waits for it (the December 2025 document, `spawn_subagent`).
+"""A helper's activity, shown to the agent that waits for it (the December 2025 document, `spawn_subagent`).
 
-Everybody else has event queues of their own to be looked at.
+Other agents show theirs in their own event queues.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ THINKING = "thinking"
 
 
 def activity(draft: Draft, text: str) -> None:
-    """What a helper does now; an empty text clears it."""
+    """Shows what a helper does now; an empty text clears it."""
     if call_id := draft.state.facts.helper_call:
         shown = one_line(text, ACTIVITY_CHARS) or ""
         _tell_asker(draft, ev.SubAgentToolCallActivity(call_id=CallId(call_id), activity=shown))
 
 
 def thinks(draft: Draft) -> None:
-    """Its model is asked; a request that is tried again is the same one."""
+    """Shows that the helper's model is asked; a retry of the request shows nothing new."""
     if not (draft.task.stream_retries or draft.task.http_used):
         activity(draft, THINKING)
 
 
 def runs(draft: Draft, spec: dict[str, Any]) -> None:
-    """A call of it begins."""
+    """Shows that a call of the helper begins."""
     activity(draft, f"runs {' '.join(spec['command'])}" if spec["kind"] == "exec" else _patching(spec))
 
 
@@ -43,7 +43,7 @@ def _patching(spec: dict[str, Any]) -> str:
 
 
 def made(draft: Draft, item: Item) -> None:
-    """An item of its model's answer is there."""
+    """Shows what an item of the model's answer tells."""
     match item.get("type"):
         case "reasoning":
             if header := header_of(item):
@@ -55,12 +55,12 @@ def made(draft: Draft, item: Item) -> None:
 
 
 def uses(draft: Draft, tool: str) -> None:
-    """A call that was done as soon as it was its turn."""
+    """Shows a call that is done as soon as its turn has come."""
     activity(draft, f"uses {tool}")
 
 
 def tokens_used(draft: Draft) -> None:
-    """What a helper has used so far, at the end of each of its turns."""
+    """Shows how many tokens a helper has used so far, at the end of each of its turns."""
     tokens = draft.state.tokens
     total = tokens.total.total_tokens if tokens is not None else 0
     if call_id := draft.state.facts.helper_call:

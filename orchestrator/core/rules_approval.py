@@ -1,4 +1,4 @@
-"""Who may still answer an approval, and what an answer does."""
+"""Approvals: which answers still count, and what an answer does."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def _route(draft: Draft, command: Submitted, asked: PendingBelow, decision: str)
 
 
 def routed_answer(draft: Draft, command: MailArrived) -> None:
-    """An answer that was given at the root; one that was decided here meanwhile stays decided.
+    """Carries out an answer given at the root; a request decided here meanwhile stays decided.
 
-    A command that its sandbox stopped is asked about again under the same id: who allowed it confined has not
-    allowed it without the sandbox.
+    A command that its sandbox stopped is asked about again under the same id: an approval of the confined
+    command does not allow it without the sandbox.
     """
     answer = command.payload
     for call in _pending(draft):
@@ -85,7 +85,7 @@ def routed_answer(draft: Draft, command: MailArrived) -> None:
 
 
 def _tell_late(draft: Draft, answer: Mapping[str, Any]) -> None:
-    """The root has sent on an answer that came too late: whoever gave it is told there."""
+    """Tells the root that an answer which it has sent on came too late."""
     facts, told = draft.state.facts, (answer["call_id"], answer["turn"])
     earlier = [one for one in draft.state.answers if (one.call_id, one.turn) == told]
     if "id" not in answer or (earlier and earlier[-1].decision == answer["decision"]):
@@ -101,7 +101,7 @@ def _tell_late(draft: Draft, answer: Mapping[str, Any]) -> None:
 def _hold_against_earlier(
     draft: Draft, command: Submitted, op: ExecApproval | PatchApproval, decision: str
 ) -> None:
-    """Nothing is pending that the answer can mean; the same decision again does no harm."""
+    """Answers with an error if no open request fits; the same decision again does no harm."""
     mine = _for_me(draft, op)
     own = _answered(draft.state.answers, op.id) if mine else None
     there = next((one for one in reversed(command.decided) if op.id in (one.call_id, one.turn)), None)
@@ -143,7 +143,7 @@ def _meant(draft: Draft, id: str, seen_seq: int) -> list[Call]:
 
 
 def _pending(draft: Draft) -> tuple[Call, ...]:
-    """What may still be approved: nothing starts in a task that is being stopped."""
+    """The calls that may still be approved; none in a task that is being stopped, where nothing starts."""
     task = draft.state.task
     return () if task is None or task.stopping else task.awaiting
 
@@ -186,13 +186,13 @@ def _remember(draft: Draft, call: Call) -> None:
 
 
 def reject(draft: Draft, call: Call, text: str) -> None:
-    """The call ends without having run; the turn goes on."""
+    """Ends the call without having run it; the turn goes on."""
     draft.add(e.item(call_output(call.item, text)), f.CallMoved(call.call_id, Phase.DONE))
     settle(draft)
 
 
 def run(draft: Draft, call: Call, spec: dict[str, Any], auto_approved: bool = False) -> None:
-    """The decision to start the call, with the event that tells of it; whoever commits it starts it once."""
+    """Decides to start the call, with the event that tells of it; the worker that commits starts it once."""
     draft.guard()
     runs(draft, spec)
     if spec["kind"] == "exec":
@@ -217,6 +217,6 @@ def run(draft: Draft, call: Call, spec: dict[str, Any], auto_approved: bool = Fa
 
 
 def done_phase(call: Call, applied: bool) -> f.CallMoved:
-    """The call is over; an applied patch leaves the baselines that the task's diff counts from."""
+    """Marks the call as over; an applied patch leaves the baselines that the task's diff counts from."""
     baselines = call.spec.get("baselines") if applied else None
     return f.CallMoved(call.call_id, Phase.DONE, baselines=baselines or None)

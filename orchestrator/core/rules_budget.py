@@ -13,7 +13,7 @@ FAR_MS = 365 * 24 * 3_600_000
 
 
 def unpriced(model: str) -> str:
-    """What people are told where a tree limits its cost and nobody knows what the model's requests cost."""
+    """The text for people where a tree limits its cost and the model has no price."""
     setting = f'model_prices."{model}"'
     return (
         f"the tree has a budget of cost, and model {model} has no price: set {setting} where its workers run"
@@ -29,7 +29,7 @@ def more(kind: str, tree: str) -> str:
 
 
 def pause(draft: Draft, refused: CommitRefused) -> None:
-    """The request that is owed does not fit: because of what others hold, or because all is spent."""
+    """Pauses the task: the owed request does not fit beside what others hold, or the budget is spent."""
     draft.add(f.AgentChanged({"paused": refused.reason}))
     draft.set_timer(BUDGET_TIMER, draft.moment.at_ms + FAR_MS)
     draft.tree.budget_wait = True
@@ -38,7 +38,7 @@ def pause(draft: Draft, refused: CommitRefused) -> None:
 
 
 def _tell(draft: Draft, refused: CommitRefused) -> None:
-    """One event for the whole tree: it goes on when the budget is raised."""
+    """Sends one event for the whole tree, which goes on when the budget is raised."""
     facts, account = draft.state.facts, dict(refused.budget)
     message = WarningEvent(
         message=f"the tree's budget of {refused.detail} is spent: it is paused until more is added; "
@@ -50,13 +50,13 @@ def _tell(draft: Draft, refused: CommitRefused) -> None:
 
 
 def resume(draft: Draft) -> None:
-    """There may be room now; the request is tried again."""
+    """Lets the request be tried again: there may be room now."""
     if draft.state.tree.paused:
         draft.add(f.AgentChanged({"paused": None}))
 
 
 def give_up_waiting(draft: Draft) -> None:
-    """The task ends while it waits for a budget."""
+    """Ends the wait for a budget of a task that ends."""
     if draft.state.tree.paused:
         draft.clear_timer(BUDGET_TIMER)
         draft.add(f.AgentChanged({"paused": None}))

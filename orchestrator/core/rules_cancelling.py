@@ -34,13 +34,14 @@ from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
 
 MOST_TOLD = 96
-"""By one decision: each is a letter, an event of the tree log and a mark, a kilobyte and a half in all."""
+"""Agents told by one decision: each is a letter, an event of the tree log and a mark, a kilobyte and a half
+in all."""
 
 
 def begin_canceling(draft: Draft, reason: str) -> bool:
-    """From here on nothing starts in this agent; False if it was cancelled before.
+    """Keeps anything from starting in this agent from here on; False if it was cancelled before.
 
-    The caller stops what runs. Mail that nobody will read any more leaves the inbox.
+    The caller stops what runs. Mail that will not be read any more leaves the inbox.
     """
     tree = draft.state.tree
     if tree.canceling:
@@ -53,7 +54,7 @@ def begin_canceling(draft: Draft, reason: str) -> bool:
 
 
 def cancel_children(draft: Draft, reason: str) -> None:
-    """Every child is marked and told, and does the same to its own: below a finished one, some may work."""
+    """Marks and tells every child, to do the same to its own: below a finished child, some may work."""
     tree = draft.state.tree
     waiting = frozenset(tree.to_end)
     ending = [id for id, child in tree.children.items() if _may_be_told(child) and id not in waiting]
@@ -85,7 +86,7 @@ def _leave_unread(draft: Draft) -> None:
 
 
 def pass_over(draft: Draft, session: str) -> None:
-    """One that cannot be told: nothing of it will be heard, and nothing of it starts."""
+    """Skips a child whose queue is gone: no letter reaches it, and nothing of it starts."""
     tree = draft.state.tree
     left = tuple(id for id in tree.to_end if tree.children[id].session != session)
     draft.add(f.ToEnd(left, tree.end_reason))
@@ -122,10 +123,10 @@ def cancel_line(draft: Draft, target: Target, below: Sequence[Target], reason: s
 
 
 def expect_ends(draft: Draft, agent_ids: Sequence[AgentId]) -> None:
-    """From here on these agents, as far as they are children, owe word of their end.
+    """Makes these agents, as far as they are children, owe a report of their end.
 
-    The timers are for those that cannot give it: whose worker renews its claim and does nothing
-    else, or whose pool nobody serves any more.
+    The timers are for agents that cannot report it: their worker renews its claim and does nothing else, or
+    no worker serves their pool any more.
     """
     owing = [id for id in agent_ids if id in draft.state.tree.children]
     if len(owing) < len(agent_ids):
@@ -136,7 +137,7 @@ def expect_ends(draft: Draft, agent_ids: Sequence[AgentId]) -> None:
 
 
 def heard_end(draft: Draft, agent_id: AgentId) -> None:
-    """A child has ended as it was told to."""
+    """Notes that a child has ended as it was told to."""
     if draft.state.tree.children[agent_id].ending:
         draft.add(f.ChildChanged(agent_id, {"ending": False}))
         if not draft.state.tree.ending_children:
@@ -146,7 +147,7 @@ def heard_end(draft: Draft, agent_id: AgentId) -> None:
 def mark_and_tell(
     draft: Draft, session: str, agent_id: int, reason: str, shown: SubagentSummary | None = None
 ) -> None:
-    """The mark holds from this commit on; the letter makes the agent stop what runs."""
+    """Sets the mark, which holds from this commit on; the letter makes the agent stop what runs."""
     payload = {"from": card_of(draft.state), "at_ms": draft.moment.at_ms, "reason": reason}
     key = f"cancel:{draft.state.facts.agent_id}:{agent_id}"
     draft.tree.letters.append(Letter(session, "cancel", payload, key, interrupt=True))

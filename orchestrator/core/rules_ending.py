@@ -40,19 +40,19 @@ BY_USER = "aborted by user"
 BY_FAILURE = "aborted because the model request failed"
 FAILED: Final = "failed"
 MOST_ITEMS = 96
-"""Of one piece. A step that holds 127 entries takes one more decision, and a commit carries 256."""
+"""Items of one piece. A step that holds 127 entries takes one more decision, and a commit carries 256."""
 MOST_BYTES = 128 << 10
-"""The same in bytes; a single item may be as large, but no larger."""
+"""Bytes of one piece; a single item may be as large, but no larger."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one decision closes: first calls, then what people said meanwhile."""
+    """The items that one decision closes: first calls, then what people said meanwhile."""
 
     calls: Sequence[Call]
     said: Sequence[Item]
     last: bool
-    """Whether nothing is left behind it."""
+    """Whether nothing is left behind this piece."""
 
 
 # ── beginning to end ──────────────────────────────────────────────────────────────────────────
@@ -82,7 +82,7 @@ def fail(draft: Draft, message: str, codex_error_info: Any = None, output: str =
 
 
 def all_stopped(draft: Draft, elapsed_s: Mapping[str, float]) -> None:
-    """What ran of the stopping task has ended: the task ends for the reason that it was stopped for."""
+    """Ends the stopping task, whose work has all ended, for the reason that it was stopped for."""
     reason = draft.task.stopping
     if reason is None:
         raise DoesNotFit("nothing was being stopped")
@@ -90,7 +90,7 @@ def all_stopped(draft: Draft, elapsed_s: Mapping[str, float]) -> None:
 
 
 def go_on(draft: Draft) -> None:
-    """The next piece of a task that is ending."""
+    """Closes the next piece of a task that is ending."""
     task = draft.state.task
     if task is None or task.stopping is None or task.ending is None:
         raise DoesNotFit("nothing is ending")
@@ -142,7 +142,7 @@ def _piece(task: Task, output: str) -> Piece:
 
 
 def _fitting(sizes: Sequence[int], most: int) -> int:
-    """How many of them one piece takes; at least one."""
+    """How many items one piece takes; at least one."""
     total = 0
     for count, size in enumerate(sizes):
         total += size
@@ -158,7 +158,7 @@ def first_said(task: Task, most: int = MOST_ITEMS) -> Sequence[Item]:
 
 
 def _close(draft: Draft, call: Call, output: str, after_s: float | None) -> None:
-    """The call gets the output of one that was stopped; an approval of it is withdrawn."""
+    """Gives the call the output of a stopped call; an approval of it is withdrawn."""
     if call.phase is Phase.AWAITING_APPROVAL:
         draft.close_approval(call.call_id)
         draft.clear_timer(approval_timer(call.call_id))
@@ -170,7 +170,7 @@ def _close(draft: Draft, call: Call, output: str, after_s: float | None) -> None
 
 
 def _end_helpers(draft: Draft, calls: Sequence[Call], why: str) -> None:
-    """Nobody would read what they find."""
+    """Cancels helpers of calls that end: their answers would not be read."""
     children = draft.state.tree.children
     asked = [children[call.spec["agent_id"]] for call in calls]
     ending = [child for child in asked if child.active and not child.ending]
@@ -184,7 +184,7 @@ def _end_helpers(draft: Draft, calls: Sequence[Call], why: str) -> None:
 
 
 def _over(draft: Draft, reason: StopReason, failure: tuple[str, Any]) -> None:
-    """Its final event, and whatever the session does next."""
+    """Ends the task with its final event, and lets the session go on to whatever is next."""
     message: str | None = None
     if reason == FAILED:
         # `error`, then `task_complete` with a null message (protocol order of every version).

@@ -1,4 +1,4 @@
-"""What a letter of another session leads to."""
+"""Letters of other sessions, and what each leads to."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from orchestrator.protocol.events import SubagentLifecycle
 
 
 def mail_arrived(draft: Draft, command: MailArrived) -> None:
-    """One letter, in the order of the queue."""
+    """Decides one letter, in the order of the queue."""
     match command.kind:
         case "message":
             _message(draft, command)
@@ -76,7 +76,7 @@ def _message(draft: Draft, command: MailArrived) -> None:
 
 
 def _take_slot(draft: Draft, refused: bool) -> None:
-    """The sender paid for a slot, in case the letter starts this agent."""
+    """Takes the slot that the sender paid for, in case the letter starts this agent."""
     if refused or draft.state.tree.slot:
         draft.tree.draws.append(Draw(SLOTS, -1))
     else:
@@ -102,7 +102,7 @@ def _mail(command: MailArrived) -> Mail:
 
 
 def _completion(draft: Draft, command: MailArrived) -> None:
-    """A child came to rest: its result waits until somebody reads it."""
+    """Records that a child came to rest; its result waits until it is read."""
     content = command.payload
     id, tree = content["from"]["agent_id"], draft.state.tree
     changes: ChildChanges = {
@@ -129,7 +129,7 @@ def _completion(draft: Draft, command: MailArrived) -> None:
 
 
 def _ended(draft: Draft, content: Mapping[str, Any]) -> None:
-    """A child that was told to end has, and so has everything below it."""
+    """Records that a child that was told to end has, with everything below it."""
     id = content["from"]["agent_id"]
     heard_end(draft, id)
     _correct(draft, id, content)
@@ -142,7 +142,7 @@ def _ended(draft: Draft, content: Mapping[str, Any]) -> None:
 
 
 def _correct(draft: Draft, agent_id: AgentId, content: Mapping[str, Any]) -> None:
-    """A message that met a cancelled child started nothing: who waits for it waits in vain."""
+    """Corrects the status of a cancelled child that a message did not start, and ends a wait for it."""
     tree, status = draft.state.tree, content.get("status", "running")
     child = tree.children[agent_id]
     if status in ACTIVE or not child.active:
@@ -163,7 +163,7 @@ def _child_status(draft: Draft, content: Mapping[str, Any]) -> None:
 
 
 def attend(draft: Draft) -> None:
-    """Something came that a model may want to know: it ends a wait, or begins a task of its own."""
+    """Ends a wait, or begins a task, for news that a model may want."""
     if draft.state.task is not None:
         woken(draft)
     elif not draft.state.closing and wants_turn(draft.state):
@@ -171,7 +171,7 @@ def attend(draft: Draft) -> None:
 
 
 def cancel(draft: Draft, reason: str) -> None:
-    """This agent is to end, and everything below it."""
+    """Ends this agent, and everything below it."""
     if draft.state.facts.is_root:
         return
     if not begin_canceling(draft, reason):

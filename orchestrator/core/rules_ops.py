@@ -1,4 +1,4 @@
-"""What an op from the SQ leads to."""
+"""Ops from the SQ, and what each leads to."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.wire import written
 
 MOST_STEERED = 100
-"""Inputs that wait in the state for the task's next request."""
+"""Inputs that may wait in the state for the task's next request."""
 
 MOST_NAME = 200
 """Characters of a session's name."""
 
 
 def submitted(draft: Draft, command: Submitted) -> None:
-    """One submission, in the order of the SQ."""
+    """Decides one submission, in the order of the SQ."""
     op = command.op
     match op:
         case ops.UserInput() | ops.UserTurn() | ops.Compact():
@@ -128,7 +128,10 @@ def _configure(draft: Draft, command: Submitted, op: ops.ConfigureSession) -> No
 
 
 def file_not_written(draft: Draft, command: FileNotWritten) -> None:
-    """Whoever asked for the file, or ends the session and may look for it, is told before the answer."""
+    """Warns that the rollout's file is not up to date, before the op is answered.
+
+    `command.by` asked for the file, or ends the session, and its client may look for the file.
+    """
     message = (
         f"the rollout's file is not up to date: {command.reason}. Nothing is lost: the log has it all, "
         "`dendro export` writes it elsewhere, and the file is written when it can be"

@@ -1,8 +1,8 @@
-"""What people say about agents of a tree: a word to one, its end, a stop for all.
+"""Ops of people about agents of a tree: a message to one, its end, a stop for all.
 
-A person speaks through the root's queue, so that everything has one order there; the root
-sends it on by letter, whatever its model is doing. What a model may do with its tools is in
-`rules_subagents`. A person needs no slot: whom they wake is at work at once.
+A person speaks through the root's queue, so that everything has one order there; the root sends the op on
+by letter, whatever its model is doing. `rules_subagents` has what a model may do with its tools. An agent
+that a person wakes needs no slot: it is at work at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is done instead of a command whose commit was refused: nothing of it was written.
+"""Refused commits: the decision in place of a command of which nothing was written.
 
 A refusal comes from what only the tree knows at that moment: a slot, a budget, a mark, a
 target. A call's refusal is its output, which the model reads; a mark ends the agent.

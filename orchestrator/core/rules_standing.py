@@ -27,7 +27,8 @@ from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import CancelEvidence, LifecycleChange, SubagentStatus
 
 _STATUS_AFTER: Mapping[str, AgentStatus] = {"completed": "ready", "failed": "failed", "canceled": "canceled"}
-"""What an agent is after a task; after any other end (an interrupt) it is ready, with nothing to read."""
+"""An agent's status after a task; after any other end (an interrupt) the agent is ready, with nothing to
+read."""
 _HEADING = re.compile(r"\*\*(.+?)\*\*", re.DOTALL)
 HEADER_CHARS = 120
 

@@ -1,4 +1,4 @@
-"""What is left when work was stopped, or when the worker that did it was lost."""
+"""Stops and takeovers: the rest of work that was stopped, or whose worker was lost."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ IN_DOUBT = (
 
 
 def stopped(draft: Draft, command: Stopped) -> None:
-    """Everything that ran has ended: so does the task, or it begins to."""
+    """Ends the task, or begins to, now that everything that ran has ended."""
     all_stopped(draft, command.elapsed_s)
 
 
 def refused(draft: Draft, command: TaskRefused) -> None:
-    """The task fails before anything more of it is begun."""
+    """Fails the task before anything more of it is begun."""
     if draft.task.stopping or draft.task.request is not None:
         raise DoesNotFit("the task is being stopped, or a model request is in flight")
     fail(draft, command.message, output=f"not run: {command.message}")
 
 
 def took_over(draft: Draft, command: TookOver) -> None:
-    """A new holder: what the lost one had begun is void, in doubt, or shown to be done."""
+    """Takes over from a lost holder: what it had begun is void, in doubt, or shown to be done."""
     task = draft.state.task
     if task is None:
         return

@@ -1,4 +1,4 @@
-"""What the calls of the `subagent_*` tools lead to; lookups were done by whoever assessed them."""
+"""Calls of the `subagent_*` tools, and what each leads to; the assessment has done all look-ups."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
 
 MOST_PRUNED = 256
-"""By one call: each is an event of the tree log, and may be a letter and a mark."""
+"""Agents that one call prunes: each is an event of the tree log, and may be a letter and a mark."""
 
 
 def agent_call(draft: Draft, call: Call, asked: c.AgentAssessment) -> None:
@@ -162,7 +162,7 @@ def arm(draft: Draft, watchdog: Watchdog, sent: f.LetterSent | None = None) -> N
 
 
 def watchdog_fired(draft: Draft, watchdog: Watchdog) -> None:
-    """Its message goes out, and its next time is set, in one."""
+    """Sends the watchdog's message and sets its next time, in one decision."""
     target = c.Target(watchdog.agent_id, watchdog.session, "", "")
     payload = {"prompt": watchdog.message, "watchdog": True}
     post(draft, target, payload, f"watchdog:{draft.state.facts.agent_id}:{watchdog.generation}")
@@ -218,7 +218,7 @@ def _prune(draft: Draft, call: Call, asked: c.Prune) -> None:
 
 
 def _take_off(draft: Draft, target: c.Target) -> None:
-    """Off the list, for good: the mark keeps a late letter from starting it again."""
+    """Takes an agent off the list, for good: the mark keeps a late letter from starting it again."""
     shown = SubagentSummary.model_validate(target.record)
     if not target.finished:
         mark_and_tell(draft, target.session, target.agent_id, "pruned", shown)

@@ -1,6 +1,7 @@
-"""What an agent asks people is asked at the root as well, where somebody looks; and taken away there.
+"""Agents' requests for approval, shown at the root as well, where people look, and taken away there.
 
-Of the root's own requests the root's queue tells by itself, but for decisions that somebody else took.
+The root's queue has the root's own requests already; decisions on them are added, unless the task's client
+made them in a session without agents.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ WITHDRAWN = "withdrawn"
 
 
 def surface(draft: Draft, request: ApprovalRequest) -> None:
-    """Asks at the root what an agent has asked in its own log."""
+    """Shows at the root a request that an agent has made in its own log."""
     facts = draft.state.facts
     if not facts.is_root:
         asker = {
@@ -31,7 +32,7 @@ def surface(draft: Draft, request: ApprovalRequest) -> None:
 
 
 def resolved(draft: Draft, call: Call, decision: str, who: str, client: str = "") -> None:
-    """Tells the root, and whoever sits beside the agent, that nobody need answer any more."""
+    """Tells the root, and clients of the agent, that the request needs no answer any more."""
     facts = draft.state.facts
     if facts.is_root and _knows_alone(draft, client):
         return
@@ -57,7 +58,7 @@ def _knows_alone(draft: Draft, client: str) -> bool:
 
 
 def withdrawn(draft: Draft, call: Call) -> None:
-    """The call ends unapproved with its turn: because somebody said so, or because the turn ended."""
+    """Withdraws the request of a call that ends with its turn: a client said so, or the turn ended."""
     if draft.state.facts.is_root:
         # The end of the turn stands on the same queue.
         return

@@ -165,7 +165,10 @@ def user_message_event(id: str, items: Sequence[Item]) -> e.Entry:
 
 
 def _joined(texts: list[Any]) -> Any:
-    """One text. Queued input may hold a reference to a huge one: alone it stands, it cannot be joined."""
+    """The texts as one.
+
+    A reference to a huge text, which queued input may hold, cannot be joined: it is kept if it is alone.
+    """
     if len(texts) == 1:
         return texts[0]
     return "".join(text if isinstance(text, str) else "[a long text]" for text in texts)

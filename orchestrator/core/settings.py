@@ -1,4 +1,4 @@
-"""What a task runs under, what stays with a session, and the rules that its worker adds.
+"""The settings of a task, the facts of a session, and the rules that its worker adds.
 
 `TurnSettings` are the sticky settings of the protocol (`user_turn`,
 `override_turn_context`); a task keeps the ones it began with. `SessionFacts` never
@@ -92,10 +92,10 @@ def readable_setting(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class TreeRules:
-    """What holds for every agent of a tree, as settled when its root was made.
+    """The rules for every agent of a tree, as settled when its root was made.
 
-    The limits of slots and of spawns are those that it begins with. They stand beside the
-    tree's counters, where they can be raised, and are checked by the commit that draws.
+    `slots` and `spawned` are the limits that the tree begins with. They stand beside the tree's counters,
+    where they can be raised, and are checked by the commit that draws.
     """
 
     slots: int = 8
@@ -110,7 +110,7 @@ class TreeRules:
     watchdogs: int = 16
     """Watchdogs that one agent may keep."""
     budgets: Mapping[str, int] = field(default_factory=dict)
-    """What the tree may use at first: `tokens`, `cost` (millionths), `requests`, `wall` (milliseconds)."""
+    """The tree's budgets at first: `tokens`, `cost` (millionths), `requests`, `wall` (milliseconds)."""
 
     @classmethod
     def of(cls, wire: Mapping[str, Any]) -> TreeRules:
@@ -123,7 +123,7 @@ class TreeRules:
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceMark:
-    """What tells a session's folder from another one at the same path: a random id in a file of its own."""
+    """The mark that tells a session's folder from another at the same path: a random id in its own file."""
 
     path: str
     """The folder."""
@@ -133,7 +133,7 @@ class WorkspaceMark:
 
 @record
 class SessionFacts:
-    """What is fixed when a session is made."""
+    """The facts of a session that are fixed when it is made."""
 
     session_id: SessionId = SessionId("")
     tree_id: TreeId = TreeId("")
@@ -142,7 +142,7 @@ class SessionFacts:
     base_instructions: str = ""
     rollout_path: str = ""
     on_user_input: Literal["replace", "steer"] = "replace"
-    """What input does to a running task: end it and start anew, or join it."""
+    """The effect of input on a running task: end it and start anew, or join it."""
     approval_timeout_ms: int | None = None
     """None: approvals wait for ever."""
     workspace: WorkspaceMark | None = None
@@ -152,13 +152,13 @@ class SessionFacts:
     parent_session: str = ""
     """Empty for a root."""
     grandparent_session: str = ""
-    """Whose event queue tells of the parent's inbox; empty below a root."""
+    """The session whose event queue tells of the parent's inbox; empty below a root."""
     origin: str = ""
-    """How an agent came to be: `spawn` or `fork`."""
+    """The way an agent came to be: `spawn` or `fork`."""
     born_in: str = ""
-    """The parent's task that made it: the id of the events that tell of it."""
+    """The parent's task that made the agent: the id of the events that tell of the agent."""
     helper_call: str = ""
-    """The `spawn_subagent` call that waits for it; such an agent makes no agents itself."""
+    """The `spawn_subagent` call that waits for the agent; such an agent makes no agents itself."""
     agents: bool = False
     """Whether the model is offered the tools that make agents."""
     tree_rules: TreeRules = field(default_factory=TreeRules)
@@ -184,7 +184,7 @@ class SessionFacts:
 
     @property
     def ancestors(self) -> tuple[int, ...]:
-        """The agent ids above it, the root's first."""
+        """The agent ids above this one, the root's first."""
         return tuple(int(part) for part in self.agent_path.split("/")[:-1])
 
     @property

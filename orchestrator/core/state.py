@@ -63,7 +63,7 @@ StopReason = Literal["failed", "interrupted", "replaced", "canceled"]
 """Why a task is stopped; a stopped task has ended so."""
 Outcome = Literal["completed", "failed", "interrupted", "replaced", "canceled"]
 Purpose = Literal["turn", "compact"]
-"""What a model request is for."""
+"""The purpose of a model request."""
 
 
 class IllegalTransition(ValueError):
@@ -81,7 +81,8 @@ class Call:
     epoch: int = 0
     """The claim under which it runs."""
     spec: Mapping[str, Any] = field(default_factory=dict)
-    """What will run, as assessed: written before it starts, read by whoever starts or judges it."""
+    """The work of the call, as assessed: written before it starts, read by the worker that starts or judges
+    it."""
     asked_seq: int = 0
     """The entry that opened its approval: an answer by turn id counts only after it."""
 
@@ -107,9 +108,9 @@ class Calls:
     _places: Mapping[str, int]
     """Where the call of an id stands."""
     _begun: tuple[int, ...]
-    """The places of those that are neither to be assessed nor done."""
+    """The places of the calls that are neither to be assessed nor done."""
     _done: int
-    """So many at the beginning are done, and the next one is not."""
+    """The number of calls at the beginning that are done; the next one is not."""
 
     def __init__(self, calls: Iterable[Call] = ()) -> None:
         self._all = tuple(calls)
@@ -144,12 +145,12 @@ class Calls:
 
     @property
     def open(self) -> Iterator[Call]:
-        """Those that are not done."""
+        """The calls that are not done."""
         return (call for call in islice(self._all, self._done, None) if call.phase is not Phase.DONE)
 
     @property
     def begun(self) -> tuple[Call, ...]:
-        """Those that run, or wait for people or for agents."""
+        """The calls that run, or wait for people or for agents."""
         return tuple(self._all[place] for place in self._begun)
 
     def get(self, call_id: str) -> Call | None:
@@ -157,12 +158,12 @@ class Calls:
         return None if place is None else self._all[place]
 
     def append(self, call: Call) -> Calls:
-        """With one more, which the model has just asked for."""
+        """The calls with one more, which the model has just asked for."""
         places = {call.call_id: len(self._all), **self._places}
         return self._made((*self._all, call), places, self._begun)
 
     def changed(self, call: Call) -> Calls:
-        """With this one in the place of the one of its id."""
+        """The calls with `call` in the place of the one of its id."""
         place = self._places.get(call.call_id)
         if place is None:
             return self
@@ -173,7 +174,7 @@ class Calls:
         return self._made(everything, self._places, tuple(begun))
 
     def closed(self, call_ids: Collection[str]) -> Calls:
-        """With these done."""
+        """The calls with these done."""
         return Calls(call.moved(Phase.DONE, {}) if call.call_id in call_ids else call for call in self._all)
 
     def _made(self, calls: tuple[Call, ...], places: Mapping[str, int], begun: tuple[int, ...]) -> Calls:
@@ -218,11 +219,11 @@ class Task:
     kind: TaskKind
     settings: TurnSettings
     client: str | None = None
-    """The client that gave it; None if none did."""
+    """The client that submitted the task; None if none did."""
     request: Request | None = None
     calls: Calls = field(default_factory=Calls)
     stopping: StopReason | None = None
-    """The reason, while what runs is being stopped."""
+    """The reason of the stop, while the task's work is being stopped."""
     ending: str | None = None
     """Nothing of it runs any more, and it ends with its last open call: the output that those get."""
     stream_retries: int = 0
@@ -236,14 +237,14 @@ class Task:
     goes_on: bool = False
     """The last response asked for another request although it made no call."""
     output_schema: Mapping[str, Any] | None = None
-    """What the task's last message has to conform to (`final_output_json_schema`)."""
+    """The JSON Schema that the task's last message has to conform to (`final_output_json_schema`)."""
     usage: Usage | None = None
-    """Of the last response, until the client has been told."""
+    """The usage of the last response, until the client has been told."""
     last_message: str | None = None
     summary: str | None = None
     failure: str | None = None
     failure_info: Any = None
-    """What the task will fail with once what runs is stopped."""
+    """The error that the task will fail with once its running work is stopped."""
     steered: tuple[Item, ...] = ()
     baselines: Mapping[str, Any] = field(default_factory=dict)
 
@@ -297,7 +298,7 @@ UNCONFIGURED = TurnSettings(
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is known of a session after a fold over its rollout."""
+    """A session as a fold over its rollout knows it."""
 
     meta: Mapping[str, Any] = field(default_factory=dict)
     """The payload of `session_meta`, and since it was named the session's name."""
@@ -313,7 +314,7 @@ class State:
     task: Task | None = None
     queue: tuple[Queued, ...] = ()
     tokens: TokenInfo | None = None
-    """What was used, aborted turns too: what a budget and the window go by."""
+    """The tokens used, also by aborted turns: budgets and the window go by them."""
     told: TokenInfo | None = None
     """The accounts in the last `token_count`: only turns whose calls ended count there (as recorded)."""
     rate_limits: Mapping[str, Any] | None = None
@@ -327,7 +328,7 @@ class State:
     requests: int = 0
     timers: int = 0
     closing: SubmissionId | None = None
-    """The submission that asked for it, while the session closes."""
+    """The shutdown's submission, while the session closes."""
     closed: bool = False
     outcome: Outcome | None = None
     """How the last task ended."""
@@ -335,7 +336,7 @@ class State:
 
     @property
     def name(self) -> str:
-        """What people call the session; empty until somebody named it."""
+        """The session's name for people; empty until one is set."""
         return str(self.meta.get(THREAD_NAME, ""))
 
     @property

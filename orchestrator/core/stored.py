@@ -17,10 +17,10 @@ from orchestrator.core.facts import CallMoved, Fact, InputQueued, Steered, state
 from orchestrator.core.frozen import record, replace
 
 LINE_BYTES = 128 << 10
-"""What a line says in many parts, each short enough to stay, goes to `blobs` where it is more than this: a
-commit carries a megabyte, and several decisions."""
+"""Bytes of a line beyond which its parts go to `blobs`, though each is short enough to stay: a commit carries
+a megabyte, and several decisions."""
 SHORT_BYTES = 256
-"""A part that stays in a line of very many."""
+"""Bytes of a part that stays in a line of very many parts."""
 
 
 @record
@@ -56,7 +56,7 @@ def _shortened(entry: Entry, blobs: dict[str, bytes], most: int) -> Any:
 
 
 def _is_said(entry: Entry) -> bool:
-    """Whether it holds what people, a model or a tool said, and nothing that a rule reads by its text."""
+    """Whether the entry holds what people, a model or a tool said, and no text that a rule reads."""
     if entry.type == DENDRO:
         return _states(entry, InputQueued) or _states(entry, Steered) or _states(entry, CallMoved)
     return entry.type in {RESPONSE_ITEM, EVENT_MSG}

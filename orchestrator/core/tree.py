@@ -1,4 +1,4 @@
-"""What one session knows of its tree: its children, its inbox, its own standing.
+"""A session's view of its tree: its children, its inbox, its own standing.
 
 Every session decides from its own log alone, so what it needs of others is here: a child
 is what its letters told, never a look at the child. The registry of the whole tree is a
@@ -52,9 +52,9 @@ class Child:
     helper: bool = False
     """Made by `spawn_subagent`: its result goes to that call alone."""
     ending: bool = False
-    """It was told to end, and has not said yet that it and all below it has."""
+    """The child was told to end, and has not said yet that it and all below it has."""
     pruned: bool = False
-    """Off the list; but what is below it may still be at work."""
+    """The child is off the list; but agents below it may still be at work."""
 
     @property
     def active(self) -> bool:
@@ -80,7 +80,7 @@ class Mail:
     key: str
     kind: MailKind
     n: int
-    """Its number in the session's queue: what a synthetic await is named after."""
+    """The letter's number in the session's queue: a synthetic await is named after it."""
     interrupt: bool
     at_ms: int
     sender: Mapping[str, Any]
@@ -112,9 +112,9 @@ class TreeView:
     """In order of arrival; the two lanes are told apart by `interrupt`."""
     watchdogs: Mapping[AgentId, Watchdog] = field(default_factory=dict)
     status: AgentStatus | None = None
-    """Its own status; a root has none."""
+    """The agent's own status; a root has none."""
     slot: bool = False
-    """Whether one of the tree's slots is held for it."""
+    """Whether the agent holds one of the tree's slots."""
     turns: int = 0
     """Tasks that came to an end: a completion is told apart by this number."""
     autos: int = 0
@@ -124,18 +124,19 @@ class TreeView:
     header: str | None = None
     started_ms: int = 0
     canceling: str | None = None
-    """Why it was cancelled. From here on nothing starts, and the end is told when all below it has ended."""
+    """The reason of this agent's cancellation. From here on nothing starts, and the end is told when all
+    below has ended."""
     to_end: tuple[AgentId, ...] = ()
     """Children that are to end and were not told yet: they are more than one commit tells."""
     end_reason: str | None = None
-    """Why they are to end."""
+    """The reason why the children are to end."""
     ended: bool = False
-    """After a cancel: it has said that nothing of it, or below it, is left."""
+    """After a cancel: the agent has said that nothing of it, or below it, is left."""
     pruned: bool = False
-    """Somebody took it off the list: it starts nothing any more."""
+    """The agent was taken off the list: it starts nothing any more."""
     evidence: Evidence = "proved"
     paused: str | None = None
-    """Which budget of the tree is spent, while that keeps the session from going on."""
+    """The budget of the tree that is spent, while that keeps the session from going on."""
 
     @property
     def active_children(self) -> tuple[Child, ...]:

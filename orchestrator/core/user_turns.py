@@ -60,5 +60,5 @@ class UserTurn:
 
     @property
     def output_schema(self) -> Any:
-        """What the last message has to conform to; None for any."""
+        """The JSON Schema that the last message has to conform to; None for any."""
         return None if isinstance(self.op, ops.Compact) else self.op.final_output_json_schema

@@ -26,18 +26,18 @@ UNAVAILABLE_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """One request that wants to be sent."""
+    """A model request for which a provider's limits must have room."""
 
     provider: str
     limits: Limits
     ticket: str
-    """The session: it has one request at a time, and keeps its place while it is parked."""
+    """The session's id: it has one request at a time, and keeps its place while it is parked."""
     tokens: int
-    """What it is thought to cost."""
+    """The tokens that the request may use, by estimate."""
 
 
 def estimated_tokens(prompt: Prompt, remembered: int, max_output_tokens: int) -> int:
-    """What a request may cost: a token for four bytes of text, and the longest answer.
+    """The tokens that a request may use: one for four bytes of text, and the longest answer.
 
     `remembered` are the tokens of the conversation that the provider holds and the prompt leaves out.
     """
@@ -81,7 +81,7 @@ async def _answer(ports: Ports, asking: Asking) -> Admitted | Wait:
 
 
 async def settle(ports: Ports, asking: Asking, usage: Mapping[str, int] | None) -> None:
-    """Corrects the estimate by what was used; a provider that does not say leaves it as it was."""
+    """Corrects the estimate by the usage; without a usage the estimate stays as it was."""
     if usage is None:
         return
     try:

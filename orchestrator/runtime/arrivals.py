@@ -1,8 +1,8 @@
-"""What arrives for a claimed session: the entries of its SQ, and the results of its effects.
+"""Arrivals of a claimed session: the entries of its SQ, and the results of its effects.
 
-Everything waits in one inbox, in the order of its arrival, with what a decision will need to
-know of other agents already looked up. What an arrival means is not known here, nor whether
-the step that decides it is committed; only how far the SQ was read and decided.
+All of them wait in one inbox, in the order of arrival, with what a decision needs to know of other agents
+already looked up. This module does not know what an arrival means, nor whether the step that decides it is
+committed; only how far the SQ was read and decided.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ SQ_PAGE = 100
 
 
 class Arrivals:
-    """What one session has been told and has not decided yet, and the signal that there is more."""
+    """The arrivals of one session that are not decided yet, and the signal that there are more."""
 
     def __init__(self, held: Held) -> None:
         claimed = held.claimed
         self.inbox: deque[Arrival] = deque()
         self.unread = claimed.sq_tip != claimed.cursor
-        """Whether the SQ may hold more than was read."""
+        """Whether the SQ may hold entries that were not read."""
         self.cursor = claimed.cursor
         """The SQ entry decided last; the log has consumed it once that step is committed."""
         self.resting = False
@@ -50,17 +50,17 @@ class Arrivals:
     # ── what is told ──────────────────────────────────────────────────────────────────────────
 
     def poke(self, tip: str | None) -> None:
-        """Something may be in the SQ; `tip`, if known, is its last entry."""
+        """Notes that the SQ may hold news; `tip`, if known, is its last entry."""
         if tip is None or self._is_news(tip):
             self.unread = True
             self.wake()
 
     def tip_is(self, tip: str) -> None:
-        """What a commit saw of the SQ; the runner is in a step, and looks again without being woken."""
+        """Notes the SQ's tip that a commit saw; the runner, in a step, looks again without being woken."""
         self.unread = self.unread or self._is_news(tip)
 
     def push(self, command: c.Command) -> None:
-        """An effect's result."""
+        """Adds the result of an effect."""
         self.add((command, None))
 
     def add(self, arrival: Arrival) -> None:
@@ -71,7 +71,7 @@ class Arrivals:
         self._wake.set()
 
     async def news(self) -> None:
-        """Returns when something was told since the last time."""
+        """Returns when an arrival, or a sign of one, has come since the last time."""
         self.resting = True
         await self._wake.wait()
         self._wake.clear()
@@ -115,14 +115,14 @@ class Arrivals:
             return Unreadable(entry.submission, error)
 
     def pass_over_first(self, instead: Callable[[str], Decision]) -> None:
-        """The oldest entry that came with the claim is not decided; `instead` says what is, by its id."""
+        """Replaces the oldest entry that came with the claim by the decision `instead` of its id."""
         first = self._held.claimed.first[:1]
         for entry in first:
             place = next(at for at, (_, sq_id) in enumerate(self.inbox) if sq_id == entry.id)
             self.inbox[place] = (instead(entry.submission), entry.id)
 
     async def _with_lookups(self, command: c.Command | Decision, entry: SqEntry) -> c.Command | Decision:
-        """What a person says may be meant for an agent below: who and what is there is looked up for it."""
+        """Looks up the agents and requests below that a person's op may be meant for."""
         if isinstance(command, c.TimerFired) and command.id in (REAP_TIMER, REAP_BELOW_TIMER):
             return replace(command, left=await self._reap())
         state, writing = self._held.journal.state, self._held.writing
@@ -139,7 +139,7 @@ class Arrivals:
                 return command
 
     async def _with_requests(self, command: c.Submitted, lookups: TreeLookups, at_ms: int) -> c.Submitted:
-        """What an answer can mean in the tree: what is pending, or else what was settled before."""
+        """Looks up what an answer can mean in the tree: pending requests, or else those settled before."""
         op, writing = command.op, self._held.writing
         assert isinstance(op, (ExecApproval, PatchApproval))
         below = await writing.insist(lambda: lookups.pending_below(at_ms)) or ()
@@ -151,9 +151,9 @@ class Arrivals:
         return replace(command, below=below, decided=decided or ())
 
     async def _reap(self) -> bool:
-        """Takes cancelled agents from workers that do nothing with them; whether there was any.
+        """Takes cancelled agents from workers that do nothing with them; whether any agent has yet to end.
 
-        This worker ends those that nobody held itself, which needs none of what their work would.
+        This worker ends the agents that no worker held, which needs no folder and no model of theirs.
         """
         held, state = self._held, self._held.journal.state
         ending = [SessionId(child.session) for child in state.tree.children.values() if child.ending]
@@ -176,7 +176,7 @@ class Arrivals:
         return self.cursor != self._consumed
 
     def rewind(self) -> None:
-        """The step that decided the last entries came to nothing."""
+        """Goes back to the log's cursor: the step that decided the last entries was not committed."""
         self.cursor = self._consumed
 
     @property

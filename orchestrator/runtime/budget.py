@@ -1,8 +1,8 @@
-"""What model requests cost their tree: reserved when they begin, settled when they end.
+"""The cost of model requests for their tree: reserved when they begin, settled when they end.
 
-Both are read off the step's own entries, so that whoever commits the end of a request
-settles it, a takeover too. Nothing is decided here: a budget's refusal comes from the
-commit, and what follows from it is the core's.
+Both are read off the step's own entries, so that every commit with the end of a request settles it, that of
+a takeover too. Nothing is decided here: a budget's refusal comes from the commit, and what follows from it
+is the core's.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _ESTIMATED = frozenset({"tokens", "cost"})
 """The budgets that go by the size of a request."""
 _NOTHING = Spend()
 _REFUSED = Spend(requests=1)
-"""Of a request that a provider turned away: no token was used, and a tree that only fails still ends."""
+"""A request that a provider turned away used no token, but is counted: a tree that only fails still ends."""
 
 
 def cost(price: ModelPrice, usage: Usage) -> int:
-    """In millionths of a dollar, rounded up: a budget is never short of what was billed.
+    """The cost in millionths of a dollar, rounded up: a budget is never short of what was billed.
 
     Dollars a million tokens are millionths of a dollar a token.
     """
@@ -55,15 +55,16 @@ def cost(price: ModelPrice, usage: Usage) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """What a worker knows of costs."""
+    """The costs of model requests, estimated and counted by a worker's model settings."""
 
     settings: ModelSettings = field(default_factory=ModelSettings)
 
     def estimate(self, state: State) -> Spend:
         """The most that the next request may use: its input at four bytes a token, and a full answer.
 
-        A tree that was made without a budget of tokens or cost may be given one at any time, so its requests
-        are reserved too; what the last one used has to do there: the conversation is not read for it.
+        A tree that was made without a budget of tokens or cost may be given one at any time, so its
+        requests are reserved too; for these the last usage stands for the input, so that the conversation
+        is not read.
         """
         if state.facts.tree_rules.budgets.keys() & _ESTIMATED:
             tokens = sum(map(_size, state.history)) // BYTES_PER_TOKEN
@@ -81,7 +82,7 @@ class Accounting:
         return self.settings.prices.get((state.task or state).settings.model)
 
     def reservation(self, state: State, fact: f.RequestBegun) -> Reservation:
-        """For a request that begins.
+        """The reservation for a request that begins.
 
         Whether the tree limits its cost is not known here: a budget may be added at any time.
         """
@@ -91,7 +92,7 @@ class Accounting:
         return Reservation(str(fact.n), amount)
 
     def settlement(self, state: State, fact: f.RequestEnded) -> Settlement:
-        """For a request that has ended; `state` is that before its end."""
+        """The settlement of a request that has ended; `state` is that before its end."""
         used: Spend | None = None
         match fact:
             case _ if fact.usage:
@@ -106,7 +107,7 @@ class Accounting:
         return Settlement(str(fact.n), used)
 
     def wait(self, state: State) -> BudgetWait:
-        """For the request that had no room."""
+        """The wait for room of a request that had none."""
         return BudgetWait(self.estimate(state), BUDGET_TIMER)
 
 
@@ -127,7 +128,7 @@ def _size(value: Any) -> int:
 
 
 def warnings(state: State, accounts: Sequence[Account]) -> TreePart | None:
-    """What people are told of budgets that are nearly used up."""
+    """The events that warn people of budgets that are nearly used up."""
     if not accounts:
         return None
     id = state.task.id if state.task is not None else ""

@@ -30,7 +30,7 @@ class ToolCalls:
         return self._toolbox.specs(state)
 
     async def assess(self, call: Call, site: CallSite) -> Assessment:
-        """Whatever a tool makes of what the model wrote, the model is told of it: its session goes on."""
+        """Assesses a call; an unexpected error becomes the call's output, so that the session goes on."""
         try:
             return await self._toolbox.assess(await self._whole(call, site.tree), await self._site(site))
         except BrokerError:
@@ -43,7 +43,7 @@ class ToolCalls:
         return await self._toolbox.run(await self._whole(call, site.tree), await self._site(site))
 
     async def judge(self, call: Call, claim: str) -> str:
-        """Where the files cannot be asked, nobody knows."""
+        """Judges a lost call by its files; `in_doubt` where they cannot be read."""
         try:
             return await self._toolbox.judge(call, claim)
         except Exception:

@@ -26,13 +26,13 @@ RESEND_MAX_S = 1.0
 
 
 class Writing:
-    """Everything that one claim writes."""
+    """The writes of one claim."""
 
     def __init__(self, ports: Ports, claim: Claim, last_commit: str) -> None:
         self._ports = ports
         self._claim = claim
         self._last_commit = last_commit
-        """What the next commit is built on, beside the log: the session's commit before it."""
+        """The id of the session's last commit: beside the log, the next commit is built on it."""
         self._turn = asyncio.Lock()
         self._deltas = Deltas()
         self._flush: asyncio.Task[None] | None = None
@@ -46,7 +46,7 @@ class Writing:
         return self._cursor or at_claim
 
     def give_up(self) -> None:
-        """Stop sending again: the claim is not ours any more, whatever became of the last commit."""
+        """Stops sending again: the claim is over, whatever became of the last commit."""
         self._given_up = True
 
     def close(self) -> None:
@@ -105,9 +105,9 @@ class Writing:
         )
 
     async def insist(self, send: Callable[[], Awaitable[T]]) -> T | None:
-        """The same request again until it is answered; None if the claim was given up meanwhile.
+        """Sends a request again until it is answered; None if the claim was given up meanwhile.
 
-        Whether the last one arrived is unknown, and every script may be sent again.
+        Whether the last attempt arrived is unknown, and every script may be sent again.
         """
         delay = RESEND_S
         while not self._given_up:

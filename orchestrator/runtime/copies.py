@@ -1,7 +1,7 @@
-"""What is kept of a session beside its log: snapshots, and the rollout's file.
+"""Copies of a session beside its log: snapshots, and the rollout's file.
 
-Both follow the log and can be made again from it. When one is due to be written is the
-runner's business, and what becomes of the claim when a snapshot shows that it is over.
+Both follow the log and can be made again from it. The runner decides when one is due, and what becomes of
+the claim when a snapshot shows that it is over.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Copies:
             self._snapshot_seq = 0
 
     def committed(self, step: Step) -> None:
-        """A step is in the log now, and in no copy."""
+        """Notes the entries of a step that is in the log now, and in no copy."""
         epoch, first = self._held.claim.epoch, step.base.seq + 1
         self._unexported += [
             StoredEntry(seq, epoch, entry.payload, entry.salt, entry.chain)
@@ -41,14 +41,14 @@ class Copies:
         ]
 
     def left(self) -> Loaded:
-        """What the session's next runner may begin with, if it runs in this process."""
+        """The position that the session's next runner may begin with, if it runs in this process."""
         return Loaded(self._held.journal.position, tuple(self._unexported))
 
     def snapshot_due(self, seq: int) -> bool:
         return seq - self._snapshot_seq >= self._held.config.log.snapshot_every
 
     async def snapshot(self) -> bool:
-        """False if the claim is over, or Redis went back behind the commit that it had just taken."""
+        """Stores a snapshot; False if the claim is over, or Redis went back behind its last commit."""
         claim, broker, position = self._held.claim, self._held.ports.broker, self._held.journal.position
         seq = position.seq
         key = self._held.config.chain_key

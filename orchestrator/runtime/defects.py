@@ -1,4 +1,4 @@
-"""What becomes of a command that no step can hold: its decision raised, or its commit is too large.
+"""Commands that no step can hold: their decision raised, or their commit is too large.
 
 A defect is loud, and ends the claim: another worker, perhaps of another version, tries the same
 submission. After `TRIES` claims that came no further the submission is consumed by an `error` that
@@ -75,7 +75,7 @@ def passed_over(submission: str, claims: int) -> Decision:
 def instead_of(
     command: c.Command | Unreadable, error: Exception, state: State
 ) -> c.Command | Decision | None:
-    """What is decided in the place of a command that failed alone; None if nothing can be."""
+    """The substitute for a command that failed alone; None if there is none."""
     why = _why(error)
     match command:
         case Unreadable(submission) | c.Submitted(id=submission) | c.TimerFired(id=submission):

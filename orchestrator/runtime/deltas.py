@@ -18,17 +18,17 @@ from orchestrator.core.chain import GENESIS
 COALESCE_S = 0.020
 COALESCE_BYTES = 4096
 PIECE_CHARS = 4096
-"""Of one event: a server may send megabytes as one delta, and an event queue is bounded by its number of
-events. With this it is bounded by bytes, too."""
+"""Characters of one event: a server may send megabytes as one delta, and an event queue is bounded by its
+number of events. With this it is bounded by bytes, too."""
 TAKEN_BYTES = 256 << 10
-"""What rides in a commit, or goes by itself, at once; the rest goes before."""
+"""Bytes of deltas that one commit, or one emit, carries; older deltas are emitted before it."""
 
 _JOINED = frozenset({"agent_message_delta", "agent_reasoning_delta", "agent_reasoning_raw_content_delta"})
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """One event message that belongs to no entry."""
+    """An event message that belongs to no entry."""
 
     task_id: str
     message: Mapping[str, Any]
@@ -67,7 +67,7 @@ class Deltas:
 
     @property
     def many(self) -> bool:
-        """Whether they are more than one commit should carry beside its entries."""
+        """Whether the pending deltas are more than one commit should carry beside its entries."""
         return self._bytes > TAKEN_BYTES
 
     def take(self, seq: int, head: bytes = GENESIS) -> list[NewEvent]:

@@ -22,7 +22,7 @@ EffectKey = tuple[str, str]
 
 
 class Effects:
-    """What runs for one session right now, by key."""
+    """The running effects of one session, by key."""
 
     def __init__(
         self, ports: Ports, session: str, ended: Callable[[EffectKey, BaseException | None], None]
@@ -38,11 +38,11 @@ class Effects:
 
     @property
     def unsettled(self) -> bool:
-        """Whether a result is still to come; what is settled may be finishing its last breath."""
+        """Whether a result is still to come; an effect that is settled may still be ending."""
         return bool(self._unsettled)
 
     def __contains__(self, key: object) -> bool:
-        """Whether it was started and its result is not decided yet."""
+        """Whether the effect was started and its result is not decided yet."""
         return key in self._unsettled
 
     def start(self, key: EffectKey, work: Coroutine[Any, Any, None]) -> None:
@@ -58,15 +58,15 @@ class Effects:
         self._tell(key, None if task.cancelled() else task.exception())
 
     def settle(self, key: EffectKey) -> None:
-        """Its result was decided: if the state asks for it now, that is a new decision."""
+        """Notes that an effect's result was decided: if the state asks for it now, that is a new decision."""
         self._unsettled.discard(key)
 
     def reopen(self, key: EffectKey) -> None:
-        """What was decided of its result came to nothing: it will be decided again."""
+        """Notes that the decision on an effect's result was not committed: it will be made again."""
         self._unsettled.add(key)
 
     def settle_all(self) -> None:
-        """Everything was stopped, and that was decided."""
+        """Notes that every effect was stopped, and that this was decided."""
         self._unsettled.clear()
 
     def elapsed(self, kind: str) -> dict[str, float]:
@@ -75,14 +75,14 @@ class Effects:
         return {key[1]: now - began for key, (_, began) in self._running.items() if key[0] == kind}
 
     def cancel(self) -> None:
-        """Tells everything to end, without waiting for the proof."""
+        """Cancels every effect, without waiting for the proof."""
         for task, _ in self._running.values():
             # A second cancel would end the wait for the proof that what ran is dead.
             if not task.cancelling():
                 task.cancel()
 
     async def stop(self) -> None:
-        """Cancels everything and returns when all of it has ended; commands are proved dead by then."""
+        """Cancels every effect and returns when all have ended; commands are proved dead by then."""
         tasks = [task for task, _ in self._running.values()]
         self.cancel()
         await _ended_all(tasks)

@@ -1,7 +1,6 @@
-"""What all parts of one runner share: its claim, what it was asked to keep to, and where its log stands.
+"""The parts of one runner share a claim, a configuration, and the place where the log stands.
 
-It only holds. Whatever changes here is changed by the part whose rule it is: the journal by
-accepted commits, nothing else after the claim.
+No rule is here: accepted commits change the journal, and nothing else changes after the claim.
 """
 
 from __future__ import annotations
@@ -23,25 +22,25 @@ from orchestrator.tables import LogSettings, WorkerSettings
 
 @dataclass(frozen=True, slots=True)
 class RunnerConfig:
-    """What one worker asks of each of its runners."""
+    """The configuration that one worker gives to each of its runners."""
 
     rules: Rules = field(default_factory=Rules)
     chain_key: ChainKey | None = None
     accounting: Accounting = field(default_factory=Accounting)
-    """What model requests cost."""
+    """The costs of model requests."""
     worker: WorkerSettings = field(default_factory=WorkerSettings)
     log: LogSettings = field(default_factory=LogSettings)
     others_wait: Callable[[], bool] = lambda: False
     """Whether sessions of the pool are due while this worker has no room."""
     adopt: Callable[[Sequence[SessionId]], None] = lambda sessions: None
-    """Asks the worker to end what is cancelled and due in pools that nobody may serve."""
+    """Asks the worker to end cancelled sessions that are due in pools which no worker may serve."""
     confirm_effects: Callable[[Claim, int], Awaitable[bool]] | None = None
     """Under `effects = wait`: whether replicas have the log of a claim's session up to an entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One claimed session, as the parts of its runner see it."""
+    """A claimed session, as the parts of its runner see it."""
 
     ports: Ports
     config: RunnerConfig

@@ -83,7 +83,7 @@ def _loaded(item: Any) -> Any:
 async def judged_running(
     ports: Ports, state: State, claim: Claim, workspace: Workspace
 ) -> dict[str, str] | None:
-    """What each call of a lost worker left behind; None if nothing had been begun."""
+    """Judges each call that a lost worker left running; None if nothing had been begun."""
     task = state.task
     if task is None or not (task.running or task.request or task.stopping):
         return None
@@ -107,19 +107,19 @@ async def _with_record(ports: Ports, state: State, call: Call) -> Call:
 
 
 def drained_call(call: Call, elapsed_s: float) -> c.CallFinished:
-    """A command that outlived its worker's grace: killed, and recorded as killed."""
+    """The end of a command that outlived its worker's grace: killed, and recorded as killed."""
     return _ended_early(
         call, f"killed after {elapsed_s:.1f}s: the worker was shut down; it may have had effects", elapsed_s
     )
 
 
 def refused_call(call: Call, why: str) -> c.CallFinished:
-    """A call that was decided to start, and was not."""
+    """The end of a call that was decided to start, and was not."""
     return _ended_early(call, why, 0.0)
 
 
 def failed_call(call: Call, why: str) -> c.CallFinished:
-    """A call whose tool broke down: nobody knows how far it came."""
+    """The end of a call whose tool broke down: how far it came is unknown."""
     return _ended_early(call, f"{why}; it may have had effects", 0.0)
 
 

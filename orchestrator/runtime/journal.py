@@ -1,4 +1,4 @@
-"""What a runner knows of its session's log, and the commits that it builds on it.
+"""A runner's view of its session's log, and the commits that it builds on it.
 
 The journal is the only holder of (state, seq, chain head). A step drafts entries onto it,
 and either the commit is accepted and the draft becomes the journal, or it is thrown away:
@@ -37,7 +37,7 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Under what entries are written: the claim's epoch, the chain's key, randomness for salts."""
+    """The writer of entries: the claim's epoch, the chain's key, randomness for salts."""
 
     epoch: int
     random_bytes: Callable[[int], bytes]
@@ -54,7 +54,7 @@ class Step:
     """Entries drafted onto a position, with everything else that their commit makes visible."""
 
     base: Position
-    """What the commit expects the log to be."""
+    """The position at which the commit expects the log."""
     writer: Writer
     at_ms: int
     position: Position = field(init=False)
@@ -66,7 +66,7 @@ class Step:
     approvals_close: list[str] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
     tree: TreeStep | None = None
-    """What the step means for other sessions; None is the usual case."""
+    """The step's part for other sessions; None is the usual case."""
     export: bool = False
     size: int = 0
 
@@ -130,7 +130,7 @@ class Step:
 
     @property
     def weight(self) -> int:
-        """Entries that the commit will write, those of sessions that it creates too."""
+        """The number of entries that the commit will write, those of sessions that it creates too."""
         return len(self.entries) + (self.tree.entries if self.tree is not None else 0)
 
     def show(self, event: NewEvent) -> None:

@@ -32,7 +32,7 @@ from orchestrator.runtime.ports import Ports
 FOLD_SLICE_S = 0.005
 """A fold gives the loop back after this long: other sessions' renewals and streams go on."""
 _TAIL_KEPT = 256
-"""Entries of those that a load reads that the rollout's file may lack: else it would read them again."""
+"""Entries that a load keeps for the rollout's file, which may lack them: else they would be read again."""
 
 
 class BrokenLog(Exception):
@@ -41,7 +41,7 @@ class BrokenLog(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a runner begins with."""
+    """The position that a runner begins with, and the entries that the rollout's file may lack."""
 
     position: Position
     unexported: tuple[StoredEntry, ...] = ()
@@ -68,7 +68,7 @@ class Cache:
 
 
 class Source(Protocol):
-    """What a fold reads from and how it shares its thread: the worker's ports, or upkeep's storage."""
+    """The storage that a fold reads, and the clock by which it shares its thread: ports or upkeep."""
 
     @property
     def broker(self) -> Reader: ...
@@ -85,7 +85,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """Where a session's log ends, as its hash in Redis says: what a fold has to arrive at."""
+    """The end of a session's log as its hash in Redis says: a fold has to arrive there."""
 
     session: SessionId
     seq: int
@@ -109,7 +109,10 @@ async def load(ports: Ports, claimed: Claimed, cache: Cache, secret: bytes = b""
 
 
 def _require_own_place(claimed: Claimed, facts: SessionFacts) -> None:
-    """What the session's hash says of its place is in no chain: an edit there would move it."""
+    """Raises `BrokenLog` if the session's hash says another tree, agent or pool than its log.
+
+    The hash is in no chain: an edit there would move the session.
+    """
     claim = claimed.claim
     by_hash, by_log = (claim.tree, claimed.agent_id, claim.pool), (facts.tree_id, facts.agent_id, facts.pool)
     if facts.session_id and by_hash != by_log:

@@ -34,30 +34,30 @@ DeltaSink = Callable[[JsonObject], None]
 
 @dataclass(frozen=True, slots=True)
 class CallSite:
-    """Where and for whom a call is assessed or run."""
+    """The place and the session for which a call is assessed or run."""
 
     session: SessionId
     tree: TreeId
     claim: str
-    """The keeper's name for the right to run it."""
+    """The keeper's name for the right to run the call."""
     state: State
     deltas: DeltaSink
     agents: Tree | None = None
-    """Where calls of agents look."""
+    """The tree in which calls of agents look things up."""
     seq: int = 0
     head: str = ""
-    """How far the log is written, and its chain's head there."""
+    """The chain's head at entry `seq`, the last that is written."""
 
 
 class Tools(Protocol):
     """The tools that a model is offered, and what their calls do."""
 
     def specs(self, state: State) -> Sequence[Item]:
-        """What the model is told of them, in the Responses API's form."""
+        """The tools as the model is offered them, in the Responses API's form."""
         ...
 
     async def assess(self, call: Call, site: CallSite) -> Assessment:
-        """What a call asks for; reads files, starts nothing."""
+        """Assesses what a call asks for; reads files, starts nothing."""
         ...
 
     async def run(self, call: Call, site: CallSite) -> CallFinished:
@@ -65,7 +65,7 @@ class Tools(Protocol):
         ...
 
     async def judge(self, call: Call, claim: str) -> str:
-        """What a lost worker's call left behind: `none`, `all` or `in_doubt`; `claim` is the asker's."""
+        """Judges what a lost worker's call left: `none`, `all` or `in_doubt`; `claim` is the asker's."""
         ...
 
 
@@ -73,7 +73,7 @@ class Models(Protocol):
     """The providers that this worker knows."""
 
     def stream(self, provider: str, prompt: Prompt, budget: HttpBudget) -> AsyncIterator[ModelEvent]:
-        """One model request; raises the model's errors, also for a provider that it does not know."""
+        """Streams one model request; raises the model's errors, also for a provider that it does not know."""
         ...
 
     def retries(self, provider: str) -> tuple[int, int]:
@@ -94,7 +94,7 @@ def _boottime() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What one worker runs on."""
+    """The ports of one worker: all that it runs on."""
 
     broker: Broker
     texts: Texts
@@ -116,4 +116,4 @@ class Ports:
     jitter: Callable[[], float] = field(default=lambda: 0.9 + secrets.randbelow(2001) / 10_000)
     spawn: Spawn = _spawn
     version: str = "0"
-    """Of the program: the first line of a new session's rollout names it."""
+    """The program's version: the first line of a new session's rollout names it."""

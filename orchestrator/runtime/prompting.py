@@ -50,7 +50,7 @@ def build_prompt(
     text_of: Callable[[str], str | None],
     known: Response | None = None,
 ) -> Prompt:
-    """What request `request` says. `text_of` gives a stored text by its hash."""
+    """The prompt of `request`. `text_of` gives a stored text by its hash."""
     compact = request.purpose == "compact"
     settings = _task(state).settings
     said = conversation(state, request, known)
@@ -70,7 +70,7 @@ def build_prompt(
 
 
 def beside(state: State) -> list[Item]:
-    """What a request says beside the conversation, and what large texts of it may stand elsewhere."""
+    """The parts of a request beside the conversation, whose large texts may be stored elsewhere."""
     return [{"instructions": state.facts.base_instructions, "schema": _task(state).output_schema}]
 
 

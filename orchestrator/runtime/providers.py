@@ -31,7 +31,7 @@ class ModelClients:
         return known.request_max_retries, known.stream_max_retries
 
     async def stream(self, provider: str, prompt: Prompt, budget: HttpBudget) -> AsyncIterator[ModelEvent]:
-        """One request of a named provider; closing the generator closes the stream."""
+        """Streams a request of a named provider; closing the generator closes the stream."""
         client = self._client(provider)
         async with aclosing(cast(Any, client.stream(prompt, budget))) as events:
             async for event in events:

@@ -33,7 +33,8 @@ class Unended:
 
     active: tuple[SessionId, ...]
     owing: tuple[SessionId, ...]
-    """At rest, but with something to read, or held by somebody: they may owe word of their end."""
+    """Agents at rest that have something to read, or that a worker holds: they may owe a report of their
+    end."""
 
     @property
     def sessions(self) -> tuple[SessionId, ...]:
@@ -42,20 +43,20 @@ class Unended:
 
 @dataclass(frozen=True, slots=True)
 class Forsaken:
-    """What is left of a tree's cancels at one moment."""
+    """The rest of a tree's cancels at one moment."""
 
     left: bool
-    """Whether anybody has still to end, or to say so."""
+    """Whether any agent has still to end, or to report its end."""
     lying: tuple[SessionId, ...]
-    """Those whom nobody holds: of these, and of whoever tells them."""
+    """The sessions that no worker holds: of these agents, and of the agents that tell them."""
 
 
 async def unended(
     broker: Broker, tree: TreeId, under: int = ROOT, known: Iterable[SessionId] = ()
 ) -> Unended:
-    """Who below an agent is marked and has not ended, or not said so.
+    """The agents below one that are marked and have not ended, or not reported their end.
 
-    `known` are others who may owe word of it: what one session knows and the registry does not.
+    `known` are other sessions that may owe a report: one session knows of them and the registry does not.
     """
     agents = projected(await broker.agents(tree)).agents.values()
     marked = [agent for agent in agents if agent.marked and agent.below(under)]
@@ -70,7 +71,10 @@ async def unended(
 
 
 async def forsaken(broker: Broker, tree: TreeId) -> Forsaken:
-    """Of the whole tree and its root, which tells the others: whom nobody has served for a while."""
+    """The rest of a whole tree's cancels; `lying` are sessions that no worker has served for a while.
+
+    The root is asked about as well: it tells the others.
+    """
     root = SessionId(tree)
     found = await unended(broker, tree, known=(root,))
     standings = await broker.revoke_tree(tree, found.sessions, SILENT_S) if found.sessions else ()
@@ -79,10 +83,10 @@ async def forsaken(broker: Broker, tree: TreeId) -> Forsaken:
 
 
 async def taken_at_once(broker: Broker, tree: TreeId, under: int, known: Iterable[SessionId]) -> Forsaken:
-    """The same below the one who cancels, and who has waited long enough: claims are taken from the living.
+    """Takes the claims of unended agents below one that has waited long enough, from living workers too.
 
-    `lying` are those that nobody held. They have waited in vain for a worker of their pool; the others'
-    next one finds the cancel.
+    `lying` are the agents that no worker held. They have waited in vain for a worker of their pool; the
+    next worker of the others finds the cancel.
     """
     found = await unended(broker, tree, under, known)
     standings = await broker.revoke_tree(tree, found.sessions) if found.sessions else ()
@@ -115,7 +119,7 @@ class Reaper:
             self._since.setdefault(tree, self.broker.now_ms())
 
     async def look(self) -> None:
-        """Adopts whom the workers of their own pools have left lying."""
+        """Adopts agents that the workers of their own pools have left unended."""
         for tree, since_ms in list(self._since.items()):
             waited_ms = self.broker.now_ms() - since_ms
             if waited_ms < self.grace_ms:

@@ -45,12 +45,13 @@ from orchestrator.runtime.log import log
 from orchestrator.tables import WorkerSettings
 
 RETRY_S = 0.25
-"""Until a renewal that was not answered is tried again: a failover takes most of the trust that is left."""
+"""Seconds until a renewal that was not answered is tried again: a failover takes most of the trust that is
+left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a renewal learned of one claim, told to the main loop."""
+    """The outcome of a renewal for one claim, told to the main loop."""
 
     claim: Claim
     tip: str | None
@@ -58,7 +59,7 @@ class Verdict:
 
 
 Report = Callable[[Sequence[Verdict]], None]
-"""Called in the main loop."""
+"""Takes verdicts; called in the main loop."""
 
 
 Confirm = Callable[[Broker, Claim, int], Awaitable[bool]]
@@ -70,18 +71,18 @@ Reached = Callable[[], int]
 
 
 class Renewing(Protocol):
-    """What a worker asks of whoever renews its claims."""
+    """The interface by which a worker has its claims renewed."""
 
     def start(self) -> None:
         """Called from the main loop, which must call `tick` from then on."""
         ...
 
     def stop(self) -> None:
-        """Nothing is renewed any more; claims that are still held run out by themselves."""
+        """Ends all renewal; claims that are still held run out by themselves."""
         ...
 
     def tick(self) -> None:
-        """The main loop is alive."""
+        """Notes that the main loop is alive."""
         ...
 
     def hold(self, claim: Claim, sent_at: float, reached: Reached) -> None:
@@ -124,7 +125,7 @@ class Leases:
         return self._settings.renew_s if self._answered else min(RETRY_S, self._settings.renew_s)
 
     def tick(self) -> None:
-        """The main loop is alive."""
+        """Notes that the main loop is alive."""
         self._ticked_at = self._clock()
 
     def hold(self, claim: Claim, sent_at: float, reached: Reached) -> None:
@@ -146,7 +147,7 @@ class Leases:
             return [claim for key, (claim, _) in self._claims.items() if self._sent_at[key] < horizon]
 
     async def renew(self, broker: Broker) -> list[Verdict]:
-        """One round: nothing while the main loop is stuck, else an answer for each claim that got one."""
+        """Runs a round: nothing while the main loop is stuck, else an answer for each claim that got one."""
         self._answered = True
         silence_s = self._clock() - self._ticked_at
         if silence_s > self._settings.stall_s:
@@ -172,7 +173,7 @@ class Leases:
     async def _confirmed(
         self, broker: Broker, held: Sequence[tuple[Claim, Reached]], answers: Sequence[Renewed | Fenced]
     ) -> list[bool]:
-        """Which renewals count: under `effects = wait` those that replicas have.
+        """Tells which renewals count: under `effects = wait` those that replicas have.
 
         A primary that is cut off from its replicas could go on renewing what a promoted one gives away.
         """

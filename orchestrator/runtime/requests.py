@@ -37,14 +37,15 @@ Push = Callable[[c.Command], None]
 
 _NO_LIMITS = Limits()
 _DEFAULTS = ProviderSettings.model_construct(id="")
-"""Of a provider without a table: its client refuses the request."""
+"""The settings of a provider without a table: its client refuses the request."""
 _FORGOTTEN = frozenset({FatalKind.BAD_REQUEST, FatalKind.NOT_FOUND})
-"""How providers refuse a response's id that they do not know any more, or never kept."""
+"""The kinds of error by which providers refuse a response's id that they do not know any more, or never
+kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Following:
-    """One request that was begun, and where its news go."""
+    """A request that was begun, and where its news go."""
 
     ports: Ports
     state: State
@@ -108,7 +109,7 @@ async def _prompt(following: _Following, known: Response | None) -> Prompt:
 
 
 def _asking(following: _Following, prompt: Prompt) -> Asking | None:
-    """What the fleet's limits have to know of the request; None if there are none."""
+    """The request as the provider's limits count it; None if the provider has none."""
     table, state = following.table, following.state
     limits = Limits(table.requests_per_minute, table.tokens_per_minute)
     if limits == _NO_LIMITS:
@@ -152,7 +153,7 @@ async def _stream(following: _Following, prompt: Prompt) -> Mapping[str, int] | 
 
 
 def _unseen(message: JsonObject) -> None:
-    """A compaction's text is not the agent's answer."""
+    """Drops a delta: a compaction's text is not the agent's answer."""
 
 
 def _show(event: ModelEvent, delta: DeltaSink) -> None:

@@ -1,11 +1,11 @@
-"""One claimed session, from its claim to its release.
+"""The runner of one claimed session, from its claim to its release.
 
-Every step is the same: gather what happened (SQ entries, results of effects), decide each,
-commit all of it at once, and only then start what the new state owes. Nothing runs that is
-not first in the log; a step that is fenced changed nothing and ends the runner.
+Every step is the same: gather what happened (SQ entries, results of effects), decide each, commit all of it
+at once, and only then start what the new state owes. Nothing runs that is not first in the log; a step that
+is fenced changed nothing and ends the runner.
 
-What may end a runner: it parks (nothing can go on without news), yields (others wait and
-its quantum is over), drains (the worker is leaving), or loses its claim.
+A runner ends when it parks (nothing can go on without news), yields (others wait and its quantum is over),
+drains (the worker is leaving), or loses its claim.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ MAX_STEP_ENTRIES = 128
 MAX_STEP_BYTES = 256 << 10
 """A step is cut here; one more decision still fits the commit's bounds (256 entries, 1 MB)."""
 _BEGUN_LATER = (OweRequest, AssessCall)
-"""What is owed and runs nowhere: whoever holds the session next decides it as well."""
+"""Work that is owed and runs nowhere: the session's next holder decides it as well."""
 ARCHIVE_S = 2.0
-"""Until an archive that could not be read is tried again."""
+"""Seconds until an archive that could not be read is tried again."""
 
 
 class Ended(StrEnum):
@@ -85,7 +85,7 @@ class Runner:
     def __init__(self, ports: Ports, config: RunnerConfig, claimed: Claimed, cache: Cache) -> None:
         self.claim = claimed.claim
         self.reached = claimed.seq
-        """The last entry that the log is known to have: Redis has answered it."""
+        """The last entry that the log is known to have: Redis has confirmed it."""
         self._ports = ports
         self._config = config
         self._claimed = claimed
@@ -110,16 +110,16 @@ class Runner:
         self._fenced = False
         self._cut = False
         self._instead: c.Command | Decision | None = None
-        """What was last decided in the place of a command that failed."""
+        """The last substitute for a command that failed."""
 
     # ── what the worker tells its runner ──────────────────────────────────────────────────────
 
     def poke(self, tip: str | None = None) -> None:
-        """Something may be in the SQ; `tip`, if known, is its last entry."""
+        """Notes that the SQ may hold news; `tip`, if known, is its last entry."""
         self._arrivals.poke(tip)
 
     def lose(self, *, fenced: bool = False) -> None:
-        """The claim is over (`fenced`), or can no longer be trusted: whatever runs is to stop now."""
+        """Stops whatever runs now: the claim is over (`fenced`), or can no longer be trusted."""
         self._lost = True
         self._fenced |= fenced
         self._writing.give_up()
@@ -128,7 +128,7 @@ class Runner:
         self._arrivals.wake()
 
     def drain(self) -> None:
-        """The worker leaves: give the session back as soon as nothing of it runs."""
+        """Gives the session back as soon as nothing of it runs, because the worker leaves."""
         self._side_work.drain()
 
     # ── the loop ──────────────────────────────────────────────────────────────────────────────
@@ -193,7 +193,7 @@ class Runner:
         return self._ports.broker.config.max_tries
 
     async def _step(self) -> Ended | None:
-        """One turn of the loop; None means that the runner goes on."""
+        """Runs one turn of the loop; None means that the runner goes on."""
         while not self._lost:
             await self._arrivals.read()
             step = Step(self._journal.position, self._writer, self._ports.broker.now_ms())
@@ -282,7 +282,7 @@ class Runner:
     async def _advance(self, step: Step) -> None:
         """Decides what needs no news: calls whose turn it is, a request that is owed and due.
 
-        Whoever leaves ends what is to end in pieces, and begins nothing.
+        A leaving runner ends what is to end in pieces, and begins nothing.
         """
         progressed, leaving = True, self._side_work.leaving()
         self._cut = False
@@ -326,7 +326,7 @@ class Runner:
                 break
 
     def _make(self, step: Step, command: c.Command) -> None:
-        """A command that nobody sent: the state owes it."""
+        """Decides a command that the state owes and nobody sent."""
         self._trial.made.append(command)
         self._decide(step, command)
 
@@ -396,15 +396,16 @@ class Runner:
             self._arrivals.inbox.append((Decision(tree=told), None))
 
     def _decide_again(self, told: c.FileNotWritten) -> None:
-        """The step was not sent: its parts are decided once more, behind what is to be told first."""
+        """Puts the parts of an unsent step back, to be decided again behind `told`."""
         self._fault_told = True
         self._undecide()
         self._arrivals.inbox.extendleft(reversed([(told, None), *self._trial.arrived]))
 
     def _broke(self, error: Exception) -> None:
-        """The step cannot be committed: its parts are decided one by one, and what fails alone is replaced.
+        """Has a step that cannot be committed decided part by part; a part that fails alone is replaced.
 
-        Raises `Undecided` where another worker is to try it first, `error` where nothing can take its place.
+        Raises `Undecided` where another worker is to try the part first, `error` where nothing can take its
+        place.
         """
         self._undecide()
         arrived, made = self._trial.arrived, self._trial.made
@@ -426,13 +427,13 @@ class Runner:
         self._arrivals.inbox.appendleft((self._instead, sq_id))
 
     def _try_again_elsewhere(self, command: c.Command | Unreadable, error: Exception) -> None:
-        """Raises `Undecided` unless as many claims as are to try it came no further."""
+        """Raises `Undecided` unless enough claims have come no further than the command."""
         tried, most = max(1, self._claimed.claims_without_progress), tries(self._max_tries)
         if tried < most:
             raise Undecided(submission_of(command), error, tried, most) from error
 
     async def _hand_on(self, error: Undecided) -> None:
-        """Tells people, and gives the session to who looks next: nothing of it runs here any more."""
+        """Tells people, and releases the session to the worker that looks next; nothing of it runs here."""
         told = e.event(short_id(error.submission), WarningEvent(message=str(error)))
         position = self._journal.position
         with suppress(BrokerError):
@@ -443,7 +444,7 @@ class Runner:
             await self._ports.broker.release(self.claim)
 
     def _undecide(self) -> None:
-        """Nothing of the step was written."""
+        """Takes back the step's decisions, of which nothing was written."""
         self._cut = True
         self._arrivals.rewind()
         for command, _ in self._trial.arrived:
@@ -451,7 +452,7 @@ class Runner:
                 self._side_work.reopen(command)
 
     async def _refused(self, answer: Refused) -> None:
-        """The parts of the step are decided again."""
+        """Lets the parts of the refused step be decided again."""
         log.info("session %s: refused: %s %s", self.claim.session, answer.reason, answer.detail)
         self._undecide()
         if answer.reason == "agent_taken":
@@ -471,15 +472,15 @@ class Runner:
         return Ended.LOST
 
     async def _tell_stopped(self) -> None:
-        """Of a claim that was revoked: the next holder waits until nothing of it can run any more.
+        """Releases a revoked claim: the next holder waits until nothing of it can run any more.
 
-        Said once: if it does not arrive, the lease runs out instead.
+        It is sent once: if it does not arrive, the lease runs out instead.
         """
         with suppress(BrokerError):
             await self._ports.broker.release(self.claim)
 
     async def _give_back(self, release: Release) -> bool:
-        """Whether the claim is gone now; a release that was sent twice finds it gone already."""
+        """Releases the claim; False if it was given up meanwhile. A release sent twice finds it released."""
         end = self._journal.position if release == "park" else None
         answer = await self._writing.insist(lambda: self._ports.broker.release(self.claim, park_at=end))
         return answer is not None

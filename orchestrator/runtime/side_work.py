@@ -1,10 +1,10 @@
-"""What runs for a claimed session beside its loop: requests and calls, from their start to their end.
+"""Side work of a claimed session, beside its loop: requests and calls, from their start to their end.
 
-The log says what is owed; it is started here once, and whatever comes of it arrives as a
-command or a delta. Nothing is decided or written here, and nothing is known of steps.
+The log says what is owed; it is started here once, and its results arrive as commands or deltas. Nothing is
+decided or written here, and nothing is known of steps.
 
-A session that is to be given back ends its side work first: after its quantum by starting no
-more, in a drain by a grace, and then by stopping what still runs and recording it as stopped.
+A session that is to be given back ends its side work first: after its quantum by starting no more, in a
+drain by a grace, and then by stopping what still runs and recording it as stopped.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class SideWork:
         self._arrivals.push(await self._ports.tools.run(call, self.site(state)))
 
     def site(self, state: State) -> CallSite:
-        """Where a call of this session is assessed and run."""
+        """The site at which a call of this session is assessed and run."""
         if self._agents is None:
             self._agents = TreeLookups.of(self._ports, state.facts)
         position = self._held.journal.position
@@ -130,7 +130,7 @@ class SideWork:
         )
 
     def forget_numbers(self) -> None:
-        """Numbers for new agents are drawn anew."""
+        """Drops the reserved numbers of new agents, so that others are drawn."""
         self._agents = None
 
     # ── what comes of it ──────────────────────────────────────────────────────────────────────
@@ -161,14 +161,14 @@ class SideWork:
             self._arrivals.push(failed_call(call_of(self._held.journal.state, key[1]), text))
 
     def settle(self, command: c.Command) -> None:
-        """An effect's last word was decided, or found to be of no use any more."""
+        """Settles the effect whose last result was decided, or found to be of no use any more."""
         if isinstance(command, c.Stopped):
             self._effects.settle_all()
         elif (key := _ended_by(command)) is not None:
             self._effects.settle(key)
 
     def reopen(self, command: c.Command | Decision | Delta) -> None:
-        """What was decided of an effect's last word came to nothing."""
+        """Reopens the effect whose last result was decided in a step that was not committed."""
         if (key := _ended_by(command)) is not None:
             self._effects.reopen(key)
 
@@ -186,14 +186,14 @@ class SideWork:
         return self._draining or (over and not self._effects and config.others_wait())
 
     def drain(self) -> None:
-        """The worker leaves: what runs has a grace to end by itself."""
+        """Begins to leave: effects that run have a grace to end by themselves."""
         if not self._draining:
             self._draining = True
             self._grace = self._ports.spawn(self._cut_short(), f"{self._claim.session}:grace")
             self._arrivals.wake()
 
     async def _cut_short(self) -> None:
-        """After the grace what runs is stopped and recorded as such, and nothing is started any more."""
+        """Stops, after the grace, what still runs and records it as stopped; nothing is started any more."""
         await self._ports.sleep(self._held.config.worker.drain_grace_s)
         self._overdue = True
         if not self._effects.unsettled:
@@ -208,15 +208,15 @@ class SideWork:
             self._arrivals.push(c.ResponseBroken(task.request.n, "stream", SHUTTING_DOWN, delay_ms=0))
 
     def cancel(self) -> None:
-        """Tells everything to end, without waiting for the proof."""
+        """Cancels every effect, without waiting for the proof."""
         self._effects.cancel()
 
     async def stop(self) -> None:
-        """Returns when everything has ended."""
+        """Cancels every effect and returns when all have ended."""
         await self._effects.stop()
 
     def close(self) -> None:
-        """Waits for nothing any more."""
+        """Ends the waits for a request that is not due, and for the grace."""
         for timer in (self._delay, self._grace):
             if timer is not None:
                 timer.cancel()
@@ -230,7 +230,7 @@ def call_of(state: State, call_id: str) -> Call:
 
 
 def _ended_by(command: c.Command | Decision | Delta) -> EffectKey | None:
-    """The effect whose last word a command is."""
+    """The effect whose last result a command is."""
     match command:
         case c.CallFinished(call_id):
             return ("call", call_id)

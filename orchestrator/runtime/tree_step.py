@@ -25,12 +25,12 @@ from orchestrator.protocol.wire import written
 
 _DEPTHS = b'"pending_messages":0,"pending_interrupts":0'
 CLIENT = "tree"
-"""Who submits what an agent begins with."""
+"""The client of the submission that an agent begins with."""
 
 
 @dataclass(frozen=True, slots=True)
 class TreeSite:
-    """For whom a part is encoded, and what chains need."""
+    """The session for which a part is encoded, and the inputs of its chain."""
 
     facts: SessionFacts
     random_bytes: Callable[[int], bytes]
@@ -41,7 +41,7 @@ class TreeSite:
 
 @dataclass(slots=True)
 class TreeStep:
-    """What the decisions of one step ask of the tree."""
+    """The part of one step that concerns the tree."""
 
     mail: list[Mail] = field(default_factory=list)
     children: list[NewSession] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What calls of agents look up in their tree: numbers for new agents, the registry, logs.
+"""Look-ups of agents' calls in their tree: numbers for new agents, the registry, logs.
 
 Nothing here is decided, and nothing is kept but numbers that were taken and not used yet.
 """
@@ -31,15 +31,16 @@ from orchestrator.tools.subagents.port import LogUnreadable
 from orchestrator.tools.subagents.specs import BATCHED, NAMES
 
 _ENTRIES_READ = 2_000
-"""How far back a look at an agent's log goes at most."""
+"""Entries at the end of an agent's log that a look reads at most."""
 _TREE_PAGE = 500
 _TREE_PAGES = 10
-"""How far back a decision is looked for: an answer to an older one is told that nothing is pending."""
+"""Pages of the tree log in which a decision is looked for: an answer to an older one is told that nothing is
+pending."""
 
 
 @dataclass(slots=True)
 class TreeLookups:
-    """One session's view of its tree; implements the `Tree` port of the subagent tools."""
+    """A session's view of its tree; implements the `Tree` port of the subagent tools."""
 
     ports: Ports
     facts: SessionFacts
@@ -80,7 +81,7 @@ class TreeLookups:
         return AgentId(number), session, path_beside(self.facts.rollout_path, session, now_ms)
 
     async def registry(self) -> RegistryView:
-        """Who is in the tree, as the last commits said."""
+        """The agents of the tree, as the last commits said."""
         return projected(await self._broker.agents(self._tree))
 
     async def log(self, session: str) -> list[tuple[int, int, dict[str, Any]]]:

@@ -1,4 +1,4 @@
-"""What to do when the tree refuses a step: decide its parts again, one by one.
+"""Trials: when the tree refuses a step, its parts are decided again, one by one.
 
 A step holds several decisions, and its commit is taken or refused as a whole. Refused, it
 is thrown away: what arrived goes back to the front, in order, and is decided one command a
@@ -25,7 +25,7 @@ Arrival = tuple[Arrived, str | None]
 
 
 class RefusedTwice(RuntimeError):
-    """What was chosen instead of a refused command was refused as well: a rule is wrong."""
+    """The decision in the place of a refused command was refused as well: a rule is wrong."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class Trial:
 
     arrived: list[Arrival] = field(default_factory=list)
     made: list[c.Command] = field(default_factory=list)
-    """Those that the runner made itself; it would make them again."""
+    """Commands that the runner made itself; it would make them again."""
     singly: int = 0
     """How many more commands are decided one a step."""
 

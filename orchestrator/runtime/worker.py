@@ -31,7 +31,7 @@ UNAVAILABLE_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """One worker's identity and bounds."""
+    """The identity and bounds of one worker."""
 
     name: str
     pools: tuple[str, ...]
@@ -87,7 +87,7 @@ class Worker:
             raise self._broken
 
     def _chore_ended(self, chore: asyncio.Task[None]) -> None:
-        """A worker that does not tick, look or listen any more must not go on as if it did."""
+        """Makes the worker leave when a chore fails: it must not go on without its ticks, looks or hints."""
         if not chore.cancelled() and (error := chore.exception()) is not None:
             log.critical("%s failed: the worker leaves", chore.get_name(), exc_info=error)
             self._broken = error
@@ -118,8 +118,11 @@ class Worker:
             await self._look.wait()
 
     async def _look_regularly(self) -> None:
-        """Whatever else happens: a busy worker that looked only where it is hinted would leave
-        the sessions of a dead one lying, for nobody hints at a lease that runs out."""
+        """Hints every shard at regular times.
+
+        A busy worker that looked only where it is hinted would leave the sessions of a dead one lying, for
+        nobody hints at a lease that runs out.
+        """
         while True:
             await self._ports.sleep(LOOK_S)
             self._hint_everything()
@@ -261,7 +264,7 @@ class Worker:
             await self._ports.sleep(HEARTBEAT_S)
 
     def _verdicts(self, verdicts: Sequence[Verdict]) -> None:
-        """What the renewal thread learned."""
+        """Hands the renewal thread's verdicts to the runners."""
         for verdict in verdicts:
             runner = self._runners.get(verdict.claim.claim_id)
             if runner is None:

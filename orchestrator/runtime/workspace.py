@@ -18,23 +18,24 @@ from orchestrator.core.state import State
 from orchestrator.sandbox.reading import read_regular
 
 PATIENCE_S = 10.0
-"""A share whose server is gone blocks every look at it."""
+"""Seconds that a look may take: a share whose server is gone blocks every look at it."""
 MARK_BYTES = 256
 MOMENT_S = 1.0
 
 WorkspaceCheck = Callable[[SessionFacts, str], Awaitable[str | None]]
-"""What is wrong with a session's folder and the task's working folder on this machine; None if nothing is."""
+"""Returns the fault of a session's folder and the task's working folder on this machine; None if there is
+none."""
 
 
 class Workspace:
-    """What one claim knows of its session's folder: each is looked at once."""
+    """The faults of a session's folders that one claim has found: each folder is looked at once."""
 
     def __init__(self, check: WorkspaceCheck) -> None:
         self._check = check
         self._found: dict[str, str | None] = {}
 
     async def fault(self, state: State) -> str | None:
-        """Why nothing of the session may run here; None if it may."""
+        """The reason why nothing of the session may run here; None if it may."""
         cwd = (state.task.settings if state.task else state.settings).cwd
         if cwd not in self._found:
             self._found[cwd] = await self._check(state.facts, cwd)
@@ -104,7 +105,7 @@ def _is_folder(path: str) -> bool:
 
 
 def _mark_in(file: str) -> str:
-    """What a person would find there."""
+    """The content of a mark's file, in words."""
     try:
         said = read_regular(Path(file), MARK_BYTES).decode("utf-8", "replace").strip()
     except OSError as error:

@@ -13,7 +13,7 @@ from orchestrator.core.tree import Child, ChildChanges, Mail, TreeChanges, Watch
 
 
 class LetterSent(TypedDict):
-    """A letter as its writer's log tells of it, beside what wrote it; the whole is in the other log."""
+    """A letter as its sender's log records it, beside its cause; the recipient's log has the whole letter."""
 
     agent_id: AgentId
     text: str | None
@@ -55,7 +55,7 @@ class AgentChanged:
 
 @record
 class ChildMade:
-    """An agent was made by this session; `child` is what is known of it."""
+    """This session made an agent; `child` is what this session knows of the agent."""
 
     kind: ClassVar[str] = "child"
     of: ClassVar[Literal["agent"]] = "agent"
@@ -64,7 +64,7 @@ class ChildMade:
 
 @record
 class ChildChanged:
-    """What a child's letter, or an act of this session, says of it now."""
+    """A child has changed, as its letter says or by an act of this session."""
 
     kind: ClassVar[str] = "child_changed"
     of: ClassVar[Literal["agent"]] = "agent"
@@ -74,7 +74,7 @@ class ChildChanged:
 
 @record
 class ChildrenChanged:
-    """The same of several children, in one entry: a commit carries only so many."""
+    """Several children have changed alike, in one entry: a commit carries only so many."""
 
     kind: ClassVar[str] = "children_changed"
     of: ClassVar[Literal["agent"]] = "agent"
@@ -84,7 +84,7 @@ class ChildrenChanged:
 
 @record
 class ToEnd:
-    """These children are to be told to end, in this order, as one commit after the other can."""
+    """Children are to be told to end, in this order, in as many commits as it takes."""
 
     kind: ClassVar[str] = "to_end"
     of: ClassVar[Literal["agent"]] = "agent"
@@ -94,7 +94,7 @@ class ToEnd:
 
 @record
 class ToldToEnd:
-    """So many of the children that were to be told, the first, have been."""
+    """The first `count` of the children that are to end have been told."""
 
     kind: ClassVar[str] = "told_to_end"
     of: ClassVar[Literal["agent"]] = "agent"
@@ -121,7 +121,7 @@ class MailTaken:
 
 @record
 class WatchdogSet:
-    """It is armed; `sent` is the letter that it has just written."""
+    """A watchdog is armed; `sent` is the letter that it has just written."""
 
     kind: ClassVar[str] = "watchdog"
     of: ClassVar[Literal["agent"]] = "agent"

@@ -24,7 +24,7 @@ class CallMoved:
     epoch: int | None = None
     """The claim under which it runs."""
     spec: Mapping[str, Any] | None = None
-    """What runs, or is waited for, as assessed."""
+    """The work or the wait of the call, as assessed."""
     baselines: Mapping[str, Any] | None = None
     """`set` and `drop`: what an applied patch leaves for the task's diff to count from."""
     sent: LetterSent | None = None

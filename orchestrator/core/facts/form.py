@@ -49,6 +49,6 @@ def _none(value: str | None) -> str | None:
 
 
 EMPTY: Mapping[str, Form] = form(read=_none, write=_text, always=True)
-"""None here, an empty text there."""
+"""The form of a field that is None in the record and an empty text in JSON."""
 LIST: Mapping[str, Form] = form(read=tuple, write=list)
-"""A tuple here, an array there."""
+"""The form of a field that is a tuple in the record and an array in JSON."""

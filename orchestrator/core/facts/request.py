@@ -65,13 +65,13 @@ class RequestDelayed:
     http_used: int = field(default=0, metadata=ALWAYS)
     not_before_ms: int = field(default=0, metadata=ALWAYS)
     wait: int = field(default=0, metadata=ALWAYS)
-    """As of `RequestRetried`."""
+    """Generation of the timer that wakes the session, as in `RequestRetried`."""
     usage: Mapping[str, Any] | None = None
 
 
 @record
 class RequestFailed:
-    """It is not sent again."""
+    """The request failed and is not sent again."""
 
     kind: ClassVar[str] = "request_ended"
     of: ClassVar[Literal["request"]] = "request"
@@ -84,7 +84,7 @@ class RequestFailed:
 
 @record
 class RequestStopped:
-    """It ended because its task was being stopped."""
+    """The request ended because its task was being stopped."""
 
     kind: ClassVar[str] = "request_ended"
     of: ClassVar[Literal["request"]] = "request"

@@ -24,7 +24,7 @@ class TaskBegun:
     settings: TurnSettings = field(metadata=form(read=TurnSettings.of, write=TurnSettings.wire))
     output_schema: Mapping[str, Any] | None = None
     client: str | None = None
-    """The client that gave it; None if none did."""
+    """The client that submitted the task; None if none did."""
 
 
 @record
@@ -38,18 +38,18 @@ class TaskEnded:
 
 @record
 class Stopping:
-    """What runs is to be stopped; the task ends when it is proved stopped."""
+    """The task's work is to be stopped; the task ends when all of it is proved stopped."""
 
     kind: ClassVar[str] = "stopping"
     of: ClassVar[Literal["task"]] = "task"
     reason: StopReason
     by: str | None = field(default=None, metadata=EMPTY)
-    """The submission, the call or the message that asked for it."""
+    """The submission, the call or the message that asked for the stop."""
 
 
 @record
 class Failing:
-    """The task will fail with this once what runs is stopped."""
+    """The task will fail with this error once its running work is stopped."""
 
     kind: ClassVar[str] = "failing"
     of: ClassVar[Literal["task"]] = "task"
