@@ -1,4 +1,4 @@
-"""The turn worker's process: claims sessions and runs their turns until it is told to stop.
+"""The turn worker's process: claims sessions and runs their turns until a stop signal.
 
 SIGTERM and SIGINT drain it: nothing more is claimed, each session is given back at its next
 boundary, a running command gets its grace. A second signal ends it at once; the sessions
@@ -59,7 +59,7 @@ def _unsaid(_: str) -> None:
 
 
 def _tell(text: str) -> None:
-    """Tells whoever started this worker by hand."""
+    """Prints a line for a person who started this worker by hand."""
     print(f"dendro worker: {text}", file=sys.stderr, flush=True)
 
 

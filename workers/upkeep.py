@@ -4,8 +4,8 @@ Cron jobs look, deferred jobs act, one per session; a job's id names what it is 
 second look does not queue it again. Jobs are idempotent and their arguments JSON. Whatever is
 lost with the queue or with this process is found again by the next look: turns need none of it.
 
-    every 10 s      due timers, as a backstop for workers; cancels that nobody sees to their end
-    every minute    what should be sealed or archived is queued; what nobody attends to is logged
+    every 10 s      due timers, as a backstop for workers; cancels that no worker brings to an end
+    every minute    what should be sealed or archived is queued; sessions without a worker are logged
     every 10 min    the chains of a few sessions are verified, in turn
     every hour      trees past their retention are deleted
 
@@ -105,7 +105,7 @@ def queue_server(settings: Settings, url: str) -> RedisSettings:
 
 
 async def timers(ctx: Context) -> None:
-    """Fires due timers: the backstop for a time without workers, so that they find them as mail."""
+    """Fires due timers: the backstop for a time without workers, which then find them as messages."""
     queue, broker = ctx["redis"], _upkeep(ctx).storage.broker
     fired = await fire_timers(broker)
     if fired:
@@ -122,7 +122,7 @@ async def reap(ctx: Context, tree: str) -> bool:
 
 
 async def look(ctx: Context) -> None:
-    """Queues a job for each session that has something to be moved; tells of work that nobody takes."""
+    """Queues a job for each session that has something to be moved; logs work that no worker takes."""
     upkeep, queue = _upkeep(ctx), ctx["redis"]
     broker = upkeep.storage.broker
     heads, now_ms = await upkeep.heads(), broker.now_ms()

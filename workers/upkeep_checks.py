@@ -1,4 +1,4 @@
-"""Read-only checks of upkeep: chains of a few sessions in turn, work that nobody takes."""
+"""Read-only checks of upkeep: chains of a few sessions in turn, work that no worker takes."""
 
 from __future__ import annotations
 

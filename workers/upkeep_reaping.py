@@ -22,7 +22,7 @@ Opening = Callable[[], AbstractAsyncContextManager[Worker]]
 
 
 async def end_cancelled(broker: Broker, tree: TreeId, reaping: Opening) -> bool:
-    """Sees the tree's cancels to their end, unless somebody else does; whether they are over."""
+    """Brings the tree's cancels to an end, unless another worker does; returns whether they are over."""
     worker: Worker | None = None
     async with AsyncExitStack() as stack:
         for _ in range(int(AT_MOST_S / LOOK_S)):

@@ -1,4 +1,4 @@
-"""`dendro attach`: sitting down beside an agent that works."""
+"""`dendro attach`: a person joins an agent that works."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ ANSWERS: Mapping[str, ReviewDecision] = {
 LINE_BYTES = 4096
 NEWS_OF_HOLDER = frozenset({"task_started", "exec_command_begin", "stream_error"})
 PATIENCE_S = 5.0
-"""After this long without a worker a person is told that none has come."""
+"""The wait without a worker after which a person is told so."""
 PARK_S = 10.0
 LOOK_S = 0.05
 

@@ -39,7 +39,7 @@ class Interrupted(Exception):
 
 
 class History(FileHistory):
-    """Lines of this and earlier conversations, in a file that nobody else may read."""
+    """Lines of this and earlier conversations, in a file that only the user may read."""
 
     def __init__(self, file: Path, worth: Callable[[str], bool]) -> None:
         _prepare(file)

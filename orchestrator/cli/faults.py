@@ -45,7 +45,7 @@ def worker_ended(code: int, how_to_go_on: str) -> Fault:
 
 
 def report(error: Exception) -> int:
-    """Tells a person what went wrong; answers the exit code."""
+    """Prints the fault for a person; returns the exit code."""
     from orchestrator.settings import SettingsSources
 
     if SettingsSources.of_process().environ.get("DENDRO_DEBUG"):

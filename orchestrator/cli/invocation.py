@@ -106,7 +106,7 @@ def _in_force(folder: FolderConfig, own: Path | None) -> str:
 def hoisted(arguments: Sequence[str]) -> list[str]:
     """The arguments with the global options in front, wherever they stood before a `--`.
 
-    The peer's users write `proto -c key=value`; click knows a group's options only before the command.
+    Codex's users write `proto -c key=value`; click knows a group's options only before the command.
     """
     end = list(arguments).index("--") if "--" in arguments else len(arguments)
     front: list[str] = []
@@ -138,7 +138,7 @@ def existing_file(text: str) -> Path | None:
 
 
 def say_on_stderr(text: str) -> None:
-    """A line of a command's own, beside what it prints."""
+    """Prints a line of a command on stderr, apart from its output."""
     from orchestrator.cli.terminal import plain
 
     print(f"dendro: {plain(text)}", file=sys.stderr, flush=True)

@@ -76,7 +76,7 @@ class Live:
         self._labels: dict[int, str] = {}
 
     def know(self, labels: Mapping[int, str]) -> None:
-        """Labels of agents that no event will tell of any more."""
+        """Adds labels of agents that were created before the events that are shown."""
         self._labels.update(labels)
 
     def agent(self, number: int) -> str:
@@ -347,6 +347,6 @@ class JsonView:
         print(plain(text), file=sys.stderr, flush=True)
 
     def end(self, session: str, code: ExitCode, at_rest: SessionHead | None, *, gone: bool) -> None:
-        """Says what no event has said."""
+        """Prints what no event has shown."""
         if gone:
             self.note(deleted(session))

@@ -28,7 +28,7 @@ TURN_COMPLETE, APPROVAL = "agent-turn-complete", "approval-requested"
 PROGRAM_S = 5.0
 """So long may the person's program run."""
 MOST_AT_ONCE = 8
-"""Programs; what comes while so many run is not told by one."""
+"""Programs at once; an event that comes while so many run starts none."""
 TEXT_CHARS, SHORT_CHARS, PATHS = 4_000, 200, 20
 """Of each text: an argument holds 128 KiB (Linux, execve), and a character may take twelve bytes of it."""
 MOST_MESSAGES, MESSAGE_CHARS = 4, 1_000
@@ -167,7 +167,7 @@ def knows_osc9(settings: Settings) -> bool:
 
 
 class Calling:
-    """Another view, and the person's program and terminal, which are told when somebody is needed."""
+    """A view that also notifies the person's program and terminal when the person is needed."""
 
     def __init__(self, view: LiveView | JsonView, notifications: Notifications) -> None:
         self._view = view

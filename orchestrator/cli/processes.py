@@ -162,7 +162,7 @@ class Companion:
         return self._process
 
     def dismiss(self) -> None:
-        """The worker drains, and nobody waits for it."""
+        """Drains the worker without waiting for its end."""
         self.abandoned = True
         self._close()
 

@@ -1,4 +1,4 @@
-"""`dendro proto`: submissions and events as NDJSON on stdio, a drop-in for the peer's `proto`."""
+"""`dendro proto`: submissions and events as NDJSON on stdio, a drop-in for Codex's `proto`."""
 
 from __future__ import annotations
 

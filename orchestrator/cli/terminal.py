@@ -109,14 +109,14 @@ async def read_stdin(limit: int) -> bytes:
 
 
 async def write_json(data: bytes) -> None:
-    """Writes lines of JSON; raises BrokenPipeError when nobody reads any more."""
+    """Writes lines of JSON; raises BrokenPipeError when no reader is left."""
     if os.isatty(STDOUT):
         data = json_for_stdout(data)
     await write_stdout(data)
 
 
 async def write_stdout(data: bytes) -> None:
-    """Writes all of it; raises BrokenPipeError when nobody reads any more."""
+    """Writes all of it; raises BrokenPipeError when no reader is left."""
     # A pipe that is writable takes PIPE_BUF bytes at once (POSIX, write).
     if len(data) <= select.PIPE_BUF and select.select((), (STDOUT,), (), 0)[1]:
         write_all(data)

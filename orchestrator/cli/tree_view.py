@@ -1,4 +1,4 @@
-"""A tree drawn for people, and told to programs. Knows pictures of trees, not how they are taken."""
+"""A tree drawn for people, and as JSON for programs. Knows pictures of trees, not how they are taken."""
 
 from __future__ import annotations
 

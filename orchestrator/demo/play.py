@@ -194,7 +194,7 @@ class Play:
     # ── the question ──────────────────────────────────────────────────────────────────────────
 
     async def _allow(self, event: Event) -> None:
-        """Answered at the root, whoever asked."""
+        """Answers at the root, for every agent that asks."""
         who = self.story.roles[event.msg.get("agent_id", 0)].who
         command = command_text(event.msg["command"])
         self._view.note(f"? agent {who} asks to run: {command}", "bold yellow")

@@ -1,7 +1,7 @@
 """Answers to requests: handed in to the session that asked, and watched until they are decided.
 
-Who gave an answer and when is in that session's log. What became of it is read there, too: somebody else
-may have been faster.
+Who gave an answer and when is in that session's log. Its outcome is read there, too: another answer
+may have come first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""More of a tree's budgets: checked first, then added once, with an event that says by whom."""
+"""Additions to a tree's budgets: checked first, then added once, with an event that says by whom."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class Client:
         return head
 
     async def follow(self, session: SessionId, cursor: EqCursor = BEGINNING) -> AsyncIterator[Event]:
-        """The session's events after `cursor`, for ever; a gap is told by a `warning`, never passed over."""
+        """The session's events after `cursor`, for ever; a gap is reported by a `warning`, never skipped."""
         at = cursor
         while True:
             try:

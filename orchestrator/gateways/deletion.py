@@ -1,4 +1,4 @@
-"""The end of a session that somebody else ends: is it left as it is, or deleted?
+"""The end of a session by another process: is the session left as it is, or deleted?
 
 `dendro rm --force` closes a tree before it deletes it, so a front sees the end of its task first.
 """
@@ -22,7 +22,7 @@ LOOK_S = 0.05
 
 
 async def left_behind(found: LogSource, session: SessionId) -> SessionHead | None:
-    """The session behind the end of its task, when that somebody has done with it; None: it was deleted."""
+    """The session after its task's end, once the other process is done with it; None: it was deleted."""
     with suppress(TimeoutError):
         async with asyncio.timeout(MOST_S):
             # Neither a release nor a deletion is an event, so they have to be looked for.

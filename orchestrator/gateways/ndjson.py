@@ -1,6 +1,6 @@
 """NDJSON connections: Submissions in, Events out, one JSON object a line.
 
-The drop-in for the peer's `proto`, and the framing of every stream transport. A line that
+The drop-in for Codex's `proto`, and the framing of every stream transport. A line that
 cannot be served is answered by an `error` event and never ends the connection.
 """
 
@@ -29,7 +29,7 @@ from orchestrator.views.event import Event
 from orchestrator.views.open_requests import OpenRequests
 
 AWAITING = "awaiting_approval"
-"""The status of a session that stands before a question to people."""
+"""The status of a session that waits for an approval."""
 READ_BYTES = 1 << 16
 
 
@@ -39,9 +39,9 @@ class Ending(StrEnum):
     SHUT_DOWN = "shut_down"
     AT_REST = "at_rest"
     WAITING = "waiting"
-    """Input has ended, and the session waits for an answer that nobody here can give any more."""
+    """Input has ended, and the session waits for an answer that this connection cannot give any more."""
     SET_ASIDE = "set_aside"
-    """Input has ended, and no worker may take the session until somebody lets it run again."""
+    """Input has ended, and no worker may take the session until a person readmits it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class NdjsonConnection:
                 await self._leave_if_at_rest()
 
     def _note(self, event: Event) -> None:
-        """Keeps track of what has been told, and of what this connection would be missed for."""
+        """Records the last event that was sent, and the requests that this connection may have to answer."""
         self._told = event.cursor.n if event.cursor else self._told
         self._told_at = asyncio.get_running_loop().time()
         self._asking.hear(event)
@@ -151,7 +151,7 @@ class NdjsonConnection:
     # ── the end ───────────────────────────────────────────────────────────────────────────────
 
     async def _leave_if_at_rest(self) -> None:
-        """After the end of input: nothing queued, nothing running, everything told."""
+        """After the end of input: ends if nothing is queued, nothing runs, and every event was sent."""
         head = await self._client.head(self._session)
         if head is not None and head.quarantined and not self._owes_events(head):
             self._end(Ending.SET_ASIDE)

@@ -46,7 +46,7 @@ class Greeting:
 
 
 async def greeting(found: LogSource, head: SessionHead) -> Greeting:
-    """`session_configured` with the events so far; requests that are still open are told again."""
+    """`session_configured` with the events so far; requests that are still open are sent again."""
     calls = {str(request["call_id"]) for request in await open_requests(found, head)}
     cursor = await cursor_before(found, head, calls)
     folded = await fold_session(found, head, None)

@@ -3,7 +3,7 @@
 httpx's pool looks at every connection whenever a request begins or ends, and asks the
 kernel about each idle one; with hundreds of sessions on one pool that alone is most of a
 turn's CPU. So each connection has a pool of its own, and a request takes the one that came
-free last. This module knows sockets and pools, not what is said on them.
+free last. This module knows sockets and pools, not the traffic on them.
 """
 
 from __future__ import annotations

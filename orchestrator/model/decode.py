@@ -1,4 +1,4 @@
-"""From one SSE event of a Responses stream to one `ModelEvent`, or to the error that it tells.
+"""Decodes an SSE event of a Responses stream to a `ModelEvent`, or to the error that it reports.
 
 Pure. Event types that nobody uses are passed over before their JSON is decoded: a real
 stream carries about three times as many events as we need.
@@ -33,7 +33,7 @@ MOST_TOKENS = 10**12
 """More than any response has; a server that counts more, or less than none, is not believed."""
 EXCERPT_BYTES = 80
 _SENTINEL = b"[DONE]"
-"""How servers of older interfaces end a stream."""
+"""The end of a stream by servers of older interfaces."""
 _BREAK = ReasoningSectionBreak()
 Fault = Callable[[str, Any], NoReturn]
 """Raises the error that an event of the provider of this name stands for."""
@@ -72,7 +72,7 @@ def _excerpt(data: bytes) -> str:
 
 
 def _type_of(data: Any) -> str:
-    """The event's type; an object without one is an event that nobody uses."""
+    """The event's type; an object without a type is an event that no reader uses."""
     if not isinstance(data, dict):
         raise BrokenItem("a line that is no object")
     kind = data.get("type")
@@ -134,7 +134,7 @@ def _count(counts: Any, name: str) -> int:
 
 
 def _raise(fault: Fault, provider: str, data: Any) -> NoReturn:
-    """Raises the fault with the usage that its event tells: what a failed response used is billed too."""
+    """Raises the fault with the usage in its event: the tokens of a failed response are billed too."""
     try:
         fault(provider, data)
     except ModelError as error:
@@ -160,7 +160,7 @@ def _raise_incomplete(provider: str, data: Any) -> NoReturn:
 
 
 def raise_fault(provider: str, fault: ProviderFault) -> NoReturn:
-    """Raises what a fault told inside a stream amounts to."""
+    """Raises the error that a fault inside a stream amounts to."""
     if fatal := fatal_by_code(provider, fault):
         raise fatal
     wait_s = wait_named_in(fault.message) if fault.code == "rate_limit_exceeded" else None

@@ -41,7 +41,7 @@ class ModelError(Exception):
     served = True
     """Whether the provider may have worked on the request, and may bill it; False if known to be refused."""
     usage: Mapping[str, int] | None = None
-    """TokenUsage of the response that failed, if its server told one."""
+    """TokenUsage of the response that failed, if its server reported it."""
 
     def __init__(self, message: str) -> None:
         self.message = one_line(message)

@@ -45,7 +45,7 @@ class Prompt:
 
 
 def request_body(prompt: Prompt) -> dict[str, Any]:
-    """The JSON object to post; fields that do not apply are absent, as the recorded peer leaves them."""
+    """The JSON object to post; fields that do not apply are absent, as in the recordings of Codex."""
     body: dict[str, Any] = {
         "model": prompt.model,
         "instructions": prompt.instructions,

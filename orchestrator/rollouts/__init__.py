@@ -4,7 +4,7 @@
     segments        sealed parts of a log, as the archive keeps them; `archive`, `objects`: where
     source          what a reader of logs needs
     log_line        an entry on its way into a file; `inherited_lines`: what a fork inherited
-    rollout_file    the file that the peer's `resume` opens, kept up to date
+    rollout_file    the file that Codex's `resume` opens, kept up to date
     file_format     what files look like, and how any of them is read again
     export, import_plan, import_store   a log into a file, and a file into a session
     replay          the fold of a log, held against the live one

@@ -1,11 +1,11 @@
-"""The archive: where logs are kept that Redis need not hold any more.
+"""The archive: the store of logs that Redis need not hold any more.
 
     <tree>/<session>/<first>-<last>-<hash8>.jsonl.zst    a sealed stretch of a session's log
     <tree>/blobs/<sha256>.zst                            large texts of the tree's ended sessions
     condemned/<tree>                                     retention has begun to delete this tree
 
-Objects are written once and never changed. Which of them belong to a session is said by
-its manifest alone, which Redis keeps (`seal`): an object that no manifest names, left by a
+Objects are written once and never changed. Only a session's manifest, which Redis
+keeps (`seal`), says which objects belong to the session: an object that no manifest names, left by a
 writer that died or was too late, is never read. Knows the broker's records, not the broker.
 """
 
@@ -135,7 +135,7 @@ class Archive:
         return tuple(TreeId(name) for name in await asyncio.to_thread(self._objects.names, _CONDEMNED))
 
     async def spare(self, tree: TreeId) -> None:
-        """Takes the note back: the tree lives after all."""
+        """Removes the note: the tree is not deleted after all."""
         await asyncio.to_thread(self._objects.remove, f"{_CONDEMNED}/{tree}")
 
     async def delete_tree(self, tree: TreeId) -> None:

@@ -1,4 +1,4 @@
-"""A session's log as the lines of a file: in the peer's shapes, or whole."""
+"""A session's log as the lines of a file: in Codex's shapes, or whole."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Tally:
     """The entry of the last line."""
 
     def told(self, seq: int) -> str:
-        """In the words in which `verify` tells of the file, and `import`."""
+        """The count in words, as `verify` and `import` print it."""
         left_out, behind = self.last - self.lines, seq - self.last
         parts = [f"{self.lines:,} stand in the file"]
         parts += [f"{left_out:,} are left out of it but for their digests"] if left_out else []

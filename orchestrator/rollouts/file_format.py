@@ -1,8 +1,8 @@
 """Rollouts as files: what a full export looks like, and how any exported file is read again.
 
     full      first a line `{"format": "dendro-rollout", "version": 1, …}`, then every entry
-    exported  the peer's line shapes with our own fields beside them; `omitted` stands for facts
-    foreign   the peer's own rollout: no place in any chain
+    exported  Codex's line shapes with our own fields beside them; `omitted` stands for facts
+    foreign   Codex's own rollout: no place in any chain
 
 A line of the first two is the stored entry with its large texts put back, and its place
 (`seq`, `epoch`, `salt`, `chain`) beside it. Taking both away again by the rule that `core`

@@ -1,6 +1,6 @@
-"""The disk, as far as rollouts' files need it: one file at a time, whole for whoever has it.
+"""The disk, as far as rollouts' files need it: one file at a time, locked for its user.
 
-Files of sessions are all that the runtime itself writes to a disk. Who simulates it replaces this.
+Files of sessions are all that the runtime itself writes to a disk. The simulation replaces this port.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Files = Callable[[Path], AbstractContextManager[BinaryIO]]
 def locked(path: Path) -> Iterator[BinaryIO]:
     """A file to read and to append to, which is made if it is missing, with its folder.
 
-    Whoever else wants it waits: the session may have been claimed elsewhere by now.
+    A second caller waits for the lock: the session may have been claimed elsewhere by now.
     """
     with _opened(path) as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -24,8 +24,8 @@ async def full_log(
 ) -> AsyncIterator[StoredEntry]:
     """The entries after `after`, up to `through` (the log's end now, if not given), in order.
 
-    Ends early where entries are missing: whoever folds or verifies knows where it had to
-    arrive. Raises `BrokenArchive` if the missing part was sealed and cannot be read.
+    Ends early where entries are missing: a caller that folds or verifies knows the last
+    entry. Raises `BrokenArchive` if the missing part was sealed and cannot be read.
     """
     last = through if through is not None else (await head_of(reader, session)).seq
     while after < last:

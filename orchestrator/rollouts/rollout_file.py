@@ -1,10 +1,10 @@
-"""The rollout's file: an export of the stream that the peer's `resume` opens.
+"""The rollout's file: an export of the stream that Codex's `resume` opens.
 
 The stream is the truth. The file is brought up to date when the session comes to rest,
-before `shutdown_complete` and before `conversation_path` is told. It holds the peer's line
+before `shutdown_complete` and before `conversation_path` is answered. It holds Codex's line
 shapes with our own fields beside them; facts of the one own type are left out, but for
 their place in the chain (`omitted`), so that the file can be verified without Redis. What a
-fork inherited stands in it item by item (`inherited_lines`): the file needs no other.
+fork inherited is in it item by item (`inherited_lines`): the file needs no other.
 
 When Redis has lost the log's end, the file may hold lines of it, and what is in the log now does not
 follow them. So nothing is appended to a line before it is known to be the log's; a file that ends with

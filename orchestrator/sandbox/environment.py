@@ -1,7 +1,7 @@
 """The environment that a command gets: the worker's own, without what looks secret.
 
 Pure: the worker's variables come in as a mapping. A command that could read the worker's
-API key could spend it, so the default excludes are on here although the peer's are off.
+API key could spend it, so the default excludes are on here although Codex's are off.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PASSWORD_IN_URL = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
 def command_environment(
     parent: Mapping[str, str], rules: EnvironmentPolicy, confinement: Confinement
 ) -> dict[str, str]:
-    """Applies the rules in the peer's order (inherit, default excludes, exclude, set, include_only).
+    """Applies the rules in Codex's order (inherit, default excludes, exclude, set, include_only).
 
     A confined command inherits nothing that leads out of the sandbox; what a person sets, it gets.
 

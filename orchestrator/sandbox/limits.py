@@ -64,7 +64,7 @@ def tasks_of(uid: int) -> int:
 
 
 def half_of_memory() -> int:
-    """Bytes: what one command may use of this machine unless somebody says otherwise."""
+    """Bytes: the memory that a command may use of this machine unless a setting says otherwise."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 

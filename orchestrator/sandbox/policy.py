@@ -27,7 +27,7 @@ CONTROL_SOCKETS = (
     "/tmp/tmux-{uid}",
     "/run/screen",
 )
-"""Sockets whose servers start programs for whoever connects. A read-only mount does not
+"""Sockets whose servers start programs for any client that connects. A read-only mount does not
 stop a connect, so a confined command that reaches one of them is not confined."""
 
 PROJECT_CONFIG = "dendro.toml"

@@ -109,7 +109,7 @@ def _prlimit_rules(number: int) -> list[bytes]:
 
 
 def _pair_rules(number: int) -> list[bytes]:
-    """Pairs stay, which connect to nobody: Python, Node and git talk to their own children by them."""
+    """Allows socket pairs, which reach no server: Python, Node and git use them for their own children."""
     rules = [_op(_LOAD, _ARG1), _op(_AND, _SOCKET_TYPE)]
     for kind in _PAIRED:
         rules += [_op(_JUMP_EQUAL, kind, 0, 1), _op(_RETURN, _ALLOW)]

@@ -3,16 +3,16 @@
 `load_settings` turns what a process was given (folder, environment, file, `-c`, flags) into one frozen
 `Settings`; everything else in the system gets values from it and never looks for itself.
 
-Who is heard, from the strongest: flags, `-c key=value`, environment, the chosen profile, the current
+The precedence, from the strongest: flags, `-c key=value`, environment, the chosen profile, the current
 folder's `dendro.toml`, the person's own file, the default. The person's file is the one in the home folder
 (`DENDRO_HOME`); one that `--config` names counts instead of both. A folder's file that no person has trusted
 loosens nothing. Every key `a.b` can also be given as the variable `DENDRO_A_B`. A key that nobody
-knows is a warning, not an error: a file of the peer's, or of a newer version, must load.
+knows is a warning, not an error: a file of Codex's, or of a newer version, must load.
 
 - `records`: the whole of it, made of the tables in `orchestrator.tables`, which document each setting
 - `sources`: where values are found; the one place that reads `os.environ`
 - `folder`, `trust`: what a folder's file may set, and which ones a person trusts
-- `layers`: who is heard; `values`: what people write, and what they are told of it; `load`: the whole
+- `layers`: the precedence; `values`: what people write, and its errors; `load`: the whole
 - `document`: the page `docs/configuration.md`
 """
 

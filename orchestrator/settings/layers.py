@@ -1,4 +1,4 @@
-"""Layers of configuration: who said what about which key, and who is heard.
+"""Layers of configuration: the values of each key by source, and their precedence.
 
 Holds raw values with their origin; knows nothing of any setting's meaning or type.
 A key is a tuple of parts, never a dotted string: names of headers and models have dots.

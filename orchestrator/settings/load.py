@@ -69,7 +69,7 @@ WITHOUT_EFFECT = frozenset(
         "tui",
     }
 )
-"""Keys of the peer's that this version has no use for; all else unknown is taken for a typing error."""
+"""Keys of Codex's that this version has no use for; all else unknown is taken for a typing error."""
 
 
 def load_settings(sources: SettingsSources) -> Settings:
@@ -166,7 +166,7 @@ def _providers(reader: Reader, chosen: str, host: HostSettings) -> dict[str, Pro
         try:
             providers[name] = _provider(reader, name, host)
         except SettingsError as error:
-            # A file of the peer's may hold providers that only the peer can use; unchosen, they harm nobody.
+            # A file of Codex's may hold providers that only Codex can use; unchosen, they do no harm.
             if name == chosen:
                 raise
             reader.warnings.append(f"provider {name} is left out: {error}")
@@ -236,7 +236,7 @@ def _in_network(entry: str, host: str) -> bool:
 
 
 def _share_retry_keys(layers: Layers, chosen: str) -> None:
-    """Retry keys at the top level count for the chosen provider, unless its table is heard before them."""
+    """Retry keys at the top level count for the chosen provider, unless its table has precedence."""
     for key in SHARED_RETRY_KEYS:
         path = ("model_providers", chosen, key)
         shared, own = layers.take((key,)), layers.take(path)

@@ -74,4 +74,4 @@ class Settings:
     """The file of the current folder, and whether the person trusts it."""
 
     warnings: tuple[str, ...] = ()
-    """Keys that nobody reads, and settings that deserve a second look: to be shown, never fatal."""
+    """Keys that no setting reads, and settings that deserve a second look: to be shown, never fatal."""

@@ -1,4 +1,4 @@
-"""From what somebody wrote to a checked table, or to an error that says what is allowed.
+"""Turns written values into a checked table, or into an error that says what is allowed.
 
 Knows how people write values in files, variables and options; types and limits are the tables' own. Must not
 know any particular setting, nor where layers come from.
@@ -179,7 +179,7 @@ _ALLOWED: Mapping[str, Callable[[Mapping[str, Any], Setting], str]] = {
     "string_pattern_mismatch": lambda ctx, spec: f"must match {ctx['pattern'].removeprefix('^')[:-1]}",
     "unfit": lambda ctx, spec: str(ctx["allowed"]),
 }
-"""How people are told of each kind of refusal that pydantic makes of a table's fields."""
+"""The message for each kind of refusal that pydantic makes of a table's fields."""
 
 
 def _allowed(error: ErrorDetails, place: _Place) -> str:

@@ -1,7 +1,7 @@
 """The stub's built-in behaviours: answers computed from the request alone.
 
 A repeated request, or one taken over by another worker, gets a consistent answer, because
-nothing is remembered between requests; and no figure is ever told that the request does
+nothing is remembered between requests; and no figure is ever answered that the request does
 not carry. `survey` has a module of its own.
 """
 

@@ -1,6 +1,6 @@
 """A request's input read as a conversation: the task at hand, and the calls made for it.
 
-Pure. It sees what a model would see, and so must whoever answers in a model's place.
+Pure. A conversation holds what a model would see, since the behaviours answer in a model's place.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Agent:
     """The agent whose conversation it is."""
 
     number: int
-    """0 for a root, which is told of none."""
+    """0 for a root, which gets no role text."""
     label: str | None
     """As it was made with."""
 

@@ -147,7 +147,7 @@ def _item_shapes(
 
 
 def _told(step: Step) -> dict[str, Any]:
-    """The usage of a response that does not complete: most servers tell none, so only what the step says."""
+    """The usage of a response that does not complete: most servers report none, so only the step's own."""
     return {"usage": _usage(step.usage)} if step.usage else {}
 
 

@@ -25,7 +25,7 @@ class ScenarioError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The steps of some agents: of those for whom all that is given here is so."""
+    """The steps of some agents: those that match every field that is given here."""
 
     steps: tuple[Step, ...]
     agent: int | None = None

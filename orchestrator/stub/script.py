@@ -102,7 +102,7 @@ class Step:
     usage: Usage | None = None
     """None: 100 in and 20 out in a scenario, an estimate from the bytes in a behaviour.
 
-    A response that fails or is incomplete tells a usage only if it is given here.
+    A response that fails or is incomplete reports a usage only if it is given here.
     """
     status: int | None = None
     """Another HTTP status than 200; `headers` and `body` go with it, and nothing else counts."""

@@ -58,7 +58,7 @@ class StubConfig:
 
 
 class NotLoopback(ValueError):
-    """The stub was told to listen where other machines could reach it."""
+    """The stub's host would let other machines reach it."""
 
 
 class Stub:

@@ -30,7 +30,7 @@ _MAX_LINES = 12
 
 
 def tree_step(conversation: Conversation) -> Step:
-    """The next step of whoever this conversation belongs to."""
+    """The next step of the agent that this conversation belongs to."""
     word = conversation.task.split(" ", 1)[0].rstrip(":").lower()
     return _PARTS.get(word, _root)(conversation)
 

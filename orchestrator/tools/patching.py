@@ -113,7 +113,7 @@ def _baselines(data: Mapping[str, Any]) -> dict[str, Baseline]:
 
 
 async def run_patch(call: Call, site: Site, config: ToolConfig, keeper: Keeper) -> CallFinished:
-    """Writes the patch, all of it or nothing; cancelled, it has a moment to come to its end."""
+    """Writes the patch, all of it or nothing; a cancelled patch gets `WRITE_GRACE_S` to finish."""
     try:
         plan, job = await asyncio.to_thread(_planned, call, site.state, config)
         written = await _write(call, job, site.claim, keeper)

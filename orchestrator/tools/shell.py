@@ -56,7 +56,7 @@ class ShellRequest:
 
 
 def assess_shell(request: ShellRequest, state: State, config: ToolConfig) -> Exec | Immediate | PatchRequest:
-    """The command as it would run; a patch in the clothes of a command is told apart first."""
+    """The command as it would run; a patch given as a command is recognised first."""
     task = _task(state)
     match patch_from_argv(request.command):
         case PatchInvocation(body, workdir):
@@ -126,7 +126,7 @@ def _confinable(state: State, config: ToolConfig) -> bool:
 
 
 async def run_shell(call: Call, site: Site, config: ToolConfig, keeper: Keeper) -> CallFinished:
-    """Runs what was recorded as decided, and tells its output while it runs."""
+    """Runs the command that was recorded as decided, and publishes its output while it runs."""
     spec = call.spec
     confinement = confinement_of(site.state, config, sandboxed=spec["sandboxed"])
     shown = _Shown(call.call_id, site.deltas, config.tools.max_deltas)

@@ -31,7 +31,7 @@ class ToolConfig:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """For whom a call is assessed or run."""
+    """The session for which a call is assessed or run."""
 
     claim: str
     state: State

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def function(name: str, description: str, properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
-    """A function tool as the protocol's peers declare it: not strict, no further properties."""
+    """A function tool as Codex declares it: not strict, no further properties."""
     return {
         "type": "function",
         "name": name,

@@ -1,8 +1,8 @@
 """Open approvals of a tree or of the fleet: which ones a pattern means, and their decision.
 
 An answer goes to the very session that asked, as a submission like any other; who gave it
-and when is in that session's log. What became of it is read there, too: somebody else may
-have been faster.
+and when is in that session's log. Its outcome is read there, too: another answer may
+have come first.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class Asked:
 
     @property
     def call(self) -> str:
-        """The call, told apart from another agent's of the same id."""
+        """The call with its agent's number, since another agent's call may have the same id."""
         return f"{self.agent_id}:{self.call_id}"
 
     @property
     def named_request(self) -> dict[str, Any]:
-        """The request as the root's events tell it."""
+        """The request as the root's events publish it."""
         who = {"agent_id": self.agent_id, "session_id": self.session, "agent_path": self.agent_path}
         return {**self.request, **who}
 

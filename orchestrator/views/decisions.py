@@ -1,7 +1,7 @@
-"""Requests that wait for nobody any more: who decided them, and how.
+"""Requests that are not open any more: who decided them, and how.
 
-An answer that comes second is told so, however it names the request: by agent and call, by the call
-alone, or by a pattern. Logs are read from their end, and only for what no open request is meant by.
+A second answer learns of the first, however it names the request: by agent and call, by the call
+alone, or by a pattern. Logs are read from their end, and only for patterns that match no open request.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOOK_BACK = 500
 NEWEST = 50
 """Sessions of the fleet whose trees are looked through, the newest first."""
 SHOWN = 3
-"""Earlier requests that are told for one pattern, the newest first."""
+"""Earlier requests that are shown for a pattern, the newest first."""
 
 Gone = tuple[str, ReviewDecision]
 """A pattern that no open request is meant by, and the answer that it was to give."""

@@ -6,11 +6,11 @@ class ViewError(Exception):
 
 
 class Contradiction(ViewError):
-    """A wish that says two different things of one request."""
+    """A wish that answers one request in two different ways."""
 
 
 class SetAside(ViewError):
-    """A session that is quarantined: nobody goes on with it until a person lets it run again."""
+    """A session that is quarantined: no worker goes on with it until a person readmits it."""
 
     def __init__(self, session: str) -> None:
         super().__init__(

@@ -68,6 +68,6 @@ def command_text(command: list[str]) -> str:
 
 
 def variables_text(request: Mapping[str, Any]) -> str:
-    """The variables that the model sets for a command, as a shell would be told; empty if it sets none."""
+    """The variables that the model sets for a command, as a shell would read them; empty if it sets none."""
     said = "".join(f"{name}={shlex.quote(value)} " for name, value in (request.get("env") or {}).items())
     return said.replace("\n", "␊")

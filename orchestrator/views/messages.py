@@ -1,7 +1,7 @@
 """Messages between agents as a person reads them: those that an agent sent and got, by its own log.
 
-A message between agents is no event of the protocol: it travels from log to log, and events tell only how
-many wait. So each becomes an event of the views' own, `agent_mail`, where its entry stands. One line of its
+A message between agents is no event of the protocol: it goes from log to log, and events say only how
+many wait. So each becomes an event of the views' own, `agent_mail`, at its entry's place. One line of its
 text is shown; the whole is in the log of the agent that got it.
 """
 
@@ -26,7 +26,7 @@ MAIL = "agent_mail"
 
 
 async def message_in(found: LogSource, head: SessionHead, fact: f.Fact | f.UnknownFact) -> Json | None:
-    """The message that a fact of the session's log tells of; None if it tells of none."""
+    """The message that a fact of the session's log holds; None if the fact holds none."""
     match fact:
         case f.MailReceived(mail):
             texts = await found.large_texts(head.tree, references((mail.sender, mail.content)))
@@ -97,7 +97,7 @@ async def with_messages(
 ) -> AsyncIterator[Event]:
     """The events of a session, each after the messages that its log has had until then.
 
-    `head` is where they begin. An event names its place in the log: nothing has to be looked for by itself.
+    `head` is the place before the first event. An event names its place in the log: no search is needed.
     """
     from orchestrator.views.event import Event
 

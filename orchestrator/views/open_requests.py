@@ -38,18 +38,18 @@ class OpenRequests:
 
     @property
     def first(self) -> Request | None:
-        """The one that has waited longest."""
+        """The request that has waited longest."""
         return next(iter(self._open.values()), None)
 
     def add(self, request: Request) -> None:
         self._open[self._key(request)] = request
 
     def take_first(self) -> Request:
-        """The one that has waited longest, which is somebody's business from here on."""
+        """Removes and returns the request that has waited longest; the caller must answer it."""
         return self._open.pop(next(iter(self._open)))
 
     def hear(self, event: Event) -> None:
-        """Opens or closes what the event tells of."""
+        """Opens or closes the requests that the event is about."""
         if event.type in ASKS:
             self.add(event.msg)
         elif event.type in BEGINS or event.type == "request_resolved":

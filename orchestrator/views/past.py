@@ -1,7 +1,7 @@
 """An agent's past, read from its end: as much of it as is shown, however long it is.
 
-Two logs are woven by time, newest first: the agent's own with its mail, and of its tree's log the
-lives of its agents, what they ask people, and what was decided. Each is read backwards in stretches, so
+Two logs are merged by time, newest first: the agent's own with its messages, and of its tree's log the
+lifecycle of its agents, their approval requests, and the decisions. Each is read backwards in stretches, so
 that what a page costs depends on the page. A place between two pages is one number of each.
 """
 
@@ -139,7 +139,7 @@ async def _event_of(found: LogSource, head: SessionHead, entry: Entry, shows: Sh
 
 
 def _answered(head: SessionHead, answer: f.Answered) -> Event:
-    """A decision on what the root itself had asked: the tree's log tells of it only now and then."""
+    """A decision on a request of the root itself: the tree's log has an event of it only at times."""
     told = RequestResolved(
         call_id=CallId(answer.call_id),
         turn_id=answer.turn,
@@ -171,7 +171,7 @@ async def _told(found: LogSource, head: SessionHead, before: int, shows: Shows) 
 
 
 def _concerns(head: SessionHead, message: Mapping[str, Any]) -> bool:
-    """The root is told everything; an agent of its children's lives, and of what was decided for it."""
+    """The root gets every event; an agent its children's lifecycle, and the decisions on its requests."""
     match message["type"]:
         case "subagent_lifecycle":
             return head.agent_id in (ROOT, (message.get("subagent") or {}).get("parent_agent_id"))

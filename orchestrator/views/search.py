@@ -23,7 +23,7 @@ AROUND = 40
 
 
 async def matches(found: LogSource, head: SessionHead, text: str) -> AsyncIterator[str]:
-    """The first matches of a conversation, each with what stands around it."""
+    """The first matches of a conversation, each with the text around it."""
 
     count, wanted = 0, re.compile(re.escape(text), re.IGNORECASE)
     try:
@@ -61,6 +61,6 @@ def _said(message: Mapping[str, Any]) -> str:
 
 
 def excerpt(text: str, start: int, end: int) -> str:
-    """A match with what stands around it."""
+    """A match with the text around it."""
     first, last = max(0, start - AROUND), end + 2 * AROUND
     return ("…" if first else "") + text[first:last].strip() + ("…" if last < len(text) else "")

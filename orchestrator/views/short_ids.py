@@ -20,7 +20,7 @@ _LENGTH = 32
 
 
 def short_ids(sessions: Iterable[SessionId]) -> Mapping[SessionId, str]:
-    """The end of each id, long enough to tell it from all the others."""
+    """The end of each id, long enough to differ from all the others."""
     found = set(sessions)
     length = SHORT
     while len({_digits(session)[-length:] for session in found}) < len(found):
@@ -29,7 +29,7 @@ def short_ids(sessions: Iterable[SessionId]) -> Mapping[SessionId, str]:
 
 
 def short_id(session: SessionId | str) -> str:
-    """The end of one id where no other stands beside it."""
+    """The end of an id that is shown alone."""
     return _digits(session)[-SHORT:]
 
 

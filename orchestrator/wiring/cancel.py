@@ -109,7 +109,7 @@ async def _left(found: Opened, target: Addressed, ending: Sequence[int]) -> list
 async def _take_claims(
     found: Opened, target: Addressed, ending: Sequence[int], say: Callable[[str], None]
 ) -> None:
-    """From whoever renews its lease and does not act; the next worker finds the mark and ends the agent."""
+    """Revokes claims whose workers renew but do not act; the next worker finds the mark, ends the agent."""
     known = await _agents(found, target)
     sessions = [SessionId(known[number].session) for number in ending if number in known]
     sessions += [] if target.agent_id else [target.root]

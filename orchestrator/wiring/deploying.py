@@ -42,7 +42,7 @@ QUARANTINED = (
 def redis_url(settings: Settings, say: Callable[[str], None] = lambda _: None) -> Iterator[str]:
     """The deployment's Redis, or the user's private one for as long as the context is open.
 
-    `say` is told when the private one had ended and was started again.
+    `say` gets a line when the private Redis had ended and was started again.
 
     Raises `EmbeddedError` if a private server is needed and cannot be had.
     """

@@ -88,7 +88,7 @@ class Opened:
         return {digest: text for digest, text in found.items() if text is not None}
 
     def client(self) -> Client:
-        """A client of its own, in the name of whoever runs this process."""
+        """A new client, in the name of this process's user."""
         ports = ClientPorts(
             self.broker,
             self.texts,
@@ -141,7 +141,7 @@ async def opened(
     """Starts or joins the user's private Redis if no other is configured; leaves it at the end.
 
     A Redis that does not answer is asked again for `PATIENCE_S`, and for ever by the clients of a command
-    that `insists`; `say` is told that it is away, and that it is back.
+    that `insists`; `say` gets a line when Redis is away, and when it is back.
     """
     until = "until it answers" if insists else f"for {PATIENCE_S:.0f} s"
     outage = Outage(say, time.monotonic, until)

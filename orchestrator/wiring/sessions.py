@@ -1,4 +1,4 @@
-"""New sessions from settings: where they are, what they run under, what they are told."""
+"""New sessions from settings: their place, their rules, and their first settings."""
 
 from __future__ import annotations
 

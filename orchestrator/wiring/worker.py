@@ -75,7 +75,7 @@ async def running_worker(
     """A worker ready to `run`, with its keeper; everything is closed at the end.
 
     It serves the pools that the settings name, or these: with none it claims only what it adopts.
-    `say` is told when Redis is away, and when it is back.
+    `say` gets a line when Redis is away, and when it is back.
     """
     tools = tool_config(settings, url, probe())
     keeper = await Keeper.start(KeeperConfig(tools.support, tools.sandbox.mechanism))

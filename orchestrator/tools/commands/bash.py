@@ -1,8 +1,8 @@
 """Reads a shell script as the list of commands that it certainly is, or refuses to.
 
 A script is *plain* if every shell we start (bash, zsh, sh) runs exactly the words that
-are written, in simple commands joined by `&&`, `||`, `;` or `|`. Only then may somebody
-judge it by its words. What an unquoted word turns into must be knowable, so redirects,
+are written, in simple commands joined by `&&`, `||`, `;` or `|`. Only then may it be
+judged by its words. What an unquoted word turns into must be knowable, so redirects,
 expansions, subshells, assignments, background jobs, comments and newlines between commands
 all make a script not plain.
 

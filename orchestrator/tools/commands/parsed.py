@@ -1,10 +1,10 @@
-"""Says in the protocol's words what a command looks at: `parsed_cmd` of the exec events.
+"""Summarises the files that a command reads in the protocol's words: `parsed_cmd` of the exec events.
 
 A person who follows a session reads "read README.md" or "search TODO in src" instead of a
 command line. It is a summary for the eye: nothing may be allowed or refused by it (that is
 `safety`), so here a pattern counts as the word that was written.
 
-The entries follow the peer of September 2025: a plain script is split, one entry each;
+The entries follow Codex of September 2025: a plain script is split, one entry each;
 what only shapes the output of others (`| wc -l`), a leading `echo`, `cd x` before
 something else, and `|| true` are left out. Listing tools are `list_files` unless they
 filter by name, as in protocol v1, January 2026.
@@ -71,7 +71,7 @@ def _first_preliminary(commands: list[Words]) -> int | None:
     return None
 
 
-# Not `tee` and `xargs`, which the peer hides too: one writes, the other runs what it is given.
+# Not `tee` and `xargs`, which Codex hides too: one writes, the other runs what it is given.
 _FILTERS: Final = frozenset({"awk", "column", "cut", "printf", "sort", "tr", "uniq", "wc", "yes"})
 
 
@@ -80,7 +80,7 @@ def _is_filter(command: Words) -> bool:
     program, *arguments = command
     match program:
         case "head" | "tail":
-            # `head -n 40` names its count apart, and is shown, because the peer shows it.
+            # `head -n 40` names its count apart, and is shown, because Codex shows it.
             return len(arguments) < 2 and not _operands(arguments, frozenset())
         case "sed":
             edits = any(re.match(r"-[^-]*i|--in", word) for word in arguments)

@@ -1,6 +1,6 @@
-"""Writes words back as one line of shell, quoted the way the peer's `cmd` texts are.
+"""Writes words back as one line of shell, quoted the way Codex's `cmd` texts are.
 
-`shlex.join` will not do: it leaves `=`, `,` and `%` bare, where the peer writes
+`shlex.join` will not do: it leaves `=`, `,` and `%` bare, where Codex writes
 `sed -n '1,20p'`, and clients group and compare by this text. The rule (that of the
 protocol of September 2025, whose `cmd` fields it produces):
 

@@ -100,7 +100,7 @@ class Keeper:
         self._closed = False
         self._starting = asyncio.Lock()
         self._rights = threading.Lock()
-        """Over what stands below: claims are extended by the thread that renews them."""
+        """Guards the fields below: claims are extended by the thread that renews them."""
         self._deadlines: dict[str, float] = {}
         """Of claims that are over, too, until some time after they have passed."""
         self._told: set[str] = set()
@@ -172,7 +172,7 @@ class Keeper:
         """Writes the claim's deadline, in seconds of CLOCK_BOOTTIME; the last one written counts.
 
         May be called from any thread and never blocks. If the keeper cannot take it, the old
-        deadline stands: the commands die early rather than late.
+        deadline remains: the commands die early rather than late.
         """
         with self._rights:
             self._deadlines[claim] = deadline_boottime
@@ -242,7 +242,7 @@ class Keeper:
     def _ask(self) -> None:
         """Asks the process whether it is still there, again and again while anything runs under it.
 
-        Counted in questions and not by a clock: a worker that was stopped itself has heard no answer either.
+        Counts questions instead of time: a worker that was stopped itself has received no answer either.
         """
         self._asking = self._alive and bool(self._running)
         if not self._asking:
@@ -290,7 +290,7 @@ class Keeper:
         self._hand_over(ident, running, {**_UNCONFINED, "job": job}, [])
 
     def _hand_over(self, ident: int, running: Running, spec: dict[str, Any], descriptors: list[int]) -> None:
-        """All in one message: there is no moment at which half of it is told. Closes the descriptors."""
+        """Sends everything in one message, so that no half of it can arrive. Closes the descriptors."""
         try:
             descriptors[:0] = running.open()
             descriptors.insert(0, _memory_file(marshal.dumps(spec)))
@@ -387,7 +387,7 @@ class Keeper:
                     entry[1].lose_minder()
 
     def _lose(self) -> None:
-        """The keeper is gone: the minders hear of it, kill, and say so on their own channels."""
+        """Records that the keeper is gone: the minders notice, kill, and report it on their own channels."""
         if not self._alive:
             return
         self._alive = False

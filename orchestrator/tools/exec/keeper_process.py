@@ -6,15 +6,15 @@
 Authority over life: the claim's deadline, on CLOCK_BOOTTIME, as the worker wrote it last. The
 worker's death closes the socket (all claims end at once); its stop lets the deadlines pass.
 If a minder is killed by a command that is not confined, its orphans fall to the keeper, itself
-a subreaper, which kills them. If the keeper is killed, each minder hears of it and kills what
-it minds. Only both deaths at once, which takes an unconfined command, would leave orphans.
+a subreaper, which kills them. If the keeper is killed, each minder gets PDEATHSIG and kills
+its command. Only both deaths at once, which takes an unconfined command, would leave orphans.
 
 From the worker:
     run, id, claim            with `Descriptors`
     extend, claim, deadline
     kill, id
     kill_claim, claim
-    ask                       is anybody there?
+    ask                       a liveness check
 To the worker:
     ready
     here                      the answer to `ask`
@@ -55,7 +55,7 @@ class _Minded:
         self.ident = ident
         self.claim = claim
         self.force_at: float | None = None
-        """When a minder that was told to kill and has not ended is killed itself."""
+        """The time at which a minder that got the kill signal and has not ended is killed itself."""
 
 
 class _Keeper:

@@ -46,7 +46,7 @@ _RESCAN_S = 0.01
 
 
 def shrug_off_signals() -> int:
-    """Ignores what a terminal or a service manager sends; returns a pipe that tells of the rest.
+    """Ignores the signals of a terminal or a service manager; returns a pipe that the other signals wake.
 
     Only the worker decides when commands end: a SIGTERM to the whole service must leave them
     the time that draining gives them.
@@ -143,7 +143,7 @@ class _Watch:
         self._said += line + "\n"
 
     def flush(self) -> None:
-        """Sends what was said; nobody may be there to hear it any more."""
+        """Sends the pending lines; the worker may be gone by now."""
         if self._said and self._channel is not None:
             try:
                 self._channel.send(self._said.encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -199,7 +199,7 @@ class _Watch:
         return max(0.0, self._deadline - time.monotonic()) * 1000 + 1
 
     def _reap(self) -> bool:
-        """Buries whoever has died; False when there is no child, and so no descendant, any more."""
+        """Reaps the children that have ended; False when no child, and so no descendant, is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)

@@ -48,7 +48,7 @@ class Running:
         self.ended = asyncio.Event()
         """The main process is over, or never was; set at the latest with `gone`."""
         self.gone = asyncio.Event()
-        """No process of the command is left, by the word of whoever looked."""
+        """Set when the minder or the keeper has reported that no process of the command is left."""
 
     def open(self) -> tuple[int, int, int]:
         """Makes pipes and channel and starts reading; returns the minder's ends: channel, stdout, stderr."""
@@ -73,7 +73,7 @@ class Running:
         return theirs.detach(), opened[0], opened[1]
 
     async def drain(self, quiet_s: float, grace_s: float) -> None:
-        """Until both pipes are closed, or nothing came for `quiet_s`, or `grace_s` have passed.
+        """Waits until both pipes are closed, or nothing came for `quiet_s`, or `grace_s` have passed.
 
         A background process that outlives its parent may hold the pipes for ever.
         """
@@ -88,13 +88,13 @@ class Running:
                 return
 
     def lose_minder(self, survivors: int = 0) -> None:
-        """Takes note, by the keeper's word or for want of it, that nobody minds the command any more."""
+        """Records that the minder is gone, as the keeper reported or since the keeper is lost."""
         self.survivors = survivors
         self.ended.set()
         self.gone.set()
 
     def lose_keeper(self) -> None:
-        """The keeper cannot sweep any more: if the minder ends without a word, nobody will bring one."""
+        """Records that the keeper cannot sweep: if the minder ends without proof, no report will come."""
         self._keeper_lost = True
         if self._channel is None:
             self._give_up_proof()

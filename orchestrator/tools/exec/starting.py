@@ -70,7 +70,7 @@ def start_writer(job: writing.Job, stdout: int) -> tuple[int, str]:
 
 
 def _become_writer(minder_pid: int, job: writing.Job, stdout: int) -> None:
-    """In the fork: writes, tells what came of it, and ends; it does not outlive its minder."""
+    """In the fork: writes, reports the outcome, and exits; the writer does not outlive its minder."""
     code = 1
     try:
         _take_signals()
@@ -87,7 +87,7 @@ def _become_writer(minder_pid: int, job: writing.Job, stdout: int) -> None:
 def _become_command(
     spec: dict[str, Any], program: str, cgroups: list[str], descriptors: tuple[int, int, int | None, int]
 ) -> None:
-    """In the fork: turns into the command, or says why not and ends; it never runs half confined."""
+    """In the fork: becomes the command, or reports why not and exits; never runs it half confined."""
     stdout, stderr, ruleset, news = (None if fd is None else _high(fd) for fd in descriptors)
     assert stdout is not None
     assert stderr is not None
@@ -119,7 +119,7 @@ def _locate(program: str, path: str, cwd: str) -> str | int:
     """The program's file, found as execvp does it, or the errno that execvp would give.
 
     Looked up before any wrapper starts: otherwise a missing program is the wrapper's exit
-    code and nobody can tell it from the command's own.
+    code, indistinguishable from the command's own.
     """
     if not os.path.isdir(cwd):
         return program  # the change of directory will say so

@@ -128,7 +128,7 @@ def _literal(node: Node) -> str | None:
 
 def _heredoc(redirect: Node) -> str | None:
     """The body as written. Bash would expand `$x` under an unquoted delimiter; in a patch
-    it can only be meant as text, and the peer takes it so."""
+    it can only be meant as text, and Codex takes it so."""
     kinds = [child.type for child in redirect.children]
     if kinds != ["<<", "heredoc_start", "heredoc_body", "heredoc_end"]:
         return None

@@ -1,7 +1,7 @@
 """Differences between two texts by lines, and their unified rendering.
 
 The shortest edit script by Myers' linear-space method ("An O(ND) Difference Algorithm and
-Its Variations", 1986, section 4b): the same family as git's and the peer's, so diffs of one
+Its Variations", 1986, section 4b): the same family as git's and Codex's, so diffs of one
 change read alike. Its cost grows with the number of differences; where two regions share
 too little, they are cut at lines that occur once in both, and if there are none, shown as
 replaced: a diff is for people, and a rewritten file has no better one.

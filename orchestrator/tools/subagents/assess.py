@@ -221,12 +221,12 @@ def _target(asking: Asking, view: RegistryView, number: int) -> c.Target:
 
 
 def root_target(tree: TreeId) -> c.Target:
-    """The root, of which the registry says nothing."""
+    """The root as a target; the registry has no entry for it."""
     return c.Target(ROOT, SessionId(tree), "0", "", {"label": None, "summary": None})
 
 
 def target_of(agent: Agent) -> c.Target:
-    """An agent as the registry tells of it."""
+    """An agent of the registry as a target."""
     return c.Target(
         AgentId(agent.agent_id),
         SessionId(agent.session),
