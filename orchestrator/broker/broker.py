@@ -101,7 +101,7 @@ class Broker(Trees, Storage, Deletion, Admission):
                 raise unexpected("create", code)
 
     async def submit(self, submit: Submit) -> Submitted:
-        """Puts one submission into the queue, once, and pokes whoever holds the session."""
+        """Puts one submission into the queue, once, and pokes the worker that holds the session."""
         reply = await self._placed(
             submit.session, lambda p: requests.submit_call(self.keys, self.config, submit, p)
         )
@@ -156,7 +156,7 @@ class Broker(Trees, Storage, Deletion, Admission):
                 return found, True
             if named == guess:
                 break
-            # Somebody else was faster: the answer names who comes now.
+            # Another worker was faster: the answer names the session that is next now.
             guess = SessionId(named)
         return None, False
 

@@ -26,7 +26,7 @@ class Listening:
         self._wire = wire
         self._keys = keys
         self._waiting: dict[tuple[str, str], asyncio.Task[Found]] = {}
-        """In a cluster: reads that nobody has the answer of yet, by stream and cursor."""
+        """In a cluster: reads that have no answer yet, by stream and cursor."""
 
     async def wait(self, who: tuple[str, str], cursors: Mapping[str, str], timeout_s: float) -> Hints:
         """Waits for a hint in the pool's streams or the worker's own; `who` is (pool, worker)."""

@@ -59,7 +59,7 @@ class BrokerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A worker's right to write one session, as long as nobody else was given it."""
+    """A worker's right to write one session, until another worker is given it."""
 
     session: SessionId
     tree: TreeId
@@ -71,7 +71,7 @@ class Claim:
 
 @record
 class SqEntry:
-    """Something that a session must react to, in the order of arrival."""
+    """An entry of a session's queue, to be decided in the order of arrival."""
 
     id: str
     kind: str
@@ -145,7 +145,7 @@ class Mail:
     interrupt: bool
     key: str
     counted: bool = True
-    """Whether it waits in the inbox for a model; others are obeyed when they arrive."""
+    """Whether the message waits in the inbox for a model; others are obeyed when they arrive."""
     bounded: bool = True
     """Whether a full queue refuses it; else it is taken beyond the queue's bound."""
 
@@ -218,7 +218,7 @@ class Approval:
 
 @dataclass(frozen=True, slots=True)
 class OpenApproval:
-    """An approval that waits for somebody."""
+    """An approval that waits for an answer."""
 
     session: SessionId
     key: str
@@ -276,7 +276,7 @@ class Committed:
     eq_n: int
     released: bool
     tree_seq: int
-    """The last entry of the tree log, whoever wrote it."""
+    """The last entry of the tree log, of any session."""
     now_ms: int
     last_commit: str
     """The id of this commit: what the next one of the session is built on."""

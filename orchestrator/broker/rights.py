@@ -69,7 +69,7 @@ def remedy(missing: Sequence[str], keys: Keys) -> str:
     """The ACL command that an administrator has to run."""
     on_keys = command_names([command for command in COMMANDS if "@" in command])
     if set(missing) >= set(on_keys):
-        # Whoever may not touch the keys may run nothing on them, whatever else is allowed.
+        # A user who may not touch the keys may run nothing on them, whatever else is allowed.
         return f"ACL SETUSER NAME ~{keys.prefix}*"
     return f"ACL SETUSER NAME {' '.join(f'+{name}' for name in missing)}"
 

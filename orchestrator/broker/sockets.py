@@ -62,7 +62,7 @@ class _Lean:
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         # The library's own deadline is `asyncio.wait_for`, which up to Python 3.11 forgets a cancellation
-        # that meets the end of what it waits for: whoever was told to stop would go on for ever.
+        # that meets the end of what it waits for: a task that was told to stop would go on for ever.
         deadline_s, self.socket_timeout = self.socket_timeout, None
         try:
             async with asyncio.timeout(deadline_s):

@@ -52,7 +52,7 @@ class Texts:
     def _remember(self, digest: str, content: bytes) -> None:
         self._size += len(content) - len(self._known.pop(digest, b""))
         self._known[digest] = content
-        # The newest always stays: whoever fetched it is about to read it.
+        # The newest always stays: its fetcher is about to read it.
         while self._size > self._limit and len(self._known) > 1:
             _, forgotten = self._known.popitem(last=False)
             self._size -= len(forgotten)

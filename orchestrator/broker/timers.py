@@ -81,7 +81,7 @@ class Timers(Reader):
         try:
             reply = await self._placed(session, build)
         except UnknownSession:
-            # Its session was deleted between the two looks; the timer has nobody to wake.
+            # Its session was deleted between the two looks; the timer has no session to wake.
             await self._wire.command("ZREM", self.keys.timers(shard), f"{session}:{timer}")
             return None
         match code_of(reply, session):

@@ -74,7 +74,7 @@ class Spend:
 
 
 UNPRICED = -1
-"""The cost of a reservation of which nobody knows the price."""
+"""The cost of a reservation whose price is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class RegisteredAgent:
     agent_id: AgentId
     session: SessionId
     summary: bytes
-    """As the last commit about it said; empty for a root of which nothing was said."""
+    """The agent's summary, as the last commit about it said; empty for a root of which nothing was said."""
     pending_messages: int
     pending_interrupts: int
     used: Spend
@@ -199,7 +199,7 @@ class Registry:
     limits: Mapping[str, int]
     budget: Mapping[BudgetKind, Account]
     reserved: Mapping[str, Spend]
-    """By `<session>:<request>`."""
+    """Reservations by `<session>:<request>`."""
     waiting: Mapping[SessionId, str]
     """The sessions that wait for a budget: because it is `spent`, or `reserved` by others."""
 

@@ -39,7 +39,7 @@ class Trees(Timers):
     """The part of the broker that speaks to whole trees."""
 
     async def reserve(self, tree: TreeId, count: int) -> range:
-        """Agent ids of the tree that nobody else will get."""
+        """Reserves agent ids of the tree, which are given out once."""
         reply = await self._wire.run(call("reserve", [self.keys.agents(tree)], count=count))
         if code_of(reply, tree) != "OK":
             raise unexpected("reserve", reply[0].decode())
@@ -47,7 +47,7 @@ class Trees(Timers):
         return range(AgentId(reply[1]), reply[1] + count)
 
     async def raise_limits(self, tree: TreeId, change: LimitChange) -> LimitsRaised:
-        """Adds to limits, once per change, and wakes whoever waits for room in a budget."""
+        """Adds to limits, once per change, and wakes the sessions that wait for room in a budget."""
         reply = await self._wire.run(self._raise_call(tree, change))
         match code_of(reply, tree):
             case "OK" | "DUP" as code:

@@ -15,7 +15,7 @@ INLINE_BYTES = 4096
 """A string of a large field up to this length stays in its entry."""
 
 INLINE_TEXT_BYTES = 65_536
-"""The same for any other string."""
+"""A string of any other field up to this length stays in its entry."""
 
 REFERENCE = "$blob"
 
@@ -101,9 +101,9 @@ def references(value: Any) -> Iterator[str]:
 
 
 def resolve(value: Any, text_of: Callable[[str], str | None]) -> Any:
-    """`value` with its references replaced by their texts; one that nobody has says so.
+    """`value` with its references replaced by their texts, or by a note if a text is no longer stored.
 
-    A value without any is given back as it is.
+    A value without references is given back as it is.
     """
     return value if next(references(value), None) is None else _resolved(value, text_of)
 

@@ -63,7 +63,7 @@ NOT_FOLLOWING = "its hash does not follow from its content and the entry before 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedHead:
-    """A head that somebody noted down: the log went up to `seq`, and its chain had this value there."""
+    """A head noted down earlier: the log went up to `seq`, and its chain had this value there."""
 
     seq: int
     chain: bytes

@@ -48,7 +48,7 @@ def environment_context(fields: Mapping[str, Any], shell: str | None = None) -> 
 
 
 def is_context(item: Item) -> bool:
-    """Whether an item tells where the model works, rather than what somebody said."""
+    """Whether an item tells where the model works, rather than what people or the model said."""
     return item.get("role") == "user" and message_text(item).startswith(CONTEXT_TAGS)
 
 

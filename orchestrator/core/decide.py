@@ -28,7 +28,7 @@ __all__ = ["Decision", "IllegalCommand", "decide"]
 class IllegalCommand(Exception):
     """The command does not fit the state that it met; nothing changed."""
 
-    # No frozen dataclass: whoever passes an exception on (a context manager) sets its traceback.
+    # No frozen dataclass: a context manager that passes an exception on sets its traceback.
     def __init__(self, command: str, state: str, detail: str = "") -> None:
         super().__init__(f"{command} cannot happen to a session that is {state}: {detail}")
         self.command = command

@@ -163,7 +163,7 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
         case f.Rewound(_, length):
             return _rewound(state, length)
         case f.Forked(_, content):
-            # The parent's conversation, whole and unread: only whoever shows it to a model opens it.
+            # The parent's conversation, whole and unread: only a request that shows it to a model opens it.
             inherited = {"type": INHERITED, "content": content}
             return replace(state, history=state.history.append(inherited), native=True)
         case _:

@@ -1,7 +1,7 @@
 """Session ids: UUIDv7 (RFC 9562, section 5.7) whose `rand_a` bits name the shard.
 
-Pure: the millisecond clock and the random bits come from the caller. Whoever holds a
-session id can find its keys without asking anybody, because the 12 bits after the
+Pure: the millisecond clock and the random bits come from the caller. The
+keys of a session can be found from its id alone, because the 12 bits after the
 version nibble are the number of the shard that the whole tree lives in.
 """
 

@@ -37,7 +37,7 @@ class AssessCall:
 
 @dataclass(frozen=True, slots=True)
 class RunCall:
-    """This call was decided to start under `epoch`: it is to be running."""
+    """The call was decided to start under `epoch`: it is to be running."""
 
     call_id: str
     epoch: int

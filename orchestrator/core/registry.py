@@ -140,7 +140,7 @@ class _Fold:
         if known is not None:
             self.agents[known.agent_id] = replace(known, record=record)
         elif born:
-            # What a pruned agent still has to say is nobody's business any more.
+            # Later records of a pruned agent do not count any more.
             agent = Agent(record)
             self.agents[agent.agent_id] = agent
             self._ids[agent.session] = agent.agent_id

@@ -33,7 +33,7 @@ from orchestrator.protocol.wire import EventModel, written
 
 
 def assessed(draft: Draft, command: CallAssessed) -> None:
-    """It is the call's turn: it runs, is asked about, is refused, or is done already."""
+    """Decides a call whose turn has come: it runs, is asked about, is refused, or is done already."""
     call = _call(draft, command.call_id, Phase.PROPOSED)
     if draft.task.stopping:
         raise DoesNotFit(f"call {command.call_id} may not start: the task is being stopped")

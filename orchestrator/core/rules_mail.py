@@ -176,7 +176,7 @@ def cancel(draft: Draft, reason: str) -> None:
         return
     if not begin_canceling(draft, reason):
         if draft.state.tree.ended:
-            # Somebody else asks now, who was not told.
+            # Another agent asks now, which was not told.
             tell_ended(draft)
         return
     stop(draft, "canceled")

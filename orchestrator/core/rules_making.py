@@ -209,7 +209,7 @@ def _result(draft: Draft, newborn: Newborn, asked: Spawn | Fork) -> str:
 
 
 def _wait_for_helper(draft: Draft, call: Call, asked: Helper) -> None:
-    """The call is over when the helper is; nobody is held meanwhile."""
+    """Lets the call wait for its helper; no worker is held meanwhile."""
     making = asked.making
     # The wire knows no call without a label: clients that are strict could not read `null`.
     invocation = SubAgentInvocation(

@@ -185,7 +185,7 @@ def response_broken(draft: Draft, command: ResponseBroken) -> None:
 
 
 def _wait(draft: Draft, command: ResponseBroken, http_used: int) -> None:
-    """The request is to be sent later, and nobody needs to be told."""
+    """Puts the request off to a later time, without an event."""
     due, wait = _delayed(draft, command.delay_ms or 0)
     draft.add(
         f.RequestDelayed(command.n, http_used=http_used, not_before_ms=due, wait=wait, usage=command.usage)

@@ -14,7 +14,7 @@ from orchestrator.core.rules_task import RETRY_TIMER, approval_timer, wait_timer
 
 
 def timer_fired(draft: Draft, command: TimerFired) -> None:
-    """A retry's delay is over, nobody answered an approval in time, a wait ends, a watchdog barks."""
+    """Decides the timer of a retry, an approval, a wait, a watchdog, a budget or a reap."""
     if command.id == BUDGET_TIMER:
         resume(draft)
         return

@@ -56,7 +56,7 @@ class TurnSettings:
         return {name: getattr(self, name) for name in _TURN_SETTINGS}
 
     def changed(self, changes: Mapping[str, Any]) -> TurnSettings:
-        """With the fields named in `changes`; a new model forgets a window set for the old one."""
+        """With the fields named in `changes` set; a new model forgets a window set for the old one."""
         known = {name: readable_setting(value) for name, value in changes.items() if name in _TURN_SETTINGS}
         if "model" in known and known["model"] != self.model:
             known.setdefault("window", None)

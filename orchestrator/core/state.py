@@ -36,11 +36,11 @@ from orchestrator.core.user_turns import UserTurn
 from orchestrator.protocol.ids import CallId, ResponseId, SubmissionId
 
 THREAD_NAME = "thread_name"
-"""Under which the name stands in `State.meta`: snapshots of sessions without one stay what they were."""
+"""The key of the name in `State.meta`: snapshots of sessions without a name stay what they were."""
 
 
 class Phase(StrEnum):
-    """Where a tool call stands."""
+    """The phase of a tool call."""
 
     PROPOSED = "proposed"
     AWAITING_APPROVAL = "awaiting_approval"
@@ -106,7 +106,7 @@ class Calls:
 
     _all: tuple[Call, ...]
     _places: Mapping[str, int]
-    """Where the call of an id stands."""
+    """The place of each call by its id."""
     _begun: tuple[int, ...]
     """The places of the calls that are neither to be assessed nor done."""
     _done: int

@@ -153,7 +153,7 @@ class TreeView:
 
     @property
     def ends_in_pieces(self) -> bool:
-        """Whether children are still to be told of their end, or mail to be let go that nobody will read."""
+        """Whether children are still to be told of their end, or mail is to be let go unread."""
         return bool(self.to_end or (self.canceling and self.inbox))
 
 

@@ -1,7 +1,7 @@
 """Reading texts from a Redis that may be away for a moment: asked until it answers.
 
-A text that cannot be read now is no reason to fail a task. Whoever waits here is an effect
-or a load, and is cancelled when its claim is lost.
+A text that cannot be read now is no reason to fail a task. The task that waits is an
+effect or a load, and is cancelled when its claim is lost.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from orchestrator.core.registry import projected
 from orchestrator.core.tree import ROOT
 
 SILENT_S = 2.0
-"""How long a lease must have run out before its session counts as nobody's."""
+"""Seconds for which a lease must have run out before its session counts as unheld."""
 GRACE_MS = 8_000
 """A lease and two seconds: time for the workers of the agents' own pools."""
 
@@ -127,5 +127,5 @@ class Reaper:
             found = await forsaken(self.broker, tree)
             self.adopt(found.lying)
             if not found.left or waited_ms > self.grace_ms + REAP_MS:
-                # The timer fires again where anything is left, for whoever lives then.
+                # The timer fires again where anything is left, for the workers that live then.
                 del self._since[tree]

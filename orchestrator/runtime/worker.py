@@ -198,7 +198,7 @@ class Worker:
         try:
             ended = await runner.run()
         except (BrokerError, BrokenLog) as error:
-            # The claim runs out; whoever takes it counts claims without progress.
+            # The claim runs out; the worker that takes it counts claims without progress.
             log.error("session %s: %s", runner.claim.session, error)
         except Exception:
             log.exception("session %s: its runner failed", runner.claim.session)

@@ -112,7 +112,7 @@ class MailReceived:
 
 @record
 class MailTaken:
-    """These letters are in the conversation now, or will never be."""
+    """Letters are in the conversation now, or will never be."""
 
     kind: ClassVar[str] = "mail_taken"
     of: ClassVar[Literal["agent"]] = "agent"

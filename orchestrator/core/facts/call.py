@@ -15,7 +15,7 @@ from orchestrator.protocol.ids import CallId
 
 @record
 class CallMoved:
-    """A tool call reaches `phase`, with what the phase needs to be carried on by anybody."""
+    """A tool call reaches `phase`, with what any worker needs to carry the phase on."""
 
     kind: ClassVar[str] = "call"
     of: ClassVar[Literal["call"]] = "call"

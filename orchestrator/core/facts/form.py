@@ -13,7 +13,7 @@ from typing import Any
 from orchestrator.core.frozen import record
 
 FORM = "form"
-"""Under which a field's metadata keep its form."""
+"""The key under which a field's metadata keep its form."""
 
 
 @record

@@ -69,7 +69,7 @@ class Ending:
 
 @record
 class CallsClosed:
-    """These calls are over, and got their outputs: some of those of a task that is ending."""
+    """Calls of an ending task are over, and got their outputs: some of its open calls."""
 
     kind: ClassVar[str] = "calls_closed"
     of: ClassVar[Literal["task"]] = "task"
@@ -88,7 +88,7 @@ class Steered:
 
 @record
 class SteeredJoined:
-    """So many of the steered inputs, the oldest, stand in the conversation now."""
+    """The first `count` of the steered inputs stand in the conversation now."""
 
     kind: ClassVar[str] = "steered_joined"
     of: ClassVar[Literal["task"]] = "task"
