@@ -78,9 +78,9 @@ class Editor:
 
     def __init__(self, history: Path, words: Sequence[str], term: str | None) -> None:
         self.question = ""
-        """What is asked now, on one line; empty if a message may be typed."""
+        """The question that is open now, on one line; empty if a message may be typed."""
         self.bar: Callable[[], str] = str
-        """What stands above the line; what is typed is erased with it."""
+        """The line above the input; it is erased with the input."""
         self._draft = ""
         self._session: PromptSession[str] = PromptSession(
             message=self._message,

@@ -41,7 +41,7 @@ class Running:
         self._activity = asyncio.Event()
         self.exit: Exit | None = None
         self.failure: tuple[str, int] | None = None
-        """What could not be done to start it, and the errno."""
+        """The step of the start that failed, and its errno."""
         self.survivors = 0
         self.ran_out_of_memory = False
         self._keeper_lost = False
