@@ -26,8 +26,10 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any
 
+from orchestrator.core.frozen import written
+
 Argument = str | bytes | int
-Packer = Callable[[Any, list[Argument]], None]
+Packer = Callable[[Any], list[Argument]]
 
 _TAKES, _RECORD = "-- takes:", "-- record "
 _TOKEN = re.compile(r"\s*([a-z][a-z0-9_]*|[#?~$(){}\[\]<>])")
@@ -38,6 +40,7 @@ _READ = {
     "~": "text(take_number())",
     "$": "{take_number(), take_number(), take_number()}",
 }
+_AS_IT_IS = ("", "#", "~")
 _EMPTY = {"": "''", "#": "0", "?": "false", "~": "'0'", "$": "{0, 0, 0}"}
 
 
@@ -54,14 +57,9 @@ class Value:
     def empty(self) -> str:
         return _EMPTY[self.tag]
 
-    def packer(self) -> Packer:
-        match self.tag:
-            case "?":
-                return lambda value, out: out.append(int(value))
-            case "$":
-                return lambda value, out: out.extend(value)
-            case _:
-                return lambda value, out: out.append(value)
+    def part(self, value: str) -> str:
+        """The part of a Python list that packs the value of this expression."""
+        return {"?": f"int({value})", "$": f"*{value}"}.get(self.tag, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +108,14 @@ class Rows:
         return "{}"
 
     def packer(self) -> Packer:
-        if len(self.columns) == 1:
-            return _each(self.columns[0].packer())
-        if all(isinstance(one, Value) and one.tag in ("", "#", "~") for one in self.columns):
+        match self.columns:
+            case (Value(tag=tag),) if tag in _AS_IT_IS:
+                return _listed
+            case (only,):
+                return _each(packer_of((only,)), lambda row: {only.name: row})
+        if all(isinstance(one, Value) and one.tag in _AS_IT_IS for one in self.columns):
             return _plain_rows(self.columns)
-        return _each(_row_packer(self.columns))
+        return _each(packer_of(self.columns), _by_name(self.columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +127,7 @@ class Section:
 
     def packer(self) -> Packer:
         pack = packer_of(self.items)
-
-        def packed(value: Any, out: list[Argument]) -> None:
-            if value is None:
-                out.append(0)
-            else:
-                out.append(1)
-                pack(value, out)
-
-        return packed
+        return lambda value: [0] if value is None else [1, *pack(value)]
 
 
 Item = Value | Record | Rows
@@ -164,32 +157,40 @@ class Takes:
 
     def pack(self, values: Mapping[str, Any]) -> list[Argument]:
         """The flat list of a call; raises `TypeError` for a name too few or too many."""
-        out: list[Argument] = []
-        self._pack(values, out)
-        return out
+        return self._pack(values)
 
 
 def packer_of(items: Sequence[Item | Section]) -> Packer:
-    """Packs a mapping that has exactly these names."""
-    steps = [(one.name, one.packer()) for one in items]
-    names = {name for name, _ in steps}
+    """Packs a mapping that has exactly these names: one list, written out as straight code."""
+    names = frozenset(one.name for one in items)
 
-    def packed(values: Mapping[str, Any], out: list[Argument]) -> None:
-        if values.keys() != names:
-            missing, unknown = sorted(names - values.keys()), sorted(values.keys() - names)
-            raise TypeError(f"missing {missing}, unknown {unknown}")
-        for name, pack in steps:
-            pack(values[name], out)
+    def misnamed(values: Mapping[str, Any]) -> TypeError:
+        missing, unknown = sorted(names - values.keys()), sorted(values.keys() - names)
+        return TypeError(f"missing {missing}, unknown {unknown}")
 
-    return packed
+    scope: dict[str, Any] = {"names": names, "misnamed": misnamed}
+    parts = []
+    for place, one in enumerate(items):
+        value = f"values[{one.name!r}]"
+        if isinstance(one, Value):
+            parts.append(one.part(value))
+        else:
+            scope[f"pack_{place}"] = one.packer()
+            parts.append(f"*pack_{place}({value})")
+    lines = ["if values.keys() != names: raise misnamed(values)", f"return [{', '.join(parts)}]"]
+    pack: Packer = written("pack", ["values"], lines, scope)
+    return pack
 
 
-def _each(pack: Packer) -> Packer:
-    def packed(rows: Any, out: list[Argument]) -> None:
+def _listed(values: Any) -> list[Argument]:
+    listed = list(values)
+    return [len(listed), *listed]
+
+
+def _each(pack: Packer, named: Callable[[Any], Mapping[str, Any]]) -> Packer:
+    def packed(rows: Any) -> list[Argument]:
         listed = list(rows)
-        out.append(len(listed))
-        for row in listed:
-            pack(row, out)
+        return [len(listed), *chain.from_iterable(pack(named(row)) for row in listed)]
 
     return packed
 
@@ -197,29 +198,30 @@ def _each(pack: Packer) -> Packer:
 def _plain_rows(columns: Sequence[Item]) -> Packer:
     fields, width = attrgetter(*(one.name for one in columns)), len(columns)
 
-    def packed(rows: Any, out: list[Argument]) -> None:
-        listed = [row if type(row) is tuple else fields(row) for row in rows]
-        if any(len(row) != width for row in listed):
-            raise TypeError(f"a row has not {width} columns")
-        out.append(len(listed))
-        out.extend(chain.from_iterable(listed))
+    def packed(rows: Any) -> list[Argument]:
+        out: list[Argument] = [0]
+        for count, row in enumerate(rows, 1):
+            values = row if type(row) is tuple else fields(row)
+            if len(values) != width:
+                raise TypeError(f"a row has not {width} columns: {row!r}")
+            out += values
+            out[0] = count
+        return out
 
     return packed
 
 
-def _row_packer(columns: Sequence[Item]) -> Packer:
-    """Packs a tuple, a mapping or a record by its columns."""
-    packers = [one.packer() for one in columns]
-    fields, names = attrgetter(*(one.name for one in columns)), [one.name for one in columns]
+def _by_name(columns: Sequence[Item]) -> Callable[[Any], Mapping[str, Any]]:
+    """Gives the values of a tuple, a mapping or a record the names of its columns."""
+    names = tuple(one.name for one in columns)
+    fields = attrgetter(*names)
 
-    def packed(row: Any, out: list[Argument]) -> None:
+    def named(row: Any) -> Mapping[str, Any]:
         if isinstance(row, Mapping):
-            row = tuple(row[name] for name in names)
-        values = row if type(row) is tuple else fields(row)
-        for pack, value in zip(packers, values, strict=True):
-            pack(value, out)
+            return row
+        return dict(zip(names, row if type(row) is tuple else fields(row), strict=True))
 
-    return packed
+    return named
 
 
 # ── reading the head ──────────────────────────────────────────────────────────────────────────
