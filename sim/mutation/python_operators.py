@@ -32,8 +32,6 @@ _SIGNS: dict[type[ast.operator], str] = {
     ast.BitOr: "&",
     ast.BitAnd: "|",
 }
-_LOOSE = (ast.BoolOp, ast.Compare, ast.IfExp, ast.NamedExpr, ast.Lambda)
-"""Expressions that need brackets behind `not`, or as a part of another condition."""
 _SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)
 _VALUES = {
     "set",

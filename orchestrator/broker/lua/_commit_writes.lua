@@ -1,5 +1,7 @@
 -- The writes of a commit, when nothing can refuse it any more.
 
+local limits = {eq_keep = eq_keep, eq_ttl_ms = eq_ttl_ms}
+
 -- HSET first: under maxmemory Redis refuses a script's first growing write and no later one.
 local function write_session(own, known, outcome)
   local result = text(outcome.eq) .. ' ' .. text(outcome.tip) .. ' ' .. (outcome.released and 1 or 0) .. ' '
@@ -54,7 +56,7 @@ end
 
 local function write_children(now)
   for _, child in ipairs(children) do
-    write_birth(child, KEYS[6], KEYS[14], {eq_keep = eq_keep, eq_ttl_ms = eq_ttl_ms}, now)
+    write_birth(child, KEYS[6], KEYS[14], limits, now)
     -- A reservation that was forgotten holds from here on.
     if num(child.agent_id) > num(redis.call('HGET', KEYS[6], 'last_agent')) then
       redis.call('HSET', KEYS[6], 'last_agent', child.agent_id)
@@ -80,7 +82,7 @@ local function write_tree(outcome, drawn, now)
     log_event(KEYS[5], tree_seq, event, cause, now)
     if event.once ~= '' then redis.call('HSET', KEYS[6], 'said:' .. event.once, text(tree_seq)) end
   end
-  for _, watcher in ipairs(outcome.watchers) do tell(watcher, watcher.told, {eq_keep = eq_keep, eq_ttl_ms = eq_ttl_ms}) end
+  for _, watcher in ipairs(outcome.watchers) do tell(watcher, watcher.told, limits) end
   if #tree_events > 0 then redis.call('HSET', KEYS[6], 'tree_seq', text(outcome.tree_seq)) end
   for _, row in ipairs(summary) do redis.call('HSET', KEYS[6], row.field, row.value) end
   for _, counter in ipairs(drawn.order) do redis.call('HSET', KEYS[6], counter, text(drawn.value[counter])) end

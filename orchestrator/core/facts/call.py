@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal
 
 from orchestrator.core.facts.agent import LetterSent
 from orchestrator.core.facts.form import form
@@ -29,6 +29,3 @@ class CallMoved:
     """`set` and `drop`: what an applied patch leaves for the task's diff to count from."""
     sent: LetterSent | None = None
     """The letter that the call wrote, for readers of the log."""
-
-
-CallFact: TypeAlias = CallMoved
