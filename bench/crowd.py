@@ -30,7 +30,7 @@ async def run(lab: Lab, quick: bool) -> list[Figure]:
         Figure(f"{sessions} sessions at once: wall time", wall_s, "s", at_most(3), note=note),
         Figure("CPU per session, all processes", _total(spent) / sessions * 1000, "ms", None, note=note),
         *_shares(spent, sessions),
-        Figure("memory of workers and keepers", resident, "MiB", None, note="Pss, after the run"),
+        Figure("memory of workers and supervisors", resident, "MiB", None, note="Pss, after the run"),
     ]
 
 
@@ -49,5 +49,5 @@ def _total(spent: dict[str, Cpu]) -> float:
 
 def _shares(spent: dict[str, Cpu], sessions: int) -> list[Figure]:
     per_session = {part: cost.own_s / sessions * 1000 for part, cost in spent.items()}
-    per_session["keepers and commands"] = spent["worker"].below_s / sessions * 1000
+    per_session["supervisors and commands"] = spent["worker"].below_s / sessions * 1000
     return [Figure(f"  of it: {part}", cost, "ms") for part, cost in per_session.items()]

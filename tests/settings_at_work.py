@@ -96,7 +96,7 @@ def session(settings: Settings) -> Session:
 
 @dataclass
 class Recorder:
-    """Stands where Redis, keepers and models are; it keeps what it is asked for."""
+    """Stands where Redis, supervisors and models are; it keeps what it is asked for."""
 
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
@@ -138,9 +138,9 @@ def ports(settings: Settings, **changes: Any) -> Ports:
     return Ports(model_settings=settings.model, **cast(Any, given | changes))
 
 
-def toolbox(settings: Settings, keeper: Recorder | None = None) -> Toolbox:
+def toolbox(settings: Settings, supervisor: Recorder | None = None) -> Toolbox:
     support = SandboxSupport("/usr/bin/bwrap", 0, ())
-    return Toolbox(wired.tool_config(settings, URL, support), cast(Any, keeper or Recorder()))
+    return Toolbox(wired.tool_config(settings, URL, support), cast(Any, supervisor or Recorder()))
 
 
 def runner_config(settings: Settings, broker: Any = None) -> Any:
@@ -161,15 +161,15 @@ def is_confinable(settings: Settings) -> bool:
 
 
 def ran(settings: Settings) -> tuple[Command, int]:
-    """The command that a keeper is asked to run, and the number of its deltas."""
-    made, deltas, keeper = birth(settings), list[dict[str, Any]](), Recorder()
+    """The command that a supervisor is asked to run, and the number of its deltas."""
+    made, deltas, supervisor = birth(settings), list[dict[str, Any]](), Recorder()
     words = {"kind": "exec", "command": ["make"], "cwd": "/"}
     spec: dict[str, Any] = {**words, "timeout_ms": None, "env": {}, "sandboxed": True}
     call = Call(CallId("c1"), "shell", {"type": "function_call"}, spec=spec)
     task = Task(SubmissionId("u1"), "user", made.settings)
     site = Site("c", State(facts=made.facts, task=task), deltas.append)
-    asyncio.run(toolbox(settings, keeper).run(call, site))
-    return keeper.commands[0], len(deltas)
+    asyncio.run(toolbox(settings, supervisor).run(call, site))
+    return supervisor.commands[0], len(deltas)
 
 
 def command(settings: Settings) -> Command:
@@ -242,22 +242,22 @@ def heartbeat(settings: Settings) -> dict[str, Any]:
 class Renewing:
     """A worker's renewal on a clock of its own, with one claim."""
 
-    keeper: Recorder = field(default_factory=Recorder)
+    supervisor: Recorder = field(default_factory=Recorder)
     broker: Recorder = field(default_factory=Recorder)
     now: float = 100.0
 
     def of(self, settings: Settings) -> Renewal:
         outage = Outage(lambda _: None, time.monotonic)
-        made = wired._renewal(settings, URL, cast(Any, self.keeper), lambda _: None, outage)
+        made = wired._renewal(settings, URL, cast(Any, self.supervisor), lambda _: None, outage)
         made._clock = lambda: self.now
         made.tick()
         made.hold(CLAIM, self.now, lambda: 7)
         return made
 
     def extended(self, settings: Settings) -> tuple[Any, ...]:
-        """Until when the keeper lets the claim's commands live."""
+        """Until when the supervisor lets the claim's commands live."""
         self.of(settings)
-        return self.keeper.calls[0]
+        return self.supervisor.calls[0]
 
     def renewed(self, settings: Settings, silence_s: float = 0.0) -> list[Verdict]:
         made = self.of(settings)

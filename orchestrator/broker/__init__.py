@@ -56,7 +56,7 @@ What fails, and what follows
   moved anything quarantines the session, with an `error` event for its followers.
 - The holder hangs but renews (its thread lives, its loop does not): the renewal stops by itself;
   `revoke` takes the claim from one that lies. It can write nothing from then on, and its session goes
-  to the next when it says that it has stopped, or when its keeper must have killed.
+  to the next when it says that it has stopped, or when its supervisor must have killed.
 - A submission arrives while the holder releases: the release is decided inside the commit that
   compares the cursor with the queue's tip. Either the commit saw the entry and keeps the claim, or
   the submission saw a parked session and made it due.
@@ -112,5 +112,5 @@ for, so what is left may be overdrawn once: the overshoot is what is in flight.
 
 Claims of a cancelled agent. Its mark refuses the steps that would start something, at once. The
 claim of a holder that is not heard from is taken by `revoke`, and only if its lease ran out long enough
-ago that its keeper has killed by its own clock.
+ago that its supervisor has killed by its own clock.
 """

@@ -86,7 +86,7 @@ class Trees(Timers):
     ) -> tuple[Standing, ...]:
         """Takes the claims of sessions of one tree, and says where each stood.
 
-        With `silent_s` only claims whose lease ran out that long ago: their holder's keeper has killed
+        With `silent_s` only claims whose lease ran out that long ago: their holder's supervisor has killed
         by its own clock. Without it every claim, and quarantined sessions are readmitted.
         """
         silent = "" if silent_s is None else str(int(silent_s * 1000))

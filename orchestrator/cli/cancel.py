@@ -34,7 +34,7 @@ def cancel(
     """Cancels an agent and everything below it, for good; the root, and its tree.
 
     Waits until it is over. proved: every process was seen to be dead. presumed:
-    its worker was lost, and the keeper there has killed by its own clock. Where no
+    its worker was lost, and the supervisor there has killed by its own clock. Where no
     worker serves the agents any more, this command ends them itself. A root is
     closed: its conversation can be resumed, its agents cannot.
 

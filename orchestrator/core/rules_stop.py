@@ -47,7 +47,7 @@ def took_over(draft: Draft, command: TookOver) -> None:
         go_on(draft)
         return
     if task.running and not draft.state.facts.is_root:
-        # Its keeper has killed what ran, by its own clock; no worker saw it.
+        # Its supervisor has killed what ran, by its own clock; no worker saw it.
         draft.add(f.AgentChanged({"evidence": "presumed"}))
     for call in task.running:
         if call.epoch != draft.moment.epoch:

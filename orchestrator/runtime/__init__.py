@@ -25,5 +25,5 @@ One story, by module:
     reaping    cancelled agents that no worker serves, seen to their end
 
 The runtime touches the outside only through `ports.Ports`: clock, sleep, randomness, task
-start, broker, model, tools, keeper, files. That is what a simulator replaces.
+start, broker, model, tools, supervisor, files. That is what a simulator replaces.
 """

@@ -39,7 +39,7 @@ class CallSite:
     session: SessionId
     tree: TreeId
     claim: str
-    """The keeper's name for the right to run the call."""
+    """The supervisor's name for the right to run the call."""
     state: State
     deltas: DeltaSink
     agents: Tree | None = None

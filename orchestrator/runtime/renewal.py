@@ -13,8 +13,8 @@ Trust ends before the lease can: 4 s, the drift of two clocks and the time that 
 than 6 s. When it ends the holder stops its own work, so nothing of it can run beside the next holder. Each
 failure, and what saves us:
 
-    the process dies        the keeper's pipe closes: commands die at once; lease runs out in 6 s
-    the process is stopped  the keeper's deadlines pass (CLOCK_BOOTTIME), commands die within 4 s
+    the process dies        the supervisor's pipe closes: commands die at once; lease runs out in 6 s
+    the process is stopped  the supervisor's deadlines pass (CLOCK_BOOTTIME), commands die within 4 s
     the loop is stuck       this thread sees no tick for 2 s and stops renewing
     Redis is away           renewals fail, trust ends, work stops; commits go on being sent again
                             only while somebody may still believe them (`Writing.give_up`)

@@ -1,6 +1,6 @@
 """Confinement of a forked child by itself before its exec: capabilities, mounts, Landlock, the filter.
 
-Runs in the keeper's children, so this module imports no more than `kernel` does. Any failure is an
+Runs in the supervisor's children, so this module imports no more than `kernel` does. Any failure is an
 exception and the child must then not exec: a command half confined is not confined.
 """
 
@@ -10,7 +10,7 @@ import os
 
 from orchestrator.sandbox import kernel
 
-TYPE_CHECKING = False  # typing's import costs the keeper more than its own code
+TYPE_CHECKING = False  # typing's import costs the supervisor more than its own code
 if TYPE_CHECKING:
     from collections.abc import Sequence
 

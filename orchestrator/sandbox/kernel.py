@@ -1,6 +1,6 @@
 """The system calls that Python does not wrap, by number, through ctypes.
 
-Imported by the keeper, which forks for every command: nothing heavier than ctypes may be
+Imported by the supervisor, which forks for every command: nothing heavier than ctypes may be
 imported here (no dataclasses, typing, re or enum). Knows nothing of policies.
 """
 

@@ -1,6 +1,6 @@
-"""The launch of a confined command: the record that a mechanism hands to the keeper.
+"""The launch of a confined command: the record that a mechanism hands to the supervisor.
 
-Data only: the keeper does what it says in the forked child, in the order of the fields'
+Data only: the supervisor does what it says in the forked child, in the order of the fields'
 description in `confine`.
 """
 

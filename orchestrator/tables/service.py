@@ -100,7 +100,7 @@ class WorkerSettings(Table):
 
     trust_s: float = setting(4.0, "worker.trust_s", at_least=0.2)
     """Seconds for which a worker trusts its claim after the last renewal that it sent. Below the lease: the
-    difference is what clocks may drift and what the keeper needs to kill."""
+    difference is what clocks may drift and what the supervisor needs to kill."""
 
     stall_s: float = setting(2.0, "worker.stall_s", at_least=0.1)
     """Seconds without a tick of the event loop after which renewals stop: a worker that cannot act must not

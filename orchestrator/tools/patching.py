@@ -3,9 +3,9 @@
 What was approved is what is applied: before a patch is written it is planned again, and
 if a file has changed since, its record differs and nothing is written.
 
-The worker reads; what writes is a process of its keeper. A worker can be stopped between
+The worker reads; what writes is a process of its supervisor. A worker can be stopped between
 any two renames for longer than its lease, and would finish the patch beside the next
-holder; the keeper's clock goes on, and ends the writer with the right to write.
+holder; the supervisor's clock goes on, and ends the writer with the right to write.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from orchestrator.protocol.events import PatchApplyEnd, TurnDiff
 from orchestrator.protocol.ids import CallId
 from orchestrator.tools.confinement import writable_roots
 from orchestrator.tools.exec.command import Written
-from orchestrator.tools.exec.keeper import Keeper, KeeperLost
+from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
 from orchestrator.tools.patch.apply import PatchApplyError, applied, apply_job, tidy_job
 from orchestrator.tools.patch.bounds import INLINE_BYTES, cut, shown, weight
 from orchestrator.tools.patch.files import DiskFiles, display_root
@@ -112,15 +112,15 @@ def _baselines(data: Mapping[str, Any]) -> dict[str, Baseline]:
     return {path: Baseline(**fields) for path, fields in whole.items()}
 
 
-async def run_patch(call: Call, site: Site, config: ToolConfig, keeper: Keeper) -> CallFinished:
+async def run_patch(call: Call, site: Site, config: ToolConfig, supervisor: Supervisor) -> CallFinished:
     """Writes the patch, all of it or nothing; a cancelled patch gets `WRITE_GRACE_S` to finish."""
     try:
         plan, job = await asyncio.to_thread(_planned, call, site.state, config)
-        written = await _write(call, job, site.claim, keeper)
+        written = await _write(call, job, site.claim, supervisor)
         return await asyncio.to_thread(_told, call, _task(site.state), plan, written)
     except (PatchSyntaxError, PatchCheckError, PatchApplyError) as error:
         return _failed(call, error.message)
-    except KeeperLost as error:
+    except SupervisorLost as error:
         return _failed(call, f"nothing was written: {error}")
     except OSError as error:
         return _failed(call, str(error))
@@ -135,9 +135,9 @@ def _planned(call: Call, state: State, config: ToolConfig) -> tuple[PatchPlan, J
     return plan, apply_job(plan, roots)
 
 
-async def _write(call: Call, job: Job, claim: str, keeper: Keeper) -> Written:
+async def _write(call: Call, job: Job, claim: str, supervisor: Supervisor) -> Written:
     """Has the job carried out, and what a killed writer left removed, as long as that is permitted."""
-    writing = asyncio.ensure_future(keeper.write(claim, job))
+    writing = asyncio.ensure_future(supervisor.write(claim, job))
     try:
         written = await asyncio.shield(writing)
     except asyncio.CancelledError:
@@ -145,19 +145,19 @@ async def _write(call: Call, job: Job, claim: str, keeper: Keeper) -> Written:
         killed = writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
         if killed:
-            await _tidy(call, claim, keeper)
+            await _tidy(call, claim, supervisor)
         raise
     if written.begun and written.outcome is None:
-        await _tidy(call, claim, keeper)
+        await _tidy(call, claim, supervisor)
     return written
 
 
-async def _tidy(call: Call, claim: str, keeper: Keeper) -> None:
+async def _tidy(call: Call, claim: str, supervisor: Supervisor) -> None:
     record = PatchRecord.from_json(call.spec["record"])
     if job := await asyncio.to_thread(tidy_job, record):
-        # Without a keeper or the right to write, it is left to the next holder.
-        with suppress(KeeperLost, OSError):
-            await keeper.write(claim, job)
+        # Without a supervisor or the right to write, it is left to the next holder.
+        with suppress(SupervisorLost, OSError):
+            await supervisor.write(claim, job)
 
 
 def _told(call: Call, task: Task, plan: PatchPlan, written: Written) -> CallFinished:
@@ -196,11 +196,11 @@ def _output(text: str, exit_code: int) -> str:
     return orjson.dumps({"output": text, "metadata": metadata}).decode()
 
 
-async def judge_patch(call: Call, claim: str, keeper: Keeper) -> Verdict:
+async def judge_patch(call: Call, claim: str, supervisor: Supervisor) -> Verdict:
     """Judges by the files whether a patch of a lost worker was applied; removes its temporary files."""
     record = PatchRecord.from_json(call.spec["record"])
     verdict = await asyncio.to_thread(judge, record, DiskFiles())
-    await _tidy(call, claim, keeper)
+    await _tidy(call, claim, supervisor)
     return verdict
 
 

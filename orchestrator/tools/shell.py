@@ -1,4 +1,4 @@
-"""The `shell` tool: a command's words judged, and an accepted command run under the keeper."""
+"""The `shell` tool: a command's words judged, and an accepted command run under the supervisor."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from orchestrator.tools.commands.variables import are_known_safe
 from orchestrator.tools.confinement import confinement_of
 from orchestrator.tools.exec.command import Command, Finished, Stream
 from orchestrator.tools.exec.deltas import COALESCE_S, DeltaCoalescer, OutputDelta
-from orchestrator.tools.exec.keeper import Keeper, KeeperLost
 from orchestrator.tools.exec.output import formatted_output, model_output
+from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
 from orchestrator.tools.patch.invocation import PatchInvocation, PatchRefusal, patch_from_argv
 from orchestrator.tools.patching import PatchRequest
 from orchestrator.tools.site import DeltaSink, Site, ToolConfig
@@ -125,14 +125,14 @@ def _confinable(state: State, config: ToolConfig) -> bool:
     return True
 
 
-async def run_shell(call: Call, site: Site, config: ToolConfig, keeper: Keeper) -> CallFinished:
+async def run_shell(call: Call, site: Site, config: ToolConfig, supervisor: Supervisor) -> CallFinished:
     """Runs the command that was recorded as decided, and publishes its output while it runs."""
     spec = call.spec
     confinement = confinement_of(site.state, config, sandboxed=spec["sandboxed"])
     shown = _Shown(call.call_id, site.deltas, config.tools.max_deltas)
     try:
-        finished = await keeper.run(_command(call, site, config, confinement), shown.add)
-    except (NoConfinement, KeeperLost) as error:
+        finished = await supervisor.run(_command(call, site, config, confinement), shown.add)
+    except (NoConfinement, SupervisorLost) as error:
         finished = Finished(exit_code=-1, error=str(error))
     finally:
         shown.flush()

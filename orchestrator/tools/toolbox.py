@@ -31,7 +31,7 @@ from orchestrator.tools.arguments import (
     parsed,
 )
 from orchestrator.tools.commands.variables import check_variables
-from orchestrator.tools.exec.keeper import Keeper
+from orchestrator.tools.exec.supervisor import Supervisor
 from orchestrator.tools.images import data_url
 from orchestrator.tools.patching import PatchRequest, assess_patch, judge_patch, run_patch
 from orchestrator.tools.shell import ShellRequest, assess_shell, run_shell
@@ -45,9 +45,9 @@ from orchestrator.tools.subagents.specs import OFFERED as AGENT_TOOLS
 class Toolbox:
     """The built-in tools of one worker."""
 
-    def __init__(self, config: ToolConfig, keeper: Keeper) -> None:
+    def __init__(self, config: ToolConfig, supervisor: Supervisor) -> None:
         self._config = config
-        self._keeper = keeper
+        self._supervisor = supervisor
 
     def specs(self, state: State) -> Sequence[Mapping[str, Any]]:
         """The tools that the model is offered."""
@@ -93,8 +93,8 @@ class Toolbox:
     async def run(self, call: Call, site: Site) -> CallFinished:
         """Runs an accepted call to its end; cancelling it kills it and waits for the proof."""
         if call.spec["kind"] == "exec":
-            return await run_shell(call, site, self._config, self._keeper)
-        return await run_patch(call, site, self._config, self._keeper)
+            return await run_shell(call, site, self._config, self._supervisor)
+        return await run_patch(call, site, self._config, self._supervisor)
 
     async def judge(self, call: Call, claim: str) -> str:
         """`none`, `all` or `in_doubt`: a command that had begun is always in doubt.
@@ -103,7 +103,7 @@ class Toolbox:
         """
         if call.spec.get("kind") != "patch":
             return "in_doubt"
-        return await judge_patch(call, claim, self._keeper)
+        return await judge_patch(call, claim, self._supervisor)
 
 
 def _shell_request(arguments: ShellArguments) -> ShellRequest:

@@ -1,4 +1,4 @@
-"""A worker from settings: models, tools with their keeper, leases, the loop that claims."""
+"""A worker from settings: models, tools with their supervisor, leases, the loop that claims."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from orchestrator.runtime.workspace import RecentLooks
 from orchestrator.sandbox.limits import half_of_memory
 from orchestrator.sandbox.probe import SandboxSupport, probe
 from orchestrator.settings import Settings
-from orchestrator.tools.exec.keeper import Keeper, KeeperConfig
+from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 from orchestrator.tools.site import ToolConfig
 from orchestrator.tools.toolbox import Toolbox
 from orchestrator.wiring.deploying import (
@@ -72,13 +72,13 @@ async def running_worker(
     pools: tuple[str, ...] | None = None,
     say: Callable[[str], None] = log.warning,
 ) -> AsyncIterator[Worker]:
-    """A worker ready to `run`, with its keeper; everything is closed at the end.
+    """A worker ready to `run`, with its supervisor; everything is closed at the end.
 
     It serves the pools that the settings name, or these: with none it claims only what it adopts.
     `say` gets a line when Redis is away, and when it is back.
     """
     tools = tool_config(settings, url, probe())
-    keeper = await Keeper.start(KeeperConfig(tools.support, tools.sandbox.mechanism))
+    supervisor = await Supervisor.start(SupervisorConfig(tools.support, tools.sandbox.mechanism))
     models = ModelClients(settings.model.providers)
     outage = Outage(say, time.monotonic)
     quiet = OutageFilter(outage)
@@ -90,7 +90,7 @@ async def running_worker(
                 broker=opened.broker,
                 texts=texts,
                 models=models,
-                tools=ToolCalls(Toolbox(tools, keeper), texts),
+                tools=ToolCalls(Toolbox(tools, supervisor), texts),
                 model_settings=settings.model,
                 workspace=RecentLooks(),
                 archive=archive(settings),
@@ -99,12 +99,12 @@ async def running_worker(
             yield Worker(
                 ports,
                 _worker_config(settings, opened.broker, worker_pools(settings) if pools is None else pools),
-                lambda report: _renewal(settings, url, keeper, report, outage),
+                lambda report: _renewal(settings, url, supervisor, report, outage),
             )
     finally:
         log.removeFilter(quiet)
         await models.aclose()
-        await keeper.close()
+        await supervisor.close()
 
 
 def _worker_config(settings: Settings, broker: Broker, pools: tuple[str, ...]) -> WorkerConfig:
@@ -143,10 +143,10 @@ def _renewal_confirmation(settings: Settings) -> Confirm | None:
     return lambda broker, claim, seq: broker.confirmed(claim, seq, redis.wait_replicas, patience_s)
 
 
-def _renewal(settings: Settings, url: str, keeper: Keeper, report: Report, outage: Outage) -> Renewal:
+def _renewal(settings: Settings, url: str, supervisor: Supervisor, report: Report, outage: Outage) -> Renewal:
     worker = settings.worker
     # A server that vanished without a word must not use up the trust: who else could be asked is asked soon.
     patience_s = worker.trust_s / 4
     confirm = _renewal_confirmation(settings)
     connect = partial(open_broker, settings, url, patience_s, outage)
-    return Renewal(connect, worker, keeper.extend, report, confirm)
+    return Renewal(connect, worker, supervisor.extend, report, confirm)

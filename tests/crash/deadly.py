@@ -24,7 +24,7 @@ from orchestrator.rollouts.rollout_file import FilePorts
 from orchestrator.runtime.ports import CallSite, Models, Ports, Tools
 from orchestrator.wiring import deploying, worker
 from tests.crash.points import DURING_PATCH, HELD_PATCH, Doom, Point
-from tests.keepers import booting, deadly, holding
+from tests.supervisors import booting, deadly, holding
 
 HOLD = "hold"
 """The FIFO, in the worker's folder, that holds the writer of a patch."""
@@ -153,14 +153,14 @@ def deadly_parts(doom: Doom, folder: Path) -> Iterator[None]:
     with (
         mock.patch.object(deploying, "connect", lambda config: DeadlyWire(connect(config), doom)),
         mock.patch.object(worker, "Ports", deadly_ports),
-        _deadly_keeper(doom.point, folder),
+        _deadly_supervisor(doom.point, folder),
         mock.patch("orchestrator.runtime.copies.RolloutFile", DeadlyFile),
     ):
         yield
 
 
-def _deadly_keeper(point: Point | None, folder: Path) -> AbstractContextManager[None]:
-    """A patch is written by a process of the keeper: from there its worker is killed, or it waits there."""
+def _deadly_supervisor(point: Point | None, folder: Path) -> AbstractContextManager[None]:
+    """The supervisor's process that writes a patch: it kills its worker, or waits, at the given point."""
     match point:
         case Point(name, nth) if name == DURING_PATCH:
             return booting(deadly, nth)

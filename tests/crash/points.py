@@ -17,7 +17,7 @@ from typing import Any
 ANY = "any"
 """The nth crossing of any point of the worker's own process."""
 DURING_PATCH = "during:patch"
-"""Behind the nth file that the keeper's writer switches."""
+"""Behind the nth file that the supervisor's writer switches."""
 HELD_PATCH = "held:patch"
 """The same place: nobody dies, but the writer goes no further until it is let go."""
 

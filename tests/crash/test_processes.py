@@ -120,14 +120,14 @@ async def test_a_session_that_is_revoked_goes_on_when_the_command_of_its_holder_
         assert await violations(stage) == []
 
 
-async def test_a_worker_whose_keeper_was_killed_goes_on_under_another() -> None:
+async def test_a_worker_whose_supervisor_was_killed_goes_on_under_another() -> None:
     async with asyncio.timeout(WITHIN_S), theatre(6, sessions=1) as stage, watching(stage.people):
         person = stage.people[0]
         worker = await stage.nursery.start()
         errand = asyncio.create_task(person.ask("errand 1: long exec patch"))
         command = await running_command(stage)
-        [keeper] = Path("/proc", str(worker.pid), "task", str(worker.pid), "children").read_text().split()
-        os.kill(int(keeper), signal.SIGKILL)
+        [supervisor] = Path("/proc", str(worker.pid), "task", str(worker.pid), "children").read_text().split()
+        os.kill(int(supervisor), signal.SIGKILL)
         await errand
         assert not command.exists()
         assert not list(stage.ledger.folder.glob("alive-*-on"))

@@ -1,4 +1,4 @@
-"""A model, tools and a keeper that do what a test says, and remember what was asked of them."""
+"""A model, tools and a supervisor that do what a test says, and remember what was asked of them."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _finished(call: Call, output: str) -> CallFinished:
     return CallFinished(call.call_id, output, (end,))
 
 
-class FakeKeeper:
+class FakeSupervisor:
     """Remembers deadlines."""
 
     def __init__(self) -> None:

@@ -43,7 +43,7 @@ from orchestrator.runtime.runner import Ended, Runner, RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
 from orchestrator.tables import LogSettings, RedisSettings, WorkerSettings
 from orchestrator.views.event import Event
-from tests.runtime.players import FakeKeeper, ScriptedModels, ScriptedTools
+from tests.runtime.players import FakeSupervisor, ScriptedModels, ScriptedTools
 from tests.runtime.wires import ScriptedWire
 
 POOL = "stage"
@@ -69,7 +69,7 @@ class Stage:
     """The person's own connection: nothing that a test does to the worker's is felt here."""
     models: ScriptedModels
     tools: ScriptedTools
-    keeper: FakeKeeper
+    supervisor: FakeSupervisor
     cache: Cache = field(default_factory=Cache)
     cursors: dict[SessionId, EqCursor] = field(default_factory=dict)
 
@@ -126,7 +126,7 @@ class Stage:
             lambda report: Renewal(
                 connect_renewal or (lambda: open_broker(self.url)),
                 times or WorkerSettings(),
-                self.keeper.extend,
+                self.supervisor.extend,
                 report,
             ),
         )
@@ -212,7 +212,7 @@ async def opened(url: str, **config: Any) -> AsyncIterator[Stage]:
     await broker.open()
     beside = open_broker(url, **config)
     plain = connect(RedisSettings(url=url))
-    models, tools, keeper = ScriptedModels(), ScriptedTools(), FakeKeeper()
+    models, tools, supervisor = ScriptedModels(), ScriptedTools(), FakeSupervisor()
     ports = Ports(broker, PatientTexts(Blobs(wire, broker.keys), asyncio.sleep), models, tools)
     person = ClientPorts(beside, Texts(Blobs(plain, broker.keys)), secrets.token_bytes)
     try:
@@ -224,7 +224,7 @@ async def opened(url: str, **config: Any) -> AsyncIterator[Stage]:
             beside,
             models,
             tools,
-            keeper,
+            supervisor,
         )
     finally:
         await broker.aclose()

@@ -23,7 +23,7 @@ class _Ports:
 
 @dataclass
 class _Command:
-    """A command whose death takes its time, as the keeper's proof does."""
+    """A command whose death takes its time, as the supervisor's proof does."""
 
     begun: Gate = field(default_factory=Gate)
     proof: Gate = field(default_factory=Gate)

@@ -21,7 +21,7 @@ from orchestrator.runtime.loading import Cache
 from orchestrator.runtime.ports import CallSite
 from orchestrator.runtime.runner import Ended
 from orchestrator.sandbox.probe import SandboxSupport
-from orchestrator.tools.exec.keeper import Keeper, KeeperConfig
+from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 from orchestrator.tools.patch import entries
 from orchestrator.tools.patch.bounds import MOST_BYTES, MOST_FILES
 from orchestrator.tools.site import ToolConfig
@@ -37,16 +37,16 @@ SEVERAL = 2_000
 
 
 @pytest.fixture
-async def keeper() -> AsyncIterator[Keeper]:
-    started = await Keeper.start(KeeperConfig(SUPPORT))
+async def supervisor() -> AsyncIterator[Supervisor]:
+    started = await Supervisor.start(SupervisorConfig(SUPPORT))
     yield started
     await started.close()
 
 
 @pytest.fixture
-def armed(stage: Stage, keeper: Keeper) -> Stage:
+def armed(stage: Stage, supervisor: Supervisor) -> Stage:
     """A stage whose calls are run by the real tools."""
-    tools = ToolCalls(Toolbox(ToolConfig(SUPPORT, {}), keeper), stage.ports.texts)
+    tools = ToolCalls(Toolbox(ToolConfig(SUPPORT, {}), supervisor), stage.ports.texts)
     stage.ports = replace(stage.ports, tools=tools)
     return stage
 
@@ -56,9 +56,9 @@ def replace_tools(stage: Stage, tools: Any) -> Stage:
     return stage
 
 
-async def run(stage: Stage, keeper: Keeper, session: SessionId) -> Ended:
+async def run(stage: Stage, supervisor: Supervisor, session: SessionId) -> Ended:
     claimed = await stage.claimed(session)
-    keeper.extend(claimed.claim.claim_id, time.clock_gettime(time.CLOCK_BOOTTIME) + 120)
+    supervisor.extend(claimed.claim.claim_id, time.clock_gettime(time.CLOCK_BOOTTIME) + 120)
     return await stage.runner(claimed).run()
 
 
@@ -85,12 +85,12 @@ def changing(folder: Path, count: int) -> str:
 
 
 async def test_a_patch_of_thousands_of_files_is_applied_and_told_in_bounded_events(
-    armed: Stage, keeper: Keeper, tmp_path: Path
+    armed: Stage, supervisor: Supervisor, tmp_path: Path
 ) -> None:
     session = await armed.session()
     armed.models.will([asks(adding(tmp_path)), ends()], [asks(changing(tmp_path, FILES), "p2"), ends()])
     await armed.say(session)
-    assert await run(armed, keeper, session) is Ended.PARKED
+    assert await run(armed, supervisor, session) is Ended.PARKED
     outputs = armed.models.outputs()
     assert [output.split('"')[3][:7] for output in outputs.values()] == ["Success"] * 2
     assert len(list(tmp_path.glob("*/f*"))) == FILES
@@ -106,7 +106,7 @@ async def test_a_patch_of_thousands_of_files_is_applied_and_told_in_bounded_even
 
 
 async def test_files_of_middling_size_stand_beside_the_log(
-    armed: Stage, keeper: Keeper, tmp_path: Path
+    armed: Stage, supervisor: Supervisor, tmp_path: Path
 ) -> None:
     """Each file's content is short enough to stay in its entry, and all of them are not."""
     for number in range(300):
@@ -115,20 +115,20 @@ async def test_files_of_middling_size_stand_beside_the_log(
     session = await armed.session()
     armed.models.will([asks(patch(*(line for hunk in hunks for line in hunk))), ends()])
     await armed.say(session)
-    assert await run(armed, keeper, session) is Ended.PARKED
+    assert await run(armed, supervisor, session) is Ended.PARKED
     assert "Success" in armed.models.outputs()["p1"]
     assert list(tmp_path.iterdir()) == []
 
 
 async def test_who_is_asked_about_a_patch_that_is_not_shown_whole_is_told_so(
-    armed: Stage, keeper: Keeper, tmp_path: Path
+    armed: Stage, supervisor: Supervisor, tmp_path: Path
 ) -> None:
     session = await armed.session("untrusted")
     armed.models.will(
         [asks(adding(tmp_path, SEVERAL)), ends()], [asks(changing(tmp_path, SEVERAL), "p2"), ends()]
     )
     await armed.say(session)
-    assert await run(armed, keeper, session) is Ended.PARKED
+    assert await run(armed, supervisor, session) is Ended.PARKED
     (asked,) = await armed.logged_events(session, "apply_patch_approval_request")
     shown, left_out = len(asked["changes"]), asked["changes_left_out"]
     assert shown + left_out == SEVERAL
@@ -136,14 +136,14 @@ async def test_who_is_asked_about_a_patch_that_is_not_shown_whole_is_told_so(
     assert "more than it shows" in why_not_allowed(f"{tmp_path}/*", asked)
     assert list(tmp_path.iterdir()) == []
     await armed.approve(session, "p1", "approved_for_session")
-    assert await run(armed, keeper, session) is Ended.PARKED
+    assert await run(armed, supervisor, session) is Ended.PARKED
     assert len(list(tmp_path.glob("*/f*"))) == SEVERAL
     # Files that were not shown were not approved: a second patch of them is asked about again.
     assert len(await armed.logged_events(session, "apply_patch_approval_request")) == 2
 
 
 async def test_a_takeover_judges_a_patch_whose_record_stands_beside_the_log(
-    armed: Stage, keeper: Keeper, tmp_path: Path
+    armed: Stage, supervisor: Supervisor, tmp_path: Path
 ) -> None:
     session, tools, writing = await armed.session(), armed.ports.tools, Gate()
 
@@ -170,7 +170,7 @@ async def test_a_takeover_judges_a_patch_whose_record_stands_beside_the_log(
     assert list(references(begun["spec"]["record"]))
     await armed.broker.command("ZADD", armed.broker.keys.pool(1, "stage")[1], 1, session)
     armed.cache = Cache()
-    assert await run(armed, keeper, session) is Ended.PARKED
+    assert await run(armed, supervisor, session) is Ended.PARKED
     assert "Success" in armed.models.outputs()["p1"], "nothing had been written, so it is run again"
 
 
@@ -178,7 +178,7 @@ async def test_a_takeover_judges_a_patch_whose_record_stands_beside_the_log(
     "hunk", ["*** Delete File: {}", "*** Update File: {}\n-a\n+b", "*** Add File: {}\n+a"]
 )
 async def test_a_file_over_the_limit_is_refused_by_name_before_anything_is_written(
-    armed: Stage, keeper: Keeper, tmp_path: Path, hunk: str
+    armed: Stage, supervisor: Supervisor, tmp_path: Path, hunk: str
 ) -> None:
     large = tmp_path / "large"
     with large.open("wb") as file:
@@ -186,7 +186,7 @@ async def test_a_file_over_the_limit_is_refused_by_name_before_anything_is_writt
     session = await armed.session()
     armed.models.will([asks(patch(f"*** Add File: {tmp_path}/a", "+a", hunk.format(large))), ends()])
     await armed.say(session)
-    assert await run(armed, keeper, session) is Ended.PARKED
+    assert await run(armed, supervisor, session) is Ended.PARKED
     told = armed.models.outputs()["p1"]
     assert f"{large}: File too large for a patch (over 64 MiB)" in told
     assert [path.name for path in tmp_path.iterdir()] == ["large"]
@@ -194,18 +194,18 @@ async def test_a_file_over_the_limit_is_refused_by_name_before_anything_is_writt
 
 
 async def test_more_files_than_a_patch_may_change_are_refused_at_once(
-    armed: Stage, keeper: Keeper, tmp_path: Path
+    armed: Stage, supervisor: Supervisor, tmp_path: Path
 ) -> None:
     session = await armed.session()
     armed.models.will([asks(adding(tmp_path, MOST_FILES + 1)), ends()])
     await armed.say(session)
-    assert await run(armed, keeper, session) is Ended.PARKED
+    assert await run(armed, supervisor, session) is Ended.PARKED
     assert "at most 10,000 files, this one changes 10,001; send it in parts" in armed.models.outputs()["p1"]
     assert list(tmp_path.iterdir()) == []
 
 
 async def test_more_bytes_than_a_patch_may_read_are_refused(
-    armed: Stage, keeper: Keeper, tmp_path: Path
+    armed: Stage, supervisor: Supervisor, tmp_path: Path
 ) -> None:
     count = MOST_BYTES // entries.MOST_BYTES + 1
     for number in range(count):
@@ -214,6 +214,6 @@ async def test_more_bytes_than_a_patch_may_read_are_refused(
     session = await armed.session()
     armed.models.will([asks(patch(*(f"*** Delete File: {tmp_path}/f{n}" for n in range(count)))), ends()])
     await armed.say(session)
-    assert await run(armed, keeper, session) is Ended.PARKED
+    assert await run(armed, supervisor, session) is Ended.PARKED
     assert "at most 268,435,456 bytes together" in armed.models.outputs()["p1"]
     assert len(list(tmp_path.iterdir())) == count

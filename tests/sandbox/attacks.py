@@ -25,7 +25,7 @@ from orchestrator.sandbox.limits import Limits
 from orchestrator.sandbox.policy import resolve
 from orchestrator.sandbox.probe import Preference, SandboxSupport
 from orchestrator.tools.exec.command import Command, Finished
-from orchestrator.tools.exec.keeper import Keeper, KeeperConfig
+from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 
 SECRET = "swordfish-4711"
 
@@ -98,7 +98,7 @@ ATTACKS: Mapping[str, str] = {
     "reads what is hidden": "cat $HIDDEN/secret && echo HARM",
     "kills a foreign process": "kill -9 $VICTIM",
     "stops a foreign process": "kill -STOP $VICTIM && echo HARM",
-    "kills its minder and its keeper": "for p in $PPID $(pgrep -f keeper_process); do [ $p -gt 2 ] && kill -9 $p; done",
+    "kills its shim and its supervisor": "for p in $PPID $(pgrep -f supervisor_process); do [ $p -gt 2 ] && kill -9 $p; done",
     "reads the environment of others": "cat /proc/*/environ | tr '\\0' '\\n' | grep -q "
     + SECRET
     + " && echo HARM",
@@ -271,7 +271,7 @@ def _listen(stack: ExitStack, family: int, kind: int, address: object) -> socket
 async def run_in(
     there: Scene, script: str, support: SandboxSupport, prefer: Preference, mode: str = "workspace-write"
 ) -> Finished:
-    """Runs a script in the scene's workspace, under a keeper of its own."""
+    """Runs a script in the scene's workspace, under a supervisor of its own."""
     policy = {
         "mode": mode,
         "exclude_slash_tmp": True,
@@ -290,9 +290,9 @@ async def run_in(
         timeout_s=20.0,
         limits=Limits(processes=200),
     )
-    keeper = await Keeper.start(KeeperConfig(support, prefer))
+    supervisor = await Supervisor.start(SupervisorConfig(support, prefer))
     try:
-        keeper.extend("claim", time.clock_gettime(CLOCK_BOOTTIME) + 60)
-        return await keeper.run(command, lambda *_: None)
+        supervisor.extend("claim", time.clock_gettime(CLOCK_BOOTTIME) + 60)
+        return await supervisor.run(command, lambda *_: None)
     finally:
-        await keeper.close()
+        await supervisor.close()

@@ -18,7 +18,7 @@ from orchestrator.sandbox.policy import Confinement, resolve
 from orchestrator.sandbox.probe import Preference, SandboxSupport, probe
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.tools.exec.command import Command, Finished
-from orchestrator.tools.exec.keeper import Keeper, KeeperConfig
+from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 from orchestrator.wiring.hiding import hidden_paths
 from tests.servers import RedisServer, debian_redis, required
 
@@ -75,12 +75,12 @@ async def tried(
     """Runs the command, changes the server while it runs, and lets it connect."""
     if not (machine.bubblewrap if prefer == "bubblewrap" else machine.landlock_abi):
         pytest.skip("; ".join(machine.why))
-    keeper = await Keeper.start(KeeperConfig(machine, prefer))
-    keeper.extend("claim", time.clock_gettime(CLOCK_BOOTTIME) + 60)
+    supervisor = await Supervisor.start(SupervisorConfig(machine, prefer))
+    supervisor.extend("claim", time.clock_gettime(CLOCK_BOOTTIME) + 60)
     argv = (sys.executable, "-I", "-c", CONNECT, str(server.socket))
     command = Command("claim", "call", argv, bounds.cwd, {"PATH": os.defpath}, bounds, 30.0)
     try:
-        running = asyncio.ensure_future(keeper.run(command, lambda *_: None))
+        running = asyncio.ensure_future(supervisor.run(command, lambda *_: None))
         async with asyncio.timeout(30):
             await asyncio.to_thread((bounds.cwd / "up").read_text)
             assert callable(change)
@@ -88,7 +88,7 @@ async def tried(
             await asyncio.to_thread((bounds.cwd / "go").write_text, "go")
             return await running
     finally:
-        await keeper.close()
+        await supervisor.close()
 
 
 def is_untouched(server: RedisServer) -> bool:

@@ -1,4 +1,4 @@
-"""A process of the keeper writes patches: it has the right to write, or is killed, as a command is."""
+"""A process of the supervisor writes patches: it has the right to write, or is killed, as a command is."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from orchestrator.core.state import Call, State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools import patching
-from orchestrator.tools.exec.keeper import Keeper, KeeperConfig
+from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 from orchestrator.tools.site import Site, ToolConfig
 from orchestrator.tools.toolbox import Toolbox
-from tests.keepers import booting, holding
+from tests.supervisors import booting, holding
 
 SUPPORT = SandboxSupport(None, 0, ())
 TWO_FILES = "*** Begin Patch\n*** Add File: a.txt\n+one\n*** Add File: b.txt\n+two\n*** End Patch"
@@ -36,8 +36,8 @@ def _from_now(seconds: float) -> float:
 
 
 @pytest.fixture
-async def keeper() -> AsyncIterator[Keeper]:
-    started = await Keeper.start(KeeperConfig(SUPPORT))
+async def supervisor() -> AsyncIterator[Supervisor]:
+    started = await Supervisor.start(SupervisorConfig(SUPPORT))
     yield started
     await started.close()
 
@@ -45,10 +45,10 @@ async def keeper() -> AsyncIterator[Keeper]:
 class Author:
     """A worker's hand: a patch that was accepted, to be run under the claim `c`."""
 
-    def __init__(self, keeper: Keeper, folder: Path) -> None:
-        self.keeper = keeper
+    def __init__(self, supervisor: Supervisor, folder: Path) -> None:
+        self.supervisor = supervisor
         self.folder = folder
-        self.toolbox = Toolbox(ToolConfig(SUPPORT, {}), keeper)
+        self.toolbox = Toolbox(ToolConfig(SUPPORT, {}), supervisor)
         settings = TurnSettings(str(folder), "never", {"mode": "danger-full-access"}, "gpt-5")
         self.site = Site("c", State(task=Task(SubmissionId("u1"), "user", settings)), lambda _: None)
 
@@ -115,42 +115,42 @@ def hold_behind(tmp_path: Path) -> HoldBehind:
         os.mkfifo(fifo)
         folder.mkdir()
         with booting(holding, str(fifo), nth):
-            keeper = await Keeper.start(KeeperConfig(SUPPORT))
-        keeper.extend("c", _from_now(60))
+            supervisor = await Supervisor.start(SupervisorConfig(SUPPORT))
+        supervisor.extend("c", _from_now(60))
         try:
-            yield Author(keeper, folder), Held(fifo)
+            yield Author(supervisor, folder), Held(fifo)
         finally:
-            await keeper.close()
+            await supervisor.close()
 
     return hold
 
 
 async def test_patch_of_a_worker_that_woke_up_behind_its_deadline_writes_nothing(
-    keeper: Keeper, tmp_path: Path
+    supervisor: Supervisor, tmp_path: Path
 ) -> None:
-    keeper.extend("c", _from_now(-0.001))
-    author = Author(keeper, tmp_path)
+    supervisor.extend("c", _from_now(-0.001))
+    author = Author(supervisor, tmp_path)
     late = await author.run(await author.call())
     assert not late.applied
     assert "nothing was written: the worker no longer had the right to work on the session" in late.output
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_patch_within_the_deadline_is_written(keeper: Keeper, tmp_path: Path) -> None:
-    keeper.extend("c", _from_now(60))
-    author = Author(keeper, tmp_path)
+async def test_patch_within_the_deadline_is_written(supervisor: Supervisor, tmp_path: Path) -> None:
+    supervisor.extend("c", _from_now(60))
+    author = Author(supervisor, tmp_path)
     done = await author.run(await author.call())
     assert done.applied
     assert (tmp_path / "a.txt").read_text() == "one\n"
     assert [event.type for event in done.events] == ["patch_apply_end", "turn_diff"]
 
 
-async def test_patch_without_a_keeper_writes_nothing(keeper: Keeper, tmp_path: Path) -> None:
-    author = Author(keeper, tmp_path)
+async def test_patch_without_a_supervisor_writes_nothing(supervisor: Supervisor, tmp_path: Path) -> None:
+    author = Author(supervisor, tmp_path)
     call = await author.call()
-    await keeper.close()
+    await supervisor.close()
     refused = await author.run(call)
-    assert "nothing was written: the keeper was closed" in refused.output
+    assert "nothing was written: the supervisor was closed" in refused.output
     assert list(tmp_path.iterdir()) == []
 
 
@@ -169,7 +169,7 @@ async def test_writer_dies_at_the_deadline_wherever_it_is_and_what_is_told_is_tr
         call = await author.call()
         running = asyncio.create_task(author.run(call))
         await writer.met()
-        author.keeper.extend("c", _from_now(0))
+        author.supervisor.extend("c", _from_now(0))
         ended = await running
         assert writer.is_dead()
         assert author.files() == files
@@ -177,7 +177,7 @@ async def test_writer_dies_at_the_deadline_wherever_it_is_and_what_is_told_is_tr
         assert ended.applied == (verdict == "all")
         # It had no right any more to remove anything: that is the next holder's.
         assert author.leftovers()
-        author.keeper.extend("d", _from_now(60))
+        author.supervisor.extend("d", _from_now(60))
         assert await author.toolbox.judge(call, "d") == verdict
         assert author.leftovers() == []
         assert author.files() == files
@@ -188,7 +188,7 @@ async def test_takeover_without_the_right_to_write_removes_nothing(hold_behind: 
         call = await author.call()
         running = asyncio.create_task(author.run(call))
         await writer.met()
-        author.keeper.extend("c", _from_now(0))
+        author.supervisor.extend("c", _from_now(0))
         await running
         left = author.leftovers()
         assert await author.toolbox.judge(call, "of nobody") == "in_doubt"
@@ -222,25 +222,25 @@ async def test_cancelled_patch_that_does_not_end_is_killed_and_cleared_away(
         assert author.leftovers() == []
 
 
-async def test_writer_dies_with_its_minder(hold_behind: HoldBehind) -> None:
+async def test_writer_dies_with_its_shim(hold_behind: HoldBehind) -> None:
     async with hold_behind(1) as (author, writer):
         running = asyncio.create_task(author.run(await author.call()))
         await writer.met()
-        children = Path(f"/proc/{author.keeper.pid}/task/{author.keeper.pid}/children").read_text()
+        children = Path(f"/proc/{author.supervisor.pid}/task/{author.supervisor.pid}/children").read_text()
         os.kill(int(children), 9)
         assert "written in part" in (await running).output
         assert writer.is_dead()
 
 
 async def test_paths_that_are_no_text_and_contents_of_megabytes_arrive_as_they_are(
-    keeper: Keeper, tmp_path: Path
+    supervisor: Supervisor, tmp_path: Path
 ) -> None:
-    keeper.extend("c", _from_now(60))
+    supervisor.extend("c", _from_now(60))
     folder = tmp_path / os.fsdecode(b"caf\xe9")
     folder.mkdir()
     (folder / "old").write_bytes(b"x\n" + MUCH)
     (folder / "old").chmod(0o640)
-    author = Author(keeper, folder)
+    author = Author(supervisor, folder)
     done = await author.run(
         await author.call("*** Begin Patch\n*** Update File: old\n@@\n-x\n+y\n*** End Patch")
     )

@@ -1,4 +1,4 @@
-"""The records of what a keeper runs: a command and what became of it, and what became of a patch."""
+"""The records of what a supervisor runs: a command and what became of it, and what became of a patch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Finding and killing every descendant of a process, those that called setsid included.
 
 Works on the parent links in /proc: an orphan's parent is the nearest living subreaper above
-it, so nothing that a command started can leave the tree of its minder. Loaded into the
-keeper, which forks per command: only light imports.
+it, so nothing that a command started can leave the tree of its shim. Loaded into the
+supervisor, which forks per command: only light imports.
 """
 
 # pathlib would add a third to what each fork copies.

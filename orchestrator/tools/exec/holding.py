@@ -1,7 +1,7 @@
-"""File-system objects that a minder holds for its command: cgroups, and guards on missing `.git` paths.
+"""File-system objects that a shim holds for its command: cgroups, and guards on missing `.git` paths.
 
 Both are removed when the command ends, also when several commands and workers share a workspace.
-Loaded into the keeper: only light imports.
+Loaded into the supervisor: only light imports.
 """
 
 # pathlib would add a third to what each fork copies.
@@ -13,7 +13,7 @@ import fcntl
 import os
 from contextlib import suppress
 
-TYPE_CHECKING = False  # typing's import costs the keeper more than its own code
+TYPE_CHECKING = False  # typing's import costs the supervisor more than its own code
 if TYPE_CHECKING:
     from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""A running command as the worker sees it: two output pipes and the channel to its minder.
+"""A running command as the worker sees it: two output pipes and the channel to its shim.
 
 Reads everything as it comes and keeps a bounded part; decides when the output has drained.
 Knows nothing of claims.
@@ -44,14 +44,14 @@ class Running:
         """The step of the start that failed, and its errno."""
         self.survivors = 0
         self.ran_out_of_memory = False
-        self._keeper_lost = False
+        self._supervisor_lost = False
         self.ended = asyncio.Event()
         """The main process is over, or never was; set at the latest with `gone`."""
         self.gone = asyncio.Event()
-        """Set when the minder or the keeper has reported that no process of the command is left."""
+        """Set when the shim or the supervisor has reported that no process of the command is left."""
 
     def open(self) -> tuple[int, int, int]:
-        """Makes pipes and channel and starts reading; returns the minder's ends: channel, stdout, stderr."""
+        """Makes pipes and channel and starts reading; returns the shim's ends: channel, stdout, stderr."""
         opened: list[int] = []
         try:
             for stream in ("stdout", "stderr"):
@@ -87,22 +87,22 @@ class Running:
             except TimeoutError:
                 return
 
-    def lose_minder(self, survivors: int = 0) -> None:
-        """Records that the minder is gone, as the keeper reported or since the keeper is lost."""
+    def lose_shim(self, survivors: int = 0) -> None:
+        """Records that the shim is gone, as the supervisor reported or since the supervisor is lost."""
         self.survivors = survivors
         self.ended.set()
         self.gone.set()
 
-    def lose_keeper(self) -> None:
-        """Records that the keeper cannot sweep: if the minder ends without proof, no report will come."""
-        self._keeper_lost = True
+    def lose_supervisor(self) -> None:
+        """Records that the supervisor cannot sweep: if the shim ends without proof, no report will come."""
+        self._supervisor_lost = True
         if self._channel is None:
             self._give_up_proof()
 
     def _give_up_proof(self) -> None:
         if not self.gone.is_set():
             self.failure = ("proof", 0)
-            self.lose_minder()
+            self.lose_shim()
 
     def kept(self, stream: Stream) -> bytes:
         """Returns the captured part of a stream."""
@@ -113,7 +113,7 @@ class Running:
         return self._aggregated.kept()
 
     def close(self) -> None:
-        """Takes what is still in the pipes, closes all; to a minder it means: kill what is left."""
+        """Takes what is still in the pipes, closes all; to a shim it means: kill what is left."""
         for stream, descriptor in list(self._pipes.items()):
             for _ in range(KEPT_BYTES // _READ_BYTES):
                 if not self._read_pipe(stream, descriptor):
@@ -152,9 +152,9 @@ class Running:
             data = b""
         if not data:
             self._close_channel()
-            if self._keeper_lost:
+            if self._supervisor_lost:
                 self._give_up_proof()
-            return  # else, without a `gone`, the keeper has to speak
+            return  # else, without a `gone`, the supervisor has to speak
         *lines, self._heard = (self._heard + data).split(b"\n")
         for line in lines:
             self._hear(line.decode())
@@ -170,7 +170,7 @@ class Running:
             case ["memory"]:
                 self.ran_out_of_memory = True
             case ["gone", survivors]:
-                self.lose_minder(int(survivors))
+                self.lose_shim(int(survivors))
 
     def _close_channel(self) -> None:
         if self._channel is not None:

@@ -1,10 +1,10 @@
 """The fork that becomes the command: its session, limits, descriptors and confinement, then its exec.
 
-It never runs half confined: whatever fails before the exec ends the fork, and the minder
+It never runs half confined: whatever fails before the exec ends the fork, and the shim
 hears what it was and the errno.
 
 Or the fork that writes a patch, which needs no exec: what it runs is the product's own, so
-it goes without a sandbox and writes what was checked. Loaded into the keeper: only light
+it goes without a sandbox and writes what was checked. Loaded into the supervisor: only light
 imports.
 """
 
@@ -23,12 +23,12 @@ import signal
 from orchestrator.sandbox import confine, kernel
 from orchestrator.tools.patch import writing
 
-TYPE_CHECKING = False  # typing's import costs the keeper more than its own code
+TYPE_CHECKING = False  # typing's import costs the supervisor more than its own code
 if TYPE_CHECKING:
     from typing import Any
 
 KILL_SIGNAL = signal.SIGUSR1
-"""The signal that makes a minder kill everything; no terminal and no service manager sends it."""
+"""The signal that makes a shim kill everything; no terminal and no service manager sends it."""
 IGNORED_SIGNALS = (
     *(signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGTSTP),
     *(signal.SIGTTIN, signal.SIGTTOU, signal.SIGPIPE, signal.SIGUSR2, signal.SIGALRM),
@@ -59,27 +59,27 @@ def start(
 
 def start_writer(job: writing.Job, stdout: int) -> tuple[int, str]:
     """Forks the writer of a patch, whose outcome goes to `stdout`; answers as `start` does."""
-    minder_pid = os.getpid()
+    shim_pid = os.getpid()
     try:
         pid = os.fork()
     except OSError as refused:
         return -1, f"failed fork {refused.errno}"
     if pid == 0:
-        _become_writer(minder_pid, job, stdout)
+        _become_writer(shim_pid, job, stdout)
     return pid, ""
 
 
-def _become_writer(minder_pid: int, job: writing.Job, stdout: int) -> None:
-    """In the fork: writes, reports the outcome, and exits; the writer does not outlive its minder."""
+def _become_writer(shim_pid: int, job: writing.Job, stdout: int) -> None:
+    """In the fork: writes, reports the outcome, and exits; the writer does not outlive its shim."""
     code = 1
     try:
         _take_signals()
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == minder_pid:
+        if os.getppid() == shim_pid:
             os.write(stdout, marshal.dumps(writing.carry_out(job)))
             code = 0
     except BaseException as broken:
-        os.write(2, f"dendro keeper: a patch's writer failed: {broken!r}\n".encode())
+        os.write(2, f"dendro supervisor: a patch's writer failed: {broken!r}\n".encode())
     finally:
         os._exit(code)
 

@@ -1,6 +1,6 @@
 """Reading of an entry of an open folder: its bytes and its mode.
 
-Loaded into the keeper, which forks for every patch: only light imports.
+Loaded into the supervisor, which forks for every patch: only light imports.
 """
 
 # pathlib would add a third to what each fork copies.

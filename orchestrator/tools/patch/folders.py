@@ -6,7 +6,7 @@ a link swapped in between the check and the write ends the patch instead of redi
 What is then done, is done relative to the open folder, wherever its name may move.
 
 It must not know of patches: paths in, descriptors out. Paths are bytes, as the kernel has
-them. Loaded into the keeper, which forks for every patch: only light imports.
+them. Loaded into the supervisor, which forks for every patch: only light imports.
 """
 
 # pathlib would add a third to what each fork copies.
@@ -19,7 +19,7 @@ import os
 import stat
 from contextlib import suppress
 
-TYPE_CHECKING = False  # typing's import costs the keeper more than its own code
+TYPE_CHECKING = False  # typing's import costs the supervisor more than its own code
 if TYPE_CHECKING:
     from types import TracebackType
 

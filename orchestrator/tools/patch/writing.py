@@ -25,7 +25,7 @@ Only "switch" is visible to others, and it needs no space and copies nothing. A 
 of it is what `record.judge` is for.
 
 Everything goes through open folders (`folders`): a path that was checked cannot be made to
-lead elsewhere afterwards. It must not know who permitted the patch. Loaded into the keeper,
+lead elsewhere afterwards. It must not know who permitted the patch. Loaded into the supervisor,
 which forks for every patch: only light imports, plain tuples for records.
 """
 
@@ -42,7 +42,7 @@ from contextlib import suppress
 from orchestrator.tools.patch.entries import read_entry
 from orchestrator.tools.patch.folders import OpenFolders
 
-TYPE_CHECKING = False  # typing's import costs the keeper more than its own code
+TYPE_CHECKING = False  # typing's import costs the supervisor more than its own code
 if TYPE_CHECKING:
     from typing import Any, TypeAlias
 

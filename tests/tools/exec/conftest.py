@@ -1,4 +1,4 @@
-"""Keepers on the real kernel, one per test."""
+"""Supervisors on the real kernel, one per test."""
 
 import os
 import time
@@ -11,7 +11,7 @@ from orchestrator.sandbox.kernel import CLOCK_BOOTTIME
 from orchestrator.sandbox.policy import resolve
 from orchestrator.sandbox.probe import NoConfinement, Preference, SandboxSupport, choose, probe
 from orchestrator.tools.exec.command import Command
-from orchestrator.tools.exec.keeper import Keeper, KeeperConfig
+from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 
 MakeCommand = Callable[..., Command]
 
@@ -52,8 +52,8 @@ def command(mechanism: str, prefer: Preference, machine: SandboxSupport, tmp_pat
 
 
 @pytest.fixture
-async def keeper(machine: SandboxSupport, prefer: Preference) -> AsyncIterator[Keeper]:
-    started = await Keeper.start(KeeperConfig(machine, prefer))
+async def supervisor(machine: SandboxSupport, prefer: Preference) -> AsyncIterator[Supervisor]:
+    started = await Supervisor.start(SupervisorConfig(machine, prefer))
     started.extend("claim", time.clock_gettime(CLOCK_BOOTTIME) + 60)
     yield started
     await started.close()

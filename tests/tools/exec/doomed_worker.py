@@ -15,7 +15,7 @@ from orchestrator.sandbox.kernel import CLOCK_BOOTTIME
 from orchestrator.sandbox.policy import resolve
 from orchestrator.sandbox.probe import probe
 from orchestrator.tools.exec.command import Command
-from orchestrator.tools.exec.keeper import Keeper, KeeperConfig
+from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 
 
 def now() -> float:
@@ -23,8 +23,10 @@ def now() -> float:
 
 
 async def main(mechanism: str, folder: Path, mark: str) -> None:
-    keeper = await Keeper.start(KeeperConfig(probe(), "landlock" if mechanism == "landlock" else "auto"))
-    keeper.extend("claim", now() + 60)
+    supervisor = await Supervisor.start(
+        SupervisorConfig(probe(), "landlock" if mechanism == "landlock" else "auto")
+    )
+    supervisor.extend("claim", now() + 60)
     mode = "danger-full-access" if mechanism == "none" else "workspace-write"
     script = f"""
         setsid sh -c 'sh -c "exec sleep {mark}" {mark} &' &
@@ -40,13 +42,13 @@ async def main(mechanism: str, folder: Path, mark: str) -> None:
         confinement=resolve({"mode": mode, "exclude_slash_tmp": True}, folder, None),
         timeout_s=None,
     )
-    running = asyncio.create_task(keeper.run(command, lambda *_: None))
+    running = asyncio.create_task(supervisor.run(command, lambda *_: None))
     if told := await asyncio.to_thread(sys.stdin.readline):
-        keeper.extend("claim", now() + float(told))
+        supervisor.extend("claim", now() + float(told))
         print("told", flush=True)
     finished = await running
     print("finished", finished.exit_code, finished.killed, flush=True)
-    await keeper.close()
+    await supervisor.close()
 
 
 asyncio.run(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3].removeprefix("mark:")))

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.sandbox.bubblewrap import Bubblewrap
 from orchestrator.sandbox.policy import Confinement
-from orchestrator.tools.exec.keeper import Keeper
+from orchestrator.tools.exec.supervisor import Supervisor
 
 from .conftest import MakeCommand
 
@@ -30,30 +30,30 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @CONFINED
 async def test_loaders_variable_makes_no_file_outside_of_the_sandbox(
-    keeper: Keeper, command: MakeCommand, outside: Path
+    supervisor: Supervisor, command: MakeCommand, outside: Path
 ) -> None:
     env = {"PATH": os.defpath, "LD_DEBUG": "all", "LD_DEBUG_OUTPUT": str(outside / "traced")}
-    finished = await keeper.run(command("true", env=env), ignore)
+    finished = await supervisor.run(command("true", env=env), ignore)
     assert finished.error is None
     assert list(outside.iterdir()) == []
 
 
 @CONFINED
 async def test_preloaded_library_is_loaded_by_the_command_alone(
-    keeper: Keeper, command: MakeCommand, tmp_path: Path
+    supervisor: Supervisor, command: MakeCommand, tmp_path: Path
 ) -> None:
     # The loader complains of a library that it cannot load, once in each program that loads it.
     env = {"PATH": os.defpath, "LD_PRELOAD": str(tmp_path / "evil.so")}
-    finished = await keeper.run(command("true", env=env), ignore)
+    finished = await supervisor.run(command("true", env=env), ignore)
     assert finished.stderr.count(b"evil.so") == 1
 
 
 @CONFINED
-async def test_command_gets_every_variable_as_it_is(keeper: Keeper, command: MakeCommand) -> None:
+async def test_command_gets_every_variable_as_it_is(supervisor: Supervisor, command: MakeCommand) -> None:
     env = {"PATH": os.defpath, "EMPTY": "", "LINES_OF": "a\nb", "--bind": "/", "ODD": "ü=\udcff'\"$(x)"}
     env |= {"LARGE": "x" * 100_000}
     script = "import os; print(sorted(os.environb.items()))"
-    finished = await keeper.run(command(sys.executable, "-I", "-c", script, env=env), ignore)
+    finished = await supervisor.run(command(sys.executable, "-I", "-c", script, env=env), ignore)
     for name, value in env.items():
         assert repr((os.fsencode(name), os.fsencode(value))).encode() in finished.stdout
 
@@ -61,11 +61,11 @@ async def test_command_gets_every_variable_as_it_is(keeper: Keeper, command: Mak
 @CONFINED
 @pytest.mark.parametrize("name", ["A", "A\0--bind\0/\0/\0--setenv\0B", "A=B", ""])
 async def test_variable_that_holds_a_nul_byte_starts_nothing(
-    name: str, keeper: Keeper, command: MakeCommand, outside: Path
+    name: str, supervisor: Supervisor, command: MakeCommand, outside: Path
 ) -> None:
     value = "x\0--bind\0/\0/" if name == "A" else "x"
     env = {"PATH": os.defpath, name: value}
-    finished = await keeper.run(command("touch", str(outside / "made"), env=env), ignore)
+    finished = await supervisor.run(command("touch", str(outside / "made"), env=env), ignore)
     assert finished.exit_code == -1
     assert "cannot be set" in (finished.error or "")
     assert list(outside.iterdir()) == []
@@ -80,8 +80,8 @@ def test_wrapper_is_never_given_an_option_in_a_value() -> None:
 
 
 @CONFINED
-async def test_values_stand_in_no_command_line(keeper: Keeper, command: MakeCommand) -> None:
+async def test_values_stand_in_no_command_line(supervisor: Supervisor, command: MakeCommand) -> None:
     env = {"PATH": os.defpath, "MY": f"marked{os.getpid()}"}
-    finished = await keeper.run(command("sh", "-c", "cat /proc/[0-9]*/cmdline", env=env), ignore)
+    finished = await supervisor.run(command("sh", "-c", "cat /proc/[0-9]*/cmdline", env=env), ignore)
     assert finished.exit_code == 0 or finished.stdout
     assert env["MY"].encode() not in finished.stdout

@@ -12,8 +12,8 @@ import pytest
 from orchestrator.sandbox.kernel import CLOCK_BOOTTIME
 from orchestrator.sandbox.limits import Limits
 from orchestrator.sandbox.probe import Preference, SandboxSupport
-from orchestrator.tools.exec.keeper import Keeper, KeeperConfig
 from orchestrator.tools.exec.output import formatted_output, model_output
+from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 
 from .conftest import MakeCommand
 
@@ -42,8 +42,8 @@ def counted(request: pytest.FixtureRequest, machine: SandboxSupport) -> SandboxS
 
 
 @pytest.fixture
-async def keeper(counted: SandboxSupport, prefer: Preference) -> AsyncIterator[Keeper]:
-    started = await Keeper.start(KeeperConfig(counted, prefer))
+async def supervisor(counted: SandboxSupport, prefer: Preference) -> AsyncIterator[Supervisor]:
+    started = await Supervisor.start(SupervisorConfig(counted, prefer))
     started.extend("claim", time.clock_gettime(CLOCK_BOOTTIME) + 60)
     yield started
     await started.close()
@@ -54,49 +54,53 @@ def ignore(stream: str, data: bytes) -> None:
 
 
 async def test_command_that_takes_too_much_memory_is_ended_and_told(
-    keeper: Keeper, command: MakeCommand
+    supervisor: Supervisor, command: MakeCommand
 ) -> None:
     hog = command(sys.executable, "-I", "-S", "-c", HOG, limits=Limits(memory_bytes=LIMIT))
-    finished = await keeper.run(hog, ignore)
+    finished = await supervisor.run(hog, ignore)
     assert finished.exit_code != 0
     assert b"HARM" not in finished.stdout
     assert finished.memory_limit == LIMIT
     assert formatted_output(finished).startswith(TOLD)
     assert "memory limit of 256 MiB" in model_output(finished)
-    assert keeper.alive
-    after = await keeper.run(command("echo", "hello", limits=Limits(memory_bytes=LIMIT)), ignore)
+    assert supervisor.alive
+    after = await supervisor.run(command("echo", "hello", limits=Limits(memory_bytes=LIMIT)), ignore)
     assert (after.stdout, after.memory_limit) == (b"hello\n", None)
 
 
 @pytest.mark.parametrize("counted", ["cgroup"], indirect=True)
-async def test_processes_of_a_command_are_counted_together(keeper: Keeper, command: MakeCommand) -> None:
+async def test_processes_of_a_command_are_counted_together(
+    supervisor: Supervisor, command: MakeCommand
+) -> None:
     hogs = command(sys.executable, "-I", "-S", "-c", HOGS, limits=Limits(memory_bytes=LIMIT))
-    finished = await keeper.run(hogs, ignore)
+    finished = await supervisor.run(hogs, ignore)
     assert finished.stdout.count(b"up") < 4
     assert finished.memory_limit == LIMIT
 
 
-async def test_command_that_reserves_more_than_it_uses_goes_on(keeper: Keeper, command: MakeCommand) -> None:
+async def test_command_that_reserves_more_than_it_uses_goes_on(
+    supervisor: Supervisor, command: MakeCommand
+) -> None:
     # As Go, Java and Node do: address space that nobody may write yet.
     script = "import mmap; m = mmap.mmap(-1, 1 << 36, prot=0, flags=mmap.MAP_PRIVATE | 0x4000); print('up')"
     reserving = command(sys.executable, "-I", "-c", script, limits=Limits(memory_bytes=LIMIT))
-    finished = await keeper.run(reserving, ignore)
+    finished = await supervisor.run(reserving, ignore)
     assert (finished.stdout, finished.exit_code, finished.memory_limit) == (b"up\n", 0, None)
 
 
 async def test_command_that_fails_for_another_reason_is_told_nothing_of_memory(
-    keeper: Keeper, command: MakeCommand
+    supervisor: Supervisor, command: MakeCommand
 ) -> None:
     failing = command("sh", "-c", "echo no >&2; exit 3", limits=Limits(memory_bytes=LIMIT))
-    assert (await keeper.run(failing, ignore)).memory_limit is None
+    assert (await supervisor.run(failing, ignore)).memory_limit is None
 
 
 @pytest.mark.parametrize("counted", ["cgroup"], indirect=True)
 async def test_no_cgroup_is_left_behind(
-    keeper: Keeper, command: MakeCommand, counted: SandboxSupport
+    supervisor: Supervisor, command: MakeCommand, counted: SandboxSupport
 ) -> None:
     from pathlib import Path
 
-    await keeper.run(command("true", limits=Limits(memory_bytes=LIMIT)), ignore)
+    await supervisor.run(command("true", limits=Limits(memory_bytes=LIMIT)), ignore)
     assert counted.memory_cgroup is not None
-    assert list(Path(counted.memory_cgroup).glob(f"dendro-{keeper.pid}-*")) == []
+    assert list(Path(counted.memory_cgroup).glob(f"dendro-{supervisor.pid}-*")) == []

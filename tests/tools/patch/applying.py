@@ -1,4 +1,4 @@
-"""Plans carried out in the test's own process, by what the keeper's fork runs."""
+"""Plans carried out in the test's own process, by what the supervisor's fork runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.tools.patch.writable import WritableRoots
 def apply_plan(plan: PatchPlan, roots: WritableRoots | None) -> str:
     """Writes all files of the plan; answers the text for the model.
 
-    Job and outcome go as they go to a keeper and back.
+    Job and outcome go as they go to a supervisor and back.
     """
     job = marshal.loads(marshal.dumps(apply_job(plan, roots)))
     return applied(plan, marshal.loads(marshal.dumps(writing.carry_out(job))))

@@ -1,19 +1,19 @@
-"""The minder: a forked process that starts a command, reaps it, and proves that no process of it is left.
+"""The shim: a forked process that starts a command, reaps it, and proves that no process of it is left.
 
-A patch that is being written has a minder as a command has.
+A patch that is being written has a shim as a command has.
 
-The minder is a subreaper, so processes that the command leaves behind become its children; when `waitpid`
-says that there is no child, there is no descendant. The minder kills them all on a signal
-(`KILL_SIGNAL`), when the command's time is over, when the keeper dies (PDEATHSIG) or when
+The shim is a subreaper, so processes that the command leaves behind become its children; when `waitpid`
+says that there is no child, there is no descendant. The shim kills them all on a signal
+(`KILL_SIGNAL`), when the command's time is over, when the supervisor dies (PDEATHSIG) or when
 the worker's end of the channel closes. Each of these alone is enough.
 
-The minder writes to the worker, one line each on the channel:
+The shim writes to the worker, one line each on the channel:
     failed <what> <errno>     the command could not be started
     exited <code> <why>       the main process is over (itself, timeout, killed); output may still come
     memory                    the kernel killed a process of the command that exceeded the memory limit
     gone <survivors>          no descendant is left (or so many cannot be killed)
 
-Loaded into the keeper, which forks per command: only light imports, plain dicts for records.
+Loaded into the supervisor, which forks per command: only light imports, plain dicts for records.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from orchestrator.tools.exec.holding import (
 )
 from orchestrator.tools.exec.starting import IGNORED_SIGNALS, KILL_SIGNAL, start, start_writer
 
-TYPE_CHECKING = False  # typing's import costs the keeper more than its own code
+TYPE_CHECKING = False  # typing's import costs the supervisor more than its own code
 if TYPE_CHECKING:
     from typing import Any
 
@@ -73,13 +73,13 @@ class Descriptors:
         self.ruleset = ruleset
 
 
-def mind(keeper_pid: int, given: Descriptors) -> int:
-    """Runs one command to its end and to the end of all its descendants; returns the minder's exit code."""
+def run_shim(supervisor_pid: int, given: Descriptors) -> int:
+    """Runs one command to its end and to the end of all its descendants; returns the shim's exit code."""
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     kernel.prctl(kernel.PR_SET_PDEATHSIG, KILL_SIGNAL)
     wakeup = shrug_off_signals()
-    if os.getppid() != keeper_pid:
-        return 0  # the keeper died before the kernel was asked to tell of it
+    if os.getppid() != supervisor_pid:
+        return 0  # the supervisor died before the kernel was asked to tell of it
     spec = _read_spec(given.spec)
     held = [hold_placeholder(path) for path in spec["placeholders"]]
     unheld = [path for path, descriptor in held if descriptor < 0]

@@ -1,7 +1,7 @@
-"""Keepers whose writers of patches are met between two switches: held there, or struck from there.
+"""Supervisors whose writers of patches are met between two switches: held there, or struck from there.
 
-The product has no test code for it: a keeper is started by another boot line, which puts a
-look before and behind each switch. Loaded into that keeper, so it imports next to nothing.
+The product has no test code for it: a supervisor is started by another boot line, which puts a
+look before and behind each switch. Loaded into that supervisor, so it imports next to nothing.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from orchestrator.tools.exec.keeper_process import main
+from orchestrator.tools.exec.supervisor_process import main
 from orchestrator.tools.patch import writing
 
 
 @contextmanager
 def booting(start: Callable[..., None], *arguments: str | int) -> Iterator[None]:
-    """Inside, keepers are started by `start(descriptor, *arguments)` of this module."""
+    """Inside, supervisors are started by `start(descriptor, *arguments)` of this module."""
     from unittest import mock
 
-    from orchestrator.tools.exec import keeper
+    from orchestrator.tools.exec import supervisor
 
     line = (
-        f"import sys; sys.path.append(sys.argv[1]); from tests.keepers import {start.__name__}; "
+        f"import sys; sys.path.append(sys.argv[1]); from tests.supervisors import {start.__name__}; "
         f"{start.__name__}(int(sys.argv[2]), *{arguments!r})"
     )
-    with mock.patch.object(keeper, "_BOOT", line):
+    with mock.patch.object(supervisor, "_BOOT", line):
         yield
 
 
 def holding(descriptor: int, fifo: str, nth: int) -> None:
-    """A keeper whose writer stops behind its `nth` switch, until somebody has opened and closed the FIFO."""
+    """A supervisor whose writer stops behind its `nth` switch, until the FIFO is opened and closed."""
     _meet(nth, lambda: Path(fifo).read_bytes())
     main(descriptor)
 
 
 def deadly(descriptor: int, nth: int) -> None:
-    """A keeper whose writer kills the worker behind its `nth` switch, and goes no further."""
+    """A supervisor whose writer kills the worker behind its `nth` switch, and goes no further."""
     worker = os.getppid()
 
     def strike() -> None:

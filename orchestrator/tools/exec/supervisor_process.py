@@ -1,12 +1,12 @@
-"""The keeper's process: forks a minder per command, and ends commands when their claim has ended.
+"""The supervisor's process: forks a shim per command, and ends commands when their claim has ended.
 
-    worker ── SEQPACKET ── keeper ── fork ── minder ── fork ── bwrap or command
+    worker ── SEQPACKET ── supervisor ── fork ── shim ── fork ── bwrap or command
        └──────── per command: output pipes, channel ──┘
 
 Authority over life: the claim's deadline, on CLOCK_BOOTTIME, as the worker wrote it last. The
 worker's death closes the socket (all claims end at once); its stop lets the deadlines pass.
-If a minder is killed by a command that is not confined, its orphans fall to the keeper, itself
-a subreaper, which kills them. If the keeper is killed, each minder gets PDEATHSIG and kills
+If a shim is killed by a command that is not confined, its orphans fall to the supervisor, itself
+a subreaper, which kills them. If the supervisor is killed, each shim gets PDEATHSIG and kills
 its command. Only both deaths at once, which takes an unconfined command, would leave orphans.
 
 From the worker:
@@ -18,7 +18,7 @@ From the worker:
 To the worker:
     ready
     here                      the answer to `ask`
-    swept, id, survivors      a minder ended without proof; what it left behind was killed
+    swept, id, survivors      a shim ended without proof; what it left behind was killed
     refused, id, errno        the claim has no right to run (0), or the fork failed
 
 Only light imports: the size of this process is what a command's start costs.
@@ -38,7 +38,7 @@ from contextlib import suppress
 
 from orchestrator.sandbox import kernel
 from orchestrator.tools.exec.descendants import descendants_of, kill_all
-from orchestrator.tools.exec.minder import KILL_PATIENCE_S, Descriptors, mind, shrug_off_signals
+from orchestrator.tools.exec.shim import KILL_PATIENCE_S, Descriptors, run_shim, shrug_off_signals
 from orchestrator.tools.exec.starting import KILL_SIGNAL
 
 _PACKET = 64 * 1024
@@ -46,8 +46,8 @@ _MOST_DESCRIPTORS = 5
 _ESCALATE_S = KILL_PATIENCE_S + 2.0
 
 
-class _Minded:
-    """A running minder, as the keeper knows it."""
+class _Shim:
+    """A running shim, as the supervisor knows it."""
 
     __slots__ = ("claim", "force_at", "ident")
 
@@ -55,31 +55,31 @@ class _Minded:
         self.ident = ident
         self.claim = claim
         self.force_at: float | None = None
-        """The time at which a minder that got the kill signal and has not ended is killed itself."""
+        """The time at which a shim that got the kill signal and has not ended is killed itself."""
 
 
-class _Keeper:
-    __slots__ = ("_deadlines", "_minders", "_timer", "_wakeup", "_worker")
+class _Supervisor:
+    __slots__ = ("_deadlines", "_shims", "_timer", "_wakeup", "_worker")
 
     def __init__(self, worker: socket.socket) -> None:
         self._worker: socket.socket | None = worker
-        self._minders: dict[int, _Minded] = {}
+        self._shims: dict[int, _Shim] = {}
         self._deadlines: dict[str, float] = {}
         self._timer = kernel.boottime_timer()
         self._wakeup = shrug_off_signals()
 
     def serve(self) -> None:
-        """Until the worker is gone and every minder with it."""
+        """Until the worker is gone and every shim with it."""
         poll = select.poll()
         for descriptor in (self._worker, self._timer, self._wakeup):
             assert descriptor is not None
             poll.register(descriptor, select.POLLIN)
         self._tell(("ready",))
-        while self._worker is not None or self._minders:
+        while self._worker is not None or self._shims:
             for descriptor, _ in poll.poll():
                 if descriptor == self._wakeup:
                     os.read(self._wakeup, 4096)
-                    self._bury()
+                    self._reap()
                 elif descriptor == self._timer:
                     self._read_timer()
                 elif not self._serve_packet():
@@ -107,49 +107,49 @@ class _Keeper:
         elif kind == "ask":
             self._tell(("here",))
         elif kind == "kill":
-            self._kill(lambda minded: minded.ident == arguments[0])
+            self._kill(lambda shim: shim.ident == arguments[0])
         elif kind == "kill_claim":
-            self._kill(lambda minded: minded.claim == arguments[0])
+            self._kill(lambda shim: shim.claim == arguments[0])
         return True
 
     def _run(self, ident: int, claim: str, descriptors: list[int]) -> None:
         if self._deadlines.get(claim, 0.0) <= _now():
             self._tell(("refused", ident, 0))
         else:
-            self._fork_minder(ident, claim, descriptors)
+            self._fork_shim(ident, claim, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
 
-    def _fork_minder(self, ident: int, claim: str, descriptors: list[int]) -> None:
-        keeper_pid = os.getpid()
+    def _fork_shim(self, ident: int, claim: str, descriptors: list[int]) -> None:
+        supervisor_pid = os.getpid()
         try:
             pid = os.fork()
         except OSError as full:
             self._tell(("refused", ident, full.errno or errno.EAGAIN))
             return
         if pid == 0:
-            self._become_minder(keeper_pid, descriptors)
-        self._minders[pid] = _Minded(ident, claim)
+            self._become_shim(supervisor_pid, descriptors)
+        self._shims[pid] = _Shim(ident, claim)
 
-    def _become_minder(self, keeper_pid: int, descriptors: list[int]) -> None:
-        """In the fork: lets go of what is the keeper's and never returns."""
+    def _become_shim(self, supervisor_pid: int, descriptors: list[int]) -> None:
+        """In the fork: lets go of what is the supervisor's and never returns."""
         code = 2
         try:
             assert self._worker is not None
-            self._worker.close()  # else the worker could not see the keeper's death
+            self._worker.close()  # else the worker could not see the supervisor's death
             os.close(self._timer)
-            code = mind(keeper_pid, Descriptors(*descriptors))
+            code = run_shim(supervisor_pid, Descriptors(*descriptors))
         except BaseException as broken:
-            os.write(2, f"dendro keeper: minder failed: {broken!r}\n".encode())
+            os.write(2, f"dendro supervisor: shim failed: {broken!r}\n".encode())
         finally:
             os._exit(code)
 
     def _kill(self, wanted: object) -> None:
         assert callable(wanted)
-        for pid, minded in self._minders.items():
-            if minded.force_at is None and wanted(minded):
+        for pid, shim in self._shims.items():
+            if shim.force_at is None and wanted(shim):
                 os.kill(pid, KILL_SIGNAL)
-                minded.force_at = _now() + _ESCALATE_S
+                shim.force_at = _now() + _ESCALATE_S
 
     def _lose_worker(self) -> None:
         assert self._worker is not None
@@ -157,8 +157,8 @@ class _Keeper:
         self._worker = None
         self._kill(lambda _: True)
 
-    def _bury(self) -> None:
-        """Reaps minders, and orphans that fell to the keeper; sweeps after a minder that did not finish."""
+    def _reap(self) -> None:
+        """Reaps shims, and orphans that fell to the supervisor; sweeps after a shim that did not finish."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -166,14 +166,14 @@ class _Keeper:
                 return
             if pid == 0:
                 return
-            minded = self._minders.pop(pid, None)
-            if minded is not None and status != 0:
-                self._tell(("swept", minded.ident, self._sweep()))
+            shim = self._shims.pop(pid, None)
+            if shim is not None and status != 0:
+                self._tell(("swept", shim.ident, self._sweep()))
 
     def _sweep(self) -> int:
-        """Kills every descendant that no living minder minds; how many are left, because they cannot be."""
+        """Kills every descendant that no living shim holds; returns how many are left."""
         give_up_at = _now() + KILL_PATIENCE_S
-        spared = frozenset(self._minders)
+        spared = frozenset(self._shims)
         while strays := descendants_of(os.getpid(), spared):
             if kill_all(strays) == len(strays) or _now() > give_up_at:
                 return len(strays)
@@ -181,19 +181,19 @@ class _Keeper:
         return 0
 
     def _enforce(self) -> None:
-        """Ends claims whose deadline has passed and minders that do not end; sets the timer for the next."""
+        """Ends claims whose deadline has passed and shims that do not end; sets the timer for the next."""
         now = _now()
         for claim in [c for c, deadline in self._deadlines.items() if deadline <= now]:
             del self._deadlines[claim]
-            self._kill(lambda minded, ended=claim: minded.claim == ended)
+            self._kill(lambda shim, ended=claim: shim.claim == ended)
         upcoming = list(self._deadlines.values())
-        for pid, minded in self._minders.items():
-            if minded.force_at is None:
+        for pid, shim in self._shims.items():
+            if shim.force_at is None:
                 continue
-            if minded.force_at <= now:
+            if shim.force_at <= now:
                 os.kill(pid, signal.SIGKILL)
             else:
-                upcoming.append(minded.force_at)
+                upcoming.append(shim.force_at)
         kernel.arm(self._timer, min(upcoming, default=None))
 
     def _read_timer(self) -> None:
@@ -229,9 +229,9 @@ def main(descriptor: int) -> None:
     """Serves the worker at the other end of the inherited socket."""
     os.chdir("/")
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-    keeper = _Keeper(socket.socket(fileno=descriptor))
+    supervisor = _Supervisor(socket.socket(fileno=descriptor))
     # No collection ever: a collector that walks the heap in a fork copies every page of it.
     gc.collect()
     gc.disable()
     gc.freeze()
-    keeper.serve()
+    supervisor.serve()

@@ -1,4 +1,4 @@
-"""Commands under the keeper: what they give back, and what ends them."""
+"""Commands under the supervisor: what they give back, and what ends them."""
 
 import asyncio
 import os
@@ -14,8 +14,8 @@ from orchestrator.sandbox.kernel import CLOCK_BOOTTIME
 from orchestrator.sandbox.limits import Limits
 from orchestrator.sandbox.policy import Confinement
 from orchestrator.sandbox.probe import NoConfinement, SandboxSupport
-from orchestrator.tools.exec.keeper import Keeper, KeeperConfig, KeeperLost
 from orchestrator.tools.exec.running import KEPT_BYTES
+from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig, SupervisorLost
 
 from .conftest import MakeCommand
 from .witness import Witness, marked
@@ -36,10 +36,10 @@ def now() -> float:
     return time.clock_gettime(CLOCK_BOOTTIME)
 
 
-async def killed(keeper: Keeper) -> None:
-    """Kills the keeper's process, and returns when that was heard of."""
-    os.kill(keeper.pid, 9)
-    while keeper.alive:
+async def killed(supervisor: Supervisor) -> None:
+    """Kills the supervisor's process, and returns when that was heard of."""
+    os.kill(supervisor.pid, 9)
+    while supervisor.alive:
         await asyncio.sleep(0)
 
 
@@ -54,9 +54,11 @@ async def until_up(fifo: Path) -> None:
         assert await asyncio.to_thread(fifo.read_text) == "up\n"
 
 
-async def test_command_reports_its_streams_and_its_exit_code(keeper: Keeper, command: MakeCommand) -> None:
+async def test_command_reports_its_streams_and_its_exit_code(
+    supervisor: Supervisor, command: MakeCommand
+) -> None:
     heard: list[tuple[str, bytes]] = []
-    finished = await keeper.run(
+    finished = await supervisor.run(
         command("sh", "-c", "echo out; echo err >&2; exit 3"), lambda *it: heard.append(it)
     )
     assert (finished.exit_code, finished.stdout, finished.stderr) == (3, b"out\n", b"err\n")
@@ -66,47 +68,55 @@ async def test_command_reports_its_streams_and_its_exit_code(keeper: Keeper, com
 
 
 async def test_command_that_dies_of_a_signal_exits_with_128_and_its_number(
-    keeper: Keeper, command: MakeCommand
+    supervisor: Supervisor, command: MakeCommand
 ) -> None:
-    assert (await keeper.run(command("sh", "-c", "kill -TERM $$"), ignore)).exit_code == 143
+    assert (await supervisor.run(command("sh", "-c", "kill -TERM $$"), ignore)).exit_code == 143
 
 
-async def test_program_folder_or_right_that_is_missing_is_named(keeper: Keeper, command: MakeCommand) -> None:
-    absent = await keeper.run(command("no-such-program"), ignore)
+async def test_program_folder_or_right_that_is_missing_is_named(
+    supervisor: Supervisor, command: MakeCommand
+) -> None:
+    absent = await supervisor.run(command("no-such-program"), ignore)
     assert (absent.exit_code, absent.error) == (-1, "No such file or directory (os error 2)")
-    plain = await keeper.run(command("/etc/passwd"), ignore)
+    plain = await supervisor.run(command("/etc/passwd"), ignore)
     assert plain.error == "Permission denied (os error 13)"
-    rightless = await keeper.run(command("true", claim="another"), ignore)
+    rightless = await supervisor.run(command("true", claim="another"), ignore)
     assert rightless.error == "the right to run this command has ended"
 
 
 @pytest.mark.parametrize("mechanism", ["none"], indirect=True)
-async def test_words_that_no_program_can_be_given_are_refused(keeper: Keeper, command: MakeCommand) -> None:
-    empty = await keeper.run(command(), ignore)
+async def test_words_that_no_program_can_be_given_are_refused(
+    supervisor: Supervisor, command: MakeCommand
+) -> None:
+    empty = await supervisor.run(command(), ignore)
     assert (empty.exit_code, empty.error) == (-1, "the command is empty")
     for word in ("a\0b", "lone \ud800"):
-        finished = await keeper.run(command("echo", word), ignore)
+        finished = await supervisor.run(command("echo", word), ignore)
         assert finished.exit_code == -1
         assert finished.error == "the command could not be started (program): Invalid argument"
 
 
-async def test_missing_working_folder_is_named(keeper: Keeper, command: MakeCommand, mechanism: str) -> None:
-    finished = await keeper.run(command("true", cwd=Path("/no/such/folder")), ignore)
+async def test_missing_working_folder_is_named(
+    supervisor: Supervisor, command: MakeCommand, mechanism: str
+) -> None:
+    finished = await supervisor.run(command("true", cwd=Path("/no/such/folder")), ignore)
     assert finished.exit_code == -1
     assert finished.error == "the working directory cannot be entered: No such file or directory"
 
 
 async def test_command_starts_in_its_own_folder_below_the_sessions(
-    keeper: Keeper, command: MakeCommand, tmp_path: Path
+    supervisor: Supervisor, command: MakeCommand, tmp_path: Path
 ) -> None:
     folder = tmp_path / "below"
     folder.mkdir()
-    finished = await keeper.run(command("pwd", cwd=folder), ignore)
+    finished = await supervisor.run(command("pwd", cwd=folder), ignore)
     assert finished.stdout.decode() == f"{folder}\n"
 
 
-async def test_command_gets_only_the_environment_it_is_given(keeper: Keeper, command: MakeCommand) -> None:
-    finished = await keeper.run(command("env", env={"PATH": os.defpath, "A": "ü 1"}), ignore)
+async def test_command_gets_only_the_environment_it_is_given(
+    supervisor: Supervisor, command: MakeCommand
+) -> None:
+    finished = await supervisor.run(command("env", env={"PATH": os.defpath, "A": "ü 1"}), ignore)
     assert dict(line.split("=", 1) for line in finished.stdout.decode().splitlines()).items() >= {
         ("A", "ü 1"),
         ("PATH", os.defpath),
@@ -114,14 +124,20 @@ async def test_command_gets_only_the_environment_it_is_given(keeper: Keeper, com
     assert b"PYTHON" not in finished.stdout
 
 
-async def test_command_line_longer_than_a_socket_buffer_arrives(keeper: Keeper, command: MakeCommand) -> None:
+async def test_command_line_longer_than_a_socket_buffer_arrives(
+    supervisor: Supervisor, command: MakeCommand
+) -> None:
     words = ["x" * 100_000] * 8
-    finished = await keeper.run(command("sh", "-c", 'printf %s "$@" | wc -c', "sh", *words), ignore)
+    finished = await supervisor.run(command("sh", "-c", 'printf %s "$@" | wc -c', "sh", *words), ignore)
     assert finished.stdout.strip() == b"800000"
 
 
-async def test_endless_output_is_capped_and_never_waited_for(keeper: Keeper, command: MakeCommand) -> None:
-    finished = await keeper.run(command("sh", "-c", "echo first; yes | head -c 8000000; echo last"), ignore)
+async def test_endless_output_is_capped_and_never_waited_for(
+    supervisor: Supervisor, command: MakeCommand
+) -> None:
+    finished = await supervisor.run(
+        command("sh", "-c", "echo first; yes | head -c 8000000; echo last"), ignore
+    )
     assert finished.exit_code == 0
     assert b"\n[... %d bytes dropped ...]\n" % (8_000_011 - KEPT_BYTES) in finished.stdout
     assert finished.stdout.startswith(b"first\n")
@@ -130,18 +146,20 @@ async def test_endless_output_is_capped_and_never_waited_for(keeper: Keeper, com
 
 
 async def test_timeout_ends_the_command_with_124_and_keeps_its_output(
-    keeper: Keeper, command: MakeCommand
+    supervisor: Supervisor, command: MakeCommand
 ) -> None:
-    finished = await keeper.run(command("sh", "-c", "echo so far; sleep 60", timeout_s=1.5), ignore)
+    finished = await supervisor.run(command("sh", "-c", "echo so far; sleep 60", timeout_s=1.5), ignore)
     assert (finished.exit_code, finished.timed_out, finished.killed) == (124, True, False)
     assert finished.stdout == b"so far\n"
     assert 1.5 <= finished.duration_s < 30
 
 
 async def test_background_process_that_holds_the_pipes_does_not_hold_the_call(
-    keeper: Keeper, command: MakeCommand, fifo: Path
+    supervisor: Supervisor, command: MakeCommand, fifo: Path
 ) -> None:
-    running = asyncio.create_task(keeper.run(command("sh", "-c", f"{LEAVE_BEHIND} cat fifo; exit 5"), ignore))
+    running = asyncio.create_task(
+        supervisor.run(command("sh", "-c", f"{LEAVE_BEHIND} cat fifo; exit 5"), ignore)
+    )
     finished = await running
     assert finished.exit_code == 5
     assert finished.duration_s < 30
@@ -149,27 +167,29 @@ async def test_background_process_that_holds_the_pipes_does_not_hold_the_call(
 
 
 async def test_killing_a_claim_leaves_no_descendant_and_spares_the_others(
-    keeper: Keeper, command: MakeCommand, fifo: Path
+    supervisor: Supervisor, command: MakeCommand, fifo: Path
 ) -> None:
-    keeper.extend("other", now() + 60)
-    other = asyncio.create_task(keeper.run(command("sleep", "60", claim="other"), ignore))
-    mine = asyncio.create_task(keeper.run(command("sh", "-c", f"{LEAVE_BEHIND} sleep {MARK}", MARK), ignore))
+    supervisor.extend("other", now() + 60)
+    other = asyncio.create_task(supervisor.run(command("sleep", "60", claim="other"), ignore))
+    mine = asyncio.create_task(
+        supervisor.run(command("sh", "-c", f"{LEAVE_BEHIND} sleep {MARK}", MARK), ignore)
+    )
     await until_up(fifo)
     assert len(marked(MARK)) >= 2
-    await keeper.kill("claim")
+    await supervisor.kill("claim")
     assert marked(MARK) == []
     finished = await mine
     assert (finished.exit_code, finished.killed, finished.error) == (137, True, None)
     assert not other.done()
-    await keeper.kill("other")
+    await supervisor.kill("other")
     assert (await other).killed
 
 
 async def test_cancelling_returns_when_every_descendant_is_dead(
-    keeper: Keeper, command: MakeCommand, fifo: Path
+    supervisor: Supervisor, command: MakeCommand, fifo: Path
 ) -> None:
     running = asyncio.create_task(
-        keeper.run(command("sh", "-c", f"{LEAVE_BEHIND} sleep {MARK}", MARK), ignore)
+        supervisor.run(command("sh", "-c", f"{LEAVE_BEHIND} sleep {MARK}", MARK), ignore)
     )
     await until_up(fifo)
     running.cancel()
@@ -179,41 +199,41 @@ async def test_cancelling_returns_when_every_descendant_is_dead(
 
 
 async def test_command_dies_at_the_deadline_that_was_written_last(
-    keeper: Keeper, command: MakeCommand, fifo: Path
+    supervisor: Supervisor, command: MakeCommand, fifo: Path
 ) -> None:
-    keeper.extend("claim", now() + 30)
+    supervisor.extend("claim", now() + 30)
     running = asyncio.create_task(
-        keeper.run(command("sh", "-c", f"{LEAVE_BEHIND} sleep {MARK}", MARK), ignore)
+        supervisor.run(command("sh", "-c", f"{LEAVE_BEHIND} sleep {MARK}", MARK), ignore)
     )
     await until_up(fifo)
     deadline = now() + 0.3
-    keeper.extend("claim", deadline)
+    supervisor.extend("claim", deadline)
     finished = await running
     assert now() >= deadline
     assert (finished.exit_code, finished.killed) == (137, True)
     assert marked(MARK) == []
-    again = await keeper.run(command("true"), ignore)
+    again = await supervisor.run(command("true"), ignore)
     assert again.error == "the right to run this command has ended"
 
 
 async def test_claim_that_ran_no_command_yet_may_run_one_as_long_as_it_was_extended_last(
-    keeper: Keeper, command: MakeCommand
+    supervisor: Supervisor, command: MakeCommand
 ) -> None:
-    keeper.extend("late", now() - 1)
-    keeper.extend("late", now() + 60)
-    keeper.extend("over", now() - 1)
-    assert (await keeper.run(command("true", claim="late"), ignore)).exit_code == 0
-    ended = await keeper.run(command("true", claim="over"), ignore)
+    supervisor.extend("late", now() - 1)
+    supervisor.extend("late", now() + 60)
+    supervisor.extend("over", now() - 1)
+    assert (await supervisor.run(command("true", claim="late"), ignore)).exit_code == 0
+    ended = await supervisor.run(command("true", claim="over"), ignore)
     assert ended.error == "the right to run this command has ended"
 
 
 async def test_extending_keeps_the_command_alive_past_its_first_deadline(
-    keeper: Keeper, command: MakeCommand, fifo: Path
+    supervisor: Supervisor, command: MakeCommand, fifo: Path
 ) -> None:
     first = now() + 0.4
-    keeper.extend("claim", first)
-    running = asyncio.create_task(keeper.run(command("sh", "-c", "cat fifo"), ignore))
-    await asyncio.to_thread(keeper.extend, "claim", first + 60)
+    supervisor.extend("claim", first)
+    running = asyncio.create_task(supervisor.run(command("sh", "-c", "cat fifo"), ignore))
+    await asyncio.to_thread(supervisor.extend, "claim", first + 60)
     past_first = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_later(first - now() + 0.1, past_first.set_result, None)
     await past_first
@@ -222,158 +242,160 @@ async def test_extending_keeps_the_command_alive_past_its_first_deadline(
 
 
 async def test_fork_bomb_meets_its_limit_and_dies_whole(
-    keeper: Keeper, command: MakeCommand, machine: SandboxSupport
+    supervisor: Supervisor, command: MakeCommand, machine: SandboxSupport
 ) -> None:
     if machine.pids_cgroup is None and os.geteuid() == 0:
         pytest.skip("no pids cgroup can be made, and RLIMIT_NPROC does not bind root")
     bomb = "bomb() { bomb | bomb & }; bomb; sleep 60"
     limits = Limits(processes=60)
-    finished = await keeper.run(command("bash", "-c", bomb, timeout_s=2.0, limits=limits), ignore)
+    finished = await supervisor.run(command("bash", "-c", bomb, timeout_s=2.0, limits=limits), ignore)
     assert finished.timed_out
     assert finished.error is None
     assert b"fork" in finished.stderr
     assert finished.duration_s < 30
-    assert (await keeper.run(command("true"), ignore)).exit_code == 0
+    assert (await supervisor.run(command("true"), ignore)).exit_code == 0
 
 
 async def test_two_hundred_commands_leave_no_zombie_and_no_descriptor(
-    keeper: Keeper, command: MakeCommand, machine: SandboxSupport
+    supervisor: Supervisor, command: MakeCommand, machine: SandboxSupport
 ) -> None:
-    await keeper.run(command("true"), ignore)
-    fds = [len(list(Path("/proc", str(pid), "fd").iterdir())) for pid in (os.getpid(), keeper.pid)]
+    await supervisor.run(command("true"), ignore)
+    fds = [len(list(Path("/proc", str(pid), "fd").iterdir())) for pid in (os.getpid(), supervisor.pid)]
     for _ in range(10):
-        done = await asyncio.gather(*(keeper.run(command("true"), ignore) for _ in range(20)))
+        done = await asyncio.gather(*(supervisor.run(command("true"), ignore) for _ in range(20)))
         assert {finished.exit_code for finished in done} == {0}
-    await keeper.run(command("true"), ignore)
-    after = [len(list(Path("/proc", str(pid), "fd").iterdir())) for pid in (os.getpid(), keeper.pid)]
+    await supervisor.run(command("true"), ignore)
+    after = [len(list(Path("/proc", str(pid), "fd").iterdir())) for pid in (os.getpid(), supervisor.pid)]
     assert after == fds
-    children = Path("/proc", str(keeper.pid), "task", str(keeper.pid), "children").read_text()
-    assert len(children.split()) <= 1, "the last minder may be on its way out"
+    children = Path("/proc", str(supervisor.pid), "task", str(supervisor.pid), "children").read_text()
+    assert len(children.split()) <= 1, "the last shim may be on its way out"
     if machine.pids_cgroup is not None:
-        assert list(Path(machine.pids_cgroup).glob(f"dendro-{keeper.pid}-*")) == []
+        assert list(Path(machine.pids_cgroup).glob(f"dendro-{supervisor.pid}-*")) == []
 
 
 async def test_guard_on_a_missing_repository_is_gone_after_the_last_command(
-    keeper: Keeper, command: MakeCommand, tmp_path: Path, mechanism: str
+    supervisor: Supervisor, command: MakeCommand, tmp_path: Path, mechanism: str
 ) -> None:
     if mechanism == "none":
         pytest.skip("full access guards nothing")
     os.mkfifo(tmp_path / "fifo")
-    long = asyncio.create_task(keeper.run(command("sh", "-c", "cat fifo; mkdir .git/x"), ignore))
-    await asyncio.gather(*(keeper.run(command("true"), ignore) for _ in range(4)))
+    long = asyncio.create_task(supervisor.run(command("sh", "-c", "cat fifo; mkdir .git/x"), ignore))
+    await asyncio.gather(*(supervisor.run(command("true"), ignore) for _ in range(4)))
     await asyncio.to_thread((tmp_path / "fifo").write_text, "go\n")
     assert (await long).exit_code == 1
     assert not (tmp_path / ".git").exists()
 
 
 @pytest.mark.parametrize("mechanism", ["none"], indirect=True)
-async def test_orphans_of_a_killed_minder_fall_to_the_keeper(
-    keeper: Keeper, command: MakeCommand, fifo: Path
+async def test_orphans_of_a_killed_shim_fall_to_the_supervisor(
+    supervisor: Supervisor, command: MakeCommand, fifo: Path
 ) -> None:
     script = f"{LEAVE_BEHIND} cat fifo; kill -9 $PPID; sleep {MARK}"
-    finished = await keeper.run(command("sh", "-c", script), ignore)
-    assert finished.error == "the command's minder was killed before it could report"
+    finished = await supervisor.run(command("sh", "-c", script), ignore)
+    assert finished.error == "the command's shim was killed before it could report"
     assert marked(MARK) == []
-    assert keeper.alive
+    assert supervisor.alive
 
 
 @pytest.mark.parametrize("mechanism", ["none"], indirect=True)
-async def test_minders_kill_what_they_mind_when_the_keeper_is_killed(
-    keeper: Keeper, command: MakeCommand, fifo: Path
+async def test_shims_kill_their_command_when_the_supervisor_is_killed(
+    supervisor: Supervisor, command: MakeCommand, fifo: Path
 ) -> None:
     running = asyncio.create_task(
-        keeper.run(command("sh", "-c", f"{LEAVE_BEHIND} sleep {MARK}", MARK), ignore)
+        supervisor.run(command("sh", "-c", f"{LEAVE_BEHIND} sleep {MARK}", MARK), ignore)
     )
     await until_up(fifo)
-    os.kill(keeper.pid, 9)
+    os.kill(supervisor.pid, 9)
     finished = await running
     assert (finished.exit_code, finished.killed, finished.error) == (137, True, None)
     assert marked(MARK) == []
-    assert not keeper.alive
+    assert not supervisor.alive
 
 
 @pytest.mark.parametrize("mechanism", ["none"], indirect=True)
-async def test_a_keeper_that_answers_nothing_is_killed_with_what_it_keeps_and_replaced(
+async def test_a_supervisor_that_answers_nothing_is_killed_with_what_it_keeps_and_replaced(
     machine: SandboxSupport, command: MakeCommand, fifo: Path, mechanism: str
 ) -> None:
-    keeper = await Keeper.start(KeeperConfig(machine, silence_s=1.0))
-    keeper.extend("claim", now() + 60)
+    supervisor = await Supervisor.start(SupervisorConfig(machine, silence_s=1.0))
+    supervisor.extend("claim", now() + 60)
     try:
         running = asyncio.create_task(
-            keeper.run(command("sh", "-c", f"{LEAVE_BEHIND} sleep {MARK}", MARK), ignore)
+            supervisor.run(command("sh", "-c", f"{LEAVE_BEHIND} sleep {MARK}", MARK), ignore)
         )
         await until_up(fifo)
-        stopped = keeper.pid
+        stopped = supervisor.pid
         os.kill(stopped, signal.SIGSTOP)
         assert (await running).killed
         assert marked(MARK) == []
-        assert (await keeper.run(command("true"), ignore)).exit_code == 0
-        assert keeper.pid != stopped
+        assert (await supervisor.run(command("true"), ignore)).exit_code == 0
+        assert supervisor.pid != stopped
     finally:
-        await keeper.close()
+        await supervisor.close()
 
 
 @pytest.mark.parametrize("mechanism", ["none"], indirect=True)
-async def test_a_keeper_that_died_is_replaced_by_one_that_knows_who_may_run(
-    keeper: Keeper, command: MakeCommand
+async def test_a_supervisor_that_died_is_replaced_by_one_that_knows_who_may_run(
+    supervisor: Supervisor, command: MakeCommand
 ) -> None:
-    await keeper.run(command("true"), ignore)
-    died = keeper.pid
-    await killed(keeper)
-    keeper.extend("other", now() + 60)
-    keeper.extend("past", now() - 1)
-    both = (keeper.run(command("true", claim=claim), ignore) for claim in ("claim", "other"))
+    await supervisor.run(command("true"), ignore)
+    died = supervisor.pid
+    await killed(supervisor)
+    supervisor.extend("other", now() + 60)
+    supervisor.extend("past", now() - 1)
+    both = (supervisor.run(command("true", claim=claim), ignore) for claim in ("claim", "other"))
     assert [finished.exit_code for finished in await asyncio.gather(*both)] == [0, 0]
-    assert keeper.alive
-    assert keeper.pid != died
-    assert (await keeper.run(command("true", claim="past"), ignore)).exit_code == -1
+    assert supervisor.alive
+    assert supervisor.pid != died
+    assert (await supervisor.run(command("true", claim="past"), ignore)).exit_code == -1
     assert not Path("/proc", str(died)).exists(), "it is not left as a zombie"
 
 
 @pytest.mark.parametrize("mechanism", ["none"], indirect=True)
-async def test_a_keeper_that_cannot_be_replaced_says_so_each_time_and_is_tried_again(
-    keeper: Keeper, command: MakeCommand, monkeypatch: pytest.MonkeyPatch
+async def test_a_supervisor_that_cannot_be_replaced_says_so_each_time_and_is_tried_again(
+    supervisor: Supervisor, command: MakeCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await killed(keeper)
+    await killed(supervisor)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     for _ in range(2):
-        with pytest.raises(KeeperLost, match=r"no other could be started: .*/nowhere/python"):
-            await keeper.run(command("true"), ignore)
+        with pytest.raises(SupervisorLost, match=r"no other could be started: .*/nowhere/python"):
+            await supervisor.run(command("true"), ignore)
     monkeypatch.undo()
-    assert (await keeper.run(command("true"), ignore)).exit_code == 0
+    assert (await supervisor.run(command("true"), ignore)).exit_code == 0
 
 
 @pytest.mark.parametrize("mechanism", ["none"], indirect=True)
-async def test_a_keeper_that_was_closed_starts_no_other(keeper: Keeper, command: MakeCommand) -> None:
-    await keeper.close()
-    with pytest.raises(KeeperLost, match="the worker leaves"):
-        await keeper.run(command("true"), ignore)
+async def test_a_supervisor_that_was_closed_starts_no_other(
+    supervisor: Supervisor, command: MakeCommand
+) -> None:
+    await supervisor.close()
+    with pytest.raises(SupervisorLost, match="the worker leaves"):
+        await supervisor.run(command("true"), ignore)
 
 
 @pytest.mark.parametrize("mechanism", ["none"], indirect=True)
 async def test_signals_of_terminals_and_service_managers_do_not_end_commands(
-    keeper: Keeper, command: MakeCommand, fifo: Path
+    supervisor: Supervisor, command: MakeCommand, fifo: Path
 ) -> None:
     running = asyncio.create_task(
-        keeper.run(command("sh", "-c", f"{LEAVE_BEHIND} sleep {MARK}", MARK), ignore)
+        supervisor.run(command("sh", "-c", f"{LEAVE_BEHIND} sleep {MARK}", MARK), ignore)
     )
     await until_up(fifo)
-    children = Path("/proc", str(keeper.pid), "task", str(keeper.pid), "children").read_text().split()
-    for pid in (keeper.pid, *map(int, children)):
+    children = Path("/proc", str(supervisor.pid), "task", str(supervisor.pid), "children").read_text().split()
+    for pid in (supervisor.pid, *map(int, children)):
         for number in (1, 2, 3, 15):
             os.kill(pid, number)
     witness = Witness(MARK)
     assert witness.all_alive()
     witness.close()
-    await keeper.kill("claim")
+    await supervisor.kill("claim")
     assert (await running).killed
 
 
 @pytest.mark.parametrize("mechanism", ["none"], indirect=True)
 async def test_machine_without_confinement_runs_nothing_confined(
-    keeper: Keeper, command: MakeCommand, tmp_path: Path
+    supervisor: Supervisor, command: MakeCommand, tmp_path: Path
 ) -> None:
-    bare = await Keeper.start(KeeperConfig(SandboxSupport(None, 0, ("nothing here",))))
+    bare = await Supervisor.start(SupervisorConfig(SandboxSupport(None, 0, ("nothing here",))))
     try:
         bare.extend("claim", now() + 60)
         confined = Confinement(mode="read-only", cwd=tmp_path)
@@ -385,29 +407,31 @@ async def test_machine_without_confinement_runs_nothing_confined(
 
 
 @pytest.mark.parametrize("mechanism", ["none"], indirect=True)
-async def test_keeper_stays_small(keeper: Keeper, command: MakeCommand) -> None:
+async def test_supervisor_stays_small(supervisor: Supervisor, command: MakeCommand) -> None:
     """Each command forks it: a heavy import would be paid for with every start."""
-    await keeper.run(command("true"), ignore)
-    maps = Path("/proc", str(keeper.pid), "maps").read_text()
+    await supervisor.run(command("true"), ignore)
+    maps = Path("/proc", str(supervisor.pid), "maps").read_text()
     assert "pydantic" not in maps
-    resident_kib = int(Path("/proc", str(keeper.pid), "statm").read_text().split()[1]) * 4
+    resident_kib = int(Path("/proc", str(supervisor.pid), "statm").read_text().split()[1]) * 4
     assert resident_kib < 20_000
 
 
 @pytest.mark.parametrize("mechanism", ["none"], indirect=True)
-def test_keeper_serves_a_worker_on_uvloop(
+def test_supervisor_serves_a_worker_on_uvloop(
     command: MakeCommand, machine: SandboxSupport, mechanism: str
 ) -> None:
     async def on_uvloop() -> None:
-        keeper = await Keeper.start(KeeperConfig(machine))
+        supervisor = await Supervisor.start(SupervisorConfig(machine))
         try:
-            keeper.extend("claim", now() + 60)
-            jobs = [keeper.run(command("sh", "-c", "yes | head -c 300000; exit 4"), ignore) for _ in range(5)]
+            supervisor.extend("claim", now() + 60)
+            jobs = [
+                supervisor.run(command("sh", "-c", "yes | head -c 300000; exit 4"), ignore) for _ in range(5)
+            ]
             done = await asyncio.gather(*jobs)
             assert {(finished.exit_code, len(finished.stdout)) for finished in done} == {(4, 300_000)}
-            assert (await keeper.run(command("sleep", "9", timeout_s=0.1), ignore)).timed_out
+            assert (await supervisor.run(command("sleep", "9", timeout_s=0.1), ignore)).timed_out
         finally:
-            await keeper.close()
+            await supervisor.close()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(on_uvloop())

@@ -1,7 +1,7 @@
-"""The worker's side of the keeper: starts it, runs commands under it, extends and ends claims.
+"""The worker's side of the supervisor: starts it, runs commands under it, extends and ends claims.
 
 A command lives no longer than the right to run it, and neither does the writer of a patch:
-`extend` writes the claim's deadline, the keeper enforces it by its own clock. `run`, `write`
+`extend` writes the claim's deadline, the supervisor enforces it by its own clock. `run`, `write`
 and `kill` return only when no process of what they are about is left.
 """
 
@@ -40,7 +40,7 @@ _PACKAGE_ROOT = str(Path(__file__).resolve().parents[3])
 # Behind the standard library, so that no distribution's module can take the place of one of its own.
 _BOOT = (
     "import sys; sys.path.append(sys.argv[1]); "
-    "from orchestrator.tools.exec.keeper_process import main; main(int(sys.argv[2]))"
+    "from orchestrator.tools.exec.supervisor_process import main; main(int(sys.argv[2]))"
 )
 _UNCONFINED: dict[str, Any] = {
     "timeout_s": None,
@@ -62,13 +62,13 @@ _FORGET_S = 1.0
 _QUESTIONS = 5
 
 
-class KeeperLost(RuntimeError):
-    """No keeper's process runs and none can be started, or it has just ended: nothing was begun."""
+class SupervisorLost(RuntimeError):
+    """No supervisor process runs and none can be started, or it has just ended: nothing was begun."""
 
 
 @dataclass(frozen=True, slots=True)
-class KeeperConfig:
-    """The keeper's configuration: the machine's sandbox support, and how long to wait for output."""
+class SupervisorConfig:
+    """The supervisor's configuration: the machine's sandbox support, and how long to wait for output."""
 
     support: SandboxSupport
     prefer: Preference = "auto"
@@ -77,18 +77,18 @@ class KeeperConfig:
     grace_s: float = 2.0
     """The longest wait for a background process that goes on writing."""
     silence_s: float = 8.0
-    """A keeper process that is silent for so long is killed, and its children with it: it would let
+    """A supervisor process that is silent for so long is killed, and its children with it: it would let
     commands live on behind their deadlines. Longer than it may take to kill."""
 
 
-class Keeper:
-    """A worker's keeper process and the commands that run under it.
+class Supervisor:
+    """A worker's supervisor process and the commands that run under it.
 
     A process that died (the kernel may choose it when memory is short) is replaced when the next command
-    or patch needs one. What it kept is killed by its minders: it cannot be adopted.
+    or patch needs one. What it kept is killed by its shims: it cannot be adopted.
     """
 
-    def __init__(self, config: KeeperConfig) -> None:
+    def __init__(self, config: SupervisorConfig) -> None:
         self._config = config
         self._process: subprocess.Popen[bytes]
         self._socket: socket.socket
@@ -111,11 +111,11 @@ class Keeper:
         """Questions in a row, each asked when there had been time for an answer to the one before."""
 
     @classmethod
-    async def start(cls, config: KeeperConfig) -> Self:
+    async def start(cls, config: SupervisorConfig) -> Self:
         """Starts the process and waits until it serves."""
-        keeper = cls(config)
-        await keeper._start()
-        return keeper
+        supervisor = cls(config)
+        await supervisor._start()
+        return supervisor
 
     async def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -143,35 +143,37 @@ class Keeper:
             process.wait()
             raise
         if not hello:
-            raise KeeperLost(f"the keeper ended at its start with {process.wait()}")
+            raise SupervisorLost(f"the supervisor ended at its start with {process.wait()}")
 
     async def _revived(self) -> None:
-        """Makes sure that there is a process; raises `KeeperLost` if there cannot be one."""
+        """Makes sure that there is a process; raises `SupervisorLost` if there cannot be one."""
         async with self._starting:
             if self._alive:
                 return
             if self._closed:
-                raise KeeperLost("the keeper was closed: the worker leaves")
-            log.error("keeper %d ended with %d: another one is started", self.pid, await self._gone())
+                raise SupervisorLost("the supervisor was closed: the worker leaves")
+            log.error("supervisor %d ended with %d: another one is started", self.pid, await self._gone())
             try:
                 await self._start()
             except (OSError, TimeoutError) as error:
-                raise KeeperLost(f"the keeper is gone, and no other could be started: {error}") from error
+                raise SupervisorLost(
+                    f"the supervisor is gone, and no other could be started: {error}"
+                ) from error
 
     @property
     def alive(self) -> bool:
-        """Whether the keeper's process is there; without it nothing may be started."""
+        """Whether the supervisor's process is there; without it nothing may be started."""
         return self._alive
 
     @property
     def pid(self) -> int:
-        """The keeper's process id, for logs and diagnosis."""
+        """The supervisor's process id, for logs and diagnosis."""
         return self._process.pid
 
     def extend(self, claim: str, deadline_boottime: float) -> None:
         """Writes the claim's deadline, in seconds of CLOCK_BOOTTIME; the last one written counts.
 
-        May be called from any thread and never blocks. If the keeper cannot take it, the old
+        May be called from any thread and never blocks. If the supervisor cannot take it, the old
         deadline remains: the commands die early rather than late.
         """
         with self._rights:
@@ -196,7 +198,7 @@ class Keeper:
         """Runs a command to its end and the end of everything that it started.
 
         Cancelling kills it and waits for the proof. Raises `NoConfinement` if it cannot be
-        confined as its policy asks, `KeeperLost` if there is no keeper.
+        confined as its policy asks, `SupervisorLost` if there is no supervisor.
         """
         if not command.argv:
             return Finished(exit_code=-1, error="the command is empty")
@@ -248,7 +250,7 @@ class Keeper:
         if not self._asking:
             return
         if self._unanswered >= _QUESTIONS:
-            log.error("keeper %d does not answer: it is killed, and what it keeps", self.pid)
+            log.error("supervisor %d does not answer: it is killed, and what it keeps", self.pid)
             self._process.kill()
             self._asking = False
             return
@@ -359,10 +361,10 @@ class Keeper:
             socket.send_fds(self._socket, [data], descriptors or [], socket.MSG_NOSIGNAL)
         except BlockingIOError:
             if descriptors is not None:
-                raise KeeperLost("the keeper does not take messages any more") from None
+                raise SupervisorLost("the supervisor does not take messages any more") from None
         except OSError as broken:
             if descriptors is not None:
-                raise KeeperLost(f"the keeper is gone: {broken}") from broken
+                raise SupervisorLost(f"the supervisor is gone: {broken}") from broken
 
     def _read(self) -> None:
         try:
@@ -380,26 +382,26 @@ class Keeper:
             case ("swept", ident, survivors):
                 if entry := self._running.get(ident):
                     self._sweep_cgroups(ident)
-                    entry[1].lose_minder(survivors)
+                    entry[1].lose_shim(survivors)
             case ("refused", ident, number):
                 if entry := self._running.get(ident):
                     entry[1].failure = ("right", number) if number == 0 else ("fork", number)
-                    entry[1].lose_minder()
+                    entry[1].lose_shim()
 
     def _lose(self) -> None:
-        """Records that the keeper is gone: the minders notice, kill, and report it on their own channels."""
+        """Records that the supervisor is gone: its shims notice, kill, and report on their own channels."""
         if not self._alive:
             return
         self._alive = False
         self._loop.remove_reader(self._socket)
         self._socket.close()
         for _, running in self._running.values():
-            running.lose_keeper()
+            running.lose_supervisor()
 
 
 def _process(theirs: socket.socket) -> subprocess.Popen[bytes]:
     argv = [sys.executable, "-I", "-S", "-c", _BOOT, _PACKAGE_ROOT, str(theirs.fileno())]
-    # An empty environment: what the keeper does not have, no command can find in it.
+    # An empty environment: what the supervisor does not have, no command can find in it.
     return subprocess.Popen(
         argv,
         pass_fds=(theirs.fileno(),),
@@ -472,13 +474,13 @@ def _error(running: Running) -> str | None:
     if running.survivors:
         return f"{running.survivors} processes of another user could not be killed"
     if running.failure is None:
-        return None if running.exit else "the command's minder was killed before it could report"
+        return None if running.exit else "the command's shim was killed before it could report"
     what, number = running.failure
     match what:
         case "right":
             return "the right to run this command has ended"
         case "proof":
-            return "keeper and minder were killed: processes of this command may still run"
+            return "supervisor and shim were killed: processes of this command may still run"
         case "cwd":
             return f"the working directory cannot be entered: {os.strerror(number)}"
         case "program" if number in (errno.ENOENT, errno.EACCES, errno.ENOEXEC):
