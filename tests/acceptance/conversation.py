@@ -34,7 +34,7 @@ _RETRY_KEYS = ("request_max_retries", "stream_max_retries", "stream_idle_timeout
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class Setup:
     """The folders of one conversation."""
 
     root: Path
@@ -59,26 +59,26 @@ class Stage:
         return Bindings({"WORKSPACE": str(self.workspace), "OUTSIDE": str(self.outside)})
 
 
-def set_stage(root: Path, config: str) -> Stage:
+def set_up(root: Path, config: str) -> Setup:
     """A committed workspace, a folder beside it, and an empty home with the configuration."""
-    stage = Stage(root)
-    for folder in (stage.workspace, stage.outside, stage.data):
+    setup = Setup(root)
+    for folder in (setup.workspace, setup.outside, setup.data):
         folder.mkdir(parents=True)
-    (stage.workspace / "README.md").write_text("hello\n")
-    (stage.workspace / "a.txt").write_text("one\ntwo\nthree\n")
-    (stage.data / "dendro.toml").write_text(config)
+    (setup.workspace / "README.md").write_text("hello\n")
+    (setup.workspace / "a.txt").write_text("one\ntwo\nthree\n")
+    (setup.data / "dendro.toml").write_text(config)
     git = ["git", "-c", "user.name=A", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main"]
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "start"]):
-        subprocess.run([*git, *words], cwd=stage.workspace, check=True, env=_environment(stage))
-    return stage
+        subprocess.run([*git, *words], cwd=setup.workspace, check=True, env=_environment(setup))
+    return setup
 
 
-def _environment(stage: Stage, base_url: str = "") -> dict[str, str]:
+def _environment(setup: Setup, base_url: str = "") -> dict[str, str]:
     return {
         "PATH": os.environ["PATH"],
-        "HOME": str(stage.home),
+        "HOME": str(setup.home),
         "LANG": "C.UTF-8",
-        "DENDRO_HOME": str(stage.data),
+        "DENDRO_HOME": str(setup.data),
         "OPENAI_API_KEY": "not-a-key",
         "OPENAI_BASE_URL": base_url,
     }
@@ -178,7 +178,7 @@ class Proto:
 class Scene:
     """Where processes are started: the folders, and the model that answers them."""
 
-    stage: Stage
+    setup: Setup
     base_url: str
     held: Held
 
@@ -188,8 +188,8 @@ class Scene:
         process = await asyncio.create_subprocess_exec(
             *PROTO,
             *arguments,
-            cwd=self.stage.workspace,
-            env=_environment(self.stage, self.base_url),
+            cwd=self.setup.workspace,
+            env=_environment(self.setup, self.base_url),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -204,21 +204,21 @@ class Scene:
 
 @contextlib.asynccontextmanager
 async def scene(root: Path, config: str, model: Sequence[Message]) -> AsyncIterator[Scene]:
-    """Sets the stage and serves the scripted model; requests and log are read at the end."""
-    stage = set_stage(root, _with_provider_table(config))
+    """Sets up the folders and serves the scripted model; requests and log are read at the end."""
+    setup = set_up(root, _with_provider_table(config))
     try:
         async with running(StubConfig(Scenario.parse(list(model)))) as stub:
-            found = Scene(stage, stub.base_url, Held())
+            found = Scene(setup, stub.base_url, Held())
             yield found
             found.held.requests += await _requests(stub.base_url)
         found.held.rollout += list(_rollout(found.held))
     finally:
-        _stop_orphan(stage)
+        _stop_orphan(setup)
 
 
-def _stop_orphan(stage: Stage) -> None:
-    """Ends the stage's own server if its last user was killed: nobody else will."""
-    pidfile = stage.data / "redis" / "redis.pid"
+def _stop_orphan(setup: Setup) -> None:
+    """Ends the setup's own server if its last user was killed: nobody else will."""
+    pidfile = setup.data / "redis" / "redis.pid"
     with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):
         os.kill(int(pidfile.read_text()), signal.SIGTERM)
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.comparator import compare_events, compare_requests, compare_rollout
-from tests.acceptance.conversation import Stage, hold, scene
+from tests.acceptance.conversation import Setup, hold, scene
 from tests.acceptance.placeholders import ABSENT, Difference
 
 FILES = sorted((Path(__file__).parent / "further").glob("*.json"))
@@ -29,8 +29,8 @@ OPEN_DOORS = 'model = "gpt-5"\napproval_policy = "never"\nsandbox_mode = "danger
 async def test_client_is_served_as_the_protocol_says(file: Path, tmp_path: Path) -> None:
     told = json.loads(file.read_text())
     async with scene(tmp_path, told.get("config", OPEN_DOORS), told["model"]) as place:
-        bindings = place.stage.bindings()
-        _furnish(place.stage, told.get("before", {}))
+        bindings = place.setup.bindings()
+        _furnish(place.setup, told.get("before", {}))
         found: list[Difference] = []
         for number, process in enumerate(told["processes"]):
             arguments = [bindings.fill(argument) for argument in process.get("arguments", [])]
@@ -44,19 +44,19 @@ async def test_client_is_served_as_the_protocol_says(file: Path, tmp_path: Path)
         found += compare_requests(told["requests"], place.held.requests, bindings)
     if "rollout" in told:
         found += compare_rollout(told["rollout"], place.held.rollout, bindings)
-    found += _files(place.stage, told.get("files", {}))
+    found += _files(place.setup, told.get("files", {}))
     assert not found, "\n".join([told["about"], *map(str, found), place.held.told()])
 
 
-def _furnish(stage: Stage, files: dict[str, str]) -> None:
+def _furnish(setup: Setup, files: dict[str, str]) -> None:
     for name, content in files.items():
-        (stage.workspace / name).write_bytes(base64.b64decode(content))
+        (setup.workspace / name).write_bytes(base64.b64decode(content))
 
 
-def _files(stage: Stage, expected: dict[str, Any]) -> list[Difference]:
+def _files(setup: Setup, expected: dict[str, Any]) -> list[Difference]:
     found = []
     for name, content in expected.items():
-        path = stage.workspace / name
+        path = setup.workspace / name
         got: Any = path.read_text() if path.exists() else ABSENT
         if got != (ABSENT if content is None else content):
             found.append(Difference(f"file {name}", content, got))

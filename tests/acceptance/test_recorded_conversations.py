@@ -17,7 +17,7 @@ from tests.acceptance.recordings import FOLDERS, read
 async def test_a_recorded_client_is_served_as_the_peer_served_it(folder: Path, tmp_path: Path) -> None:
     recorded = decided(read(folder))
     async with scene(tmp_path, (folder / "config.toml").read_text(), recorded.model) as place:
-        bindings = place.stage.bindings()
+        bindings = place.setup.bindings()
         async with place.proto() as proto:
             exit_code = await hold(proto, recorded.lines, bindings)
     held = place.held

@@ -16,14 +16,14 @@ from orchestrator.broker.records import BrokerConfig
 from orchestrator.broker.tls import Tls
 from orchestrator.tables import RedisSettings
 from tests.broker.actors import working
-from tests.papers import make_authority, make_certificate
+from tests.certs import make_authority, make_certificate
 from tests.servers import free_ports, start_redis
 
 
 @pytest.fixture(scope="module")
-def papers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A private authority, and what it has signed for a server and for a client."""
-    folder = tmp_path_factory.mktemp("papers")
+    folder = tmp_path_factory.mktemp("certs")
     make_authority(folder)
     make_certificate(folder, "server")
     make_certificate(folder, "client")
@@ -31,28 +31,28 @@ def papers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def port(papers: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+def port(certs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """Where a server listens that lets in who shows a certificate of the authority."""
     (port,) = free_ports(1)
     config = {
         "tls-port": str(port),
-        "tls-cert-file": str(papers / "server.pem"),
-        "tls-key-file": str(papers / "server.key"),
-        "tls-ca-cert-file": str(papers / "ca.pem"),
+        "tls-cert-file": str(certs / "server.pem"),
+        "tls-key-file": str(certs / "server.key"),
+        "tls-ca-cert-file": str(certs / "ca.pem"),
         "tls-auth-clients": "yes",
     }
     with start_redis(tmp_path_factory.mktemp("server"), config=config):
         yield port
 
 
-def options(papers: Path) -> str:
+def options(certs: Path) -> str:
     files = {"ca_certs": "ca.pem", "certfile": "client.pem", "keyfile": "client.key"}
-    return "&".join(f"ssl_{name}={papers / file}" for name, file in files.items())
+    return "&".join(f"ssl_{name}={certs / file}" for name, file in files.items())
 
 
 @pytest.mark.realredis
-async def test_a_session_is_worked_on_over_tls(papers: Path, port: int) -> None:
-    wire = connect(RedisSettings(url=f"rediss://127.0.0.1:{port}/0?{options(papers)}"))
+async def test_a_session_is_worked_on_over_tls(certs: Path, port: int) -> None:
+    wire = connect(RedisSettings(url=f"rediss://127.0.0.1:{port}/0?{options(certs)}"))
     async with aclosing(Broker(wire, BrokerConfig(), lambda: 0.0)) as broker:
         assert (await working(broker)).claim.worker == "w1"
 
@@ -69,17 +69,17 @@ async def test_a_session_is_worked_on_over_tls(papers: Path, port: int) -> None:
     ],
 )
 async def test_what_is_wrong_with_certificates_is_told(
-    papers: Path, port: int, host: str, query: str, words: str
+    certs: Path, port: int, host: str, query: str, words: str
 ) -> None:
-    wire = connect(RedisSettings(url=f"rediss://{host}:{port}/0?{query.format(papers)}"))
+    wire = connect(RedisSettings(url=f"rediss://{host}:{port}/0?{query.format(certs)}"))
     async with aclosing(wire):
         with pytest.raises(BrokerError, match=words):
             await wire.command("PING")
 
 
 @pytest.mark.realredis
-async def test_a_name_may_differ_for_who_says_so(papers: Path, port: int) -> None:
-    url = f"rediss://localhost:{port}/0?{options(papers)}"
+async def test_a_name_may_differ_for_who_says_so(certs: Path, port: int) -> None:
+    url = f"rediss://localhost:{port}/0?{options(certs)}"
     for said in ("ssl_check_hostname=false", "ssl_cert_reqs=none"):
         async with aclosing(connect(RedisSettings(url=f"{url}&{said}"))) as wire:
             assert await wire.command("PING")

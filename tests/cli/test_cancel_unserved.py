@@ -6,14 +6,14 @@ import re
 
 import pytest
 
-from tests.cli.grove import ASKER, WAITER, grove
 from tests.cli.machine import Machine
+from tests.cli.parked_tree import ASKER, WAITER, parked_tree
 
 pytestmark = pytest.mark.realredis
 
 
 def test_person_ends_a_tree_whose_last_worker_is_gone(machine: Machine) -> None:
-    with grove(machine) as served:
+    with parked_tree(machine) as served:
         left = served
     left.says("send", left.root, str(WAITER), "Count the tests.")
     drawn = left.says("tree", left.root).splitlines()

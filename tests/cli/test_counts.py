@@ -13,8 +13,8 @@ from orchestrator.cli.live import Live
 from orchestrator.cli.tree_view import budget_parts
 from orchestrator.core.counts import counted
 from orchestrator.core.ids import TreeId
-from tests.cli.grove import grove
 from tests.cli.machine import Machine, says
+from tests.cli.parked_tree import parked_tree
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_person_reads_the_same_counts_of_a_session_from_every_command(machine: M
 
 @pytest.mark.realredis
 def test_person_reads_how_many_agents_there_are_from_every_command(machine: Machine) -> None:
-    with grove(machine) as trees:
+    with parked_tree(machine) as trees:
         assert trees.says("tree", trees.root).splitlines()[1].startswith("7 agents made, 1 at work of ")
         assert re.search(r" 7: [^ ]* ?", trees.says("sessions"))
         removed = trees.says("rm", trees.root, "--force", "--yes")

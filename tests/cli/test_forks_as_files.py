@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.grove import HISTORIAN, PROMPT, grove
 from tests.cli.machine import Machine
+from tests.cli.parked_tree import HISTORIAN, PROMPT, parked_tree
 
 pytestmark = pytest.mark.realredis
 
@@ -21,7 +21,7 @@ def history(machine: Machine, source: str) -> str:
 
 
 def test_fork_is_exported_imported_and_replayed_with_its_whole_history(machine: Machine) -> None:
-    with grove(machine) as found:
+    with parked_tree(machine) as found:
         user, session = found.machine, found.agent(HISTORIAN)["session_id"]
         [written] = Path(user.environ["DENDRO_HOME"]).glob(f"sessions/*/*/*/*-{session}.jsonl")
         found.says("export", session, "fork.jsonl")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from redis import Redis
 
-from tests.cli.grove import worker
 from tests.cli.machine import TOUCH, Machine, says
+from tests.cli.parked_tree import worker
 
 FREE = ("-c", "approval_policy=never", "-c", "sandbox_mode=danger-full-access")
 UNTRUSTED = ("-c", "approval_policy=untrusted", "-c", "sandbox_mode=danger-full-access")

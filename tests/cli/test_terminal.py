@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.cli.grove import worker
 from tests.cli.machine import SLEEP, TOUCH, Machine, says
+from tests.cli.parked_tree import worker
 
 UNTRUSTED = ("-c", "approval_policy=untrusted", "-c", "sandbox_mode=danger-full-access")
 QUESTION = r"\[q\]uit the turn: "

@@ -15,7 +15,8 @@ from orchestrator.gateways.approvals import decide
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.views.approvals import open_requests_of
-from tests.cli.grove import (
+from tests.cli.machine import Machine
+from tests.cli.parked_tree import (
     ASKER,
     FAILING,
     HELLO,
@@ -23,33 +24,32 @@ from tests.cli.grove import (
     READER,
     TESTS,
     WAITER,
-    Grove,
+    ParkedTree,
     deaf_worker,
-    grove,
+    parked_tree,
     worker,
 )
-from tests.cli.machine import Machine
 from tests.servers import start_redis
 
 pytestmark = pytest.mark.realredis
 
 
 @pytest.fixture(scope="module")
-def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grove]:
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ParkedTree]:
     """A tree, on a server of its own, for those who only look or change what nobody else looks at."""
     with start_redis(tmp_path_factory.mktemp("standing-redis")) as server:
         machine = Machine.at(tmp_path_factory.mktemp("standing"), server.url)
-        with grove(machine, "-c", "agents.budget_tokens=5000000") as found:
+        with parked_tree(machine, "-c", "agents.budget_tokens=5000000") as found:
             yield found
 
 
 @pytest.fixture
-def trees(machine: Machine) -> Iterator[Grove]:
-    with grove(machine) as found:
+def trees(machine: Machine) -> Iterator[ParkedTree]:
+    with parked_tree(machine) as found:
         yield found
 
 
-def test_person_sees_who_waits_for_whom(standing: Grove) -> None:
+def test_person_sees_who_waits_for_whom(standing: ParkedTree) -> None:
     drawn = standing.says("tree", standing.root)
     assert "7 agents made, 1 at work of" in drawn
     assert re.search(rf"^0 root  waiting .* waits for agents {ASKER} \(at most \d+m more\)", drawn, re.M)
@@ -68,7 +68,7 @@ def test_person_sees_who_waits_for_whom(standing: Grove) -> None:
     assert told["limits"]["spawned"] == 200
 
 
-def test_person_reads_what_an_agent_did(standing: Grove) -> None:
+def test_person_reads_what_an_agent_did(standing: ParkedTree) -> None:
     asked = standing.says("logs", standing.root, str(WAITER))
     assert "» Wait for orders." in asked
     assert "the turn was interrupted" in asked
@@ -104,7 +104,7 @@ def test_person_reads_what_an_agent_did(standing: Grove) -> None:
     assert standing.refused("logs", "ffff", "1")[0] == 1
 
 
-def test_person_allows_by_pattern_and_the_tree_goes_on(trees: Grove) -> None:
+def test_person_allows_by_pattern_and_the_tree_goes_on(trees: ParkedTree) -> None:
     listed = trees.says("approvals")
     assert f"0/{ASKER}" in listed
     assert "run git count-objects -v" in listed
@@ -136,7 +136,7 @@ def test_person_allows_by_pattern_and_the_tree_goes_on(trees: Grove) -> None:
     assert "live fold  equal" in trees.says("replay", trees.root)
 
 
-def test_parents_file_tells_the_lives_of_its_agents(standing: Grove) -> None:
+def test_parents_file_tells_the_lives_of_its_agents(standing: ParkedTree) -> None:
     def lines(number: int, *options: str) -> list[dict[str, Any]]:
         session = standing.agent(number)["session_id"]
         return [json.loads(line) for line in standing.says("export", session, *options).splitlines()]
@@ -161,7 +161,7 @@ def test_parents_file_tells_the_lives_of_its_agents(standing: Grove) -> None:
     assert not any("tree_seq" in line for line in [*lines(READER), *lines(0, "--full")])
 
 
-def test_file_with_the_lives_of_agents_is_read_as_a_log(standing: Grove) -> None:
+def test_file_with_the_lives_of_agents_is_read_as_a_log(standing: ParkedTree) -> None:
     standing.says("export", standing.root, "woven.jsonl")
     assert "tree_seq" in (standing.machine.folder / "woven.jsonl").read_text()
     assert "entries follow from each other" in standing.says("verify", "woven.jsonl")
@@ -169,7 +169,7 @@ def test_file_with_the_lives_of_agents_is_read_as_a_log(standing: Grove) -> None
     assert standing.says("import", "woven.jsonl")
 
 
-def test_second_answer_is_told_who_decided(trees: Grove) -> None:
+def test_second_answer_is_told_who_decided(trees: ParkedTree) -> None:
     async def answer_twice() -> list[str]:
         settings = load_settings(SettingsSources(cwd=trees.machine.folder, environ=trees.machine.environ))
         async with opened(settings) as found:
@@ -185,7 +185,7 @@ def test_second_answer_is_told_who_decided(trees: Grove) -> None:
     assert re.search(r": already denied, by \S+@\S+$", second)
 
 
-def test_person_writes_to_an_agent_that_is_done(trees: Grove) -> None:
+def test_person_writes_to_an_agent_that_is_done(trees: ParkedTree) -> None:
     with trees.machine.terminal("logs", trees.root, str(TESTS), "--limit", "1", "--follow") as beside:
         beside.wait_for("✉ to agent 0: ready")
         sent = trees.says("send", trees.root, str(TESTS), "Count again.")
@@ -200,7 +200,7 @@ def test_person_writes_to_an_agent_that_is_done(trees: Grove) -> None:
     assert (code, "the text is empty" in words) == (2, True)
 
 
-def test_person_interrupts_an_agent_and_then_the_whole_tree(trees: Grove) -> None:
+def test_person_interrupts_an_agent_and_then_the_whole_tree(trees: ParkedTree) -> None:
     assert trees.says("interrupt", trees.root, str(TESTS)).startswith(f"agent {TESTS} does nothing")
     assert trees.says("interrupt", trees.root, str(ASKER)) == f"agent {ASKER} was interrupted\n"
     assert trees.says("approvals") == "nothing waits for a person\n"
@@ -210,14 +210,14 @@ def test_person_interrupts_an_agent_and_then_the_whole_tree(trees: Grove) -> Non
     assert trees.agent(ASKER)["status"] in ("ready", "idle")
 
 
-def test_person_redirects_an_agent(trees: Grove) -> None:
+def test_person_redirects_an_agent(trees: ParkedTree) -> None:
     trees.says("interrupt", trees.root, str(ASKER), "--message", "Count the tests, do not ask.")
     trees.follow()
     assert "» Count the tests" in trees.says("logs", trees.root, str(ASKER))
     assert trees.refused("interrupt", trees.root, "--tree", "--message", "x")[0] == 2
 
 
-def test_person_cancels_an_agent_and_is_told_how_surely(trees: Grove) -> None:
+def test_person_cancels_an_agent_and_is_told_how_surely(trees: ParkedTree) -> None:
     done = trees.says("cancel", trees.root, str(ASKER), "--reason", "not needed")
     assert done == f"agent {ASKER} is cancelled: proved\n"
     again = trees.says("cancel", trees.root, str(ASKER))
@@ -232,7 +232,7 @@ def test_person_cancels_an_agent_and_is_told_how_surely(trees: Grove) -> None:
     assert (code, "was cancelled" in words) == (1, True)
 
 
-def test_end_of_an_agent_whose_worker_was_lost_is_presumed(trees: Grove) -> None:
+def test_end_of_an_agent_whose_worker_was_lost_is_presumed(trees: ParkedTree) -> None:
     trees.says("send", trees.root, str(WAITER), "Wait for orders.")
     trees.until(WAITER, last="$ sleep 600")
     trees.lose_worker()
@@ -252,7 +252,7 @@ def test_end_of_an_agent_whose_worker_was_lost_is_presumed(trees: Grove) -> None
         assert trees.tree()["counters"]["slots"] == 1, "the asker's alone"
 
 
-def test_person_takes_an_agent_from_a_worker_that_does_not_act(trees: Grove) -> None:
+def test_person_takes_an_agent_from_a_worker_that_does_not_act(trees: ParkedTree) -> None:
     trees.worker.terminate()
     trees.worker.wait()
     with deaf_worker(trees.machine):
@@ -265,7 +265,7 @@ def test_person_takes_an_agent_from_a_worker_that_does_not_act(trees: Grove) -> 
         assert trees.tree()["counters"]["slots"] == 1, "the asker's alone"
 
 
-def test_person_cancels_a_tree(trees: Grove) -> None:
+def test_person_cancels_a_tree(trees: ParkedTree) -> None:
     done = trees.says("cancel", trees.root)
     assert f"agent {ASKER} is cancelled: proved" in done
     assert "the root is closed" in done
@@ -274,7 +274,7 @@ def test_person_cancels_a_tree(trees: Grove) -> None:
     assert told["agents"][0]["session_status"] == "closed"
 
 
-def test_person_sits_down_beside_the_root_and_answers_for_an_agent(trees: Grove) -> None:
+def test_person_sits_down_beside_the_root_and_answers_for_an_agent(trees: ParkedTree) -> None:
     with trees.machine.terminal("attach", trees.root) as person:
         person.wait_for(rf"\? agent {ASKER} \(asker\) wants to run")
         person.wait_for("git count-objects -v")
@@ -291,7 +291,7 @@ def test_person_sits_down_beside_the_root_and_answers_for_an_agent(trees: Grove)
     assert told.count(" was approved by ") == 1, "an answer that was sent on decides nothing at the root"
 
 
-def test_people_who_look_on_see_what_another_has_decided(trees: Grove) -> None:
+def test_people_who_look_on_see_what_another_has_decided(trees: ParkedTree) -> None:
     looking = trees.machine.terminal
     with looking("tree", trees.root) as watching, looking("attach", trees.root) as beside:
         watching.wait_for("awaiting_approval")
@@ -306,14 +306,14 @@ def test_people_who_look_on_see_what_another_has_decided(trees: Grove) -> None:
             assert person.exit_code() == 0
 
 
-def test_person_follows_a_log_until_they_leave(standing: Grove) -> None:
+def test_person_follows_a_log_until_they_leave(standing: ParkedTree) -> None:
     with standing.machine.terminal("logs", standing.root, str(WAITER), "--limit", "2", "--follow") as person:
         person.wait_for("1\r\n")
         person.press_ctrl_c()
         assert person.exit_code() == 0
 
 
-def test_person_sees_and_raises_a_trees_budget(standing: Grove) -> None:
+def test_person_sees_and_raises_a_trees_budget(standing: ParkedTree) -> None:
     shown = standing.says("budget", standing.root)
     assert re.search(r"^tokens +[\d,]+ .* +5,000,000 ", shown, re.M)
     assert " of 5,00" in standing.says("tree", standing.root).splitlines()[1]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.grove import repository
 from tests.cli.machine import Machine, dendro
+from tests.cli.parked_tree import repository
 
 pytestmark = pytest.mark.realredis
 

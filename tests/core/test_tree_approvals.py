@@ -6,7 +6,7 @@ from orchestrator.core import commands as c
 from orchestrator.core.state import Phase
 from orchestrator.protocol.ids import CallId
 from tests.core.driver import a_command, exec_end, op, text
-from tests.core.grove import Agent, Grove, a_family
+from tests.core.tree_driver import Agent, TreeDriver, a_family
 
 
 def below(agent: Agent, *calls: str) -> tuple[c.PendingBelow, ...]:
@@ -22,92 +22,92 @@ def asking(child: Agent, call_id: str = "c1") -> None:
 
 
 def test_childs_question_surfaces_at_the_root_and_is_answered_there() -> None:
-    grove, (child,) = a_family()
+    tree, (child,) = a_family()
     grandchild = child.spawns("deeper")
-    grove.settle()
+    tree.settle()
     asking(grandchild)
-    asked = grove.log[-1].message
+    asked = tree.log[-1].message
     assert (asked["type"], asked["agent_id"], asked["agent_path"]) == ("exec_approval_request", 2, "0/1/2")
-    grove.root.submit(
+    tree.root.submit(
         op("exec_approval", id="c1", decision="approved"), below=below(grandchild, "c1"), who="ann"
     )
-    grove.settle()
+    tree.settle()
     assert grandchild.call("c1").phase is Phase.RUNNING
     assert grandchild.state.answers[-1].who == "ann"
 
 
 def test_answer_that_two_children_could_mean_is_refused_by_name() -> None:
-    grove, (first, second) = a_family(2)
+    tree, (first, second) = a_family(2)
     asking(first)
     asking(second)
     pending = below(first, "c1") + below(second, "c1")
-    seen = grove.root.submit(op("exec_approval", id="c1", decision="approved"), below=pending)
+    seen = tree.root.submit(op("exec_approval", id="c1", decision="approved"), below=pending)
     assert "agent 1" in seen.one("error")["message"]
     assert "agent 2" in seen.one("error")["message"]
-    grove.root.submit(op("exec_approval", id="c1", decision="denied", agent_id=2), below=pending)
-    grove.settle()
+    tree.root.submit(op("exec_approval", id="c1", decision="denied", agent_id=2), below=pending)
+    tree.settle()
     assert first.call("c1").phase is Phase.AWAITING_APPROVAL
     assert second.call("c1").phase is Phase.DONE
 
 
 def test_answer_at_the_root_to_a_confined_command_does_not_let_it_run_unconfined() -> None:
-    grove, (child,) = a_family(
+    tree, (child,) = a_family(
         settings={"approval_policy": "untrusted", "sandbox_policy": {"mode": "workspace-write"}}
     )
     child.asks_for("c1")
     child.assessed("c1", a_command("make"))
     both_saw = below(child, "c1")
-    grove.root.submit(op("exec_approval", id="c1", decision="approved"), below=both_saw, who="ann")
-    grove.settle()
+    tree.root.submit(op("exec_approval", id="c1", decision="approved"), below=both_saw, who="ann")
+    tree.settle()
     child.finishes("c1", "denied", events=(exec_end("c1", 1),), sandbox_denied=True)
-    grove.root.submit(op("exec_approval", id="c1", decision="approved"), below=both_saw, who="bob")
-    grove.settle()
+    tree.root.submit(op("exec_approval", id="c1", decision="approved"), below=both_saw, who="bob")
+    tree.settle()
     assert child.call("c1").phase is Phase.AWAITING_APPROVAL
-    grove.root.submit(op("exec_approval", id="c1", decision="approved"), below=below(child, "c1"), who="bob")
-    grove.settle()
+    tree.root.submit(op("exec_approval", id="c1", decision="approved"), below=below(child, "c1"), who="bob")
+    tree.settle()
     assert child.call("c1").spec["sandboxed"] is False
 
 
 def test_second_answer_at_the_root_is_told_who_decided() -> None:
-    grove, (child,) = a_family()
+    tree, (child,) = a_family()
     asking(child)
-    grove.root.submit(op("exec_approval", id="c1", decision="approved"), below=below(child, "c1"), who="ann")
-    seen = grove.root.submit(op("exec_approval", id="c1", decision="denied"), who="bob")
+    tree.root.submit(op("exec_approval", id="c1", decision="approved"), below=below(child, "c1"), who="ann")
+    seen = tree.root.submit(op("exec_approval", id="c1", decision="denied"), who="bob")
     assert "by ann" in seen.one("error")["message"]
 
 
 def test_root_is_told_once_of_each_request_that_an_abort_settles() -> None:
-    grove, (child,) = a_family()
+    tree, (child,) = a_family()
     child.asks_for("c1", "c2")
     child.assessed("c1", a_command("rm", "-rf", "x", dangerous=True))
     child.submit(op("exec_approval", id="c1", decision="abort"), who="ann")
-    told = [fact.message for fact in grove.log if fact.message["type"] == "request_resolved"]
+    told = [fact.message for fact in tree.log if fact.message["type"] == "request_resolved"]
     assert [(m["call_id"], m["decision"], m["who"]) for m in told] == [("c1", "abort", "ann")]
 
 
 def test_root_with_agents_is_told_of_every_decision_on_its_own_requests() -> None:
-    grove = Grove()
-    grove.root.submit(op("user_input", items=[text("do it")]), "u1", client="front")
-    grove.root.spawns("part")
-    asking(grove.root)
-    seen = grove.root.submit(op("exec_approval", id="c1", decision="denied"), who="ann", client="front")
-    told = grove.log[-1].message
+    tree = TreeDriver()
+    tree.root.submit(op("user_input", items=[text("do it")]), "u1", client="front")
+    tree.root.spawns("part")
+    asking(tree.root)
+    seen = tree.root.submit(op("exec_approval", id="c1", decision="denied"), who="ann", client="front")
+    told = tree.log[-1].message
     assert (told["type"], told["agent_id"], told["who"]) == ("request_resolved", 0, "ann")
     assert seen.decision.tree is not None
-    assert set(seen.decision.tree.events[-1].targets) == {grove.root.sid}
+    assert set(seen.decision.tree.events[-1].targets) == {tree.root.sid}
 
 
 def test_root_is_told_of_an_answer_that_nobody_gave_in_time() -> None:
-    grove, (child,) = a_family(facts={"approval_timeout_ms": 5_000})
+    tree, (child,) = a_family(facts={"approval_timeout_ms": 5_000})
     asking(child)
     child.fires("approval:c1")
-    told = grove.log[-1].message
+    told = tree.log[-1].message
     assert (told["type"], told["decision"], told["who"]) == ("request_resolved", "denied", "timer")
 
 
 def test_answer_for_another_agent_is_not_held_against_what_the_root_was_asked() -> None:
-    grove, (child,) = a_family()
-    asking(grove.root)
-    grove.root.submit(op("exec_approval", id="c1", decision="approved"), who="ann")
-    seen = grove.root.submit(op("exec_approval", id="c1", decision="denied", agent_id=child.id))
+    tree, (child,) = a_family()
+    asking(tree.root)
+    tree.root.submit(op("exec_approval", id="c1", decision="approved"), who="ann")
+    seen = tree.root.submit(op("exec_approval", id="c1", decision="denied", agent_id=child.id))
     assert "no single approval is pending under 'c1' in the tree" in seen.one("error")["message"]

@@ -7,65 +7,65 @@ from typing import Any
 from orchestrator.core import commands as c
 from orchestrator.protocol.codec import event_msg
 from orchestrator.protocol.events import SubAgentToolCallBegin, SubAgentToolCallEnd
-from tests.core.grove import Agent, Grove, answers
+from tests.core.tree_driver import Agent, TreeDriver, answers
 
 
-def a_grove() -> Grove:
-    grove = Grove()
-    grove.root.say("do it", "u1")
-    return grove
+def a_tree() -> TreeDriver:
+    tree = TreeDriver()
+    tree.root.say("do it", "u1")
+    return tree
 
 
-def a_helper(grove: Grove, call_id: str = "h") -> Agent:
+def a_helper(tree: TreeDriver, call_id: str = "h") -> Agent:
     """The root asks a helper, which has begun."""
-    number = grove.next_id()
-    asked = c.Helper(grove.making(number, "read it", label="reader"), "Reads")
-    assert grove.root.asks(call_id, "spawn_subagent", asked) is None
-    grove.settle()
-    return grove.agents[number]
+    number = tree.next_id()
+    asked = c.Helper(tree.making(number, "read it", label="reader"), "Reads")
+    assert tree.root.asks(call_id, "spawn_subagent", asked) is None
+    tree.settle()
+    return tree.agents[number]
 
 
-def told_of(grove: Grove, call_id: str, name: str) -> list[Any]:
+def told_of(tree: TreeDriver, call_id: str, name: str) -> list[Any]:
     """Values under a name in the events about a helper's call."""
-    told = [fact.message for fact in grove.log if fact.message.get("call_id") == call_id]
+    told = [fact.message for fact in tree.log if fact.message.get("call_id") == call_id]
     return [message[name] for message in told if name in message]
 
 
 def test_helpers_answer_is_the_calls_output() -> None:
-    grove = a_grove()
-    helper = a_helper(grove)
-    begun = grove.root.seen[-1]
+    tree = a_tree()
+    helper = a_helper(tree)
+    begun = tree.root.seen[-1]
     assert begun.types[-2:] == ["sub_agent_tool_call_begin", "sub_agent_tool_call_activity"]
     assert begun.one("sub_agent_tool_call_activity")["activity"] == "starting"
     assert helper.state.settings.approval_policy == "never"
     assert helper.state.settings.sandbox_policy == {"mode": "read-only"}
-    assert "cannot make agents" in helper.asks("s", "subagent_spawn", grove.spawn(grove.next_id(), "x"))
+    assert "cannot make agents" in helper.asks("s", "subagent_spawn", tree.spawn(tree.next_id(), "x"))
     answers(helper, "it says no")
-    grove.settle()
-    assert grove.root.told("h") == {"label": "reader", "response": "it says no"}
-    ended = grove.root.seen[-1].one("sub_agent_tool_call_end")
+    tree.settle()
+    assert tree.root.told("h") == {"label": "reader", "response": "it says no"}
+    ended = tree.root.seen[-1].one("sub_agent_tool_call_end")
     assert ended["result"] == {"Ok": "it says no"}
     assert (ended["tokens"], ended["outcome"]) == (240, "completed")
     assert ended["invocation"] == {"description": "Reads", "label": "reader", "prompt": "read it"}
-    assert told_of(grove, "h", "tokens") == [120, 240]
-    grove.check()
+    assert told_of(tree, "h", "tokens") == [120, 240]
+    tree.check()
 
 
 def test_helper_is_idle_once_its_answer_is_given() -> None:
-    grove = a_grove()
-    helper = a_helper(grove)
+    tree = a_tree()
+    helper = a_helper(tree)
     answers(helper, "it says no")
-    grove.settle()
-    known = grove.registry().agents[helper.id]
+    tree.settle()
+    known = tree.registry().agents[helper.id]
     assert known.status == "idle", "ready would promise a result that nobody can read"
-    told = [fact.message["status"] for fact in grove.log if fact.message.get("event") == "status"]
+    told = [fact.message["status"] for fact in tree.log if fact.message.get("event") == "status"]
     assert told[-2:] == ["ready", "idle"]
-    grove.check()
+    tree.check()
 
 
 def test_whoever_waits_for_a_helper_sees_what_it_is_at() -> None:
-    grove = a_grove()
-    helper = a_helper(grove)
+    tree = a_tree()
+    helper = a_helper(tree)
     helper.begin()
     helper.item({"type": "reasoning", "summary": [{"type": "summary_text", "text": "**Looking  around**"}]})
     helper.calls("c1")
@@ -76,73 +76,73 @@ def test_whoever_waits_for_a_helper_sees_what_it_is_at() -> None:
     helper.assessed("c2", c.Immediate("seen"))
     answers(helper, "it says no\nand more")
     seen = ["thinking", "Looking around", "runs ls -l", "", "thinking", "uses view_image"]
-    assert told_of(grove, "h", "activity") == [*seen, "thinking", "writes: it says no and more"]
+    assert told_of(tree, "h", "activity") == [*seen, "thinking", "writes: it says no and more"]
 
 
 def test_helpers_of_one_response_work_side_by_side() -> None:
-    grove = a_grove()
-    grove.root.begin()
-    grove.root.calls("h1", "h2", name="spawn_subagent")
-    grove.root.ends()
+    tree = a_tree()
+    tree.root.begin()
+    tree.root.calls("h1", "h2", name="spawn_subagent")
+    tree.root.ends()
     for call_id in ("h1", "h2"):
-        grove.root.assessed(call_id, c.Helper(grove.making(grove.next_id(), "read", label=call_id), "Reads"))
-    grove.settle()
-    answers(grove.agents[2], "second")
-    grove.settle()
-    assert grove.root.told("h1") is None
-    assert grove.root.told("h2") == {"label": "h2", "response": "second"}
-    answers(grove.agents[1], "first")
-    grove.settle()
-    assert grove.root.told("h1") == {"label": "h1", "response": "first"}
-    grove.check()
+        tree.root.assessed(call_id, c.Helper(tree.making(tree.next_id(), "read", label=call_id), "Reads"))
+    tree.settle()
+    answers(tree.agents[2], "second")
+    tree.settle()
+    assert tree.root.told("h1") is None
+    assert tree.root.told("h2") == {"label": "h2", "response": "second"}
+    answers(tree.agents[1], "first")
+    tree.settle()
+    assert tree.root.told("h1") == {"label": "h1", "response": "first"}
+    tree.check()
 
 
 def test_helper_that_fails_says_so_in_the_calls_output() -> None:
-    grove = a_grove()
-    helper = a_helper(grove)
+    tree = a_tree()
+    helper = a_helper(tree)
     helper.begin()
     helper.breaks("fatal", "no such model")
-    grove.settle()
-    assert grove.root.told("h") == "the helper failed: no such model"
-    ended = grove.root.seen[-1].one("sub_agent_tool_call_end")
+    tree.settle()
+    assert tree.root.told("h") == "the helper failed: no such model"
+    ended = tree.root.seen[-1].one("sub_agent_tool_call_end")
     assert (ended["outcome"], "tokens" in ended) == ("failed", False)
 
 
 def test_helper_ends_with_the_call_that_waited_for_it() -> None:
-    grove = a_grove()
-    helper = a_helper(grove)
+    tree = a_tree()
+    helper = a_helper(tree)
     helper.asks_for("c1")
     helper.runs("c1", "sleep", "60")
-    ended = grove.root.interrupt().one("sub_agent_tool_call_end")
+    ended = tree.root.interrupt().one("sub_agent_tool_call_end")
     assert (ended["outcome"], list(ended["result"])) == ("cancelled", ["Err"])
-    grove.settle()
+    tree.settle()
     helper.stopped(c1=1.0)
-    grove.settle()
-    assert (helper.standing, grove.counter("slots")) == ("canceled", 0)
-    grove.check()
+    tree.settle()
+    assert (helper.standing, tree.counter("slots")) == ("canceled", 0)
+    tree.check()
 
 
 def test_inbox_of_who_asked_a_helper_is_told_empty_when_the_answer_is_taken() -> None:
-    grove = a_grove()
-    child = grove.root.spawns()
-    grove.settle()
-    child.asks("h", "spawn_subagent", c.Helper(grove.making(grove.next_id(), "read it"), "Reads"))
-    grove.settle()
-    answers(grove.agents[2], "it says no")
-    grove.settle()
+    tree = a_tree()
+    child = tree.root.spawns()
+    tree.settle()
+    child.asks("h", "spawn_subagent", c.Helper(tree.making(tree.next_id(), "read it"), "Reads"))
+    tree.settle()
+    answers(tree.agents[2], "it says no")
+    tree.settle()
     assert child.told("h") == {"label": "", "response": "it says no"}
-    assert [fact.depths[child.sid] for fact in grove.log if child.sid in fact.depths][-2:] == [(1, 0), (0, 0)]
-    grove.check()
+    assert [fact.depths[child.sid] for fact in tree.log if child.sid in fact.depths][-2:] == [(1, 0), (0, 0)]
+    tree.check()
 
 
 def test_clients_can_read_of_a_helper_that_has_no_label() -> None:
-    grove = a_grove()
-    grove.root.asks("h", "spawn_subagent", c.Helper(grove.making(grove.next_id(), "read it"), "Reads"))
-    begun = grove.root.seen[-1].one("sub_agent_tool_call_begin")
-    grove.settle()
-    answers(grove.agents[1], "it says no")
-    grove.settle()
-    ended = grove.root.seen[-1].one("sub_agent_tool_call_end")
+    tree = a_tree()
+    tree.root.asks("h", "spawn_subagent", c.Helper(tree.making(tree.next_id(), "read it"), "Reads"))
+    begun = tree.root.seen[-1].one("sub_agent_tool_call_begin")
+    tree.settle()
+    answers(tree.agents[1], "it says no")
+    tree.settle()
+    ended = tree.root.seen[-1].one("sub_agent_tool_call_end")
     for message in (begun, ended):
         parsed = event_msg(dict(message))
         assert isinstance(parsed, SubAgentToolCallBegin | SubAgentToolCallEnd)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from orchestrator.core import commands as c
 from orchestrator.core.outstanding import OweRequest
 from tests.core.driver import a_command, assistant, function_call
-from tests.core.grove import Agent, Grove
+from tests.core.tree_driver import Agent, TreeDriver
 
 ACTS = (
     "spawn",
@@ -43,13 +43,13 @@ class Life:
     """A random tree; an act that does not fit the agent it meets does nothing."""
 
     def __init__(self) -> None:
-        self.grove = Grove(limits={"slots": 4, "spawned": 9})
-        self.grove.root.say("go", "u0")
+        self.tree = TreeDriver(limits={"slots": 4, "spawned": 9})
+        self.tree.root.say("go", "u0")
         self._calls = 0
 
     def act(self, act: Act) -> None:
         name, who, whom = act
-        agents = list(self.grove.agents.values())
+        agents = list(self.tree.agents.values())
         agent = agents[who % len(agents)]
         getattr(self, f"_{name}")(agent, agents[whom % len(agents)])
 
@@ -66,33 +66,33 @@ class Life:
         agent.assessed(f"c{self._calls}", assessment)
 
     def _spawn(self, agent: Agent, _: Agent) -> None:
-        self._ask(agent, self.grove.spawn(self.grove.next_id(), "work"))
+        self._ask(agent, self.tree.spawn(self.tree.next_id(), "work"))
 
     def _fork(self, agent: Agent, other: Agent) -> None:
-        making = self.grove.making(self.grove.next_id(), "work" if other.id % 2 else "")
+        making = self.tree.making(self.tree.next_id(), "work" if other.id % 2 else "")
         self._ask(agent, c.Fork(making, agent.seq, ""))
 
     def _send(self, agent: Agent, other: Agent) -> None:
         if other is not agent and self._listed(other):
-            self._ask(agent, c.SendMessage(self.grove.target(other.id), "psst"))
+            self._ask(agent, c.SendMessage(self.tree.target(other.id), "psst"))
 
     def _interrupt(self, agent: Agent, other: Agent) -> None:
         if agent.id in other.state.facts.ancestors and self._listed(other):
             prompt = "now" if other.id % 2 else ""
-            self._ask(agent, c.SendMessage(self.grove.target(other.id), prompt, interrupt=True))
+            self._ask(agent, c.SendMessage(self.tree.target(other.id), prompt, interrupt=True))
 
     def _await(self, agent: Agent, _: Agent) -> None:
         self._ask(agent, c.Await(300_000))
 
     def _cancel(self, agent: Agent, other: Agent) -> None:
         if agent.id in other.state.facts.ancestors and self._listed(other):
-            known = self.grove.registry().agents.values()
-            below = tuple(self.grove.target(a.agent_id) for a in known if a.below(other.id))
-            self._ask(agent, c.CancelAgent(self.grove.target(other.id), below))
+            known = self.tree.registry().agents.values()
+            below = tuple(self.tree.target(a.agent_id) for a in known if a.below(other.id))
+            self._ask(agent, c.CancelAgent(self.tree.target(other.id), below))
 
     def _prune(self, agent: Agent, other: Agent) -> None:
         if agent.id in other.state.facts.ancestors and self._listed(other):
-            self._ask(agent, c.Prune((self.grove.target(other.id),), {}))
+            self._ask(agent, c.Prune((self.tree.target(other.id),), {}))
 
     def _answer(self, agent: Agent, _: Agent) -> None:
         if any(isinstance(work, OweRequest) for work in agent.owes()):
@@ -121,8 +121,8 @@ class Life:
         agent.is_taken_over()
 
     def _deliver(self, agent: Agent, _: Agent) -> None:
-        if self.grove.queues[agent.sid]:
-            self.grove.deliver(agent)
+        if self.tree.queues[agent.sid]:
+            self.tree.deliver(agent)
 
     def _user(self, agent: Agent, _: Agent) -> None:
         agent.say("you there", f"u{agent.seq}")
@@ -140,18 +140,18 @@ class Life:
             agent.stopped()
 
     def _listed(self, agent: Agent) -> bool:
-        return agent.id == 0 or agent.id in self.grove.registry().agents
+        return agent.id == 0 or agent.id in self.tree.registry().agents
 
     def quiet(self) -> None:
         """Everything under way arrives, and whatever is being stopped is proved to have stopped."""
         while True:
-            self.grove.settle()
-            stopping = [a for a in self.grove.agents.values() if a.state.task and a.state.task.stopping]
+            self.tree.settle()
+            stopping = [a for a in self.tree.agents.values() if a.state.task and a.state.task.stopping]
             if not stopping:
                 break
             for agent in stopping:
                 agent.stopped()
-        self.grove.check()
+        self.tree.check()
 
 
 def lived(seed: int, scenes: int = 5, acts: int = 30) -> Life:
@@ -161,7 +161,7 @@ def lived(seed: int, scenes: int = 5, acts: int = 30) -> Life:
         for _ in range(acts):
             life.act((chance.choice(LIKELY), chance.randrange(10), chance.randrange(10)))
         life.quiet()
-    life.grove.root.shutdown()
+    life.tree.root.shutdown()
     life.quiet()
     return life
 
@@ -171,7 +171,7 @@ def lived(seed: int, scenes: int = 5, acts: int = 30) -> Life:
 @example(634666107)  # A message crosses a cancel of the agent that it would start again.
 @example(2368145367)  # The same, after a result that nobody had read.
 def test_accounts_of_any_tree_add_up(seed: int) -> None:
-    grove = lived(seed).grove
-    assert grove.root.state.closed
-    assert grove.counter("slots") == 0, "a closed tree holds nothing"
-    assert not any(agent.state.task for agent in grove.agents.values()), "nothing of it is at work"
+    tree = lived(seed).tree
+    assert tree.root.state.closed
+    assert tree.counter("slots") == 0, "a closed tree holds nothing"
+    assert not any(agent.state.task for agent in tree.agents.values()), "nothing of it is at work"

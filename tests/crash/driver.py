@@ -27,13 +27,13 @@ from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.stub import Pace, StubConfig, running
 from orchestrator.wiring import Deployment, deployment
-from tests.crash import grove
+from tests.crash import tree_script
 from tests.crash.audit import audit
-from tests.crash.grove import Mind
-from tests.crash.nursery import Nursery, WorkerProcess
+from tests.crash.fork_server import ForkServer, WorkerProcess
 from tests.crash.people import CAST, Person, watching
 from tests.crash.points import Point, choose
 from tests.crash.tree_audit import standing, tree_as_of_now
+from tests.crash.tree_script import TreeScript
 from tests.crash.workload import Ledger, settings_environ
 from tests.servers import RedisServer, start_redis
 
@@ -65,7 +65,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """Parameters of a stage."""
+    """Parameters of a harness."""
 
     seed: int
     sessions: int
@@ -74,7 +74,7 @@ class Play:
 
 @dataclass(frozen=True, slots=True)
 class House:
-    """Where a stage stands: an empty folder, a server, the URL by which the deployment finds it."""
+    """Where a harness stands: an empty folder, a server, the URL by which the deployment finds it."""
 
     folder: Path
     redis: RedisServer
@@ -105,12 +105,12 @@ class Account:
 
 
 @dataclass
-class Theatre:
-    """A server, a stub, a nursery, and sessions with their people."""
+class CrashHarness:
+    """A server, a stub, a fork_server, and sessions with their people."""
 
     redis: RedisServer
     deployment: Deployment
-    nursery: Nursery
+    fork_server: ForkServer
     ledger: Ledger
     people: list[Person]
 
@@ -135,35 +135,37 @@ class Theatre:
 
 
 @asynccontextmanager
-async def theatre(
+async def crash_harness(
     seed: int, config: dict[str, str] | None = None, sessions: int = 10, trees: bool = False
-) -> AsyncIterator[Theatre]:
+) -> AsyncIterator[CrashHarness]:
     """Everything but workers, on a server of its own."""
     durable = {"appendonly": "yes", "appendfsync": "everysec"}
     with tempfile.TemporaryDirectory(prefix="dendro-crash-") as folder:
         place = Path(folder)
         with start_redis(place / "redis", config={**durable, **(config or {})}) as redis:
             house = House(place, redis, redis.url)
-            async with staged(house, Play(seed, sessions, trees)) as stage:
-                yield stage
+            async with harness_on(house, Play(seed, sessions, trees)) as harness:
+                yield harness
 
 
 @asynccontextmanager
-async def staged(house: House, play: Play) -> AsyncIterator[Theatre]:
+async def harness_on(house: House, play: Play) -> AsyncIterator[CrashHarness]:
     """Everything but workers, on the servers of a house."""
     folder, workspace, home = house.folder, house.folder / "workspace", house.folder / "home"
     workspace.mkdir()
     home.mkdir()
-    ledger = Mind(workspace) if play.trees else Ledger(workspace)
+    ledger = TreeScript(workspace) if play.trees else Ledger(workspace)
     async with AsyncExitStack() as stack:
         stub = await stack.enter_async_context(running(StubConfig(ledger, pace=Pace(delta_delay_ms=4))))
         environ = {**settings_environ(home, house.url, stub.base_url, POOL), **house.environ}
         settings = load_settings(SettingsSources(workspace, environ))
         opened = await stack.enter_async_context(deployment(settings, house.url))
-        nursery = await stack.enter_async_context(Nursery.open(workspace, environ, folder / "workers.log"))
+        fork_server = await stack.enter_async_context(
+            ForkServer.open(workspace, environ, folder / "workers.log")
+        )
         people = [await _person(opened, folder, play, number) for number in range(play.sessions)]
         await stack.enter_async_context(_nobody_left_at_work())
-        yield Theatre(house.redis, opened, nursery, ledger, people)
+        yield CrashHarness(house.redis, opened, fork_server, ledger, people)
 
 
 @asynccontextmanager
@@ -204,7 +206,7 @@ async def _person(opened: Deployment, folder: Path, play: Play, number: int) -> 
     await client.create(Birth(facts, settings, "0", at_ms))
     if trees:
         return Person(
-            client, session, character, random, errands=grove.errand, last_words="grove 0: gather exec"
+            client, session, character, random, errands=tree_script.errand, last_words="tree 0: gather exec"
         )
     return Person(client, session, character, random)
 
@@ -213,17 +215,17 @@ async def crash(options: Options) -> Account:
     """Executes a run and audits it."""
     account, began = Account(options.seed), time.monotonic()
     sessions = TREES if options.trees else SESSIONS
-    async with theatre(options.seed, sessions=sessions, trees=options.trees) as stage:
-        await stage.nursery.start()
+    async with crash_harness(options.seed, sessions=sessions, trees=options.trees) as harness:
+        await harness.fork_server.start()
         enough = asyncio.Event()
-        async with watching(stage.people) as watchers:
-            lives = [asyncio.create_task(person.live(enough)) for person in stage.people]
-            await _first_to_fail(_kill_all(stage, options, account), *watchers, *lives)
+        async with watching(harness.people) as watchers:
+            lives = [asyncio.create_task(person.live(enough)) for person in harness.people]
+            await _first_to_fail(_kill_all(harness, options, account), *watchers, *lives)
             enough.set()
             everyone = asyncio.gather(*lives)
             await _first_to_fail(_within(MODERATION_S, everyone), *watchers)
-            await rested(stage)
-        await _settle(stage, account)
+            await rested(harness)
+        await _settle(harness, account)
     account.wall_s = time.monotonic() - began
     return account
 
@@ -244,16 +246,16 @@ async def _within(seconds: float, work: Any) -> None:
         await work
 
 
-async def _kill_all(stage: Theatre, options: Options, account: Account) -> None:
+async def _kill_all(harness: CrashHarness, options: Options, account: Account) -> None:
     random, left = Random(options.seed), iter(range(options.kills))
     takeovers: list[asyncio.Task[None]] = []
 
     async def slot() -> None:
         for _ in left:
             point = choose(random)
-            victim = await stage.nursery.start(point)
+            victim = await harness.fork_server.start(point)
             account.points[await _death_of(victim, random)] += 1
-            takeovers.extend(await _watch_takeovers(stage, victim, account))
+            takeovers.extend(await _watch_takeovers(harness, victim, account))
 
     async with asyncio.TaskGroup() as slots:
         for _ in range(options.victims):
@@ -276,17 +278,17 @@ async def _death_of(victim: WorkerProcess, random: Random) -> str:
 
 
 async def _watch_takeovers(
-    stage: Theatre, victim: WorkerProcess, account: Account
+    harness: CrashHarness, victim: WorkerProcess, account: Account
 ) -> list[asyncio.Task[None]]:
-    account.violations += _standing(stage, account)
-    held = [head for head in await _heads(stage, await stage.held()) if _held_by(head, victim)]
-    return [asyncio.create_task(_taken_over(stage, head, time.monotonic(), account)) for head in held]
+    account.violations += _standing(harness, account)
+    held = [head for head in await _heads(harness, await harness.held()) if _held_by(head, victim)]
+    return [asyncio.create_task(_taken_over(harness, head, time.monotonic(), account)) for head in held]
 
 
-def _standing(stage: Theatre, account: Account) -> list[str]:
+def _standing(harness: CrashHarness, account: Account) -> list[str]:
     """Violations in the trees now, in the middle of the run."""
-    with closing(stage.redis.client()) as redis:
-        trees = [tree_as_of_now(redis, stage.deployment.broker, TreeId(p.session)) for p in stage.people]
+    with closing(harness.redis.client()) as redis:
+        trees = [tree_as_of_now(redis, harness.deployment.broker, TreeId(p.session)) for p in harness.people]
     found = [
         f"tree {tree.id}, after {account.kills} kills: {text}" for tree in trees for text in standing(tree)
     ]
@@ -297,14 +299,14 @@ def _held_by(head: SessionHead, worker: WorkerProcess) -> bool:
     return head.holder is not None and f"-{worker.pid}-" in head.holder
 
 
-async def _taken_over(stage: Theatre, lost: SessionHead, died_at: float, account: Account) -> None:
+async def _taken_over(harness: CrashHarness, lost: SessionHead, died_at: float, account: Account) -> None:
     while True:
-        head = await stage.people[0].client.head(lost.session)
+        head = await harness.people[0].client.head(lost.session)
         assert head is not None
         if head.quarantined:
             # Five workers in a row died on it before they could write: it is set aside, as it should be.
             account.quarantined += 1
-            await stage.deployment.broker.revoke(lost.session)
+            await harness.deployment.broker.revoke(lost.session)
             return
         if head.epoch > lost.epoch:
             break
@@ -315,16 +317,16 @@ async def _taken_over(stage: Theatre, lost: SessionHead, died_at: float, account
         account.violations.append(f"{lost.session} was taken over after {took_s:.1f} s")
 
 
-async def _heads(stage: Theatre, sessions: list[SessionId]) -> list[SessionHead]:
-    heads = [await stage.deployment.broker.head(session) for session in sessions]
+async def _heads(harness: CrashHarness, sessions: list[SessionId]) -> list[SessionHead]:
+    heads = [await harness.deployment.broker.head(session) for session in sessions]
     return [head for head in heads if head is not None]
 
 
-async def rested(stage: Theatre) -> None:
+async def rested(harness: CrashHarness) -> None:
     """Returns when nobody holds a session, nothing is due, and every event was shown."""
-    people = {person.session: person for person in stage.people}
+    people = {person.session: person for person in harness.people}
     async with asyncio.timeout(REST_S):
-        while not all(_rests(people, head) for head in await _heads(stage, await stage.sessions())):
+        while not all(_rests(people, head) for head in await _heads(harness, await harness.sessions())):
             await asyncio.sleep(POLL_S)
 
 
@@ -337,42 +339,44 @@ def _rests(people: Mapping[SessionId, Person], head: SessionHead) -> bool:
     return head.holder is None and head.cursor == head.sq_tip and head.status == "idle"
 
 
-async def violations(stage: Theatre) -> list[str]:
+async def violations(harness: CrashHarness) -> list[str]:
     """Every violation, in words, once the workers have left; what ends one of them badly is one too.
 
     Not before: whoever lets a session rest tells so first, and then writes its file.
     """
     ended = [
-        f"a worker that was told to leave ended with {code}" for code in await stage.nursery.emptied() if code
+        f"a worker that was told to leave ended with {code}"
+        for code in await harness.fork_server.emptied()
+        if code
     ]
-    return ended + await audit(stage.deployment, stage.people, stage.ledger)
+    return ended + await audit(harness.deployment, harness.people, harness.ledger)
 
 
-async def _settle(stage: Theatre, account: Account) -> None:
-    account.violations += await violations(stage)
-    account.commands = len(stage.ledger.executions())
-    account.in_doubt = len(stage.ledger.told)
-    account.tasks = sum(op == "user_input" for p in stage.people for op in p.acknowledged.values())
-    heads = await _heads(stage, await stage.sessions())
+async def _settle(harness: CrashHarness, account: Account) -> None:
+    account.violations += await violations(harness)
+    account.commands = len(harness.ledger.executions())
+    account.in_doubt = len(harness.ledger.told)
+    account.tasks = sum(op == "user_input" for p in harness.people for op in p.acknowledged.values())
+    heads = await _heads(harness, await harness.sessions())
     account.entries = sum(head.seq for head in heads)
-    account.agents = len(heads) - len(stage.people)
+    account.agents = len(heads) - len(harness.people)
 
 
-def session_of(stage: Theatre, number: int = 0) -> SessionId:
-    return stage.people[number].session
+def session_of(harness: CrashHarness, number: int = 0) -> SessionId:
+    return harness.people[number].session
 
 
 __all__ = [
     "Account",
+    "CrashHarness",
     "House",
     "Options",
     "Play",
     "Point",
-    "Theatre",
     "crash",
+    "crash_harness",
+    "harness_on",
     "rested",
     "session_of",
-    "staged",
-    "theatre",
     "violations",
 ]

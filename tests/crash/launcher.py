@@ -1,6 +1,6 @@
 """Starts real worker processes with ports that can kill them; the product has no test code for it.
 
-A nursery: the product is imported once, each worker is a fork in a process group
+A fork_server: the product is imported once, each worker is a fork in a process group
 of its own. Speaks lines of JSON: an order in, `{"pid"}` out, later `{"pid", "status"}`.
 Ends with its stdin, and takes its workers with it.
 """
@@ -69,7 +69,7 @@ def _start(order: dict[str, Any]) -> int:
 def _worker(order: dict[str, Any]) -> NoReturn:
     status = 1
     try:
-        # However the nursery ends, also with a tester's whole process group.
+        # However the fork_server ends, also with a tester's whole process group.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         null = os.open(os.devnull, os.O_RDONLY)
@@ -84,7 +84,7 @@ def _worker(order: dict[str, Any]) -> NoReturn:
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        # The nursery's own clean-up is not this process's.
+        # The fork_server's own clean-up is not this process's.
         sys.stderr.flush()
         os._exit(status)
 

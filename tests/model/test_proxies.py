@@ -19,9 +19,9 @@ from orchestrator.model.provider import InvalidProvider
 from orchestrator.runtime.providers import ModelClients
 from orchestrator.stub import Scenario, StubConfig, running
 from orchestrator.tables import ProviderSettings, Secret
+from tests.certs import make_authority, make_certificate
 from tests.model.proxying import proxy, tls_end
 from tests.model.stubbed_client import prompt, provider
-from tests.papers import make_authority, make_certificate
 
 OUTSIDE = "https://model.example/v1"
 USER = "http://agent:pa%20ss@"
@@ -29,18 +29,18 @@ AS_USER = "Basic YWdlbnQ6cGEgc3M="
 
 
 @pytest.fixture(scope="module")
-def papers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Certificates that a company has signed for the provider's name, and for its proxy's address."""
-    folder = tmp_path_factory.mktemp("papers")
+    folder = tmp_path_factory.mktemp("certs")
     make_authority(folder)
     make_certificate(folder, "model", "DNS:model.example")
     make_certificate(folder, "proxy")
     return folder
 
 
-def identity(papers: Path, name: str) -> ssl.SSLContext:
+def identity(certs: Path, name: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(papers / f"{name}.pem", papers / f"{name}.key")
+    context.load_cert_chain(certs / f"{name}.pem", certs / f"{name}.key")
     return context
 
 
@@ -61,14 +61,14 @@ async def completes(base_url: str, **options: Any) -> bool:
 
 
 async def test_a_provider_under_a_private_authority_is_reached_through_a_proxy_that_asks_who_it_is(
-    papers: Path,
+    certs: Path,
 ) -> None:
     async with (
         model() as place,
-        tls_end(place, identity(papers, "model")) as outside,
+        tls_end(place, identity(certs, "model")) as outside,
         proxy(outside, AS_USER) as gate,
     ):
-        assert await completes(OUTSIDE, proxy=USER + gate.address, ca_file=papers / "ca.pem")
+        assert await completes(OUTSIDE, proxy=USER + gate.address, ca_file=certs / "ca.pem")
         assert gate.asked == ["CONNECT model.example:443 HTTP/1.1"]
 
 
@@ -78,13 +78,13 @@ async def test_a_provider_without_tls_is_asked_for_at_the_proxy() -> None:
         assert gate.asked == ["POST http://model.example/v1/responses HTTP/1.1"]
 
 
-async def test_a_proxy_that_is_reached_by_tls_is_believed_by_the_same_authority(papers: Path) -> None:
+async def test_a_proxy_that_is_reached_by_tls_is_believed_by_the_same_authority(certs: Path) -> None:
     async with (
         model() as place,
-        tls_end(place, identity(papers, "model")) as outside,
-        proxy(outside, context=identity(papers, "proxy")) as gate,
+        tls_end(place, identity(certs, "model")) as outside,
+        proxy(outside, context=identity(certs, "proxy")) as gate,
     ):
-        assert await completes(OUTSIDE, proxy=f"https://{gate.address}", ca_file=papers / "ca.pem")
+        assert await completes(OUTSIDE, proxy=f"https://{gate.address}", ca_file=certs / "ca.pem")
 
 
 async def test_what_a_proxy_refuses_is_told_without_its_password() -> None:
@@ -95,8 +95,8 @@ async def test_what_a_proxy_refuses_is_told_without_its_password() -> None:
     assert "pa%20ss" not in refused.value.message
 
 
-async def test_a_provider_that_nobody_vouches_for_is_not_believed(papers: Path) -> None:
-    async with model() as place, tls_end(place, identity(papers, "model")) as outside, proxy(outside) as gate:
+async def test_a_provider_that_nobody_vouches_for_is_not_believed(certs: Path) -> None:
+    async with model() as place, tls_end(place, identity(certs, "model")) as outside, proxy(outside) as gate:
         with pytest.raises(RetryableModelError, match="CERTIFICATE_VERIFY_FAILED"):
             await completes(OUTSIDE, proxy=f"http://{gate.address}")
 

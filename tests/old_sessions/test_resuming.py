@@ -16,8 +16,8 @@ from orchestrator.cli.invocation import opened
 from orchestrator.rollouts.replay import fold_session
 from orchestrator.rollouts.storage import Storage
 from orchestrator.settings import SettingsSources, load_settings
-from tests.cli.grove import worker
 from tests.cli.machine import Machine
+from tests.cli.parked_tree import worker
 from tests.old_sessions.kept import NAMES, ROOT, Kept
 from tests.servers import RedisServer, start_redis
 from workers.upkeep_checks import verify_session

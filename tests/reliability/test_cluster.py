@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.driver import House, Play, rested, staged, violations
+from tests.crash.driver import House, Play, harness_on, rested, violations
 from tests.crash.people import watching
 from tests.moving import Move, node_of, slot_of
 from tests.servers import RedisServer, start_cluster
@@ -40,15 +40,15 @@ async def test_a_tree_goes_on_while_its_slot_moves(tmp_path: Path) -> None:
         house = House(tmp_path / "house", nodes[0], nodes[0].url, SETTINGS)
         async with (
             asyncio.timeout(WITHIN_S),
-            staged(house, Play(seed=3, sessions=1, trees=True)) as stage,
-            watching(stage.people),
+            harness_on(house, Play(seed=3, sessions=1, trees=True)) as harness,
+            watching(harness.people),
         ):
             for _ in range(2):
-                await stage.nursery.start()
-            enough, (person,) = asyncio.Event(), stage.people
-            person.errands = lambda random, number: f"grove {number}: leaf exec leaf gather exec"
+                await harness.fork_server.start()
+            enough, (person,) = asyncio.Event(), harness.people
+            person.errands = lambda random, number: f"tree {number}: leaf exec leaf gather exec"
             life = asyncio.create_task(person.live(enough))
-            slot = slot_of(stage.deployment.broker.keys.session(person.session))
+            slot = slot_of(harness.deployment.broker.keys.session(person.session))
             source = node_of(nodes, slot)
             target = next(node for node in nodes if node is not source)
             move = Move(slot, source, target, nodes)
@@ -65,5 +65,5 @@ async def test_a_tree_goes_on_while_its_slot_moves(tmp_path: Path) -> None:
             await person.until("exec_command_begin")
             enough.set()
             await life
-            await rested(stage)
-            assert await violations(stage) == []
+            await rested(harness)
+            assert await violations(harness) == []

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.driver import House, Play, Theatre, rested, staged, violations
+from tests.crash.driver import CrashHarness, House, Play, harness_on, rested, violations
 from tests.crash.people import Person, watching
 from tests.servers import RedisServer, free_ports, start_redis, start_sentinel
 
@@ -66,8 +66,8 @@ def sentinel_url(servers: Servers, tmp_path: Path) -> Iterator[str]:
         yield f"redis+sentinel://127.0.0.1:{sentinel.port}/main/0"
 
 
-async def everybody_runs(stage: Theatre) -> None:
-    await asyncio.gather(*(person.until("exec_command_begin") for person in stage.people))
+async def everybody_runs(harness: CrashHarness) -> None:
+    await asyncio.gather(*(person.until("exec_command_begin") for person in harness.people))
 
 
 def told_of_the_loss(person: Person) -> bool:
@@ -87,27 +87,27 @@ async def test_a_failover_forgets_nothing_that_has_had_effects_and_tells_what_it
 ) -> None:
     async with (
         asyncio.timeout(WITHIN_S),
-        staged(House(_empty(tmp_path), servers.primary, sentinel_url, SETTINGS), Play(8, 2)) as stage,
-        watching(stage.people),
+        harness_on(House(_empty(tmp_path), servers.primary, sentinel_url, SETTINGS), Play(8, 2)) as harness,
+        watching(harness.people),
     ):
         for _ in range(2):
-            await stage.nursery.start()
+            await harness.fork_server.start()
         enough = asyncio.Event()
-        lives = asyncio.gather(*(person.live(enough) for person in stage.people))
+        lives = asyncio.gather(*(person.live(enough) for person in harness.people))
         for _ in range(2):
-            await everybody_runs(stage)
+            await everybody_runs(harness)
         await asyncio.to_thread(servers.cut_off)
         for _ in range(2):
-            await everybody_runs(stage)
+            await everybody_runs(harness)
         servers.primary.kill()
-        lost = [await person.say_again() for person in stage.people]
+        lost = [await person.say_again() for person in harness.people]
         enough.set()
         await lives
-        await rested(stage)
-        told = [told_of_the_loss(person) for person in stage.people]
+        await rested(harness)
+        told = [told_of_the_loss(person) for person in harness.people]
         assert any(lost)
         assert all(told)
-        assert await violations(stage) == []
+        assert await violations(harness) == []
 
 
 def _empty(tmp_path: Path) -> Path:
@@ -153,20 +153,20 @@ async def test_a_planned_switch_behind_one_address_loses_nothing(servers: Server
     async with (
         asyncio.timeout(WITHIN_S),
         address_of(primary) as address,
-        staged(
+        harness_on(
             House(_empty(tmp_path), primary, f"redis://127.0.0.1:{address.port}", SETTINGS), Play(9, 1)
-        ) as stage,
-        watching(stage.people),
+        ) as harness,
+        watching(harness.people),
     ):
-        await stage.nursery.start()
+        await harness.fork_server.start()
         enough = asyncio.Event()
-        lives = asyncio.gather(*(person.live(enough) for person in stage.people))
-        await everybody_runs(stage)
+        lives = asyncio.gather(*(person.live(enough) for person in harness.people))
+        await everybody_runs(harness)
         with closing(primary.client()) as operator:
             operator.execute_command("FAILOVER", "TO", "127.0.0.1", replica.port)
         address.target = replica.port
-        await everybody_runs(stage)
+        await everybody_runs(harness)
         enough.set()
         await lives
-        await rested(stage)
-        assert await violations(stage) == []
+        await rested(harness)
+        assert await violations(harness) == []

@@ -15,7 +15,7 @@ import pytest
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import Claim, Committed
 from tests.broker.actors import step, working
-from tests.runtime.stage import open_broker
+from tests.runtime.harness import open_broker
 from tests.servers import RedisServer, free_ports, start_redis
 
 pytestmark = pytest.mark.realredis

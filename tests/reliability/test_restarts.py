@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from tests.crash.driver import Theatre, rested, theatre, violations
+from tests.crash.driver import CrashHarness, crash_harness, rested, violations
 from tests.crash.people import Character, watching
 
 pytestmark = [pytest.mark.realredis, pytest.mark.slow]
@@ -17,65 +17,65 @@ CALM = (Character("plain"), Character("sandboxed", mode="workspace-write"), Char
 
 
 @contextlib.asynccontextmanager
-async def at_work(seed: int, fsync: str) -> AsyncIterator[tuple[Theatre, Callable[[], Awaitable[None]]]]:
+async def at_work(seed: int, fsync: str) -> AsyncIterator[tuple[CrashHarness, Callable[[], Awaitable[None]]]]:
     """Three sessions at work on two worker processes; the callable lets them finish and rest."""
     async with (
         asyncio.timeout(WITHIN_S),
-        theatre(seed, {"appendfsync": fsync}, sessions=3) as stage,
-        watching(stage.people),
+        crash_harness(seed, {"appendfsync": fsync}, sessions=3) as harness,
+        watching(harness.people),
     ):
-        for person, character in zip(stage.people, CALM, strict=True):
+        for person, character in zip(harness.people, CALM, strict=True):
             person.character = character
         for _ in range(2):
-            await stage.nursery.start()
+            await harness.fork_server.start()
         enough = asyncio.Event()
-        lives = asyncio.gather(*(person.live(enough) for person in stage.people))
+        lives = asyncio.gather(*(person.live(enough) for person in harness.people))
 
         async def finish() -> None:
             enough.set()
             await lives
-            await rested(stage)
+            await rested(harness)
 
-        yield stage, finish
+        yield harness, finish
 
 
-async def everybody_runs(stage: Theatre) -> None:
-    await asyncio.gather(*(person.until("exec_command_begin") for person in stage.people))
+async def everybody_runs(harness: CrashHarness) -> None:
+    await asyncio.gather(*(person.until("exec_command_begin") for person in harness.people))
 
 
 @pytest.mark.parametrize(
     ("fsync", "how"), [("everysec", "terminate"), ("always", "kill"), ("everysec", "kill")]
 )
 async def test_a_restart_under_load_loses_nothing_that_was_acknowledged(fsync: str, how: str) -> None:
-    async with at_work(5, fsync) as (stage, finish):
+    async with at_work(5, fsync) as (harness, finish):
         for _ in range(3):
-            await everybody_runs(stage)
-            await asyncio.to_thread(getattr(stage.redis, how))
-            await asyncio.to_thread(stage.redis.start)
+            await everybody_runs(harness)
+            await asyncio.to_thread(getattr(harness.redis, how))
+            await asyncio.to_thread(harness.redis.start)
         await finish()
         # A process that dies loses nothing of what it gave to the kernel: under `everysec` only the
         # death of the machine costs up to a second. So the count of what was lost is 0 here, always.
-        assert await violations(stage) == []
+        assert await violations(harness) == []
 
 
 async def test_a_short_absence_of_redis_costs_no_command_its_life() -> None:
-    async with at_work(6, "everysec") as (stage, finish):
+    async with at_work(6, "everysec") as (harness, finish):
         for _ in range(3):
-            await everybody_runs(stage)
-            await asyncio.to_thread(stage.redis.restart)
+            await everybody_runs(harness)
+            await asyncio.to_thread(harness.redis.restart)
         await finish()
-        assert not stage.ledger.told, "nothing is in doubt: every worker lived, and kept its claims"
-        assert await violations(stage) == []
+        assert not harness.ledger.told, "nothing is in doubt: every worker lived, and kept its claims"
+        assert await violations(harness) == []
 
 
 async def test_connections_that_are_cut_again_and_again_cost_nothing() -> None:
-    async with at_work(7, "everysec") as (stage, finish):
-        with contextlib.closing(stage.redis.client()) as client:
+    async with at_work(7, "everysec") as (harness, finish):
+        with contextlib.closing(harness.redis.client()) as client:
             for _ in range(20):
-                await everybody_runs(stage)
+                await everybody_runs(harness)
                 await asyncio.to_thread(
                     client.execute_command, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"
                 )
         await finish()
-        assert not stage.ledger.told
-        assert await violations(stage) == []
+        assert not harness.ledger.told
+        assert await violations(harness) == []

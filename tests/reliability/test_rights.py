@@ -16,7 +16,7 @@ from orchestrator.doctor.server import look_at_redis
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring import deployment
 from tests.cli.machine import Machine
-from tests.crash.driver import House, Play, rested, staged, violations
+from tests.crash.driver import House, Play, harness_on, rested, violations
 from tests.crash.people import watching
 from tests.servers import RedisServer, free_ports, start_redis
 from tests.workers.upkeep_process import running_upkeep
@@ -70,15 +70,15 @@ async def test_a_tree_lives_and_is_sealed_under_the_rights_that_the_page_names(
     house = House(tmp_path / "house", server, url)
     async with (
         asyncio.timeout(WITHIN_S),
-        staged(house, Play(seed=2, sessions=1, trees=True)) as stage,
-        watching(stage.people),
+        harness_on(house, Play(seed=2, sessions=1, trees=True)) as harness,
+        watching(harness.people),
     ):
-        await stage.nursery.start()
-        (person,) = stage.people
-        await person.ask("grove 1: leaf exec fork down look end gather")
-        await rested(stage)
-        assert await violations(stage) == []
-        environ = {**stage.nursery.environ, "DENDRO_UPKEEP_SEAL_AFTER": "10"}
+        await harness.fork_server.start()
+        (person,) = harness.people
+        await person.ask("tree 1: leaf exec fork down look end gather")
+        await rested(harness)
+        assert await violations(harness) == []
+        environ = {**harness.fork_server.environ, "DENDRO_UPKEEP_SEAL_AFTER": "10"}
         async with running_upkeep(environ) as upkeep:
             await upkeep.saw("sealed through")
             assert await upkeep.is_told_to_end() == 0

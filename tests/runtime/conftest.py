@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.runtime.stage import Stage, opened
+from tests.runtime.harness import Harness, opened
 from tests.servers import RedisServer, start_redis
 
 
@@ -18,8 +18,8 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 
 
 @pytest.fixture
-async def stage(redis_server: RedisServer) -> AsyncIterator[Stage]:
+async def harness(redis_server: RedisServer) -> AsyncIterator[Harness]:
     with closing(redis_server.client()) as client:
         client.flushall()
-    async with opened(redis_server.url) as stage:
-        yield stage
+    async with opened(redis_server.url) as harness:
+        yield harness

@@ -20,8 +20,8 @@ from orchestrator.runtime.admission import IMAGE_BYTES, estimated_tokens
 from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.runner import Ended
 from orchestrator.tables import ModelSettings, ProviderSettings
+from tests.runtime.harness import Harness
 from tests.runtime.players import USAGE, ends, message
-from tests.runtime.stage import Stage
 from tests.runtime.wires import lost
 
 MINUTE = 100_000
@@ -29,165 +29,165 @@ LIMITS = Limits(tokens_per_minute=MINUTE)
 
 
 def limited(
-    stage: Stage, limits: Limits = LIMITS, sleep: Callable[[float], Awaitable[None]] | None = None
+    harness: Harness, limits: Limits = LIMITS, sleep: Callable[[float], Awaitable[None]] | None = None
 ) -> None:
     """The worker's table limits the provider; an answer is thought to take 1,000 tokens."""
     openai = ProviderSettings(id="openai", base_url="http://openai/v1", **asdict(limits))
     settings = ModelSettings(providers={"openai": openai}, max_output_tokens=1_000)
-    stage.ports = replace(stage.ports, model_settings=settings, sleep=sleep or stage.ports.sleep)
+    harness.ports = replace(harness.ports, model_settings=settings, sleep=sleep or harness.ports.sleep)
 
 
-async def spent(stage: Stage, tokens: int) -> None:
+async def spent(harness: Harness, tokens: int) -> None:
     """Another worker of the fleet uses this much."""
-    assert isinstance(await stage.broker.admit("openai", "another", tokens, LIMITS), Admitted)
+    assert isinstance(await harness.broker.admit("openai", "another", tokens, LIMITS), Admitted)
 
 
-async def spent_too_much(stage: Stage, tokens: int) -> None:
+async def spent_too_much(harness: Harness, tokens: int) -> None:
     """Somebody's request used more than it was thought to."""
-    await stage.broker.settle("openai", 0, tokens, LIMITS)
+    await harness.broker.settle("openai", 0, tokens, LIMITS)
 
 
-async def given_back(stage: Stage, tokens: int) -> None:
-    await stage.broker.settle("openai", tokens, 0, LIMITS)
+async def given_back(harness: Harness, tokens: int) -> None:
+    await harness.broker.settle("openai", tokens, 0, LIMITS)
 
 
-async def timer_comes(stage: Stage, session: SessionId) -> None:
+async def timer_comes(harness: Harness, session: SessionId) -> None:
     """The session's retry timer is due now, whatever it was set to."""
-    shard = stage.broker.keys.shard_of(session)
-    await stage.broker.command("ZADD", stage.broker.keys.timers(shard), "XX", 0, f"{session}:retry")
-    assert len(await stage.broker.fire(shard)) == 1
+    shard = harness.broker.keys.shard_of(session)
+    await harness.broker.command("ZADD", harness.broker.keys.timers(shard), "XX", 0, f"{session}:retry")
+    assert len(await harness.broker.fire(shard)) == 1
 
 
-async def test_provider_without_limits_is_never_asked_about(stage: Stage) -> None:
-    session = await stage.session()
-    await stage.say(session)
-    await stage.run(session)
-    assert (stage.wire.sent["admit"], stage.wire.sent["settle"]) == (0, 0)
+async def test_provider_without_limits_is_never_asked_about(harness: Harness) -> None:
+    session = await harness.session()
+    await harness.say(session)
+    await harness.run(session)
+    assert (harness.wire.sent["admit"], harness.wire.sent["settle"]) == (0, 0)
 
 
-async def test_request_with_room_is_sent_at_once_and_settled_by_its_usage(stage: Stage) -> None:
-    limited(stage)
-    session = await stage.session()
-    await stage.say(session)
-    await stage.run(session)
-    assert len(stage.models.prompts) == 1
-    asked = next(args for name, args in stage.wire.calls if name == "admit")
-    settled = next(args for name, args in stage.wire.calls if name == "settle")
+async def test_request_with_room_is_sent_at_once_and_settled_by_its_usage(harness: Harness) -> None:
+    limited(harness)
+    session = await harness.session()
+    await harness.say(session)
+    await harness.run(session)
+    assert len(harness.models.prompts) == 1
+    asked = next(args for name, args in harness.wire.calls if name == "admit")
+    settled = next(args for name, args in harness.wire.calls if name == "settle")
     assert list(settled) == [asked[1], USAGE["total_tokens"], MINUTE]
 
 
-async def test_short_wait_is_slept_through_with_the_session_held(stage: Stage) -> None:
+async def test_short_wait_is_slept_through_with_the_session_held(harness: Harness) -> None:
     naps: list[float] = []
 
     async def nap(seconds: float) -> None:
         if seconds > 0.1:
             naps.append(seconds)
-            await given_back(stage, MINUTE)
+            await given_back(harness, MINUTE)
 
-    limited(stage, sleep=nap)
-    await spent(stage, 99_500)
-    session = await stage.session()
-    await stage.say(session)
-    assert await stage.run(session) is Ended.PARKED
+    limited(harness, sleep=nap)
+    await spent(harness, 99_500)
+    session = await harness.session()
+    await harness.say(session)
+    assert await harness.run(session) is Ended.PARKED
     assert len(naps) == 1
     assert 0 < naps[0] <= 5
-    assert await stage.facts(session, "request_ended") == [
+    assert await harness.facts(session, "request_ended") == [
         {"kind": "request_ended", "n": 1, "outcome": "completed", "response_id": "resp", "usage": USAGE}
     ]
 
 
-async def test_long_wait_parks_the_session_until_its_timer_and_is_told_to_nobody(stage: Stage) -> None:
-    limited(stage)
-    await spent(stage, MINUTE)
-    await spent_too_much(stage, 20_000)
-    session = await stage.session()
-    await stage.say(session)
-    assert await stage.run(session) is Ended.PARKED
-    assert stage.models.prompts == []
-    head = await stage.broker.head(session)
+async def test_long_wait_parks_the_session_until_its_timer_and_is_told_to_nobody(harness: Harness) -> None:
+    limited(harness)
+    await spent(harness, MINUTE)
+    await spent_too_much(harness, 20_000)
+    session = await harness.session()
+    await harness.say(session)
+    assert await harness.run(session) is Ended.PARKED
+    assert harness.models.prompts == []
+    head = await harness.broker.head(session)
     assert head is not None
     assert (head.status, head.holder) == ("retrying", None)
 
-    await given_back(stage, MINUTE)
-    await timer_comes(stage, session)
-    assert await stage.run(session) is Ended.PARKED
-    assert len(stage.models.prompts) == 1
-    assert await stage.logged_events(session, "stream_error") == []
-    ended = await stage.facts(session, "request_ended")
+    await given_back(harness, MINUTE)
+    await timer_comes(harness, session)
+    assert await harness.run(session) is Ended.PARKED
+    assert len(harness.models.prompts) == 1
+    assert await harness.logged_events(session, "stream_error") == []
+    ended = await harness.facts(session, "request_ended")
     assert [(fact["outcome"], fact.get("http_used")) for fact in ended] == [
         ("waiting", 0),
         ("completed", None),
     ]
 
 
-async def test_parked_session_keeps_its_place_before_those_who_came_later(stage: Stage) -> None:
-    limited(stage)
-    await spent(stage, MINUTE)
-    await spent_too_much(stage, 20_000)
-    session = await stage.session()
-    await stage.say(session)
-    await stage.run(session)
-    await given_back(stage, 20_500)
-    later = await stage.broker.admit("openai", "later", 400, LIMITS)
+async def test_parked_session_keeps_its_place_before_those_who_came_later(harness: Harness) -> None:
+    limited(harness)
+    await spent(harness, MINUTE)
+    await spent_too_much(harness, 20_000)
+    session = await harness.session()
+    await harness.say(session)
+    await harness.run(session)
+    await given_back(harness, 20_500)
+    later = await harness.broker.admit("openai", "later", 400, LIMITS)
     assert isinstance(later, Wait)
 
 
-async def test_session_that_waits_for_room_can_be_interrupted(stage: Stage) -> None:
-    limited(stage)
-    await spent(stage, MINUTE)
-    await spent_too_much(stage, 20_000)
-    session = await stage.session()
-    await stage.say(session)
-    await stage.run(session)
-    await stage.submit(session, ops.Interrupt())
-    await stage.run(session)
-    assert len(await stage.logged_events(session, "turn_aborted")) == 1
-    assert stage.models.prompts == []
+async def test_session_that_waits_for_room_can_be_interrupted(harness: Harness) -> None:
+    limited(harness)
+    await spent(harness, MINUTE)
+    await spent_too_much(harness, 20_000)
+    session = await harness.session()
+    await harness.say(session)
+    await harness.run(session)
+    await harness.submit(session, ops.Interrupt())
+    await harness.run(session)
+    assert len(await harness.logged_events(session, "turn_aborted")) == 1
+    assert harness.models.prompts == []
 
 
-async def test_lost_answers_about_room_are_asked_for_again(stage: Stage) -> None:
+async def test_lost_answers_about_room_are_asked_for_again(harness: Harness) -> None:
     async def nap(seconds: float) -> None:
         pass
 
-    limited(stage, sleep=nap)
-    stage.wire.before["admit"] = lost(2)
-    session = await stage.session()
-    await stage.say(session)
-    await stage.run(session)
-    assert (stage.wire.sent["admit"], len(stage.models.prompts)) == (3, 1)
+    limited(harness, sleep=nap)
+    harness.wire.before["admit"] = lost(2)
+    session = await harness.session()
+    await harness.say(session)
+    await harness.run(session)
+    assert (harness.wire.sent["admit"], len(harness.models.prompts)) == (3, 1)
 
 
-async def test_account_that_cannot_be_settled_spoils_no_response(stage: Stage) -> None:
-    limited(stage)
-    stage.wire.before["settle"] = lost(1)
-    session = await stage.session()
-    await stage.say(session)
-    assert await stage.run(session) is Ended.PARKED
-    assert [event["last_agent_message"] for event in await stage.logged_events(session, "task_complete")] == [
-        "Bye."
-    ]
+async def test_account_that_cannot_be_settled_spoils_no_response(harness: Harness) -> None:
+    limited(harness)
+    harness.wire.before["settle"] = lost(1)
+    session = await harness.session()
+    await harness.say(session)
+    assert await harness.run(session) is Ended.PARKED
+    assert [
+        event["last_agent_message"] for event in await harness.logged_events(session, "task_complete")
+    ] == ["Bye."]
 
 
-async def test_usage_that_the_provider_does_not_tell_leaves_the_estimate(stage: Stage) -> None:
-    limited(stage)
-    stage.models.will([message("Hi."), replace(ends(), usage=None)])
-    session = await stage.session()
-    await stage.say(session)
-    await stage.run(session)
-    assert stage.wire.sent["settle"] == 0
+async def test_usage_that_the_provider_does_not_tell_leaves_the_estimate(harness: Harness) -> None:
+    limited(harness)
+    harness.models.will([message("Hi."), replace(ends(), usage=None)])
+    session = await harness.session()
+    await harness.say(session)
+    await harness.run(session)
+    assert harness.wire.sent["settle"] == 0
 
 
-async def test_response_that_failed_is_settled_by_the_usage_that_it_told(stage: Stage) -> None:
-    limited(stage)
+async def test_response_that_failed_is_settled_by_the_usage_that_it_told(harness: Harness) -> None:
+    limited(harness)
     broken = FatalModelError(FatalKind.CONTEXT_LENGTH_EXCEEDED, "too long", "context_window_exceeded")
     broken.usage = USAGE
-    stage.models.will([broken])
-    session = await stage.session()
-    await stage.say(session)
-    await stage.run(session)
-    settled = next(args for name, args in stage.wire.calls if name == "settle")
+    harness.models.will([broken])
+    session = await harness.session()
+    await harness.say(session)
+    await harness.run(session)
+    settled = next(args for name, args in harness.wire.calls if name == "settle")
     assert settled[1] == USAGE["total_tokens"]
-    assert await stage.facts(session, "request_ended") == [
+    assert await harness.facts(session, "request_ended") == [
         {"kind": "request_ended", "n": 1, "outcome": "failed", "usage": USAGE}
     ]
 

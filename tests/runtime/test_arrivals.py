@@ -12,12 +12,12 @@ from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.held import Held
 from orchestrator.runtime.loading import BEGINNING
 from orchestrator.runtime.runner import RunnerConfig
-from tests.runtime.stage import Stage
+from tests.runtime.harness import Harness
 
 
-async def arrivals_of(stage: Stage, claimed: Claimed) -> Arrivals:
+async def arrivals_of(harness: Harness, claimed: Claimed) -> Arrivals:
     """Of a claim whose first entries are taken."""
-    held = Held.of(stage.ports, RunnerConfig(), claimed)
+    held = Held.of(harness.ports, RunnerConfig(), claimed)
     held.journal.position = BEGINNING
     arrivals = Arrivals(held)
     await arrivals.accept_first()
@@ -28,43 +28,43 @@ def ids(arrivals: Arrivals) -> list[str]:
     return [command.id for command, _ in arrivals.inbox if isinstance(command, c.Submitted)]
 
 
-async def test_a_poke_during_a_read_that_finds_nothing_leads_to_another_read(stage: Stage) -> None:
-    session = await stage.session()
-    await stage.say(session, id="early")
-    claimed = await stage.claimed(session)
+async def test_a_poke_during_a_read_that_finds_nothing_leads_to_another_read(harness: Harness) -> None:
+    session = await harness.session()
+    await harness.say(session, id="early")
+    claimed = await harness.claimed(session)
     # As after the death of a worker that had consumed all there was.
-    arrivals = await arrivals_of(stage, replace(claimed, cursor=claimed.sq_tip, first=()))
+    arrivals = await arrivals_of(harness, replace(claimed, cursor=claimed.sq_tip, first=()))
     assert not arrivals
 
     async def spoken_behind_the_read(_: Sequence[Any]) -> None:
-        del stage.wire.after["XRANGE"]
-        await stage.say(session, id="late")
+        del harness.wire.after["XRANGE"]
+        await harness.say(session, id="late")
         arrivals.poke(None)
 
-    stage.wire.after["XRANGE"] = spoken_behind_the_read
+    harness.wire.after["XRANGE"] = spoken_behind_the_read
     arrivals.poke(None)
     await arrivals.read()
     assert ids(arrivals) == ["late"]
 
 
-async def test_the_tip_of_what_was_read_is_no_news(stage: Stage) -> None:
-    session = await stage.session()
-    await stage.say(session, id="first")
-    arrivals = await arrivals_of(stage, await stage.claimed(session))
+async def test_the_tip_of_what_was_read_is_no_news(harness: Harness) -> None:
+    session = await harness.session()
+    await harness.say(session, id="first")
+    arrivals = await arrivals_of(harness, await harness.claimed(session))
     assert ids(arrivals) == ["first"]
     arrivals.poke(arrivals.inbox[-1][1])
     assert not arrivals.unread
-    await stage.say(session, id="second")
-    (entry,) = await stage.broker.read_sq(session, str(arrivals.inbox[-1][1]))
+    await harness.say(session, id="second")
+    (entry,) = await harness.broker.read_sq(session, str(arrivals.inbox[-1][1]))
     arrivals.poke(entry.id)
     await arrivals.read()
     assert ids(arrivals) == ["first", "second"]
 
 
-async def test_a_step_that_came_to_nothing_gives_its_cursor_back(stage: Stage) -> None:
-    session = await stage.session()
-    await stage.say(session)
-    arrivals = await arrivals_of(stage, await stage.claimed(session))
+async def test_a_step_that_came_to_nothing_gives_its_cursor_back(harness: Harness) -> None:
+    session = await harness.session()
+    await harness.say(session)
+    arrivals = await arrivals_of(harness, await harness.claimed(session))
     at_claim = arrivals.cursor
     arrivals.cursor = str(arrivals.inbox[-1][1])
     assert arrivals.moved

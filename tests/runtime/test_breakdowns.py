@@ -25,33 +25,33 @@ from orchestrator.runtime.calls import ToolCalls
 from orchestrator.runtime.loading import load
 from orchestrator.runtime.ports import CallSite
 from orchestrator.runtime.runner import Ended
+from tests.runtime.harness import Harness
 from tests.runtime.players import calls, ends, message
-from tests.runtime.stage import Stage
 from tests.runtime.test_worker_claims import at_work
 from tests.runtime.wires import Gate
 
 
-async def test_a_tool_that_breaks_down_ends_its_command_for_people_and_model(stage: Stage) -> None:
-    session = await stage.session()
-    stage.tools.fails["c1"] = RuntimeError("out of descriptors")
-    stage.models.will([calls("c1"), ends()])
-    await stage.say(session)
-    assert await stage.run(session) is Ended.PARKED
-    assert "out of descriptors" in stage.models.outputs()["c1"]
-    (end,) = await stage.logged_events(session, "exec_command_end")
+async def test_a_tool_that_breaks_down_ends_its_command_for_people_and_model(harness: Harness) -> None:
+    session = await harness.session()
+    harness.tools.fails["c1"] = RuntimeError("out of descriptors")
+    harness.models.will([calls("c1"), ends()])
+    await harness.say(session)
+    assert await harness.run(session) is Ended.PARKED
+    assert "out of descriptors" in harness.models.outputs()["c1"]
+    (end,) = await harness.logged_events(session, "exec_command_end")
     assert end["exit_code"] == -1
 
 
-async def test_a_model_client_that_breaks_down_fails_the_task_and_not_the_session(stage: Stage) -> None:
-    session = await stage.session()
-    stage.models.will([RuntimeError("a bug")])
-    await stage.say(session)
-    assert await stage.run(session) is Ended.PARKED
-    (error,) = await stage.logged_events(session, "error")
+async def test_a_model_client_that_breaks_down_fails_the_task_and_not_the_session(harness: Harness) -> None:
+    session = await harness.session()
+    harness.models.will([RuntimeError("a bug")])
+    await harness.say(session)
+    assert await harness.run(session) is Ended.PARKED
+    (error,) = await harness.logged_events(session, "error")
     assert "a bug" in error["message"]
-    await stage.say(session)
-    assert await stage.run(session) is Ended.PARKED
-    assert [fact["outcome"] for fact in await stage.facts(session, "task_ended")] == ["failed", "completed"]
+    await harness.say(session)
+    assert await harness.run(session) is Ended.PARKED
+    assert [fact["outcome"] for fact in await harness.facts(session, "task_ended")] == ["failed", "completed"]
 
 
 class FullDisk:
@@ -72,45 +72,45 @@ class FullDisk:
 
 
 async def test_a_session_goes_on_without_its_file_and_says_so_to_whoever_asks_for_it(
-    stage: Stage, tmp_path: Path
+    harness: Harness, tmp_path: Path
 ) -> None:
     path, disk = tmp_path / "r.jsonl", FullDisk()
-    stage.ports = replace(stage.ports, files=disk)
-    session = await stage.session(path=path)
-    await stage.say(session)
-    assert await stage.run(session) is Ended.PARKED
-    assert await stage.logged_events(session, "warning") == []
-    asked = await stage.submit(session, ops.GetPath())
-    assert await stage.run(session) is Ended.PARKED
-    seen = await stage.until(session, "conversation_path")
+    harness.ports = replace(harness.ports, files=disk)
+    session = await harness.session(path=path)
+    await harness.say(session)
+    assert await harness.run(session) is Ended.PARKED
+    assert await harness.logged_events(session, "warning") == []
+    asked = await harness.submit(session, ops.GetPath())
+    assert await harness.run(session) is Ended.PARKED
+    seen = await harness.until(session, "conversation_path")
     assert [(event.type, event.id) for event in seen[-2:]] == [
         ("warning", asked),
         ("conversation_path", asked),
     ]
-    await stage.say(session)
-    await stage.submit(session, ops.Shutdown())
-    assert await stage.run(session) is Ended.PARKED
-    told = [msg["type"] for msg in await stage.logged_events(session)]
+    await harness.say(session)
+    await harness.submit(session, ops.Shutdown())
+    assert await harness.run(session) is Ended.PARKED
+    told = [msg["type"] for msg in await harness.logged_events(session)]
     for answer in ("conversation_path", "shutdown_complete"):
         assert "warning" in told[: told.index(answer)]
         told = told[told.index(answer) :]
-    warned = await stage.logged_events(session, "warning")
+    warned = await harness.logged_events(session, "warning")
     assert len(warned) == 2
     assert "No space left on device" in warned[0]["message"]
     disk.full = False
-    await stage.submit(session, ops.GetPath())
-    assert await stage.run(session) is Ended.PARKED
+    await harness.submit(session, ops.GetPath())
+    assert await harness.run(session) is Ended.PARKED
     lines = [orjson.loads(line) for line in path.read_bytes().splitlines()]
     shown = [line["payload"] for line in lines if line["type"] == "event_msg"]
-    assert shown == await stage.logged_events(session)
-    assert len(await stage.logged_events(session, "warning")) == 2
+    assert shown == await harness.logged_events(session)
+    assert len(await harness.logged_events(session, "warning")) == 2
 
 
 async def test_a_session_waits_for_an_archive_that_is_away_and_keeps_its_claim(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session, away = await stage.session(), Gate()
-    await stage.say(session)
+    session, away = await harness.session(), Gate()
+    await harness.say(session)
     asked = 0
 
     async def mounted_later(*args: Any) -> Any:
@@ -124,23 +124,23 @@ async def test_a_session_waits_for_an_archive_that_is_away_and_keeps_its_claim(
         await away.wait()
 
     monkeypatch.setattr(runners, "load", mounted_later)
-    stage.ports = replace(stage.ports, sleep=slept)
-    running = asyncio.create_task(stage.run(session))
+    harness.ports = replace(harness.ports, sleep=slept)
+    running = asyncio.create_task(harness.run(session))
     await away.reached.wait()
-    head = await stage.client.head(session)
+    head = await harness.client.head(session)
     assert head is not None
     assert head.holder == "w1"
     away.open()
     assert await running is Ended.PARKED
     assert asked == 10
-    assert await stage.logged_events(session, "task_complete")
+    assert await harness.logged_events(session, "task_complete")
 
 
 async def test_a_worker_that_leaves_gives_back_what_it_cannot_read(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session, away = await stage.session(), Gate()
-    await stage.say(session)
+    session, away = await harness.session(), Gate()
+    await harness.say(session)
 
     async def never(*_: Any) -> Any:
         raise ArchiveUnavailable("it is not mounted")
@@ -149,15 +149,15 @@ async def test_a_worker_that_leaves_gives_back_what_it_cannot_read(
         await away.wait()
 
     monkeypatch.setattr(runners, "load", never)
-    stage.ports = replace(stage.ports, sleep=slept)
-    runner = stage.runner(await stage.claimed(session))
+    harness.ports = replace(harness.ports, sleep=slept)
+    runner = harness.runner(await harness.claimed(session))
     running = asyncio.create_task(runner.run())
     await away.reached.wait()
     runner.drain()
     away.open()
     assert await running is Ended.LOST
     monkeypatch.undo()
-    assert await stage.run(session) is Ended.PARKED, "nobody has to wait for a lease"
+    assert await harness.run(session) is Ended.PARKED, "nobody has to wait for a lease"
 
 
 async def test_whatever_a_tool_makes_of_a_call_the_model_is_told_and_the_session_goes_on() -> None:
@@ -178,30 +178,30 @@ async def test_whatever_a_tool_makes_of_a_call_the_model_is_told_and_the_session
     assert await tools.judge(call, "claim") == "in_doubt"
 
 
-async def test_a_damaged_session_does_not_hide_those_behind_it(stage: Stage) -> None:
-    damaged, sound = await stage.session(), await stage.session()
-    await stage.say(damaged)
-    await stage.broker.command("SET", stage.broker.keys.sq(damaged), "not a stream")
-    await stage.say(sound)
-    async with at_work(stage.worker()):
-        await stage.until(sound, "task_complete")
-        await stage.say(sound)
-        await stage.until(sound, "task_complete")
+async def test_a_damaged_session_does_not_hide_those_behind_it(harness: Harness) -> None:
+    damaged, sound = await harness.session(), await harness.session()
+    await harness.say(damaged)
+    await harness.broker.command("SET", harness.broker.keys.sq(damaged), "not a stream")
+    await harness.say(sound)
+    async with at_work(harness.worker()):
+        await harness.until(sound, "task_complete")
+        await harness.say(sound)
+        await harness.until(sound, "task_complete")
 
 
-async def test_a_delta_that_comes_while_another_is_being_sent_is_sent_as_well(stage: Stage) -> None:
-    session, sending, more, silence = await stage.session(), Gate(), Gate(), Gate()
-    stage.models.will([TextDelta("one"), more, TextDelta("two"), silence, message("one two"), ends()])
-    await stage.say(session)
-    stage.wire.before["emit"] = sending.wait
-    running = asyncio.create_task(stage.run(session))
+async def test_a_delta_that_comes_while_another_is_being_sent_is_sent_as_well(harness: Harness) -> None:
+    session, sending, more, silence = await harness.session(), Gate(), Gate(), Gate()
+    harness.models.will([TextDelta("one"), more, TextDelta("two"), silence, message("one two"), ends()])
+    await harness.say(session)
+    harness.wire.before["emit"] = sending.wait
+    running = asyncio.create_task(harness.run(session))
     await sending.reached.wait()
     more.open()
     await silence.reached.wait()
-    del stage.wire.before["emit"]
+    del harness.wire.before["emit"]
     sending.open()
-    assert (await stage.until(session, "agent_message_delta"))[-1].msg["delta"] == "one"
-    assert (await stage.until(session, "agent_message_delta"))[-1].msg["delta"] == "two"
+    assert (await harness.until(session, "agent_message_delta"))[-1].msg["delta"] == "one"
+    assert (await harness.until(session, "agent_message_delta"))[-1].msg["delta"] == "two"
     assert not silence.opened.is_set()
     silence.open()
     assert await running is Ended.PARKED

@@ -13,40 +13,42 @@ from orchestrator.protocol import ops
 from orchestrator.runtime.commits import Writing
 from orchestrator.runtime.journal import Step
 from orchestrator.runtime.runner import Ended
+from tests.runtime.harness import Harness
 from tests.runtime.players import ends, message
-from tests.runtime.stage import Stage
 from tests.runtime.wires import Gate
 
 LONG = "so it is " * 6_600
 
 
-async def test_very_long_inputs_that_join_a_task_reach_its_next_request_in_order(stage: Stage) -> None:
-    session, streaming = await stage.session(on_user_input="steer"), Gate()
-    stage.models.will([message("half"), streaming, ends()])
-    await stage.say(session)
-    running = asyncio.create_task(stage.run(session))
+async def test_very_long_inputs_that_join_a_task_reach_its_next_request_in_order(harness: Harness) -> None:
+    session, streaming = await harness.session(on_user_input="steer"), Gate()
+    harness.models.will([message("half"), streaming, ends()])
+    await harness.say(session)
+    running = asyncio.create_task(harness.run(session))
     await streaming.reached.wait()
     for number in range(40):
-        await stage.say(session, f"{number} {LONG}")
+        await harness.say(session, f"{number} {LONG}")
     streaming.open()
     assert await running is Ended.PARKED
     said = [
-        item["content"][0]["text"] for item in stage.models.prompts[-1].input if item.get("role") == "user"
+        item["content"][0]["text"] for item in harness.models.prompts[-1].input if item.get("role") == "user"
     ]
     numbers = [int(text.partition(" ")[0]) for text in said if text.endswith(LONG)]
     assert numbers == list(range(40))
 
 
-async def test_input_of_many_long_parts_is_taken_whole(stage: Stage) -> None:
-    session = await stage.session()
+async def test_input_of_many_long_parts_is_taken_whole(harness: Harness) -> None:
+    session = await harness.session()
     parts = tuple({"type": "text", "text": f"{number} {LONG}"} for number in range(40))
-    await stage.submit(session, ops.UserInput(items=cast(Any, parts)))
-    assert await stage.run(session) is Ended.PARKED
-    shown = [item for item in stage.models.prompts[-1].input if item.get("role") == "user"][-1]
+    await harness.submit(session, ops.UserInput(items=cast(Any, parts)))
+    assert await harness.run(session) is Ended.PARKED
+    shown = [item for item in harness.models.prompts[-1].input if item.get("role") == "user"][-1]
     assert [part["text"] for part in shown["content"]] == [part["text"] for part in parts]
 
 
-async def test_step_knows_what_its_commit_will_weigh(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_step_knows_what_its_commit_will_weigh(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[tuple[int, int]] = []
     request_of = Writing._request
 
@@ -56,9 +58,9 @@ async def test_step_knows_what_its_commit_will_weigh(stage: Stage, monkeypatch: 
         return request
 
     monkeypatch.setattr(Writing, "_request", weighed)
-    session = await stage.session()
-    stage.models.will([message("a word")])
-    await stage.say(session, LONG)
-    assert await stage.run(session) is Ended.PARKED
+    session = await harness.session()
+    harness.models.will([message("a word")])
+    await harness.say(session, LONG)
+    assert await harness.run(session) is Ended.PARKED
     assert seen
     assert [step for step, _ in seen] == [commit for _, commit in seen]

@@ -10,71 +10,71 @@ from orchestrator.core.settings import Rules
 from orchestrator.model.events import ItemDone, ReasoningRawDelta, TextDelta
 from orchestrator.runtime.deltas import PIECE_CHARS, Deltas
 from orchestrator.runtime.runner import Ended
+from tests.runtime.harness import Harness
 from tests.runtime.players import calls, ends, message
-from tests.runtime.stage import Stage
 from tests.runtime.wires import Gate
 
 
-async def test_deltas_come_before_the_text_that_they_lead_up_to(stage: Stage) -> None:
-    session = await stage.session()
+async def test_deltas_come_before_the_text_that_they_lead_up_to(harness: Harness) -> None:
+    session = await harness.session()
     words = [TextDelta(f"word{number} ") for number in range(50)]
-    stage.models.will([*words, message("all of them"), ends()])
-    await stage.say(session)
-    task = asyncio.create_task(stage.run(session))
-    events = await stage.until(session, "task_complete")
+    harness.models.will([*words, message("all of them"), ends()])
+    await harness.say(session)
+    task = asyncio.create_task(harness.run(session))
+    events = await harness.until(session, "task_complete")
     await task
     kinds = [event.type for event in events]
     text = "".join(e.msg["delta"] for e in events if e.type == "agent_message_delta")
     assert text == "".join(f"word{number} " for number in range(50))
     assert max(i for i, k in enumerate(kinds) if k == "agent_message_delta") < kinds.index("agent_message")
-    assert not await stage.logged_events(session, "agent_message_delta")
+    assert not await harness.logged_events(session, "agent_message_delta")
 
 
-async def test_deltas_are_shown_while_the_text_is_still_coming(stage: Stage) -> None:
-    session, silence = await stage.session(), Gate()
-    stage.models.will([TextDelta("early"), silence, message("early and late"), ends()])
-    await stage.say(session)
-    task = asyncio.create_task(stage.run(session))
-    assert (await stage.until(session, "agent_message_delta"))[-1].msg["delta"] == "early"
+async def test_deltas_are_shown_while_the_text_is_still_coming(harness: Harness) -> None:
+    session, silence = await harness.session(), Gate()
+    harness.models.will([TextDelta("early"), silence, message("early and late"), ends()])
+    await harness.say(session)
+    task = asyncio.create_task(harness.run(session))
+    assert (await harness.until(session, "agent_message_delta"))[-1].msg["delta"] == "early"
     assert not silence.opened.is_set()
     silence.open()
     await task
 
 
 @pytest.mark.parametrize("shown", [False, True])
-async def test_raw_reasoning_is_shown_to_those_who_asked_for_it(stage: Stage, shown: bool) -> None:
-    session = await stage.session()
+async def test_raw_reasoning_is_shown_to_those_who_asked_for_it(harness: Harness, shown: bool) -> None:
+    session = await harness.session()
     thought = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm, so."}]}
-    stage.models.will([ReasoningRawDelta("Hm, "), ItemDone(thought), message("So."), ends()])
-    await stage.say(session)
-    await stage.run(session, rules=Rules(show_raw_reasoning=shown))
-    kinds = {event.type for event in await stage.until(session, "task_complete")}
+    harness.models.will([ReasoningRawDelta("Hm, "), ItemDone(thought), message("So."), ends()])
+    await harness.say(session)
+    await harness.run(session, rules=Rules(show_raw_reasoning=shown))
+    kinds = {event.type for event in await harness.until(session, "task_complete")}
     raw = {"agent_reasoning_raw_content_delta", "agent_reasoning_raw_content"}
     assert kinds & raw == (raw if shown else set())
 
 
-async def test_deltas_join_the_rollout_where_the_setting_asks_for_it(stage: Stage) -> None:
-    session = await stage.session()
-    stage.tools.deltas["c1"] = ["b25l", "dHdv"]
-    stage.models.will([TextDelta("Well"), message("Well"), calls("c1"), ends()])
-    await stage.say(session)
-    assert await stage.run(session, rollout_deltas=True) is Ended.PARKED
-    kinds = [event["type"] for event in await stage.logged_events(session)]
+async def test_deltas_join_the_rollout_where_the_setting_asks_for_it(harness: Harness) -> None:
+    session = await harness.session()
+    harness.tools.deltas["c1"] = ["b25l", "dHdv"]
+    harness.models.will([TextDelta("Well"), message("Well"), calls("c1"), ends()])
+    await harness.say(session)
+    assert await harness.run(session, rollout_deltas=True) is Ended.PARKED
+    kinds = [event["type"] for event in await harness.logged_events(session)]
     assert kinds.index("agent_message_delta") < kinds.index("agent_message")
     assert kinds.count("exec_command_output_delta") == 2
     assert kinds.index("exec_command_begin") < kinds.index("exec_command_output_delta")
-    assert await stage.digest(session) == await stage.live_digest(session)
+    assert await harness.digest(session) == await harness.live_digest(session)
 
 
 async def test_megabytes_that_come_at_once_are_shown_in_small_events_and_their_step_is_committed(
-    stage: Stage,
+    harness: Harness,
 ) -> None:
-    session = await stage.session()
+    session = await harness.session()
     text = "so it is " * 300_000
-    stage.models.will([TextDelta(text), TextDelta("."), message("all of it"), ends()])
-    await stage.say(session)
-    assert await stage.run(session) is Ended.PARKED
-    shown = [e for e in await stage.until(session, "task_complete") if e.type == "agent_message_delta"]
+    harness.models.will([TextDelta(text), TextDelta("."), message("all of it"), ends()])
+    await harness.say(session)
+    assert await harness.run(session) is Ended.PARKED
+    shown = [e for e in await harness.until(session, "task_complete") if e.type == "agent_message_delta"]
     assert "".join(event.msg["delta"] for event in shown) == text + "."
     assert max(len(event.msg["delta"]) for event in shown) <= PIECE_CHARS
 
@@ -88,12 +88,12 @@ def test_more_than_256_kib_of_deltas_are_many_for_a_commit() -> None:
 
 
 async def test_delta_behind_a_finished_text_is_shown_though_the_text_is_not_in_the_log_yet(
-    stage: Stage,
+    harness: Harness,
 ) -> None:
-    session = await stage.session()
-    stage.models.will([TextDelta("one"), message("one"), TextDelta("two"), message("two"), ends()])
-    await stage.say(session)
-    await stage.run(session)
-    events = await stage.until(session, "task_complete")
+    session = await harness.session()
+    harness.models.will([TextDelta("one"), message("one"), TextDelta("two"), message("two"), ends()])
+    await harness.say(session)
+    await harness.run(session)
+    events = await harness.until(session, "task_complete")
     shown = [event.msg for event in events if event.type in ("agent_message", "agent_message_delta")]
     assert [msg.get("delta") or msg["message"] for msg in shown] == ["one", "one", "two", "two"]

@@ -27,8 +27,8 @@ from orchestrator.tools.patch.bounds import MOST_BYTES, MOST_FILES
 from orchestrator.tools.site import ToolConfig
 from orchestrator.tools.toolbox import Toolbox
 from orchestrator.views.patterns import why_not_allowed
+from tests.runtime.harness import Harness
 from tests.runtime.players import ends
-from tests.runtime.stage import Stage
 from tests.runtime.wires import Gate
 
 SUPPORT = SandboxSupport(None, 0, ())
@@ -44,22 +44,22 @@ async def supervisor() -> AsyncIterator[Supervisor]:
 
 
 @pytest.fixture
-def armed(stage: Stage, supervisor: Supervisor) -> Stage:
-    """A stage whose calls are run by the real tools."""
-    tools = ToolCalls(Toolbox(ToolConfig(SUPPORT, {}), supervisor), stage.ports.texts)
-    stage.ports = replace(stage.ports, tools=tools)
-    return stage
+def armed(harness: Harness, supervisor: Supervisor) -> Harness:
+    """A harness whose calls are run by the real tools."""
+    tools = ToolCalls(Toolbox(ToolConfig(SUPPORT, {}), supervisor), harness.ports.texts)
+    harness.ports = replace(harness.ports, tools=tools)
+    return harness
 
 
-def replace_tools(stage: Stage, tools: Any) -> Stage:
-    stage.ports = replace(stage.ports, tools=tools)
-    return stage
+def replace_tools(harness: Harness, tools: Any) -> Harness:
+    harness.ports = replace(harness.ports, tools=tools)
+    return harness
 
 
-async def run(stage: Stage, supervisor: Supervisor, session: SessionId) -> Ended:
-    claimed = await stage.claimed(session)
+async def run(harness: Harness, supervisor: Supervisor, session: SessionId) -> Ended:
+    claimed = await harness.claimed(session)
     supervisor.extend(claimed.claim.claim_id, time.clock_gettime(time.CLOCK_BOOTTIME) + 120)
-    return await stage.runner(claimed).run()
+    return await harness.runner(claimed).run()
 
 
 def patch(*hunks: str) -> str:
@@ -85,7 +85,7 @@ def changing(folder: Path, count: int) -> str:
 
 
 async def test_a_patch_of_thousands_of_files_is_applied_and_told_in_bounded_events(
-    armed: Stage, supervisor: Supervisor, tmp_path: Path
+    armed: Harness, supervisor: Supervisor, tmp_path: Path
 ) -> None:
     session = await armed.session()
     armed.models.will([asks(adding(tmp_path)), ends()], [asks(changing(tmp_path, FILES), "p2"), ends()])
@@ -106,7 +106,7 @@ async def test_a_patch_of_thousands_of_files_is_applied_and_told_in_bounded_even
 
 
 async def test_files_of_middling_size_stand_beside_the_log(
-    armed: Stage, supervisor: Supervisor, tmp_path: Path
+    armed: Harness, supervisor: Supervisor, tmp_path: Path
 ) -> None:
     """Each file's content is short enough to stay in its entry, and all of them are not."""
     for number in range(300):
@@ -121,7 +121,7 @@ async def test_files_of_middling_size_stand_beside_the_log(
 
 
 async def test_who_is_asked_about_a_patch_that_is_not_shown_whole_is_told_so(
-    armed: Stage, supervisor: Supervisor, tmp_path: Path
+    armed: Harness, supervisor: Supervisor, tmp_path: Path
 ) -> None:
     session = await armed.session("untrusted")
     armed.models.will(
@@ -143,7 +143,7 @@ async def test_who_is_asked_about_a_patch_that_is_not_shown_whole_is_told_so(
 
 
 async def test_a_takeover_judges_a_patch_whose_record_stands_beside_the_log(
-    armed: Stage, supervisor: Supervisor, tmp_path: Path
+    armed: Harness, supervisor: Supervisor, tmp_path: Path
 ) -> None:
     session, tools, writing = await armed.session(), armed.ports.tools, Gate()
 
@@ -168,7 +168,7 @@ async def test_a_takeover_judges_a_patch_whose_record_stands_beside_the_log(
     begun = (await armed.facts(session, "call"))[-1]
     assert begun["phase"] == "running"
     assert list(references(begun["spec"]["record"]))
-    await armed.broker.command("ZADD", armed.broker.keys.pool(1, "stage")[1], 1, session)
+    await armed.broker.command("ZADD", armed.broker.keys.pool(1, "harness")[1], 1, session)
     armed.cache = Cache()
     assert await run(armed, supervisor, session) is Ended.PARKED
     assert "Success" in armed.models.outputs()["p1"], "nothing had been written, so it is run again"
@@ -178,7 +178,7 @@ async def test_a_takeover_judges_a_patch_whose_record_stands_beside_the_log(
     "hunk", ["*** Delete File: {}", "*** Update File: {}\n-a\n+b", "*** Add File: {}\n+a"]
 )
 async def test_a_file_over_the_limit_is_refused_by_name_before_anything_is_written(
-    armed: Stage, supervisor: Supervisor, tmp_path: Path, hunk: str
+    armed: Harness, supervisor: Supervisor, tmp_path: Path, hunk: str
 ) -> None:
     large = tmp_path / "large"
     with large.open("wb") as file:
@@ -194,7 +194,7 @@ async def test_a_file_over_the_limit_is_refused_by_name_before_anything_is_writt
 
 
 async def test_more_files_than_a_patch_may_change_are_refused_at_once(
-    armed: Stage, supervisor: Supervisor, tmp_path: Path
+    armed: Harness, supervisor: Supervisor, tmp_path: Path
 ) -> None:
     session = await armed.session()
     armed.models.will([asks(adding(tmp_path, MOST_FILES + 1)), ends()])
@@ -205,7 +205,7 @@ async def test_more_files_than_a_patch_may_change_are_refused_at_once(
 
 
 async def test_more_bytes_than_a_patch_may_read_are_refused(
-    armed: Stage, supervisor: Supervisor, tmp_path: Path
+    armed: Harness, supervisor: Supervisor, tmp_path: Path
 ) -> None:
     count = MOST_BYTES // entries.MOST_BYTES + 1
     for number in range(count):

@@ -13,8 +13,8 @@ from orchestrator.protocol import ops
 from orchestrator.runtime.renewal import Leases
 from orchestrator.tables import WorkerSettings
 from tests.broker.doubles import FakeClock
+from tests.runtime.harness import Harness, open_broker
 from tests.runtime.players import calls, ends
-from tests.runtime.stage import Stage, open_broker
 from tests.runtime.test_worker_claims import at_work
 from tests.runtime.wires import Gate, lost
 
@@ -26,13 +26,13 @@ BRIEF = WorkerSettings.model_construct(renew_s=0.05, trust_s=3.0, stall_s=30.0)
 class Held:
     """A claim on a real server, and leases that live by a clock of the test's own."""
 
-    def __init__(self, stage: Stage, claim: Claim) -> None:
+    def __init__(self, harness: Harness, claim: Claim) -> None:
         self.clock = FakeClock(1_000.0)
         self.extended: list[float] = []
         self.leases = Leases(
             WorkerSettings(), lambda _, deadline: self.extended.append(deadline), self.clock.time
         )
-        self.broker = stage.ports.broker
+        self.broker = harness.ports.broker
         self.claim = claim
         self.reached = 0
         self.leases.hold(claim, self.clock.time(), lambda: self.reached)
@@ -41,20 +41,20 @@ class Held:
         self.extended.append(deadline)
 
 
-async def held(stage: Stage) -> Held:
-    session = await stage.session()
-    await stage.say(session)
-    return Held(stage, (await stage.claimed(session)).claim)
+async def held(harness: Harness) -> Held:
+    session = await harness.session()
+    await harness.say(session)
+    return Held(harness, (await harness.claimed(session)).claim)
 
 
-async def test_a_renewed_claim_is_trusted_from_the_moment_the_renewal_was_sent(stage: Stage) -> None:
-    it = await held(stage)
+async def test_a_renewed_claim_is_trusted_from_the_moment_the_renewal_was_sent(harness: Harness) -> None:
+    it = await held(harness)
     it.clock.advance(3.0)
 
     async def slow(_: object) -> None:
         it.clock.advance(0.5)
 
-    stage.wire.before["renew"] = slow
+    harness.wire.before["renew"] = slow
     it.leases.tick()
     (verdict,) = await it.leases.renew(it.broker)
     assert verdict.tip is not None
@@ -65,9 +65,9 @@ async def test_a_renewed_claim_is_trusted_from_the_moment_the_renewal_was_sent(s
     assert it.leases.distrusted() == [it.claim]
 
 
-async def test_a_renewal_that_no_replica_has_extends_nothing(stage: Stage) -> None:
+async def test_a_renewal_that_no_replica_has_extends_nothing(harness: Harness) -> None:
     """A primary that is cut off from its replicas answers OK all the same."""
-    it, asked, confirmed = await held(stage), [], False
+    it, asked, confirmed = await held(harness), [], False
 
     async def confirm(_: Broker, claim: Claim, reached: int) -> bool:
         asked.append((claim, reached))
@@ -89,18 +89,18 @@ async def test_a_renewal_that_no_replica_has_extends_nothing(stage: Stage) -> No
     assert leases.pause_s == 2.0
 
 
-async def test_a_stuck_loop_is_not_renewed_for(stage: Stage) -> None:
-    it = await held(stage)
+async def test_a_stuck_loop_is_not_renewed_for(harness: Harness) -> None:
+    it = await held(harness)
     it.leases.tick()
     it.clock.advance(4.1)
     assert await it.leases.renew(it.broker) == []
-    assert stage.wire.sent["renew"] == 0
+    assert harness.wire.sent["renew"] == 0
     assert it.leases.distrusted() == [it.claim]
 
 
-async def test_a_renewal_that_is_not_answered_extends_nothing(stage: Stage) -> None:
-    it = await held(stage)
-    stage.wire.after["renew"] = lost(1)
+async def test_a_renewal_that_is_not_answered_extends_nothing(harness: Harness) -> None:
+    it = await held(harness)
+    harness.wire.after["renew"] = lost(1)
     it.clock.advance(2.0)
     it.leases.tick()
     assert await it.leases.renew(it.broker) == []
@@ -110,17 +110,17 @@ async def test_a_renewal_that_is_not_answered_extends_nothing(stage: Stage) -> N
     assert it.leases.pause_s == 2.0
 
 
-async def test_a_claim_that_was_taken_is_told_to_be_over(stage: Stage) -> None:
-    it = await held(stage)
-    await stage.broker.revoke(it.claim.session)
+async def test_a_claim_that_was_taken_is_told_to_be_over(harness: Harness) -> None:
+    it = await held(harness)
+    await harness.broker.revoke(it.claim.session)
     it.leases.tick()
     (verdict,) = await it.leases.renew(it.broker)
     assert verdict.tip is None
     assert it.extended == [1_004.0]
 
 
-async def test_a_claim_over_a_log_that_went_back_is_told_to_be_over(stage: Stage) -> None:
-    it = await held(stage)
+async def test_a_claim_over_a_log_that_went_back_is_told_to_be_over(harness: Harness) -> None:
+    it = await held(harness)
     it.reached = 1_000
     it.leases.tick()
     (verdict,) = await it.leases.renew(it.broker)
@@ -128,68 +128,68 @@ async def test_a_claim_over_a_log_that_went_back_is_told_to_be_over(stage: Stage
     assert it.extended == [1_004.0]
 
 
-async def test_a_claim_that_was_given_back_meanwhile_is_not_extended(stage: Stage) -> None:
-    it = await held(stage)
+async def test_a_claim_that_was_given_back_meanwhile_is_not_extended(harness: Harness) -> None:
+    it = await held(harness)
 
     async def given_back(_: object) -> None:
         it.leases.let_go(it.claim)
 
-    stage.wire.after["renew"] = given_back
+    harness.wire.after["renew"] = given_back
     it.leases.tick()
     await it.leases.renew(it.broker)
     assert it.extended == [1_004.0]
     assert not it.leases.distrusted()
 
 
-async def running_command(stage: Stage) -> SessionId:
-    session = await stage.session()
-    stage.models.will([calls("c1"), ends()])
-    stage.tools.gates["c1"] = Gate()
-    await stage.say(session)
+async def running_command(harness: Harness) -> SessionId:
+    session = await harness.session()
+    harness.models.will([calls("c1"), ends()])
+    harness.tools.gates["c1"] = Gate()
+    await harness.say(session)
     return session
 
 
-async def killed(stage: Stage) -> None:
-    while not stage.tools.killed:
+async def killed(harness: Harness) -> None:
+    while not harness.tools.killed:
         await asyncio.sleep(0.01)
 
 
-async def test_a_worker_stops_its_commands_when_it_cannot_renew(stage: Stage) -> None:
-    await running_command(stage)
+async def test_a_worker_stops_its_commands_when_it_cannot_renew(harness: Harness) -> None:
+    await running_command(harness)
     nowhere: list[Broker] = []
 
     def unreachable() -> Broker:
         nowhere.append(open_broker("unix:///nonexistent/socket"))
         return nowhere[-1]
 
-    async with at_work(stage.worker(times=BRIEF, connect_renewal=unreachable)):
-        await stage.tools.began("c1").wait()
-        await asyncio.wait_for(killed(stage), 20)
+    async with at_work(harness.worker(times=BRIEF, connect_renewal=unreachable)):
+        await harness.tools.began("c1").wait()
+        await asyncio.wait_for(killed(harness), 20)
     assert nowhere
-    assert stage.tools.started["c1"] == 1
+    assert harness.tools.started["c1"] == 1
 
 
-async def test_a_worker_whose_claim_was_revoked_stops_its_commands(stage: Stage) -> None:
-    session = await running_command(stage)
-    async with at_work(stage.worker(times=FREQUENT)):
-        await stage.tools.began("c1").wait()
-        await stage.broker.revoke(session)
-        await asyncio.wait_for(killed(stage), 20)
-        await stage.until(session, "task_complete")
-    assert stage.models.outputs()["c1"].startswith("in doubt")
+async def test_a_worker_whose_claim_was_revoked_stops_its_commands(harness: Harness) -> None:
+    session = await running_command(harness)
+    async with at_work(harness.worker(times=FREQUENT)):
+        await harness.tools.began("c1").wait()
+        await harness.broker.revoke(session)
+        await asyncio.wait_for(killed(harness), 20)
+        await harness.until(session, "task_complete")
+    assert harness.models.outputs()["c1"].startswith("in doubt")
 
 
 async def test_a_renewal_tells_of_what_a_lost_poke_was_about(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = await running_command(stage)
+    session = await running_command(harness)
 
     async def unheard(*_: object) -> None:
         return None
 
-    monkeypatch.setattr(stage.broker, "poke", unheard)
-    async with at_work(stage.worker(times=FREQUENT)):
-        await stage.tools.began("c1").wait()
-        await stage.submit(session, ops.Interrupt())
-        await stage.until(session, "turn_aborted")
-    assert stage.tools.killed == ["c1"]
+    monkeypatch.setattr(harness.broker, "poke", unheard)
+    async with at_work(harness.worker(times=FREQUENT)):
+        await harness.tools.began("c1").wait()
+        await harness.submit(session, ops.Interrupt())
+        await harness.until(session, "turn_aborted")
+    assert harness.tools.killed == ["c1"]

@@ -12,8 +12,8 @@ from orchestrator.model.errors import FatalKind, FatalModelError, RetryableModel
 from orchestrator.model.request import Prompt, request_body
 from orchestrator.protocol import ops
 from orchestrator.tables import ModelSettings, ProviderSettings
+from tests.runtime.harness import Harness
 from tests.runtime.players import calls, ends, message
-from tests.runtime.stage import Stage
 
 
 def with_provider(**options: bool) -> ModelSettings:
@@ -23,10 +23,10 @@ def with_provider(**options: bool) -> ModelSettings:
 
 
 @pytest.fixture
-def keeping(stage: Stage) -> Stage:
+def keeping(harness: Harness) -> Harness:
     """The provider's table says that it keeps responses."""
-    stage.ports = replace(stage.ports, model_settings=with_provider(previous_response_id=True))
-    return stage
+    harness.ports = replace(harness.ports, model_settings=with_provider(previous_response_id=True))
+    return harness
 
 
 def refusal(kind: FatalKind) -> FatalModelError:
@@ -43,20 +43,20 @@ def _short(item: Any) -> str:
     return "".join(part["text"] for part in item["content"])
 
 
-async def turns(stage: Stage, *words: str) -> list[Prompt]:
+async def turns(harness: Harness, *words: str) -> list[Prompt]:
     """Each text is a turn of one session; answers the prompts."""
-    session = await stage.session()
+    session = await harness.session()
     for text in words:
-        await stage.say(session, text)
-        await stage.run(session)
-    return stage.models.prompts
+        await harness.say(session, text)
+        await harness.run(session)
+    return harness.models.prompts
 
 
 def previous(prompts: Sequence[Prompt]) -> list[str | None]:
     return [prompt.previous_response_id for prompt in prompts]
 
 
-async def test_second_turn_names_the_first_and_says_only_what_is_new(keeping: Stage) -> None:
+async def test_second_turn_names_the_first_and_says_only_what_is_new(keeping: Harness) -> None:
     keeping.models.will([message("one"), ends("r1")], [message("two"), ends("r2")])
     first, second = await turns(keeping, "hello", "and now?")
     assert (first.previous_response_id, second.previous_response_id) == (None, "r1")
@@ -67,15 +67,15 @@ async def test_second_turn_names_the_first_and_says_only_what_is_new(keeping: St
     assert request_body(first)["store"] is True, "or there would be nothing to go on from"
 
 
-async def test_outputs_of_calls_are_what_is_new_within_a_task(keeping: Stage) -> None:
+async def test_outputs_of_calls_are_what_is_new_within_a_task(keeping: Harness) -> None:
     keeping.models.will([calls("c1"), ends("r1")], [message("done"), ends("r2")])
     _, second = await turns(keeping, "go")
     assert (second.previous_response_id, said(second)) == ("r1", ["function_call_output c1"])
 
 
-async def test_provider_that_keeps_nothing_is_told_everything(stage: Stage) -> None:
-    stage.models.will([message("one"), ends("r1")], [message("two"), ends("r2")])
-    _, second = await turns(stage, "hello", "and now?")
+async def test_provider_that_keeps_nothing_is_told_everything(harness: Harness) -> None:
+    harness.models.will([message("one"), ends("r1")], [message("two"), ends("r2")])
+    _, second = await turns(harness, "hello", "and now?")
     assert said(second) == ["hello", "one", "and now?"]
     body = request_body(second)
     assert body["store"] is False
@@ -83,7 +83,7 @@ async def test_provider_that_keeps_nothing_is_told_everything(stage: Stage) -> N
 
 
 @pytest.mark.parametrize("kind", [FatalKind.BAD_REQUEST, FatalKind.NOT_FOUND])
-async def test_forgotten_response_is_passed_over_in_silence_once(keeping: Stage, kind: FatalKind) -> None:
+async def test_forgotten_response_is_passed_over_in_silence_once(keeping: Harness, kind: FatalKind) -> None:
     keeping.models.will([message("one"), ends("r1")], [refusal(kind)], [message("two"), ends("r2")])
     session = await keeping.session()
     for text in ("hello", "and now?", "more"):
@@ -97,7 +97,7 @@ async def test_forgotten_response_is_passed_over_in_silence_once(keeping: Stage,
     assert await keeping.logged_events(session, "error") == []
 
 
-async def test_full_request_that_is_refused_too_fails_the_task(keeping: Stage) -> None:
+async def test_full_request_that_is_refused_too_fails_the_task(keeping: Harness) -> None:
     keeping.models.will(
         [message("one"), ends("r1")], [refusal(FatalKind.BAD_REQUEST)], [refusal(FatalKind.BAD_REQUEST)]
     )
@@ -109,20 +109,20 @@ async def test_full_request_that_is_refused_too_fails_the_task(keeping: Stage) -
     assert len(await keeping.logged_events(session, "error")) == 1
 
 
-async def test_refusal_for_another_reason_is_not_tried_again(keeping: Stage) -> None:
+async def test_refusal_for_another_reason_is_not_tried_again(keeping: Harness) -> None:
     keeping.models.will([message("one"), ends("r1")], [refusal(FatalKind.UNAUTHORIZED)])
     await turns(keeping, "hello", "and now?")
     assert previous(keeping.models.prompts) == [None, "r1"]
 
 
-async def test_retry_of_a_broken_stream_says_everything(keeping: Stage) -> None:
+async def test_retry_of_a_broken_stream_says_everything(keeping: Harness) -> None:
     broken = RetryableModelError("the stream ended early", 0.0)
     keeping.models.will([message("one"), ends("r1")], [broken], [message("two"), ends("r2")])
     prompts = await turns(keeping, "hello", "and now?")
     assert previous(prompts) == [None, "r1", None]
 
 
-async def test_another_model_is_told_everything(keeping: Stage) -> None:
+async def test_another_model_is_told_everything(keeping: Harness) -> None:
     keeping.models.will([message("one"), ends("r1")], [message("two"), ends("r2")])
     session = await keeping.session()
     await keeping.say(session, "hello")
@@ -134,7 +134,7 @@ async def test_another_model_is_told_everything(keeping: Stage) -> None:
     assert previous(keeping.models.prompts) == [None, None]
 
 
-async def test_compaction_says_everything_and_leaves_nothing_to_go_on_from(keeping: Stage) -> None:
+async def test_compaction_says_everything_and_leaves_nothing_to_go_on_from(keeping: Harness) -> None:
     keeping.models.will(
         [message("one"), ends("r1")], [message("a summary"), ends("r2")], [message("three"), ends("r3")]
     )
@@ -150,8 +150,8 @@ async def test_compaction_says_everything_and_leaves_nothing_to_go_on_from(keepi
     assert said(keeping.models.prompts[1])[:2] == ["hello", "one"]
 
 
-async def test_provider_is_asked_for_several_calls_at_once_where_its_table_says_so(stage: Stage) -> None:
-    stage.ports = replace(stage.ports, model_settings=with_provider(parallel_tool_calls=True))
-    stage.models.will([message("done"), ends()])
-    (asked,) = await turns(stage, "both, please")
+async def test_provider_is_asked_for_several_calls_at_once_where_its_table_says_so(harness: Harness) -> None:
+    harness.ports = replace(harness.ports, model_settings=with_provider(parallel_tool_calls=True))
+    harness.models.will([message("done"), ends()])
+    (asked,) = await turns(harness, "both, please")
     assert request_body(asked)["parallel_tool_calls"] is True

@@ -14,7 +14,7 @@ from orchestrator.core.snapshot import decode_snapshot
 from orchestrator.gateways.client import Client
 from orchestrator.runtime.loading import BrokenLog, Cache
 from orchestrator.runtime.runner import Ended
-from tests.runtime.stage import Stage
+from tests.runtime.harness import Harness
 
 pytestmark = pytest.mark.realredis
 KEY = ChainKey("2026-01", b"a secret of this test")
@@ -22,42 +22,42 @@ FULL, RESTRICTED = b'"danger-full-access"', b'"read-only"'
 
 
 @pytest.fixture
-def keyed(stage: Stage) -> Stage:
-    """The stage of a deployment whose chain is keyed."""
-    stage.client = Client(replace(stage.client._ports, chain_key=KEY), stage.client.client_id)
-    return stage
+def keyed(harness: Harness) -> Harness:
+    """The harness of a deployment whose chain is keyed."""
+    harness.client = Client(replace(harness.client._ports, chain_key=KEY), harness.client.client_id)
+    return harness
 
 
-async def _with_snapshot(stage: Stage) -> SessionId:
+async def _with_snapshot(harness: Harness) -> SessionId:
     """A session that has come to rest behind a snapshot, known to no worker's memory."""
-    session = await stage.session()
-    await stage.say(session)
-    assert await stage.run(session, chain_key=KEY, snapshot_every=1) is Ended.PARKED
-    stage.cache = Cache()
+    session = await harness.session()
+    await harness.say(session)
+    assert await harness.run(session, chain_key=KEY, snapshot_every=1) is Ended.PARKED
+    harness.cache = Cache()
     return session
 
 
-async def _stored(stage: Stage, session: SessionId) -> bytes:
-    data = await stage.broker.snapshot_of(session)
+async def _stored(harness: Harness, session: SessionId) -> bytes:
+    data = await harness.broker.snapshot_of(session)
     assert data is not None
     return data
 
 
-async def _put(stage: Stage, session: SessionId, data: bytes) -> None:
-    await stage.broker.command("SET", stage.broker.keys.snapshot(session), data)
+async def _put(harness: Harness, session: SessionId, data: bytes) -> None:
+    await harness.broker.command("SET", harness.broker.keys.snapshot(session), data)
 
 
-async def _mode_after(stage: Stage, session: SessionId) -> str:
+async def _mode_after(harness: Harness, session: SessionId) -> str:
     """Under which sandbox the session's next task runs."""
-    await stage.say(session, "go on")
-    claimed = await stage.claimed(session)
-    runner = stage.runner(claimed, chain_key=KEY, snapshot_every=256)
+    await harness.say(session, "go on")
+    claimed = await harness.claimed(session)
+    runner = harness.runner(claimed, chain_key=KEY, snapshot_every=256)
     assert await runner.run() is Ended.PARKED
     return str(runner._journal.state.settings.sandbox_policy["mode"])
 
 
 async def test_worker_does_not_obey_an_edited_snapshot(
-    keyed: Stage, caplog: pytest.LogCaptureFixture
+    keyed: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     session = await _with_snapshot(keyed)
     data = await _stored(keyed, session)
@@ -68,13 +68,15 @@ async def test_worker_does_not_obey_an_edited_snapshot(
     assert "it was changed, or written with another chain key" in caplog.text
 
 
-async def test_worker_does_not_obey_the_snapshot_of_another_session(keyed: Stage) -> None:
+async def test_worker_does_not_obey_the_snapshot_of_another_session(keyed: Harness) -> None:
     session, other = await _with_snapshot(keyed), await _with_snapshot(keyed)
     await _put(keyed, session, await _stored(keyed, other))
     assert await _mode_after(keyed, session) == "danger-full-access"
 
 
-async def test_worker_folds_the_log_past_a_snapshot_without_a_code_and_writes_one_with(keyed: Stage) -> None:
+async def test_worker_folds_the_log_past_a_snapshot_without_a_code_and_writes_one_with(
+    keyed: Harness,
+) -> None:
     session = await _with_snapshot(keyed)
     place, _, body = (await _stored(keyed, session)).partition(b"\n")
     named = orjson.loads(place)
@@ -88,7 +90,7 @@ async def test_worker_folds_the_log_past_a_snapshot_without_a_code_and_writes_on
     assert written[1] > seq
 
 
-async def test_worker_says_what_was_wrong_when_neither_snapshot_nor_log_can_be_used(keyed: Stage) -> None:
+async def test_worker_says_what_was_wrong_when_neither_snapshot_nor_log_can_be_used(keyed: Harness) -> None:
     session = await _with_snapshot(keyed)
     await _put(keyed, session, (await _stored(keyed, session)).replace(FULL, RESTRICTED))
     await keyed.broker.command("XDEL", keyed.broker.keys.rollout(session), "1-0")
@@ -97,25 +99,25 @@ async def test_worker_says_what_was_wrong_when_neither_snapshot_nor_log_can_be_u
         await keyed.run(session, chain_key=KEY)
 
 
-async def test_worker_does_not_run_a_log_that_is_another_session_s(stage: Stage) -> None:
+async def test_worker_does_not_run_a_log_that_is_another_session_s(harness: Harness) -> None:
     """Without a key too: nothing needs to be forged to exchange two logs."""
-    one, other = await stage.session(), await stage.session()
-    keys, command = stage.broker.keys, stage.broker.command
-    found = await stage.broker.head(other)
+    one, other = await harness.session(), await harness.session()
+    keys, command = harness.broker.keys, harness.broker.command
+    found = await harness.broker.head(other)
     assert found is not None
     await command("COPY", keys.rollout(other), keys.rollout(one), "REPLACE")
     await command("HSET", keys.session(one), "seq", found.seq, "head", found.head)
-    await stage.say(one)
+    await harness.say(one)
     with pytest.raises(BrokenLog, match=f"session {one} is the log of session {other}"):
-        await stage.run(one)
+        await harness.run(one)
 
 
 @pytest.mark.parametrize(("field", "value"), [("agent_id", "3"), ("pool", "elsewhere")])
 async def test_worker_does_not_run_a_session_that_was_moved_by_an_edit(
-    stage: Stage, field: str, value: str
+    harness: Harness, field: str, value: str
 ) -> None:
-    session = await stage.session()
-    await stage.broker.command("HSET", stage.broker.keys.session(session), field, value)
-    await stage.say(session)
+    session = await harness.session()
+    await harness.broker.command("HSET", harness.broker.keys.session(session), field, value)
+    await harness.say(session)
     with pytest.raises(BrokenLog, match="somebody changed the hash"):
-        await stage.run(session)
+        await harness.run(session)

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from orchestrator.runtime.worker import Worker
+from tests.runtime.harness import Harness, open_broker
 from tests.runtime.players import calls
-from tests.runtime.stage import Stage, open_broker
 from tests.runtime.wires import Gate
 
 
@@ -25,52 +25,52 @@ async def at_work(worker: Worker) -> AsyncIterator[Worker]:
         await asyncio.wait_for(running, 30)
 
 
-async def test_a_busy_worker_takes_over_what_a_dead_one_held(stage: Stage) -> None:
+async def test_a_busy_worker_takes_over_what_a_dead_one_held(harness: Harness) -> None:
     # In another shard, where no hint of the busy session's leads.
-    busy, orphan = await stage.session(), await stage.session(shard=0)
+    busy, orphan = await harness.session(), await harness.session(shard=0)
     # The lease outlasts the worker's first look, so that only a later one can find it run out.
-    brief = open_broker(stage.url, lease_s=1.0)
-    await stage.say(orphan)
+    brief = open_broker(harness.url, lease_s=1.0)
+    await harness.say(orphan)
     assert await brief.claim_session(orphan, "dead", "claim") is not None
     await brief.aclose()
     over = asyncio.Event()
 
     async def keep_busy() -> None:
         while not over.is_set():
-            await stage.say(busy)
-            await stage.until(busy, "task_complete")
+            await harness.say(busy)
+            await harness.until(busy, "task_complete")
 
-    async with at_work(stage.worker()):
+    async with at_work(harness.worker()):
         talk = asyncio.create_task(keep_busy())
-        await stage.until(orphan, "task_complete")
+        await harness.until(orphan, "task_complete")
         over.set()
         await talk
 
 
-async def test_a_draining_worker_does_not_run_what_it_was_just_about_to_claim(stage: Stage) -> None:
-    session, claiming = await stage.session(), Gate()
-    stage.tools.gates["c1"] = Gate()
-    stage.models.will([calls("c1")])
-    stage.wire.after["claim"] = claiming.wait
-    await stage.say(session)
-    worker = stage.worker()
+async def test_a_draining_worker_does_not_run_what_it_was_just_about_to_claim(harness: Harness) -> None:
+    session, claiming = await harness.session(), Gate()
+    harness.tools.gates["c1"] = Gate()
+    harness.models.will([calls("c1")])
+    harness.wire.after["claim"] = claiming.wait
+    await harness.say(session)
+    worker = harness.worker()
     async with asyncio.timeout(20):
         running = asyncio.create_task(worker.run())
         await claiming.reached.wait()
         worker.drain()
         claiming.open()
         await running
-    assert not stage.tools.started
-    head = await stage.broker.head(session)
+    assert not harness.tools.started
+    head = await harness.broker.head(session)
     assert head is not None
     assert head.holder is None
-    assert len(await stage.facts(session, "task")) <= 1
+    assert len(await harness.facts(session, "task")) <= 1
 
 
 async def test_a_worker_whose_heartbeat_breaks_leaves_and_says_why(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = stage.worker()
+    worker = harness.worker()
 
     async def broken(*_: object) -> None:
         raise RuntimeError("the heart stopped")

@@ -11,8 +11,8 @@ from orchestrator.core.settings import SessionFacts, WorkspaceMark
 from orchestrator.runtime.runner import Ended
 from orchestrator.runtime.workspace import MOMENT_S, RecentLooks, look
 from tests.broker.actors import holder_died
+from tests.runtime.harness import Harness
 from tests.runtime.players import calls, ends
-from tests.runtime.stage import Stage
 from tests.runtime.wires import Gate
 
 
@@ -75,79 +75,81 @@ async def test_a_folder_in_order_is_looked_at_once_in_a_moment_and_a_faulty_one_
     assert looked == 5
 
 
-async def test_task_in_the_wrong_folder_fails_and_nothing_runs(stage: Stage, tmp_path: Path) -> None:
-    session = await stage.session(workspace=marked(tmp_path, "4567").workspace)
-    await stage.say(session)
-    assert await stage.run(session) is Ended.PARKED
-    assert stage.models.prompts == []
-    (error,) = await stage.logged_events(session, "error")
+async def test_task_in_the_wrong_folder_fails_and_nothing_runs(harness: Harness, tmp_path: Path) -> None:
+    session = await harness.session(workspace=marked(tmp_path, "4567").workspace)
+    await harness.say(session)
+    assert await harness.run(session) is Ended.PARKED
+    assert harness.models.prompts == []
+    (error,) = await harness.logged_events(session, "error")
     assert "should say 0123" in error["message"]
-    (complete,) = await stage.logged_events(session, "task_complete")
+    (complete,) = await harness.logged_events(session, "task_complete")
     assert complete["last_agent_message"] is None
 
 
-async def test_session_goes_on_when_its_folder_is_there_again(stage: Stage, tmp_path: Path) -> None:
-    session = await stage.session(workspace=marked(tmp_path, None).workspace)
-    await stage.say(session)
-    await stage.run(session)
+async def test_session_goes_on_when_its_folder_is_there_again(harness: Harness, tmp_path: Path) -> None:
+    session = await harness.session(workspace=marked(tmp_path, None).workspace)
+    await harness.say(session)
+    await harness.run(session)
     (tmp_path / "mark").write_text("0123\n")
-    await stage.say(session)
-    await stage.run(session)
-    assert len(stage.models.prompts) == 1
+    await harness.say(session)
+    await harness.run(session)
+    assert len(harness.models.prompts) == 1
 
 
-async def test_folder_is_looked_at_once_for_a_claim(stage: Stage) -> None:
+async def test_folder_is_looked_at_once_for_a_claim(harness: Harness) -> None:
     looks: list[str] = []
 
     async def counted(facts: SessionFacts, cwd: str) -> str | None:
         looks.append(cwd)
         return None
 
-    stage.ports = replace(stage.ports, workspace=counted)
-    stage.models.will([calls("c1"), ends()], [calls("c2"), calls("c3"), ends()])
-    session = await stage.session()
-    await stage.say(session)
-    await stage.run(session)
-    assert stage.tools.started == {"c1": 1, "c2": 1, "c3": 1}
+    harness.ports = replace(harness.ports, workspace=counted)
+    harness.models.will([calls("c1"), ends()], [calls("c2"), calls("c3"), ends()])
+    session = await harness.session()
+    await harness.say(session)
+    await harness.run(session)
+    assert harness.tools.started == {"c1": 1, "c2": 1, "c3": 1}
     assert looks == ["/tmp"]
 
 
 async def test_command_approved_on_a_machine_without_the_folder_does_not_run(
-    stage: Stage, tmp_path: Path
+    harness: Harness, tmp_path: Path
 ) -> None:
-    stage.models.will([calls("c1", ask=True), ends()])
-    session = await stage.session("untrusted", workspace=marked(tmp_path, "0123").workspace)
-    await stage.say(session)
-    await stage.run(session)
+    harness.models.will([calls("c1", ask=True), ends()])
+    session = await harness.session("untrusted", workspace=marked(tmp_path, "0123").workspace)
+    await harness.say(session)
+    await harness.run(session)
     (tmp_path / "mark").write_text("4567\n")
-    await stage.approve(session, "c1")
-    assert await stage.run(session) is Ended.PARKED
-    assert stage.tools.started == {}
-    assert len(stage.models.prompts) == 1
-    (end,) = await stage.logged_events(session, "exec_command_end")
+    await harness.approve(session, "c1")
+    assert await harness.run(session) is Ended.PARKED
+    assert harness.tools.started == {}
+    assert len(harness.models.prompts) == 1
+    (end,) = await harness.logged_events(session, "exec_command_end")
     assert end["stderr"].startswith("not run: ")
-    assert len(await stage.logged_events(session, "error")) == 1
+    assert len(await harness.logged_events(session, "error")) == 1
 
 
-async def test_patch_of_a_lost_worker_is_not_judged_by_another_folder(stage: Stage, tmp_path: Path) -> None:
-    session = await stage.session(workspace=marked(tmp_path, "0123").workspace)
-    stage.models.will([calls("p1", name="apply_patch"), ends()])
-    stage.tools.verdicts["p1"] = "all"
-    await stage.say(session)
-    await half_done(stage, session, "p1")
+async def test_patch_of_a_lost_worker_is_not_judged_by_another_folder(
+    harness: Harness, tmp_path: Path
+) -> None:
+    session = await harness.session(workspace=marked(tmp_path, "0123").workspace)
+    harness.models.will([calls("p1", name="apply_patch"), ends()])
+    harness.tools.verdicts["p1"] = "all"
+    await harness.say(session)
+    await half_done(harness, session, "p1")
     (tmp_path / "mark").write_text("4567\n")
-    await stage.run(session)
-    (end,) = await stage.logged_events(session, "patch_apply_end")
+    await harness.run(session)
+    (end,) = await harness.logged_events(session, "patch_apply_end")
     assert not end["success"]
     assert "in doubt" in end["stderr"]
 
 
-async def half_done(stage: Stage, session: SessionId, call_id: str) -> None:
+async def half_done(harness: Harness, session: SessionId, call_id: str) -> None:
     """A worker dies while the call runs."""
-    stage.tools.gates[call_id] = Gate()
-    runner = stage.runner(await stage.claimed(session))
+    harness.tools.gates[call_id] = Gate()
+    runner = harness.runner(await harness.claimed(session))
     running = asyncio.create_task(runner.run())
-    await stage.tools.began(call_id).wait()
+    await harness.tools.began(call_id).wait()
     runner.lose()
     assert await running is Ended.LOST
-    await holder_died(stage.broker, session)
+    await holder_died(harness.broker, session)

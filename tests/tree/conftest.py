@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pytest
 
-from tests.runtime.stage import opened
+from tests.runtime.harness import opened
 from tests.servers import RedisServer, start_redis
-from tests.tree.forest import Forest
+from tests.tree.harness import TreeHarness
 
 
 @pytest.fixture(scope="session")
@@ -19,10 +19,10 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 
 
 @pytest.fixture
-async def forest(redis_server: RedisServer) -> AsyncIterator[Forest]:
+async def trees(redis_server: RedisServer) -> AsyncIterator[TreeHarness]:
     with closing(redis_server.client()) as client:
         client.flushall()
-    async with opened(redis_server.url) as stage:
-        forest = Forest(stage)
-        yield forest
-        await forest.close()
+    async with opened(redis_server.url) as harness:
+        trees = TreeHarness(harness)
+        yield trees
+        await trees.close()

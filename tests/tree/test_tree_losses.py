@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.core.ids import SessionId
 from tests.runtime.players import calls, message
-from tests.tree.forest import Forest, asks, outputs_of
+from tests.tree.harness import TreeHarness, asks, outputs_of
 
 WAITS = [asks("w", "await")]
 pytestmark = pytest.mark.realredis
@@ -29,13 +29,13 @@ def _read(awaits: list[dict[str, Any]]) -> list[str]:
     return [next(iter(entry["completion"].values()))["last_message"] for entry in ready]
 
 
-def family(forest: Forest) -> None:
-    """Minds that find their place by what they are told, so that a repeated request is answered alike."""
-    forest.minds.thinks("root", _root)
-    forest.minds.thinks("mid", _mid)
-    forest.minds.thinks("leaf", lambda outputs: [message("leaf")])
-    forest.minds.thinks("worker", _worker)
-    forest.minds.thinks("twin", lambda outputs: [message("twin")])
+def family(trees: TreeHarness) -> None:
+    """Models that find their place by what they are told, so a repeated request is answered alike."""
+    trees.models.thinks("root", _root)
+    trees.models.thinks("mid", _mid)
+    trees.models.thinks("leaf", lambda outputs: [message("leaf")])
+    trees.models.thinks("worker", _worker)
+    trees.models.thinks("twin", lambda outputs: [message("twin")])
 
 
 def _root(outputs: Any) -> list[Any]:
@@ -65,52 +65,52 @@ def _worker(outputs: Any) -> list[Any]:
 @pytest.mark.parametrize("told", [False, True], ids=["before", "behind"])
 @pytest.mark.parametrize("step", range(1, 24, 2))
 async def test_tree_survives_the_loss_of_all_workers_at_a_commit(
-    forest: Forest, step: int, told: bool
+    trees: TreeHarness, step: int, told: bool
 ) -> None:
-    family(forest)
-    await forest.plant()
-    died = forest.dies_at(step, told=told)
-    forest.start()
-    done = asyncio.ensure_future(forest.stage.until(forest.root, "task_complete"))
+    family(trees)
+    await trees.plant()
+    died = trees.dies_at(step, told=told)
+    trees.start()
+    done = asyncio.ensure_future(trees.harness.until(trees.root, "task_complete"))
     first, _ = await asyncio.wait(
         {done, asyncio.ensure_future(died.wait())}, return_when=asyncio.FIRST_COMPLETED
     )
     if done not in first:
-        await forest.bury()
-        forest.start()
+        await trees.bury()
+        trees.start()
     events = await done
     assert events[-1].msg["last_agent_message"] == "mid+leaf,ran,twin"
-    await forest.check()
-    registry = await forest.registry()
+    await trees.check()
+    registry = await trees.registry()
     assert {agent.status for agent in registry.agents.values()} == {"idle"}
-    assert await forest.counter("slots") == 0
-    assert forest.tools.started["c1"] <= 2
-    born = [fact.message for fact in await forest.log() if fact.message.get("event") == "created"]
+    assert await trees.counter("slots") == 0
+    assert trees.tools.started["c1"] <= 2
+    born = [fact.message for fact in await trees.log() if fact.message.get("event") == "created"]
     assert set(Counter(message["subagent"]["agent_id"] for message in born).values()) == {1}
-    for session in [forest.root, *(SessionId(agent.session) for agent in registry.agents.values())]:
-        keys = [key for fact in await forest.stage.facts(session, "mail_taken") for key in fact["keys"]]
+    for session in [trees.root, *(SessionId(agent.session) for agent in registry.agents.values())]:
+        keys = [key for fact in await trees.harness.facts(session, "mail_taken") for key in fact["keys"]]
         assert len(keys) == len(set(keys)), "a letter was given to a model twice"
 
 
-async def test_agent_whose_number_was_forgotten_and_given_again_gets_another(forest: Forest) -> None:
+async def test_agent_whose_number_was_forgotten_and_given_again_gets_another(trees: TreeHarness) -> None:
     spawns = [asks(name, "spawn", prompt=f"[{name}] go") for name in ("a", "b", "c")]
-    forest.minds.will("root", [spawns[0]], [*spawns[1:], *WAITS], [message("ok")])
-    await forest.plant()
-    agents, set_back = forest.stage.broker.keys.agents(forest.tree), 0
+    trees.models.will("root", [spawns[0]], [*spawns[1:], *WAITS], [message("ok")])
+    await trees.plant()
+    agents, set_back = trees.harness.broker.keys.agents(trees.tree), 0
 
     async def forgetful(_: Any) -> None:
         nonlocal set_back
-        if set_back < 2 and await forest.stage.broker.command("HGET", agents, "s:1"):
+        if set_back < 2 and await trees.harness.broker.command("HGET", agents, "s:1"):
             set_back += 1
-            await forest.stage.broker.command("HSET", agents, "last_agent", "0")
+            await trees.harness.broker.command("HSET", agents, "last_agent", "0")
 
-    forest.stage.wire.before["reserve"] = forgetful
-    forest.start()
-    await forest.stage.until(forest.root, "task_complete")
+    trees.harness.wire.before["reserve"] = forgetful
+    trees.start()
+    await trees.harness.until(trees.root, "task_complete")
     assert set_back == 2
     numbers = sorted(
-        outputs_of(forest.minds.seen_by("root")[-1])[name]["agent_id"] for name in ("a", "b", "c")
+        outputs_of(trees.models.seen_by("root")[-1])[name]["agent_id"] for name in ("a", "b", "c")
     )
-    assert numbers == sorted((await forest.registry()).agents)
+    assert numbers == sorted((await trees.registry()).agents)
     assert len(set(numbers)) == 3
-    await forest.check()
+    await trees.check()

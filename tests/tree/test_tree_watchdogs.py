@@ -6,46 +6,46 @@ import pytest
 
 from orchestrator.core.ids import SessionId
 from tests.runtime.players import message
-from tests.tree.forest import Forest, asks
+from tests.tree.harness import TreeHarness, asks
 
 pytestmark = pytest.mark.realredis
 
 
-async def _due_ms(forest: Forest, timer: str) -> int:
+async def _due_ms(trees: TreeHarness, timer: str) -> int:
     """When a timer of the root is due, on Redis's clock."""
-    keys = forest.stage.broker.keys
-    found = await forest.stage.broker.command("ZSCORE", keys.timers(keys.shard_of(forest.root)), timer)
+    keys = trees.harness.broker.keys
+    found = await trees.harness.broker.command("ZSCORE", keys.timers(keys.shard_of(trees.root)), timer)
     assert isinstance(found, bytes | str | float)
     return int(float(found))
 
 
-async def _barks(forest: Forest, child: SessionId) -> list[tuple[str, int]]:
+async def _barks(trees: TreeHarness, child: SessionId) -> list[tuple[str, int]]:
     """The watchdog's letters that the child's log has: their keys, and when they were written."""
-    facts = await forest.stage.facts(child, "mail")
+    facts = await trees.harness.facts(child, "mail")
     letters = [fact["mail"] for fact in facts]
     return [(letter["key"], letter["at_ms"]) for letter in letters if letter["content"].get("watchdog")]
 
 
-async def test_watchdog_barks_on_time_although_every_process_was_lost(forest: Forest) -> None:
+async def test_watchdog_barks_on_time_although_every_process_was_lost(trees: TreeHarness) -> None:
     watch = asks("w", "watchdog", agent_id=1, interval_s=1, message="[a] report")
-    forest.minds.will("root", [asks("a", "spawn", prompt="[a] begin")], [watch], [message("set")])
-    await forest.plant(autosubmit=False, watchdog_floor_s=1.0)
-    forest.start()
-    await forest.stage.until(forest.root, "task_complete")
-    child = await forest.session_of(1)
-    await forest.stage.until(child, "task_complete")
-    await forest.bury()
-    before = await _barks(forest, child)
-    due_ms = await _due_ms(forest, f"{forest.root}:watchdog:1")
+    trees.models.will("root", [asks("a", "spawn", prompt="[a] begin")], [watch], [message("set")])
+    await trees.plant(autosubmit=False, watchdog_floor_s=1.0)
+    trees.start()
+    await trees.harness.until(trees.root, "task_complete")
+    child = await trees.session_of(1)
+    await trees.harness.until(child, "task_complete")
+    await trees.bury()
+    before = await _barks(trees, child)
+    due_ms = await _due_ms(trees, f"{trees.root}:watchdog:1")
 
-    forest.start()
-    while len(barks := (await _barks(forest, child))[len(before) :]) < 2:
-        await forest.stage.until(child, "task_complete")
+    trees.start()
+    while len(barks := (await _barks(trees, child))[len(before) :]) < 2:
+        await trees.harness.until(child, "task_complete")
     (first, at_ms), (second, again_ms), *_ = barks
     assert at_ms >= due_ms, "not before the time that was set"
     assert again_ms - at_ms >= 1_000
     numbers = [int(key.rpartition(":")[2]) for key in (first, second)]
     assert numbers == [numbers[0], numbers[0] + 1], "it goes on, and nobody has begun another one"
-    assert "[a] report" in str(forest.minds.seen_by("a")[-1].input[-1])
-    await forest.bury()
-    await forest.check()
+    assert "[a] report" in str(trees.models.seen_by("a")[-1].input[-1])
+    await trees.bury()
+    await trees.check()

@@ -15,7 +15,7 @@ from orchestrator.core.stored import decode_entry
 from orchestrator.views.event import Event
 from orchestrator.views.messages import message_in, message_line, with_messages
 from orchestrator.wiring.opening import Opened
-from tests.core.grove import Agent, Grove, answers
+from tests.core.tree_driver import Agent, TreeDriver, answers
 
 
 class Logs:
@@ -55,65 +55,65 @@ async def letters(agent: Agent) -> list[str]:
     return [message_line(letter) for letter in found if letter is not None]
 
 
-def a_family() -> tuple[Grove, Agent]:
-    grove = Grove()
-    grove.root.say("do it", "u1")
-    child = grove.root.spawns("count", label="counter")
-    grove.settle()
-    return grove, child
+def a_family() -> tuple[TreeDriver, Agent]:
+    tree = TreeDriver()
+    tree.root.say("do it", "u1")
+    child = tree.root.spawns("count", label="counter")
+    tree.settle()
+    return tree, child
 
 
 async def test_person_reads_a_message_in_both_logs() -> None:
-    grove, child = a_family()
-    grove.root.sends(1, "look\nat the tests   too")
-    grove.root.sends(1, "stop", interrupt=True)
-    grove.settle()
-    assert await letters(grove.root) == ["✉ to agent 1: look at the tests too", "⚡ to agent 1: stop"]
+    tree, child = a_family()
+    tree.root.sends(1, "look\nat the tests   too")
+    tree.root.sends(1, "stop", interrupt=True)
+    tree.settle()
+    assert await letters(tree.root) == ["✉ to agent 1: look at the tests too", "⚡ to agent 1: stop"]
     assert await letters(child) == ["✉ from agent 0: look at the tests too", "⚡ from agent 0: stop"]
 
 
 async def test_person_reads_what_became_of_an_agent_in_both_logs() -> None:
-    grove, child = a_family()
+    tree, child = a_family()
     answers(child, "12 tests")
-    grove.settle()
+    tree.settle()
     assert await letters(child) == ["✉ to agent 0: ready"]
-    assert await letters(grove.root) == ["✉ from agent 1 (counter): ready: 12 tests"]
+    assert await letters(tree.root) == ["✉ from agent 1 (counter): ready: 12 tests"]
 
 
 async def test_person_reads_no_letter_that_was_refused() -> None:
-    grove, child = a_family()
-    grove.root.cancels(1)
-    grove.settle()
-    assert "was canceled" in grove.root.sends(1, "go on")
+    tree, child = a_family()
+    tree.root.cancels(1)
+    tree.settle()
+    assert "was canceled" in tree.root.sends(1, "go on")
     assert await letters(child) == ["✉ to agent 0: canceled"]
-    assert await letters(grove.root) == ["✉ from agent 1 (counter): canceled: canceled"]
+    assert await letters(tree.root) == ["✉ from agent 1 (counter): canceled: canceled"]
 
 
 async def test_person_reads_what_a_watchdog_says() -> None:
-    grove, child = a_family()
-    grove.root.asks("w", "subagent_watchdog", c.SetWatchdog(grove.target(1), 30_000, "how far?"))
-    grove.root.fires("watchdog:1")
-    grove.settle()
-    assert await letters(grove.root) == ["✉ to agent 1, by a watchdog: how far?"]
+    tree, child = a_family()
+    tree.root.asks("w", "subagent_watchdog", c.SetWatchdog(tree.target(1), 30_000, "how far?"))
+    tree.root.fires("watchdog:1")
+    tree.settle()
+    assert await letters(tree.root) == ["✉ to agent 1, by a watchdog: how far?"]
     assert await letters(child) == ["✉ from a watchdog of agent 0: how far?"]
 
 
 async def test_person_reads_a_line_of_a_long_letter_that_stands_beside_its_log() -> None:
-    grove, child = a_family()
-    grove.root.sends(1, "all " * 20_000)
-    grove.settle()
+    tree, child = a_family()
+    tree.root.sends(1, "all " * 20_000)
+    tree.settle()
     assert child.blobs, "too long for an entry"
-    (sent,), (got,) = await letters(grove.root), await letters(child)
+    (sent,), (got,) = await letters(tree.root), await letters(child)
     assert sent.startswith("✉ to agent 1: all all")
     assert (len(sent), sent[-1]) == (len("✉ to agent 1: ") + 200, "…")
     assert got.removeprefix("✉ from agent 0: ") == sent.removeprefix("✉ to agent 1: ")
 
 
 async def test_follower_sees_a_letter_before_what_it_leads_to() -> None:
-    grove, child = a_family()
+    tree, child = a_family()
     logs, seen = Logs(child), child.seq
-    grove.root.sends(1, "look")
-    grove.settle()
+    tree.root.sends(1, "look")
+    tree.settle()
     reached = EqCursor(9, child.seq, "00000000")
 
     async def events() -> AsyncIterator[Event]:

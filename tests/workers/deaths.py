@@ -15,7 +15,7 @@ class Death(BaseException):
     """Not an error that anybody could handle: the process is gone."""
 
 
-class Fate:
+class Countdown:
     """Counts what a process does to the world; it dies at one of them, before or after the effect."""
 
     def __init__(self, dies_at: int) -> None:
@@ -31,26 +31,26 @@ class Fate:
 
 
 class MortalWire(Wire):
-    """A connection of a process with a fate."""
+    """A connection of a process with a countdown."""
 
-    def __init__(self, inner: Wire, fate: Fate) -> None:
+    def __init__(self, inner: Wire, countdown: Countdown) -> None:
         self._inner = inner
-        self._fate = fate
+        self._countdown = countdown
         self.clustered = inner.clustered
 
     async def run(self, call: Call) -> list[Any]:
-        self._fate.step()
+        self._countdown.step()
         reply = await self._inner.run(call)
-        self._fate.step()
+        self._countdown.step()
         return reply
 
     async def run_all(self, calls: Sequence[Call]) -> list[list[Any]]:
         return [await self.run(call) for call in calls]
 
     async def command(self, *args: Any) -> Any:
-        self._fate.step()
+        self._countdown.step()
         reply = await self._inner.command(*args)
-        self._fate.step()
+        self._countdown.step()
         return reply
 
     async def commands(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
@@ -58,39 +58,39 @@ class MortalWire(Wire):
 
 
 class MortalObjects(Objects):
-    """The archive as a process with a fate writes it."""
+    """The archive as a process with a countdown writes it."""
 
-    def __init__(self, url: str, fate: Fate) -> None:
+    def __init__(self, url: str, countdown: Countdown) -> None:
         super().__init__(url)
-        self._fate = fate
+        self._countdown = countdown
 
     def put(self, name: str, content: bytes) -> None:
-        self._fate.step()
+        self._countdown.step()
         super().put(name, content)
-        self._fate.step()
+        self._countdown.step()
 
     def _put_file(self, path: Path, content: bytes) -> None:
         # A death in the middle of the write leaves these files.
         path.parent.mkdir(parents=True, exist_ok=True)
         torn = path.with_name(f"{path.name}.{self._token(8)}.part")
         torn.write_bytes(content[: len(content) // 2])
-        self._fate.step()
+        self._countdown.step()
         torn.unlink()
         super()._put_file(path, content)
 
     def get(self, name: str) -> bytes | None:
-        self._fate.step()
+        self._countdown.step()
         return super().get(name)
 
     def exists(self, name: str) -> bool:
-        self._fate.step()
+        self._countdown.step()
         return super().exists(name)
 
     def names(self, folder: str) -> list[str]:
-        self._fate.step()
+        self._countdown.step()
         return super().names(folder)
 
     def remove(self, name: str) -> None:
-        self._fate.step()
+        self._countdown.step()
         super().remove(name)
-        self._fate.step()
+        self._countdown.step()

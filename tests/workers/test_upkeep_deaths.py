@@ -27,7 +27,7 @@ from tests.workers.actors import (
     state_of,
     storage_over,
 )
-from tests.workers.deaths import Death, Fate, MortalObjects, MortalWire
+from tests.workers.deaths import Countdown, Death, MortalObjects, MortalWire
 from workers.upkeep_retention import delete_tree, expired_trees, finish_deletions
 from workers.upkeep_sealing import Moved, Mover, archive_session, seal_session
 
@@ -41,10 +41,10 @@ def mortal(wire: Wire, tmp_path: Path) -> Callable[[int], Mover]:
     """A mover that dies at its n-th step. Its leases run out at once: nobody waits for the dead."""
 
     def born(dies_at: int) -> Mover:
-        fate = Fate(dies_at)
+        countdown = Countdown(dies_at)
         folder = tmp_path / "archive"
-        storage = storage_over(MortalWire(wire, fate), folder, lease_s=0.0)
-        archive = Archive(MortalObjects(folder.as_uri(), fate))
+        storage = storage_over(MortalWire(wire, countdown), folder, lease_s=0.0)
+        archive = Archive(MortalObjects(folder.as_uri(), countdown))
         return mover_of(Storage(storage.broker, storage.blobs, archive))
 
     return born

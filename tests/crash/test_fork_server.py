@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tests.crash.nursery import Nursery
+from tests.crash.fork_server import ForkServer
 
 
 class Launcher:
@@ -27,11 +27,11 @@ class Launcher:
 
 async def test_a_worker_may_die_while_another_one_is_being_started() -> None:
     launcher = Launcher(b'{"pid":1}\n', b'{"pid":1,"status":-9}\n{"pid":2}\n')
-    nursery = Nursery(cast(Any, launcher), Path(), {}, Path())
-    reading = asyncio.create_task(nursery._read())
+    fork_server = ForkServer(cast(Any, launcher), Path(), {}, Path())
+    reading = asyncio.create_task(fork_server._read())
     async with asyncio.timeout(10):
-        first = await nursery.start()
-        second = await nursery.start()
+        first = await fork_server.start()
+        second = await fork_server.start()
         assert await first.ended == -9
     assert (second.pid, second.ended.done()) == (2, False)
     launcher.stdout.feed_eof()
@@ -40,9 +40,9 @@ async def test_a_worker_may_die_while_another_one_is_being_started() -> None:
 
 async def test_a_worker_may_be_dead_before_its_start_was_noticed() -> None:
     launcher = Launcher(b'{"pid":1}\n{"pid":1,"status":0}\n')
-    nursery = Nursery(cast(Any, launcher), Path(), {}, Path())
-    reading = asyncio.create_task(nursery._read())
+    fork_server = ForkServer(cast(Any, launcher), Path(), {}, Path())
+    reading = asyncio.create_task(fork_server._read())
     async with asyncio.timeout(10):
-        assert await (await nursery.start()).ended == 0
+        assert await (await fork_server.start()).ended == 0
     launcher.stdout.feed_eof()
     await reading

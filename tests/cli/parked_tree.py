@@ -27,7 +27,7 @@ PROMPT = "Survey this repository with agents, and merge what they find into REPO
 
 
 @dataclass(frozen=True)
-class Grove:
+class ParkedTree:
     """A machine with a model, a worker, and one tree."""
 
     machine: Machine
@@ -89,17 +89,17 @@ def repository(folder: Path) -> None:
 
 
 @contextmanager
-def grove(machine: Machine, *settings: str) -> Iterator[Grove]:
+def parked_tree(machine: Machine, *settings: str) -> Iterator[ParkedTree]:
     """Grows the tree until it stands still."""
     repository(machine.folder)
     with machine.behaving("tree") as user, worker(user) as process:
         began = user.run("run", PROMPT, "--no-worker", *settings)
         assert began.returncode == 3, f"nobody was asked: {began.stdout}{began.stderr}"
-        found = Grove(user, user.sessions()[0]["tree_id"], process)
+        found = ParkedTree(user, user.sessions()[0]["tree_id"], process)
         yield _still(found)
 
 
-def _still(found: Grove) -> Grove:
+def _still(found: ParkedTree) -> ParkedTree:
     """Each look takes a process's start: that is pause enough."""
     for _ in range(100):
         agents = found.tree()["agents"]

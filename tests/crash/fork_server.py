@@ -40,7 +40,7 @@ class WorkerProcess:
 
 
 @dataclass
-class Nursery:
+class ForkServer:
     """Starts workers of one deployment."""
 
     process: asyncio.subprocess.Process
@@ -65,15 +65,15 @@ class Nursery:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        nursery = cls(process, cwd, environ, log)
-        nursery._reader = asyncio.create_task(nursery._read())
+        fork_server = cls(process, cwd, environ, log)
+        fork_server._reader = asyncio.create_task(fork_server._read())
         try:
-            yield nursery
+            yield fork_server
         finally:
             assert process.stdin is not None
             process.stdin.close()
             await process.wait()
-            await nursery._reader
+            await fork_server._reader
 
     async def start(self, point: Point | None = None, **environ: str) -> WorkerProcess:
         """Starts a worker; it claims as soon as it is up."""

@@ -38,7 +38,7 @@ SYNTHETIC = "await-"
 
 def errand(random: Random, number: int) -> str:
     """A root's task: what its tree is to do, word by word."""
-    return f"grove {number}: {random.choice(ERRANDS)}"
+    return f"tree {number}: {random.choice(ERRANDS)}"
 
 
 def note(session: str, call_id: str, words: str) -> str:
@@ -60,10 +60,10 @@ class Made:
 
 
 @dataclass
-class Mind(Ledger):
+class TreeScript(Ledger):
     """The script of every agent of every tree."""
 
-    name: str = "grove"
+    name: str = "tree"
     _numbers: dict[str, int] = field(default_factory=dict)
 
     def step(self, conversation: Conversation, request: StubRequest) -> Step:

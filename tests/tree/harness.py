@@ -1,6 +1,6 @@
-"""Trees on a real server with real workers; minds are scripted, one for each name.
+"""Trees on a real server with real workers; models are scripted, one for each name.
 
-A prompt that holds `[name]` wakes the mind of that name, which answers every request of its
+A prompt that holds `[name]` wakes the model of that name, which answers every request of its
 session from then on. Commands are scripted as in `tests.runtime`; the tools of agents are
 the real ones.
 """
@@ -30,8 +30,8 @@ from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.subagents.assess import Asking, assess_agent_call
 from orchestrator.tools.subagents.specs import NAMES, OFFERED
 from tests.broker.actors import holder_died, lease_runs_out
+from tests.runtime.harness import Harness
 from tests.runtime.players import ScriptedTools, ends, message
-from tests.runtime.stage import Stage
 from tests.runtime.wires import Gate
 
 Cue = ModelEvent | Gate | asyncio.Event | Exception
@@ -58,7 +58,7 @@ def noted(seen: list[dict[str, Any]]) -> Turn:
     return turn
 
 
-class Minds:
+class AgentModels:
     """Models with a script for each agent."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Minds:
         self._turns.setdefault(name, deque()).extend(turns)
 
     def thinks(self, name: str, thought: Callable[[Outputs], Sequence[Cue]]) -> None:
-        """A mind that answers by what its request tells, however often it is asked."""
+        """A model that answers by what its request tells, however often it is asked."""
         self._thoughts[name] = thought
 
     def retries(self, provider: str) -> tuple[int, int]:
@@ -138,11 +138,11 @@ class TreeTools(ScriptedTools):
 
 
 @dataclass
-class Forest:
-    """Workers, minds and a person."""
+class TreeHarness:
+    """Workers, models and a person."""
 
-    stage: Stage
-    minds: Minds = field(default_factory=Minds)
+    harness: Harness
+    models: AgentModels = field(default_factory=AgentModels)
     tools: TreeTools = field(default_factory=TreeTools)
     root: SessionId = field(default=cast(SessionId, ""))
     _workers: list[tuple[Worker, asyncio.Task[None]]] = field(default_factory=list)
@@ -152,7 +152,9 @@ class Forest:
     """Set at the end: a worker that stands still behind all that was waited for can leave."""
 
     def __post_init__(self) -> None:
-        self.stage.ports = replace(self.stage.ports, models=self.minds, tools=self.tools, spawn=self._spawn)
+        self.harness.ports = replace(
+            self.harness.ports, models=self.models, tools=self.tools, spawn=self._spawn
+        )
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine, name=name)
@@ -166,15 +168,15 @@ class Forest:
 
     async def plant(self, prompt: str = "[root] go", policy: str = "never", **rules: Any) -> SessionId:
         """A tree whose root has been given its first input."""
-        self.root = await self.stage.session(policy, agents=True, tree_rules=TreeRules(**rules))
-        await self.stage.say(self.root, prompt)
+        self.root = await self.harness.session(policy, agents=True, tree_rules=TreeRules(**rules))
+        await self.harness.say(self.root, prompt)
         return self.root
 
     def start(self, count: int = 1, **config: Any) -> None:
         """Workers, as tasks of this loop."""
         for _ in range(count):
             self._named += 1
-            worker = self.stage.worker(f"w{self._named}", **config)
+            worker = self.harness.worker(f"w{self._named}", **config)
             self._workers.append((worker, asyncio.create_task(worker.run())))
 
     @property
@@ -183,7 +185,7 @@ class Forest:
 
     def dies_at(self, commit: int, *, told: bool) -> asyncio.Event:
         """All workers stand still at this commit: before it, or (`told`) behind it; sets the event."""
-        reached, wire = asyncio.Event(), self.stage.wire
+        reached, wire = asyncio.Event(), self.harness.wire
         left = commit
 
         async def stand_still(_: Any) -> None:
@@ -198,7 +200,7 @@ class Forest:
 
     async def bury(self) -> None:
         """The workers are dead, and nobody says so: their leases run out."""
-        for hooks in (self.stage.wire.before, self.stage.wire.after):
+        for hooks in (self.harness.wire.before, self.harness.wire.after):
             hooks.pop("commit", None)
         tasks = [*self._tasks, *(task for _, task in self._workers)]
         for task in tasks:
@@ -207,20 +209,20 @@ class Forest:
         self._workers.clear()
         sessions = [self.root, *(SessionId(a.session) for a in (await self.registry()).agents.values())]
         for session in sessions:
-            await holder_died(self.stage.broker, session)
+            await holder_died(self.harness.broker, session)
 
     async def outlast(self, session: SessionId) -> None:
         """Waits until the claim is revoked from a holder that says nothing, and lets its lease run out."""
-        broker = self.stage.broker
+        broker = self.harness.broker
         while not await broker.command("HEXISTS", broker.keys.session(session), "revoked"):
             pass
         await lease_runs_out(broker, session)
 
     async def hurry(self, timer: str) -> None:
         """Makes a timer of the root due."""
-        keys = self.stage.broker.keys
+        keys = self.harness.broker.keys
         timers = keys.timers(keys.shard_of(self.root))
-        await self.stage.broker.command("ZADD", timers, 1, f"{self.root}:{timer}")
+        await self.harness.broker.command("ZADD", timers, 1, f"{self.root}:{timer}")
 
     async def close(self) -> None:
         self._let_go.set()
@@ -229,13 +231,13 @@ class Forest:
         await asyncio.gather(*(task for _, task in self._workers))
 
     async def registry(self) -> RegistryView:
-        return projected(await self.stage.broker.agents(self.tree))
+        return projected(await self.harness.broker.agents(self.tree))
 
     async def session_of(self, agent_id: int) -> SessionId:
         return SessionId((await self.registry()).agents[agent_id].session)
 
     async def log(self) -> list[TreeFact]:
-        entries = await self.stage.broker.read_tree(self.tree, 0, 10_000)
+        entries = await self.harness.broker.read_tree(self.tree, 0, 10_000)
         return [
             TreeFact(
                 orjson.loads(entry.payload)["msg"],
@@ -246,13 +248,13 @@ class Forest:
         ]
 
     async def counter(self, name: str) -> int:
-        return int((await self.stage.broker.agents(self.tree)).get(name, b"0"))
+        return int((await self.harness.broker.agents(self.tree)).get(name, b"0"))
 
     async def check(self) -> None:
         """The projection is the fold of the tree log, and the slots are those of agents at work."""
         while True:
             seq = await self.counter("tree_seq")
-            fields, told = await self.stage.broker.agents(self.tree), fold_tree(await self.log())
+            fields, told = await self.harness.broker.agents(self.tree), fold_tree(await self.log())
             if seq == await self.counter("tree_seq"):
                 break
             # Agents are still at work: what was read is not of one moment.

@@ -1,4 +1,4 @@
-"""A stage: a real server with the real scripts, scripted players, and a person at the door.
+"""A harness: a real server with the real scripts, scripted players, and a person at the door.
 
 Waiting is for events of the EQ or for gates, never for time.
 """
@@ -46,7 +46,7 @@ from orchestrator.views.event import Event
 from tests.runtime.players import FakeSupervisor, ScriptedModels, ScriptedTools
 from tests.runtime.wires import ScriptedWire
 
-POOL = "stage"
+POOL = "harness"
 SHARDS = 2
 QUARANTINED = b'{"id":"","msg":{"type":"error","message":"set aside"}}'
 _numbers = itertools.count(1)
@@ -58,7 +58,7 @@ def broker_config(**changes: Any) -> BrokerConfig:
 
 
 @dataclass
-class Stage:
+class Harness:
     """A worker's ports, and a client beside it on a connection of its own."""
 
     url: str
@@ -76,7 +76,7 @@ class Stage:
     async def session(
         self, policy: str = "never", path: Path | None = None, shard: int = 1, **facts: Any
     ) -> SessionId:
-        """A new session of the stage's pool."""
+        """A new session of the harness's pool."""
         session = new_session_id(int(time.time() * 1000), shard, secrets.randbits(62))
         given = SessionFacts(
             session, TreeId(session), AgentId(0), POOL, rollout_path=str(path or ""), **facts
@@ -117,7 +117,7 @@ class Stage:
         connect_renewal: Callable[[], Broker] | None = None,
         **config: Any,
     ) -> Worker:
-        """A whole worker over the stage's ports."""
+        """A whole worker over the harness's ports."""
         pools = config.pop("pools", (POOL,))
         reap_grace_ms = config.pop("reap_grace_ms", GRACE_MS)
         return Worker(
@@ -205,8 +205,8 @@ async def hasty_broker(url: str) -> AsyncIterator[Broker]:
 
 
 @asynccontextmanager
-async def opened(url: str, **config: Any) -> AsyncIterator[Stage]:
-    """A stage on an empty server."""
+async def opened(url: str, **config: Any) -> AsyncIterator[Harness]:
+    """A harness on an empty server."""
     wire = ScriptedWire(connect(RedisSettings(url=url, command_timeout_s=5.0)))
     broker = Broker(wire, broker_config(**config), time.monotonic)
     await broker.open()
@@ -216,7 +216,7 @@ async def opened(url: str, **config: Any) -> AsyncIterator[Stage]:
     ports = Ports(broker, PatientTexts(Blobs(wire, broker.keys), asyncio.sleep), models, tools)
     person = ClientPorts(beside, Texts(Blobs(plain, broker.keys)), secrets.token_bytes)
     try:
-        yield Stage(
+        yield Harness(
             url,
             wire,
             ports,

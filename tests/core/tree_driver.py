@@ -1,6 +1,6 @@
 """A tree of sessions driven in domain words, with what a commit does between them.
 
-Each `Agent` is a session as in `driver`; the `Grove` is the part of the broker that they
+Each `Agent` is a session as in `driver`; the `TreeDriver` is the part of the broker that they
 share: marks, counters, letters, inbox depths, the tree log and the registry's projection.
 A decision that the tree refuses changes nothing and comes back as `CommitRefused`, as the
 runner has it. Letters wait in queues until a test (or `settle`) delivers them, in any order
@@ -34,9 +34,9 @@ def session_id(agent_id: int) -> SessionId:
 
 @dataclass
 class Agent(Session):
-    """A session of a grove."""
+    """A session of a tree."""
 
-    grove: Grove | None = None
+    tree: TreeDriver | None = None
     born: bool = False
 
     def __post_init__(self) -> None:
@@ -56,16 +56,16 @@ class Agent(Session):
         return self.state.tree.status or ""
 
     def happens(self, command: c.Command) -> Seen:
-        assert self.grove is not None
-        self.now_ms = max(self.now_ms, self.grove.now_ms)
+        assert self.tree is not None
+        self.now_ms = max(self.now_ms, self.tree.now_ms)
         decision = decide(self.state, command, c.Moment(self.now_ms, self.epoch, self.rules))
-        refusal = self.grove.refusal(self, decision.tree)
+        refusal = self.tree.refusal(self, decision.tree)
         if refusal is not None:
             assert not isinstance(command, c.CommitRefused), refusal
             return self.happens(c.CommitRefused(command, *refusal))
         self.record(*decision.entries)
         self._upkeep(decision)
-        self.grove.commit(self, decision)
+        self.tree.commit(self, decision)
         self.seen.append(Seen(decision))
         return self.seen[-1]
 
@@ -76,9 +76,9 @@ class Agent(Session):
 
         What is under way arrives while the response streams, not at the turn's boundary.
         """
-        assert self.grove is not None
+        assert self.tree is not None
         self.begin()
-        self.grove.settle()
+        self.tree.settle()
         self.item(function_call(call_id, name))
         self.ends()
         self.assessed(call_id, assessment)
@@ -92,42 +92,42 @@ class Agent(Session):
 
     def spawns(self, prompt: str = "work", call_id: str = "", **making: Any) -> Agent:
         """Spawns, and fails the test if that is refused."""
-        assert self.grove is not None
-        number = self.grove.next_id()
+        assert self.tree is not None
+        number = self.tree.next_id()
         said = self.asks(
-            call_id or f"spawn{number}", "subagent_spawn", self.grove.spawn(number, prompt, **making)
+            call_id or f"spawn{number}", "subagent_spawn", self.tree.spawn(number, prompt, **making)
         )
         assert isinstance(said, dict), said
-        return self.grove.agents[number]
+        return self.tree.agents[number]
 
     def forks(self, prompt: str = "", call_id: str = "", **making: Any) -> Agent:
-        assert self.grove is not None
-        number = self.grove.next_id()
-        asked = c.Fork(self.grove.making(number, prompt, **making), self.seq, "00" * 32)
+        assert self.tree is not None
+        number = self.tree.next_id()
+        asked = c.Fork(self.tree.making(number, prompt, **making), self.seq, "00" * 32)
         said = self.asks(call_id or f"fork{number}", "subagent_fork", asked)
         assert isinstance(said, dict), said
-        return self.grove.agents[number]
+        return self.tree.agents[number]
 
     def sends(self, target: int, prompt: str = "", call_id: str = "", **fields: Any) -> Any:
-        assert self.grove is not None
+        assert self.tree is not None
         call_id = call_id or f"send{self.state.requests + 1}"
         return self.asks(
-            call_id, "subagent_send_message", c.SendMessage(self.grove.target(target), prompt, **fields)
+            call_id, "subagent_send_message", c.SendMessage(self.tree.target(target), prompt, **fields)
         )
 
     def awaits(self, *ids: int, call_id: str = "wait", timeout_s: int = 1800) -> Any:
         return self.asks(call_id, "subagent_await", c.Await(timeout_s * 1000, tuple(map(AgentId, ids))))
 
     def cancels(self, target: int, call_id: str = "cancel", reason: str = "") -> Any:
-        assert self.grove is not None
-        below = [a.agent_id for a in self.grove.registry().agents.values() if a.below(target)]
-        asked = c.CancelAgent(self.grove.target(target), tuple(map(self.grove.target, below)), reason)
+        assert self.tree is not None
+        below = [a.agent_id for a in self.tree.registry().agents.values() if a.below(target)]
+        asked = c.CancelAgent(self.tree.target(target), tuple(map(self.tree.target, below)), reason)
         return self.asks(call_id, "subagent_cancel", asked)
 
     def prunes(self, *targets: int, call_id: str = "prune", completed_only: bool = True) -> Any:
-        assert self.grove is not None
+        assert self.tree is not None
         asked = c.Prune(
-            tuple(map(self.grove.target, targets)), {"agent_ids": list(targets)}, (), completed_only
+            tuple(map(self.tree.target, targets)), {"agent_ids": list(targets)}, (), completed_only
         )
         return self.asks(call_id, "subagent_prune", asked)
 
@@ -140,7 +140,7 @@ def _json(output: str) -> Any:
 
 
 @dataclass
-class Grove:
+class TreeDriver:
     """A tree."""
 
     limits: Mapping[str, int] = field(default_factory=lambda: {"slots": 8, "spawned": 200})
@@ -156,7 +156,7 @@ class Grove:
     _numbers: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        root = Agent(grove=self, facts=self.facts, settings=self.settings)
+        root = Agent(tree=self, facts=self.facts, settings=self.settings)
         self.now_ms = root.now_ms
         self._plant(root)
         self.fields |= {f"limit:{name}": str(most).encode() for name, most in self.limits.items()}
@@ -250,7 +250,7 @@ class Grove:
         return regular, interrupts
 
     def _bear(self, facts: SessionFacts, entries: Any, first: Any) -> None:
-        child = Agent(grove=self, born=True, now_ms=self.now_ms)
+        child = Agent(tree=self, born=True, now_ms=self.now_ms)
         child.record(*entries)
         assert child.state.facts == facts
         self._plant(child)
@@ -324,21 +324,21 @@ def answers(agent: Agent, words: str = "done") -> Seen:
     return agent.ends()
 
 
-def a_grove(**fields: Any) -> Grove:
+def a_tree(**fields: Any) -> TreeDriver:
     """A tree whose root works on something."""
-    grove = Grove(**fields)
-    grove.root.say("do it", "u1")
-    return grove
+    tree = TreeDriver(**fields)
+    tree.root.say("do it", "u1")
+    return tree
 
 
-def a_family(count: int = 1, **fields: Any) -> tuple[Grove, list[Agent]]:
+def a_family(count: int = 1, **fields: Any) -> tuple[TreeDriver, list[Agent]]:
     """A root at work, and children that have begun."""
-    grove = a_grove(**fields)
-    children = [grove.root.spawns(f"part {n}") for n in range(count)]
-    grove.settle()
-    return grove, children
+    tree = a_tree(**fields)
+    children = [tree.root.spawns(f"part {n}") for n in range(count)]
+    tree.settle()
+    return tree, children
 
 
-def statuses(grove: Grove) -> dict[int, str]:
+def statuses(tree: TreeDriver) -> dict[int, str]:
     """How each agent stands in the registry."""
-    return {id: agent.status for id, agent in grove.registry().agents.items()}
+    return {id: agent.status for id, agent in tree.registry().agents.items()}
