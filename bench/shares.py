@@ -15,7 +15,7 @@ from bench.scripted import Hand, answered, begun, user_input
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import Submit
 from orchestrator.core.ids import SessionId
-from orchestrator.model.client import HttpBudget, ResponsesClient
+from orchestrator.model.client import HttpBudget, ModelClient
 from orchestrator.model.events import Completed, ItemDone, ModelEvent
 from orchestrator.rollouts.position import Position
 from orchestrator.runtime.loading import end_of, folded
@@ -88,7 +88,7 @@ async def _seconds_of_requests(fleet: Fleet, turns: int) -> float:
     state = begun(position, 1, user_input(0)).position.state
     assert state.task is not None
     assert state.task.request is not None
-    async with ResponsesClient(ProviderSettings(id="openai", base_url=fleet.base_url)) as client:
+    async with ModelClient(ProviderSettings(id="openai", base_url=fleet.base_url)) as client:
         began = time.process_time()
         for _ in range(turns):
             prompt = build_prompt(state, state.task.request, OFFERED, lambda _: None)

@@ -26,10 +26,10 @@ from orchestrator.core.birth import Birth
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.state import Call, State, Task
 from orchestrator.gateways.workspace import Workspace
-from orchestrator.model.client import HttpBudget, ResponsesClient
+from orchestrator.model.client import HttpBudget, ModelClient
 from orchestrator.model.connections import Connections
 from orchestrator.model.errors import ModelError
-from orchestrator.model.request import request_body
+from orchestrator.model.responses.body import request_body
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.wire import written
@@ -355,7 +355,7 @@ def provider(settings: Settings) -> ProviderSettings:
 
 def request(settings: Settings) -> httpx.Request:
     """A request as it goes to the wire."""
-    return ResponsesClient(provider(settings))._request(prompt())
+    return ModelClient(provider(settings))._request(prompt())
 
 
 def retries(settings: Settings) -> tuple[int, int]:
@@ -399,7 +399,7 @@ def failure(settings: Settings, reply: bytes) -> str:
     async def ask() -> str:
         async with raw_server(reply) as server:
             there = provider(settings).model_copy(update={"base_url": server.url})
-            async with ResponsesClient(there) as client:
+            async with ModelClient(there) as client:
                 try:
                     [event async for event in client.stream(prompt(), HttpBudget(0))]
                 except ModelError as error:

@@ -2,18 +2,17 @@
 
     stream           one model request, HTTP failures passed over while the budget lasts
      └ _exchange     one attempt: the request sent, its answer judged, its stream read
-        └ _events    one accepted stream: bytes to SSE to `ModelEvent`
+        └ _events    one accepted stream: bytes to SSE to `ModelEvent`, by the reader of its format
 
 httpx is used below its client class, at the transport: one streamed response needs no
 cookies, redirects or auth flows, and every layer costs CPU on each chunk. This module does
 not know what the items of a prompt mean, and keeps nothing between two requests but open
-connections.
+connections. What differs between the Responses API and chat completions is in `formats`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
@@ -27,8 +26,8 @@ import orjson
 
 from orchestrator.core.settings import HELD_WAIT_S
 from orchestrator.model.connections import MAX_CONNECTIONS, Connections
-from orchestrator.model.decode import decode
 from orchestrator.model.errors import (
+    CUT,
     CodexErrorInfo,
     FatalKind,
     FatalModelError,
@@ -36,8 +35,9 @@ from orchestrator.model.errors import (
     RateLimited,
     RetryableModelError,
 )
-from orchestrator.model.events import Completed, ItemDone, ModelEvent, RateLimits
-from orchestrator.model.provider import place_of, redacted, require_proxy, responses_url
+from orchestrator.model.events import Completed, ModelEvent, RateLimits
+from orchestrator.model.formats import ResponseReader, format_of
+from orchestrator.model.provider import place_of, redacted, request_url, require_proxy
 from orchestrator.model.refusals import (
     MAX_ERROR_BODY,
     ProviderFault,
@@ -45,7 +45,7 @@ from orchestrator.model.refusals import (
     rate_limit_snapshot,
     retry_after_s,
 )
-from orchestrator.model.request import Prompt, request_body, request_headers
+from orchestrator.model.request import Prompt, session_headers
 from orchestrator.model.sse import SseEventTooLarge, SseParser
 from orchestrator.tables import ProviderSettings
 
@@ -54,6 +54,9 @@ MAX_BACKOFF_S = 30.0
 
 _TAIL_S = 0.2
 """The wait for the end of a completed response, so that its connection can be used again."""
+
+_LAST_FIGURES_S = 5.0
+"""The wait for the usage behind the last word of a response."""
 
 _Chunks = AsyncGenerator[bytes, None]
 
@@ -87,7 +90,7 @@ class _PassingFault(Exception):
         self.served = served
 
 
-class ResponsesClient:
+class ModelClient:
     """A provider's client, shared by all sessions of a worker; bound to one event loop."""
 
     def __init__(
@@ -99,7 +102,8 @@ class ResponsesClient:
         require_proxy(provider)
         self.provider = provider
         self._ports = ports or ClientPorts()
-        self._url = httpx.URL(responses_url(provider))
+        self._format = format_of(provider)
+        self._url = httpx.URL(request_url(provider, self._format.path))
         self._headers = self._fixed_headers()
         self._connections = Connections(provider, max_connections)
 
@@ -125,7 +129,7 @@ class ResponsesClient:
         try:
             while True:
                 try:
-                    async with aclosing(self._exchange(request)) as events:
+                    async with aclosing(self._exchange(request, prompt)) as events:
                         async for event in events:
                             yield event
                     return
@@ -136,7 +140,8 @@ class ResponsesClient:
             error.censor(partial(redacted, self.provider))
             raise
 
-    async def _exchange(self, request: httpx.Request) -> AsyncGenerator[ModelEvent, None]:
+    async def _exchange(self, request: httpx.Request, prompt: Prompt) -> AsyncGenerator[ModelEvent, None]:
+        reader = self._format.reader(prompt, self.provider)
         async with self._connections.lend() as transport:
             response = await self._send(transport, request)
             try:
@@ -144,35 +149,39 @@ class ResponsesClient:
                     raise await self._judged(response)
                 if snapshot := rate_limit_snapshot(response.headers):
                     yield RateLimits(snapshot)
-                async with aclosing(self._events(response)) as events:
+                async with aclosing(self._events(response, reader)) as events:
                     async for event in events:
                         yield event
             finally:
                 await response.aclose()
 
-    async def _events(self, response: httpx.Response) -> AsyncGenerator[ModelEvent, None]:
+    async def _events(
+        self, response: httpx.Response, reader: ResponseReader
+    ) -> AsyncGenerator[ModelEvent, None]:
         chunks = cast(_Chunks, aiter(cast(httpx.AsyncByteStream, response.stream)))
         parser = SseParser()
         clock = asyncio.get_running_loop().time
-        idle_s = self.provider.stream_idle_timeout_s
-        deadline = clock() + idle_s
-        completed, size, seen = False, 0, _Seen()
+        deadline = clock() + self.provider.stream_idle_timeout_s
+        completed, size = False, 0
         try:
             while not completed:
-                chunk = await self._next_chunk(chunks, deadline)
+                chunk = await self._next_chunk(chunks, deadline, reader)
+                if chunk is None:
+                    for event in reader.end():
+                        yield event
+                    return
                 size += len(chunk)
                 if size > self.provider.max_response_bytes:
                     raise self._endless()
                 for sse in parser.feed(chunk):
-                    event = decode(self.provider.id, sse)
-                    if event is not None and not seen.again(event):
+                    for event in reader.read(sse):
                         completed = type(event) is Completed
                         yield event
                     if completed:
                         break
                     # Only events end a silence, comments do not; and the time that our own
                     # caller spends between two events is no silence of the server.
-                    deadline = clock() + idle_s
+                    deadline = clock() + self._patience_s(reader)
         except SseEventTooLarge as error:
             raise self._cut(str(error)) from error
         finally:
@@ -180,17 +189,28 @@ class ResponsesClient:
                 await _read_to_end(chunks)
             await chunks.aclose()
 
-    async def _next_chunk(self, chunks: _Chunks, deadline: float) -> bytes:
+    async def _next_chunk(self, chunks: _Chunks, deadline: float, reader: ResponseReader) -> bytes | None:
+        """The next bytes; None where a stream ends, in whatever way, whose response was over."""
         try:
             async with asyncio.timeout_at(deadline):
                 return await anext(chunks)
-        except StopAsyncIteration:
-            raise self._cut("the stream ended early") from None
-        except TimeoutError as error:
-            idle_s = self.provider.stream_idle_timeout_s
-            raise self._cut(f"no event within {idle_s:g} s") from error
-        except (httpx.HTTPError, OSError) as error:
-            raise self._cut(_reason(error)) from error
+        except (StopAsyncIteration, TimeoutError, httpx.HTTPError, OSError) as error:
+            if reader.finished:
+                return None
+            raise self._cut(self._ending(error)) from error
+
+    def _ending(self, error: Exception) -> str:
+        match error:
+            case StopAsyncIteration():
+                return "the stream ended early"
+            case TimeoutError():
+                return f"no event within {self.provider.stream_idle_timeout_s:g} s"
+            case _:
+                return _reason(error)
+
+    def _patience_s(self, reader: ResponseReader) -> float:
+        idle_s = self.provider.stream_idle_timeout_s
+        return min(idle_s, _LAST_FIGURES_S) if reader.finished else idle_s
 
     async def _send(self, transport: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
         name, idle_s = self.provider.id, self.provider.stream_idle_timeout_s
@@ -250,7 +270,7 @@ class ResponsesClient:
 
     def _request(self, prompt: Prompt) -> httpx.Request:
         try:
-            content = orjson.dumps(request_body(prompt))
+            content = orjson.dumps(self._format.body(prompt, self.provider))
         except TypeError as error:
             raise FatalModelError(
                 FatalKind.INVALID_PROMPT,
@@ -261,7 +281,7 @@ class ResponsesClient:
         return httpx.Request(
             "POST",
             self._url,
-            headers=request_headers(prompt.session_id) | self._headers,
+            headers=session_headers(prompt.session_id) | self._headers,
             content=content,
             extensions={"timeout": timeouts},
         )
@@ -271,6 +291,7 @@ class ResponsesClient:
         headers = {"User-Agent": "dendro", "Accept-Encoding": "identity"}
         if self.provider.api_key:
             headers["Authorization"] = f"Bearer {self.provider.api_key}"
+        headers |= self._format.headers
         return headers | dict(self.provider.http_headers) | dict(self.provider.secret_headers)
 
     def _endless(self) -> FatalModelError:
@@ -285,28 +306,10 @@ class ResponsesClient:
 
     def _cut(self, reason: str) -> RetryableModelError:
         return RetryableModelError(
-            f"stream disconnected before completion: model provider {self.provider.id}: {reason}",
+            f"{CUT}: model provider {self.provider.id}: {reason}",
             None,
             {"response_stream_disconnected": {"http_status_code": None}},
         )
-
-
-class _Seen:
-    """The items of one response: a server that sends one again has not asked for its call again."""
-
-    def __init__(self) -> None:
-        self._items: set[tuple[int | None, str, bytes]] = set()
-
-    def again(self, event: ModelEvent) -> bool:
-        """Whether this very item was handed out before, under the same index and id."""
-        if not isinstance(event, ItemDone) or event.place == (None, ""):
-            return False
-        # A server may give one index to all its items: only the same content is the same item.
-        digest = hashlib.sha256(orjson.dumps(event.item, option=orjson.OPT_SORT_KEYS)).digest()
-        key = (*event.place, digest)
-        known = key in self._items
-        self._items.add(key)
-        return known
 
 
 async def _read_to_end(chunks: _Chunks) -> None:

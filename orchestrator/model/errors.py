@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Self
+from typing import Final, Self
 
 CodexErrorInfo = str | Mapping[str, Mapping[str, int | None]]
 """`CodexErrorInfo` of protocol v1 (January 2026): a word, or an object with `http_status_code`."""
 
 MAX_MESSAGE_CHARS = 600
+CUT: Final = "stream disconnected before completion"
+"""The words that errors of a broken stream begin with (the peer's)."""
 
 
 class FatalKind(StrEnum):

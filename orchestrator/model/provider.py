@@ -33,9 +33,9 @@ def place_of(provider: ProviderSettings) -> str:
     return f"{provider.base_url} through the proxy {urlsplit(provider.proxy).netloc.rpartition('@')[2]}"
 
 
-def responses_url(provider: ProviderSettings) -> str:
-    """The URL that every request of this provider is posted to."""
-    url = f"{provider.base_url}/responses"
+def request_url(provider: ProviderSettings, path: str) -> str:
+    """The URL that every request of this provider is posted to; `path` is its wire format's."""
+    url = f"{provider.base_url}{path}"
     return f"{url}?{urlencode(provider.query_params)}" if provider.query_params else url
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any, cast
 
-from orchestrator.model.client import ClientPorts, HttpBudget, ResponsesClient
+from orchestrator.model.client import ClientPorts, HttpBudget, ModelClient
 from orchestrator.model.errors import FatalKind, FatalModelError
 from orchestrator.model.events import ModelEvent
 from orchestrator.model.provider import InvalidProvider, require_proxy
@@ -22,7 +22,7 @@ class ModelClients:
             require_proxy(provider)
         self._known = known
         self._ports = ports
-        self._clients: dict[str, ResponsesClient] = {}
+        self._clients: dict[str, ModelClient] = {}
 
     def retries(self, provider: str) -> tuple[int, int]:
         known = self._known.get(provider)
@@ -37,7 +37,7 @@ class ModelClients:
             async for event in events:
                 yield event
 
-    def _client(self, name: str) -> ResponsesClient:
+    def _client(self, name: str) -> ModelClient:
         if name not in self._known:
             raise FatalModelError(
                 FatalKind.NOT_FOUND,
@@ -47,7 +47,7 @@ class ModelClients:
             )
         if name not in self._clients:
             try:
-                self._clients[name] = ResponsesClient(self._known[name], self._ports)
+                self._clients[name] = ModelClient(self._known[name], self._ports)
             except InvalidProvider as error:
                 raise FatalModelError(FatalKind.NOT_FOUND, str(error), "other").unserved() from error
         return self._clients[name]

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from orchestrator.model.client import ClientPorts, HttpBudget, ResponsesClient
+from orchestrator.model.client import ClientPorts, HttpBudget, ModelClient
 from orchestrator.model.connections import MAX_CONNECTIONS
 from orchestrator.model.events import ModelEvent
 from orchestrator.model.request import Prompt
@@ -22,7 +22,7 @@ API_KEY = "sk-very-secret"
 class Connected:
     """A client, the stub that it talks to, and the naps that it would have taken."""
 
-    client: ResponsesClient
+    client: ModelClient
     stub: RunningStub
     naps: list[float] = field(default_factory=list)
 
@@ -68,7 +68,7 @@ async def connected(
     async with running(StubConfig(chosen)) as stub:
         table = provider(stub.base_url, "stub", api_key=Secret(API_KEY), **options)
         ports = ClientPorts(sleep=nap, jitter=lambda: 1.0)
-        async with ResponsesClient(table, ports, max_connections) as client:
+        async with ModelClient(table, ports, max_connections) as client:
             yield Connected(client, stub, naps)
 
 

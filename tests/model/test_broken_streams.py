@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.commands import ItemCompleted, ResponseCompleted
-from orchestrator.model.client import HttpBudget, ResponsesClient
-from orchestrator.model.decode import decode
+from orchestrator.model.client import HttpBudget, ModelClient
 from orchestrator.model.errors import FatalKind, FatalModelError, ModelError, RetryableModelError
 from orchestrator.model.events import Completed, ItemDone, ModelEvent, TextDelta
 from orchestrator.model.refusals import ProviderFault
+from orchestrator.model.responses.decode import decode
 from orchestrator.model.sse import SseEvent
 from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.prompting import build_prompt
@@ -290,7 +290,7 @@ async def test_an_item_that_is_sent_three_times_asks_for_its_call_once() -> None
     reply = HEAD + chunk(sent) + b"0\r\n\r\n"
     async with (
         raw_server(reply) as server,
-        ResponsesClient(provider(server.url)) as client,
+        ModelClient(provider(server.url)) as client,
     ):
         events = [event async for event in client.stream(prompt(), HttpBudget(0))]
     assert [event.item["call_id"] for event in events if isinstance(event, ItemDone)] == ["c", "d"]
@@ -300,7 +300,7 @@ async def test_a_response_that_does_not_end_is_cut_at_its_bound_and_not_paid_for
     sent = chunk(line(type="response.output_text.delta", delta="x" * 60_000)) * 20
     async with raw_server(HEAD + sent) as server:
         table = provider(server.url, max_response_bytes=1 << 20)
-        async with ResponsesClient(table) as client:
+        async with ModelClient(table) as client:
             with pytest.raises(
                 FatalModelError, match=r"more than 1,048,576 bytes.*max_response_bytes"
             ) as raised:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from orchestrator.model.client import HttpBudget, ResponsesClient
+from orchestrator.model.client import HttpBudget, ModelClient
 from orchestrator.model.connections import verification
 from orchestrator.model.errors import FatalModelError, RetryableModelError
 from orchestrator.model.events import Completed
@@ -55,7 +55,7 @@ async def model() -> AsyncIterator[tuple[str, int]]:
 async def completes(base_url: str, **options: Any) -> bool:
     """Whether a request through all that comes to its end."""
     table = provider(base_url, "far", request_max_retries=0, api_key=Secret("sk-secret"), **options)
-    async with ResponsesClient(table) as client:
+    async with ModelClient(table) as client:
         events = [event async for event in client.stream(prompt(), HttpBudget(0))]
     return isinstance(events[-1], Completed)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from orchestrator.model.decode import decode
 from orchestrator.model.errors import FatalModelError, RetryableModelError
 from orchestrator.model.events import Completed
 from orchestrator.model.refusals import (
@@ -14,6 +13,7 @@ from orchestrator.model.refusals import (
     rate_limit_snapshot,
     retry_after_s,
 )
+from orchestrator.model.responses.decode import decode
 from orchestrator.model.sse import SseEvent
 from orchestrator.tables import ProviderSettings
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from orchestrator.model.client import ClientPorts, HttpBudget, ResponsesClient
+from orchestrator.model.client import ClientPorts, HttpBudget, ModelClient
 from orchestrator.model.errors import (
     FatalKind,
     FatalModelError,
@@ -213,7 +213,7 @@ async def test_client_takes_a_stream_that_ends_in_order_without_completed_for_cu
     reply = STREAM_HEAD + chunk(b'data: {"type":"response.created","response":{"id":"r"}}\n\n') + b"0\r\n\r\n"
     async with (
         raw_server(reply) as server,
-        ResponsesClient(provider(server.url)) as client,
+        ModelClient(provider(server.url)) as client,
     ):
         with pytest.raises(RetryableModelError, match="ended early"):
             [event async for event in client.stream(prompt(), HttpBudget(0))]
@@ -292,7 +292,7 @@ async def test_client_is_not_kept_waiting_by_comments() -> None:
     provider_options: dict[str, Any] = {"stream_idle_timeout_s": 1.0}
     async with (
         raw_server(STREAM_HEAD, keep_commenting) as server,
-        ResponsesClient(provider(server.url, **provider_options)) as client,
+        ModelClient(provider(server.url, **provider_options)) as client,
     ):
         with pytest.raises(RetryableModelError, match="no event within"):
             [event async for event in client.stream(prompt(), HttpBudget(0))]
@@ -312,7 +312,7 @@ async def test_slow_caller_is_no_silence_of_the_server(monkeypatch: pytest.Monke
     monkeypatch.setattr(loop, "time", lambda: time() + sum(away_s))
     async with (
         raw_server(begun, complete) as server,
-        ResponsesClient(provider(server.url, stream_idle_timeout_s=10.0)) as client,
+        ModelClient(provider(server.url, stream_idle_timeout_s=10.0)) as client,
     ):
         stream = client.stream(prompt(), HttpBudget(0))
         assert isinstance(await anext(stream), Created)
@@ -352,7 +352,7 @@ async def test_client_uses_a_connection_again_after_a_completed_response(leave_a
     reply = STREAM_HEAD + chunk(COMPLETED) + b"0\r\n\r\n"
     async with (
         raw_server(reply) as server,
-        ResponsesClient(provider(server.url)) as client,
+        ModelClient(provider(server.url)) as client,
     ):
         for _ in range(3):
             stream = cast(AsyncGenerator[ModelEvent, None], client.stream(prompt(), HttpBudget(0)))
@@ -369,7 +369,7 @@ async def test_client_does_not_wait_for_a_server_that_never_ends_its_response() 
 
     async with (
         raw_server(STREAM_HEAD + chunk(COMPLETED), linger) as server,
-        ResponsesClient(provider(server.url)) as client,
+        ModelClient(provider(server.url)) as client,
     ):
         async with asyncio.timeout(20):
             events = [event async for event in client.stream(prompt(), HttpBudget(0))]
@@ -385,7 +385,7 @@ async def test_client_reports_a_server_that_cannot_be_reached_when_its_budget_is
         naps.append(seconds)
 
     ports = ClientPorts(sleep=nap, jitter=lambda: 1.1)
-    async with ResponsesClient(provider(url, "gone", request_max_retries=2), ports) as client:
+    async with ModelClient(provider(url, "gone", request_max_retries=2), ports) as client:
         with pytest.raises(RetryableModelError, match=f"gone cannot be reached at {url}") as gave_up:
             [event async for event in client.stream(prompt(), HttpBudget(2))]
     assert not gave_up.value.served
@@ -409,7 +409,7 @@ async def test_client_maps_every_broken_answer_to_its_own_errors(reply: bytes) -
 
     async with (
         raw_server(reply, hang_up) as server,
-        ResponsesClient(provider(server.url)) as client,
+        ModelClient(provider(server.url)) as client,
     ):
         with pytest.raises(RetryableModelError, match="model provider raw"):
             [event async for event in client.stream(prompt(), HttpBudget(0))]
@@ -421,7 +421,7 @@ async def test_client_passes_over_events_that_nobody_uses() -> None:
     reply = STREAM_HEAD + chunk(noise + COMPLETED) + b"0\r\n\r\n"
     async with (
         raw_server(reply) as server,
-        ResponsesClient(provider(server.url)) as client,
+        ModelClient(provider(server.url)) as client,
     ):
         assert [event async for event in client.stream(prompt(), HttpBudget(0))] == [
             Completed("r1", None, None)
@@ -451,7 +451,7 @@ async def test_client_sends_the_key_the_session_and_the_providers_own_headers() 
         api_key=API_KEY,
         secret_headers={"X-From-Env": "green"},
     )
-    async with server, ResponsesClient(table) as client:
+    async with server, ModelClient(table) as client:
         with pytest.raises(RetryableModelError):
             [event async for event in client.stream(prompt("s-9"), HttpBudget(0))]
     request, *head = seen[0].decode().split("\r\n")

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from orchestrator.model.errors import FatalKind, FatalModelError, RetryableModelError
-from orchestrator.model.request import Prompt, request_body
+from orchestrator.model.request import Prompt
+from orchestrator.model.responses.body import request_body
 from orchestrator.protocol import ops
 from orchestrator.tables import ModelSettings, ProviderSettings
 from tests.runtime.harness import Harness

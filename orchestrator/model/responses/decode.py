@@ -11,8 +11,7 @@ from typing import Any, NoReturn
 
 import orjson
 
-from orchestrator.core.settings import HELD_WAIT_S
-from orchestrator.model.errors import ModelError, RateLimited, RetryableModelError
+from orchestrator.model.errors import CUT, ModelError, RetryableModelError
 from orchestrator.model.events import (
     Completed,
     Created,
@@ -24,20 +23,19 @@ from orchestrator.model.events import (
     ReasoningSummaryDelta,
     TextDelta,
 )
-from orchestrator.model.items import kept_item
-from orchestrator.model.refusals import ProviderFault, fatal_by_code, wait_named_in
+from orchestrator.model.faults import broken, excerpt, raise_fault
+from orchestrator.model.refusals import ProviderFault
+from orchestrator.model.responses.items import kept_item
 from orchestrator.model.shapes import BrokenItem, check_item, name_of
 from orchestrator.model.sse import SseEvent
+from orchestrator.model.usage import UsageNames
 
-MOST_TOKENS = 10**12
-"""More than any response has; a server that counts more, or less than none, is not believed."""
-EXCERPT_BYTES = 80
 _SENTINEL = b"[DONE]"
 """The end of a stream by servers of older interfaces."""
 _BREAK = ReasoningSectionBreak()
 Fault = Callable[[str, Any], NoReturn]
 """Raises the error that an event of the provider of this name stands for."""
-_CUT = "stream disconnected before completion"
+_USAGE = UsageNames("input_tokens", "output_tokens", "input_tokens_details", "output_tokens_details")
 
 
 def decode(provider: str, sse: SseEvent) -> ModelEvent | None:
@@ -54,21 +52,13 @@ def decode(provider: str, sse: SseEvent) -> ModelEvent | None:
         reader = _READERS.get(kind)
         return reader(data) if reader else None
     except BrokenItem as error:
-        raise _broken(provider, str(error)) from error
+        raise broken(provider, str(error)) from error
     except orjson.JSONDecodeError as error:
         # Passing over, say, an output_item.done would lose a call that the model made.
-        what = f"a broken {kind}" if named else f"a line that is no JSON: {_excerpt(sse.data)}"
-        raise _broken(provider, what) from error
+        what = f"a broken {kind}" if named else f"a line that is no JSON: {excerpt(sse.data)}"
+        raise broken(provider, what) from error
     except (LookupError, TypeError, AttributeError, ValueError) as error:
-        raise _broken(provider, f"a broken {kind}") from error
-
-
-def _broken(provider: str, what: str) -> RetryableModelError:
-    return RetryableModelError(f"{_CUT}: model provider {provider} sent {what}")
-
-
-def _excerpt(data: bytes) -> str:
-    return repr(data[:EXCERPT_BYTES].decode("utf-8", "replace"))
+        raise broken(provider, f"a broken {kind}") from error
 
 
 def _type_of(data: Any) -> str:
@@ -97,40 +87,9 @@ def _completed(data: Any) -> Completed:
     end_turn = response.get("end_turn", data.get("end_turn"))
     return Completed(
         response_id=name_of(response.get("id")),
-        usage=_usage(response.get("usage")),
+        usage=_USAGE.read(response.get("usage")),
         end_turn=end_turn if isinstance(end_turn, bool) else None,
     )
-
-
-def _usage(usage: Any) -> dict[str, int] | None:
-    """The token usage; None where the server does not report it, or reports impossible figures.
-
-    A request without usage counts as its reservation: never as less than nothing.
-    """
-    if not isinstance(usage, dict):
-        return None
-    try:
-        input_tokens, output_tokens = _count(usage, "input_tokens"), _count(usage, "output_tokens")
-        cached = _count(usage.get("input_tokens_details") or {}, "cached_tokens")
-        reasoning = _count(usage.get("output_tokens_details") or {}, "reasoning_tokens")
-        total = _count(usage, "total_tokens") or input_tokens + output_tokens
-    except (ValueError, OverflowError, TypeError, AttributeError):
-        return None
-    return {
-        "input_tokens": input_tokens,
-        "cached_input_tokens": min(cached, input_tokens),
-        "output_tokens": output_tokens,
-        "reasoning_output_tokens": reasoning,
-        "total_tokens": total,
-    }
-
-
-def _count(counts: Any, name: str) -> int:
-    """A number of tokens, 0 where it is left out; raises for what no response can have used."""
-    value = counts.get(name) or 0
-    if isinstance(value, bool) or int(value) != value or not 0 <= value <= MOST_TOKENS:
-        raise ValueError(f"{name} is no number of tokens")
-    return int(value)
 
 
 def _raise(fault: Fault, provider: str, data: Any) -> NoReturn:
@@ -139,7 +98,7 @@ def _raise(fault: Fault, provider: str, data: Any) -> NoReturn:
         fault(provider, data)
     except ModelError as error:
         response = data.get("response")
-        error.usage = _usage(response.get("usage")) if isinstance(response, dict) else None
+        error.usage = _USAGE.read(response.get("usage")) if isinstance(response, dict) else None
         raise
 
 
@@ -156,18 +115,7 @@ def _raise_error(provider: str, data: Any) -> NoReturn:
 def _raise_incomplete(provider: str, data: Any) -> NoReturn:
     details = (data.get("response") or {}).get("incomplete_details") or {}
     reason = details.get("reason") or "no reason given"
-    raise RetryableModelError(f"{_CUT}: model provider {provider} left the response incomplete ({reason})")
-
-
-def raise_fault(provider: str, fault: ProviderFault) -> NoReturn:
-    """Raises the error that a fault inside a stream amounts to."""
-    if fatal := fatal_by_code(provider, fault):
-        raise fatal
-    wait_s = wait_named_in(fault.message) if fault.code == "rate_limit_exceeded" else None
-    message = f"model provider {provider} failed: {fault}"
-    if wait_s is not None and wait_s > HELD_WAIT_S:
-        raise RateLimited(message, wait_s)
-    raise RetryableModelError(message, wait_s, {"response_stream_disconnected": {"http_status_code": None}})
+    raise RetryableModelError(f"{CUT}: model provider {provider} left the response incomplete ({reason})")
 
 
 _READERS: dict[str, Callable[[Any], ModelEvent]] = {
