@@ -29,7 +29,7 @@ def export(
         bool, typer.Option("--full", help="Every entry, for `dendro import` and replay.")
     ] = False,
 ) -> None:
-    """Writes a session's log: in the peer's line shapes, or whole.
+    """Writes a session's log: in Codex's line shapes, or whole.
 
     Large texts are put back in. Either kind verifies offline; only a full
     one rebuilds the state, and only the other one tells the lives of the
@@ -119,7 +119,7 @@ def import_(
     """Makes a session from a file, and prints its id.
 
     A full export becomes a session in the same state under a new id, its
-    chain made anew. The peer's rollout becomes an idle session with its
+    chain made anew. Codex's rollout becomes an idle session with its
     history and last settings. Nothing runs until somebody speaks to it, and a
     file with one bad line makes no session at all.
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 KINDS = {
     "full": "full export",
-    "exported": "export in the peer's shapes: facts of Dendro's own are left out, so the state is partial",
-    "foreign": "the peer's rollout: it has no hash chain",
+    "exported": "export in Codex's shapes: facts of Dendro's own are left out, so the state is partial",
+    "foreign": "Codex's rollout: it has no hash chain",
 }
 
 

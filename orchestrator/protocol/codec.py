@@ -37,7 +37,7 @@ from orchestrator.protocol.submission import (
 from orchestrator.protocol.wire import ItemModel, JsonObject, JsonValue
 
 MAX_DEPTH: Final = 128
-"""Nesting that the peer's JSON reader accepts; deeper values could be read here, but not written."""
+"""Nesting that Codex's JSON reader accepts; deeper values could be read here, but not written."""
 
 MESSAGE_LIMIT: Final = 200
 ID_SHOWN: Final = 64
@@ -141,7 +141,7 @@ def parse_rollout_line(line: bytes, *, foreign: bool = False) -> RolloutLine:
     """Reads one line of a rollout; raises `MalformedRolloutLine`.
 
     With `foreign`, a payload of a known type that does not fit it is kept whole as
-    `UnknownRolloutItem` (a newer peer wrote it); in a log of our own that is an error.
+    `UnknownRolloutItem` (a newer version wrote it); in a log of our own that is an error.
     """
     try:
         record = _object(line)
@@ -163,7 +163,7 @@ def parse_rollout_line(line: bytes, *, foreign: bool = False) -> RolloutLine:
 
 
 def _own_fields(record: JsonObject, foreign: bool) -> dict[str, Any]:
-    """Dendro's fields of a line; a peer may mean something else by the same name."""
+    """Dendro's fields of a line; another program may mean something else by the same name."""
     own = {name: record[name] for name, kind in _OWN_TYPES.items() if type(record.get(name)) is kind}
     wrong = [name for name in _OWN_TYPES if record.get(name) is not None and name not in own]
     if wrong and not foreign:

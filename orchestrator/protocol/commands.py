@@ -42,7 +42,7 @@ class UnknownCommand(WireModel):
 
 
 class UnknownParsedCommand(Unknown):
-    """A kind of parsed command from a newer peer, held as it came."""
+    """A kind of parsed command from a newer version, held as it came."""
 
 
 ParsedCommand: TypeAlias = (
@@ -74,7 +74,7 @@ class UpdateFile(WireModel):
 
 
 def _tag_inside(value: JsonValue) -> JsonValue:
-    """The recorded peer puts the tag outside, `{"add": {…}}`; both are read."""
+    """The recorded Codex puts the tag outside, `{"add": {…}}`; both are read."""
     if isinstance(value, dict) and "type" not in value and len(value) == 1:
         ((tag, body),) = value.items()
         if isinstance(body, dict):

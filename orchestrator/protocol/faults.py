@@ -54,7 +54,7 @@ class ModelCapFault(WireModel):
     model_cap: ModelCap
 
 
-# Read left to right, raw JSON last: a newer peer's fault must not make its error unreadable.
+# Read left to right, raw JSON last: a newer version's fault must not make its error unreadable.
 CodexErrorInfo: TypeAlias = Annotated[
     CodexErrorKind | dict[HttpFaultKind, HttpFault] | ModelCapFault | JsonValue,
     Field(union_mode="left_to_right"),

@@ -248,7 +248,7 @@ class Compaction(ItemModel):
 
 
 class Other(ItemModel):
-    """The peer's mark for an item that it did not recognise."""
+    """Codex's mark for an item that it did not recognise."""
 
     type: Literal["other"] = "other"
 

@@ -30,7 +30,7 @@ class CallToolResult(WireModel):
 
 
 def _unwrap_result(value: Any) -> Any:
-    """The peer's own form of a result, `{"Ok": …}` or `{"Err": …}`, is read as well."""
+    """Codex's own form of a result, `{"Ok": …}` or `{"Err": …}`, is read as well."""
     if isinstance(value, dict) and len(value) == 1 and (value.keys() & {"Ok", "Err"}):
         (value,) = value.values()
     return value
@@ -89,7 +89,7 @@ class McpCancelled(WireModel):
 
 
 class UnknownMcpStatus(Unknown):
-    """A server's state that a newer peer reports, held as it came."""
+    """A server's state that a newer version reports, held as it came."""
 
 
 McpStartupStatus: TypeAlias = McpStarting | McpReady | McpFailed | McpCancelled | UnknownMcpStatus

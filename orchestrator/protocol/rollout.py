@@ -1,6 +1,6 @@
 """A session's durable log as lines: the items (`RolloutItem`) and the line around them.
 
-A line is flat, `{"timestamp", "type", "payload"}`, as the peer records it. Dendro adds
+A line is flat, `{"timestamp", "type", "payload"}`, as Codex records it. Dendro adds
 fields of its own beside these, which foreign readers ignore, and one own type, `dendro`,
 for facts that the protocol has no event for. What such a fact means is `core`'s to know.
 """

@@ -36,7 +36,7 @@ class Submission:
 class Event:
     """What an agent reports, under the id of the submission that started its task.
 
-    `extra` keeps fields that a newer peer put beside `id` and `msg`.
+    `extra` keeps fields that a newer version put beside `id` and `msg`.
     """
 
     id: SubmissionId

@@ -34,7 +34,7 @@ class Source(StrEnum):
     """The public document that states a type; `docs/protocol/sources.md` says more."""
 
     SEPTEMBER_2025 = "the September 2025 specification"
-    RECORDED = "the recorded peer, version 0.42.0"
+    RECORDED = "the recorded Codex, version 0.42.0"
     OCTOBER_2025 = "protocol v1, October 2025"
     NOVEMBER_2025 = "protocol v1 with subagents, November 2025"
     DECEMBER_2025 = "protocol v1 with questions and plans, December 2025"

@@ -32,9 +32,7 @@ def audit_file(path: Path, secret: bytes, expected: ExpectedHead | None) -> Repo
         with path.open("rb") as file:
             text = read_rollout(file)
             if text.kind == "foreign":
-                raise RolloutError(
-                    f"{path}: the peer's rollout has no hash chain, there is nothing to verify"
-                )
+                raise RolloutError(f"{path}: Codex's rollout has no hash chain, there is nothing to verify")
             walk, seen = FileWalk(secret, expected), _Seen()
             broken = _walked(text, walk, seen) or walk.unproved()
     except BadLine as error:

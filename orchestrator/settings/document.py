@@ -47,7 +47,7 @@ file, your own file, the default.
 - **The environment**: every key has a variable, named with it below. An empty one counts as not set.
   `OPENAI_API_KEY` and `OPENAI_BASE_URL` are the `openai` provider's key and URL.
 - **Profiles**: `profile = "NAME"` lays the table `[profiles.NAME]` over the file's top level.
-- Keys that the peer has are spelled as it spells them. Unknown keys are named in a warning and do no harm.
+- Keys that Codex has are spelled as it spells them. Unknown keys are named in a warning and do no harm.
 - `model_instructions_file` (also `experimental_instructions_file`) names a file with the system prompt;
   `request_max_retries`, `stream_max_retries` and `stream_idle_timeout_ms` at the top level count for the
   chosen provider.

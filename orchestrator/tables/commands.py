@@ -39,7 +39,7 @@ class EnvironmentPolicy(Table):
     ignore_default_excludes: bool = setting(
         False, "shell_environment_policy.ignore_default_excludes", folder=(False, True)
     )
-    """Let variables through whose names look secret (`*KEY*`, `*TOKEN*`, `*SECRET*`). The peer does so by
+    """Let variables through whose names look secret (`*KEY*`, `*TOKEN*`, `*SECRET*`). Codex does so by
     default; here a command has to be given its secrets by name."""
 
     exclude: tuple[str, ...] = setting((), "shell_environment_policy.exclude", folder="trusted")

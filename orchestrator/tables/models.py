@@ -72,7 +72,7 @@ class ProviderSettings(Table):
 
     parallel_tool_calls: bool = setting(False)
     """Let the model ask for several calls in one response: for trees that make many agents at once. Off, as
-    with the recorded peer; not every model of a provider takes it."""
+    with the recorded Codex; not every model of a provider takes it."""
 
     requests_per_minute: int | None = setting(None, at_least=1, shown_default="no limit")
     """Requests per minute of the whole fleet."""

@@ -1,6 +1,6 @@
 """Conversations of the recorded kind that nobody recorded: `further/*.json`, written from the documents.
 
-A file holds `about`, `source` (where the expectation comes from: the peer, or a decision of this
+A file holds `about`, `source` (where the expectation comes from: Codex, or a decision of this
 project's, as in `docs/protocol/sources.md`), `config`, `model` (the scripted answers), `processes` (each
 with its `arguments`, its `lines` as recorded ones, and the `exit` code), and where they matter `requests`,
 `rollout`, `before` and `files` (contents of the workspace; null is a file that must not be there). Fields

@@ -1,4 +1,4 @@
-"""Rollouts that the recorded peer wrote: a fold shows the model what the peer showed it."""
+"""Rollouts that the recorded Codex wrote: a fold shows the model what Codex showed it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def last_request(name: str) -> dict[str, Any]:
 
 
 def before_the_last_request(name: str) -> State:
-    """The state at the last `turn_context`, which the peer writes as a request goes out."""
+    """The state at the last `turn_context`, which Codex writes as a request goes out."""
     entries = rollout(name)
     place = max(at for at, entry in enumerate(entries) if entry.type == TURN_CONTEXT)
     return fold(State(), entries[: place + 1], 1)

@@ -1,4 +1,4 @@
-"""Messages of a newer peer survive reading and writing, whatever they are."""
+"""Messages of a newer version survive reading and writing, whatever they are."""
 
 from __future__ import annotations
 

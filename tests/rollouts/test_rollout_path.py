@@ -1,4 +1,4 @@
-"""Files of rollouts stand where the peer looks for them, an agent's beside its root's."""
+"""Files of rollouts stand where Codex looks for them, an agent's beside its root's."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ Recorded = Callable[[str], tuple[list[dict[str, Any]], list[str]]]
 
 
 def externally_tagged(plan: PatchPlan, root: Path) -> dict[str, Any]:
-    """The changes as the peer wrote them: its tag, its name for the workspace."""
+    """The changes as Codex wrote them: its tag, its name for the workspace."""
     tagged = {}
     for path, change in plan.changes.items():
         fields = {
