@@ -29,6 +29,7 @@ from orchestrator.broker.errors import (
     UnknownSession,
 )
 from orchestrator.broker.hints import Listening
+from orchestrator.broker.history import History
 from orchestrator.broker.records import (
     BrokerConfig,
     Claim,
@@ -66,7 +67,7 @@ _CANDIDATES = 8
 _WORKER_FORGOTTEN_MS = 86_400_000
 
 
-class Broker(Trees, Storage, Deletion, Admission):
+class Broker(Trees, Storage, Deletion, Admission, History):
     """Everything that changes a session; all that its bases keep, count, fire and read."""
 
     def __init__(self, wire: Wire, config: BrokerConfig, monotonic: Callable[[], float]) -> None:

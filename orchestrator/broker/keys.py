@@ -34,6 +34,9 @@ a tree live in one slot and a script may touch them together.
     {s0}:control:<worker>   stream  poke                         that worker       10 min after the last poke
     {s0}:provider:<name>    hash    admit settle                 admit settle      the deployment
     {s0}:waiting:<name>     zset    admit                        admit             its members
+    {h…}:history:<person>   stream  add_to_history               history look-ups  the newest 10,000
+    {h…}:history_keys:<person>      add_to_history history_head  the same          the deployment
+                            hash
 
 `wakes` are the scripts that may make a session due: submit fire create commit release revoke. What
 `delete` removes is not repeated; `archive` removes rollout, eq, sq and snapshot.
@@ -59,9 +62,12 @@ The fields of a session's hash, by who writes them:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import blake2b
 
 from orchestrator.core.ids import SessionId, TreeId, shard_of
 
+MOST_PERSON = 100
+"""Characters of a person's name in a key, which its tag tells apart from others anyway."""
 CONTROL_SHARD = 0
 """Keys that belong to no tree live here."""
 
@@ -156,6 +162,13 @@ class Keys:
         """The hash of what may be spent, and the zset of who waits to spend it."""
         counts, waiting = (self.of_shard(CONTROL_SHARD, f"{k}:{name}") for k in ("provider", "waiting"))
         return counts, waiting
+
+    def history(self, person: str) -> tuple[str, str]:
+        """The stream of prompts and the hash of its id, counts and entries' keys; in a slot of their own."""
+        name = person.encode("utf-8", "backslashreplace")
+        tag = f"{self.prefix}{{h{blake2b(name, digest_size=8).hexdigest()}}}"
+        shown = name.decode()[:MOST_PERSON]
+        return f"{tag}:history:{shown}", f"{tag}:history_keys:{shown}"
 
     def shard_of(self, session: SessionId | TreeId | str) -> int:
         return shard_of(session, self.shards)

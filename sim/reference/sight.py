@@ -10,9 +10,11 @@ from typing import Any
 from sim.store import Store
 
 Fields = dict[bytes, bytes]
-HASHES = frozenset((b"session", b"seen", b"timer", b"agents", b"approvals", b"workers", b"provider"))
+HASHES = frozenset(
+    (b"session", b"seen", b"timer", b"agents", b"approvals", b"workers", b"provider", b"history_keys")
+)
 ZSETS = frozenset((b"seen_at", b"due", b"leases", b"timers", b"sessions", b"heard", b"waiting"))
-STREAMS = frozenset((b"rollout", b"eq", b"sq", b"tree", b"ready"))
+STREAMS = frozenset((b"rollout", b"eq", b"sq", b"tree", b"ready", b"history"))
 HINT = -1
 """The number of an entry whose id is the server's own."""
 

@@ -104,6 +104,7 @@ async def _life_of_a_tree(broker: Broker, wire: Wire) -> None:
     for ticket in ("first", "second"):
         await broker.admit("openai", ticket, 10, Limits(1, 10))
     await broker.settle("openai", 10, 5, Limits(1, 10))
+    await broker.add_to_history("anna@host", "k", (session, "typed"), b"12345678")
     child = NewSession(
         session_id(),
         held.claim.tree,

@@ -1,0 +1,112 @@
+"""The history of prompts that all sessions of a person share."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from orchestrator.broker import history
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.errors import Corrupt
+from orchestrator.broker.history import KeptPrompt, person_of
+from tests.broker.actors import Backend, session_id
+
+NOISE = b"\x01\x02\x03\x04\x05\x06\x07\x08"
+
+
+async def add(broker: Broker, text: str, key: str = "", who: str = "anna@one") -> bool:
+    return await broker.add_to_history(who, key or text, (session_id(), text), NOISE)
+
+
+async def texts(broker: Broker, who: str = "anna@one") -> list[str | None]:
+    head = await broker.history_head(who, NOISE)
+    found = [await broker.history_entry(who, head.log_id, at) for at in range(head.count)]
+    return [kept.text if kept else None for kept in found]
+
+
+async def test_sessions_of_a_person_on_two_machines_share_a_history(broker: Broker) -> None:
+    session = session_id()
+    await broker.add_to_history("anna@one", "k1", (session, "first"), NOISE)
+    head = await broker.history_head("anna@two", NOISE)
+    kept = await broker.history_entry("anna@two", head.log_id, 0)
+    assert kept is not None
+    assert kept == KeptPrompt(session, kept.at_ms, "first")
+    assert abs(kept.at_ms - broker.now_ms()) < 10_000
+    assert head.count == 1
+
+
+async def test_another_person_reads_nothing_of_it(broker: Broker) -> None:
+    await add(broker, "secret")
+    mine = await broker.history_head("anna@one", NOISE)
+    assert await broker.history_entry("bob@one", mine.log_id, 0) is None
+    assert (await broker.history_head("bob@one", NOISE)).count == 0
+
+
+async def test_prompt_that_is_added_twice_under_one_key_is_kept_once(broker: Broker) -> None:
+    assert await add(broker, "once", "k")
+    assert not await add(broker, "once", "k")
+    assert await texts(broker) == ["once"]
+
+
+async def test_two_that_add_one_prompt_at_the_same_time_keep_it_once(broker: Broker) -> None:
+    done = await asyncio.gather(*(add(broker, "once", "k") for _ in range(8)))
+    assert sorted(done) == [False] * 7 + [True]
+    assert await texts(broker) == ["once"]
+
+
+async def test_place_in_another_log_holds_nothing(broker: Broker) -> None:
+    await add(broker, "here")
+    head = await broker.history_head("anna@one", NOISE)
+    assert await broker.history_entry("anna@one", head.log_id + 1, 0) is None
+    for beyond in (1, 2**63, 2**64):
+        assert await broker.history_entry("anna@one", head.log_id, beyond) is None
+
+
+async def test_log_keeps_the_id_that_it_was_first_seen_with(broker: Broker) -> None:
+    before = await broker.history_head("anna@one", b"\0" * 8)
+    await add(broker, "first")
+    after = await broker.history_head("anna@one", b"\xff" * 8)
+    assert (before.log_id, before.count) == (1, 0)
+    assert (after.log_id, after.count) == (1, 1)
+
+
+async def test_oldest_prompts_go_and_the_others_keep_their_places(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "MOST_ENTRIES", 3)
+    for number in range(5):
+        await add(broker, f"prompt {number}")
+    assert await texts(broker) == [None, None, "prompt 2", "prompt 3", "prompt 4"]
+    # Its key went with it: the log's memory of keys is as short as the log.
+    assert await add(broker, "prompt 0")
+
+
+async def test_prompts_take_no_more_bytes_than_a_history_may(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "MOST_BYTES", 100)
+    for number in range(5):
+        await add(broker, f"{number}" * 30)
+    assert await texts(broker) == [None, None, "2" * 30, "3" * 30, "4" * 30]
+    await add(broker, "5" * 100)
+    assert await texts(broker) == [None] * 5 + ["5" * 100]
+
+
+async def test_history_under_a_key_of_another_type_is_damaged(backend: Backend, broker: Broker) -> None:
+    log, _ = broker.keys.history("anna")
+    wire = backend.connect()
+    await wire.command("SET", log, "x")
+    await wire.aclose()
+    with pytest.raises(Corrupt):
+        await add(broker, "first")
+
+
+@pytest.mark.parametrize("who", ["}{s0}:x@host", "a" * 10_000 + "@host", "ä\udcff@host"])
+async def test_name_with_anything_in_it_has_a_history(who: str, broker: Broker) -> None:
+    await add(broker, "mine", who=who)
+    assert await texts(broker, who) == ["mine"]
+
+
+def test_person_is_the_sender_without_the_machine() -> None:
+    assert [person_of(who) for who in ("anna@host", "a@b@host", "anna", "")] == ["anna", "a@b", "anna", ""]
