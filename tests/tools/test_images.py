@@ -1,0 +1,145 @@
+"""Images by their content, and what is too large for a model."""
+
+from __future__ import annotations
+
+import base64
+import io
+import struct
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.tools import images
+from orchestrator.tools.images import check_image_url, data_url, dimensions, fitting_data_url
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def png(width: int, height: int, more: int = 0) -> bytes:
+    return PNG + b"\0\0\0\rIHDR" + struct.pack(">II", width, height) + b"\x08\x02\0\0\0" + b"\0" * more
+
+
+def encoded(content: bytes, kind: str = "png") -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("png", png(1, 1)),
+        ("jpeg", b"\xff\xd8\xff\xe0"),
+        ("gif", b"GIF89a\x01\0\x01\0"),
+        ("webp", b"RIFF\0\0\0\0WEBPVP8 "),
+    ],
+)
+def test_content_says_what_an_image_is_and_not_its_name(kind: str, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_bytes(content)
+    assert data_url(tmp_path / "x.txt") == encoded(content, kind)
+
+
+def test_text_with_the_name_of_an_image_is_none(tmp_path: Path) -> None:
+    (tmp_path / "x.png").write_text("hello")
+    for read in (data_url, fitting_data_url):
+        with pytest.raises(ValueError, match="it is no PNG, JPEG, GIF or WebP image"):
+            read(tmp_path / "x.png")
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "GIF", "WEBP"])
+def test_size_is_read_from_the_header(form: str) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    made = io.BytesIO()
+    pillow.new("RGB", (321, 45)).save(made, form)
+    assert dimensions(form.lower(), made.getvalue()) == (321, 45)
+
+
+@pytest.mark.parametrize("options", [{"lossless": True}, {"exif": b"Exif\0\0"}])
+def test_size_is_read_from_every_form_of_webp(options: dict[str, object]) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    made = io.BytesIO()
+    pillow.new("RGB", (321, 45)).save(made, "WEBP", **options)
+    assert dimensions("webp", made.getvalue()) == (321, 45)
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg", "webp"])
+@pytest.mark.parametrize("content", [b"", b"\xff\xd8" + b"\xff" * (1 << 20), b"\xff\xd8\xff\xe0\0\0" * 9])
+def test_damaged_header_is_an_error_at_once(kind: str, content: bytes) -> None:
+    began = time.process_time()
+    with pytest.raises(ValueError, match="its header is damaged"):
+        dimensions(kind, content)
+    assert time.process_time() - began < 0.5
+
+
+def test_image_that_fits_is_sent_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(png(2048, 1))
+    assert fitting_data_url(tmp_path / "x") == encoded(png(2048, 1))
+
+
+def test_large_image_is_scaled(tmp_path: Path) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    pillow.new("RGBA", (4096, 1024), (255, 0, 0, 0)).save(tmp_path / "x", "PNG")
+    url = fitting_data_url(tmp_path / "x")
+    head, _, text = url.partition(",")
+    scaled = pillow.open(io.BytesIO(base64.b64decode(text)))
+    assert (head, scaled.size) == ("data:image/jpeg;base64", (2048, 512))
+    # What was transparent is white, as on a page.
+    assert scaled.getpixel((0, 0)) == (255, 255, 255)
+
+
+def test_large_image_is_refused_with_the_remedy_where_nothing_scales(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    (tmp_path / "x").write_bytes(png(2049, 1))
+    with pytest.raises(ValueError, match=r"it has 2,049 × 1 pixels.*install Pillow"):
+        fitting_data_url(tmp_path / "x")
+
+
+def test_small_file_with_billions_of_pixels_is_not_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(png(60_000, 60_000))
+    with pytest.raises(ValueError, match="can be scaled"):
+        fitting_data_url(tmp_path / "x")
+
+
+def test_image_that_cannot_be_unpacked_is_an_error(tmp_path: Path) -> None:
+    pytest.importorskip("PIL.Image")
+    (tmp_path / "x").write_bytes(png(4096, 4096, more=100))
+    with pytest.raises(ValueError, match="it cannot be scaled"):
+        fitting_data_url(tmp_path / "x")
+
+
+def test_file_with_too_many_bytes_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "x").open("wb") as file:
+        file.write(PNG)
+        file.truncate((20 << 20) + 1)
+    with pytest.raises(ValueError, match="more than 20,971,520 bytes"):
+        data_url(tmp_path / "x")
+
+
+@pytest.mark.parametrize("url", ["https://x.org/a.png", encoded(PNG), encoded(b"GIF87a", "whatever")])
+def test_url_of_an_image_is_taken(url: str) -> None:
+    check_image_url(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("http://x.org/a.png", "an image is a URL"),
+        ("file:///etc/passwd", "an image is a URL"),
+        ("data:image/png,abc", "an image is a URL"),
+        ("data:text/plain;base64,aGVsbG8=", "an image is a URL"),
+        ("data:image/png;base64,a$", "is not base64"),
+        ("data:image/png;base64,aGVsbG8=", "it is no PNG"),
+        ("", "an image is a URL"),
+    ],
+)
+def test_other_url_is_refused_with_the_reason(url: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_image_url(url)
+
+
+def test_url_with_too_many_bytes_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "MAX_IMAGE_BYTES", 100)
+    with pytest.raises(ValueError, match="more than 100 bytes"):
+        check_image_url("data:image/png;base64," + "$" * 200)
