@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
@@ -32,6 +33,7 @@ from orchestrator.model.errors import ModelError
 from orchestrator.model.responses.body import request_body
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId, SubmissionId
+from orchestrator.protocol.ops import AddToHistory
 from orchestrator.protocol.wire import written
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.copies import Copies
@@ -51,8 +53,9 @@ from orchestrator.tools.exec.command import Command, Finished
 from orchestrator.tools.site import Site
 from orchestrator.tools.toolbox import Toolbox
 from orchestrator.views.event import Event
-from orchestrator.wiring import broker_config, new_birth, redis_url, worker_pools
+from orchestrator.wiring import Deployment, broker_config, new_birth, redis_url, worker_pools
 from orchestrator.wiring import worker as wired
+from orchestrator.wiring.opening import Opened
 from tests.core.driver import Session, a_command
 from tests.model.stubbed_client import prompt, raw_server
 from workers.upkeep import Upkeep, upkeep_of
@@ -69,6 +72,12 @@ NOBODY: Any = None
 
 def birth(settings: Settings) -> Birth:
     return new_birth(settings, Workspace(), 1_700_000_000_000, os.urandom)
+
+
+def keeps_prompts(settings: Settings) -> bool:
+    """Whether a client hands prompts on to the person's history."""
+    nowhere = cast(Deployment, SimpleNamespace(broker=None, texts=None))
+    return Opened(settings, nowhere).client().keeps(AddToHistory(text="x"))
 
 
 def confinement(settings: Settings) -> Confinement:

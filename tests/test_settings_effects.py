@@ -22,6 +22,7 @@ from orchestrator.runtime.budget import Accounting
 from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
 from orchestrator.settings.sources import KEYED_RECORDS
 from orchestrator.tables import ModelPrice, ProviderSettings, Table, settings_of
+from orchestrator.wiring import guide
 from orchestrator.wiring import worker as wired
 from tests import settings_at_work as at_work
 from tests.settings_at_work import Renewing, birth, body, command, confinement, request, upkeep, variables
@@ -95,6 +96,9 @@ EFFECTS: Mapping[str, Effect] = {
     "pool": Effect('"gpu"', lambda s: birth(s).facts.pool, "gpu"),
     "base_instructions": Effect('"Be brief."', lambda s: body(s)["instructions"], "Be brief."),
     "user_instructions": Effect('"In English."', lambda s: birth(s).user_instructions, "In English."),
+    "project_doc_max_bytes": Effect("3", lambda s: guide(s).docs.most_bytes, 3),
+    "project_doc_fallback_filenames": Effect('["A.md"]', lambda s: guide(s).docs.fallbacks, ("A.md",)),
+    "history.persistence": Effect('"none"', at_work.keeps_prompts, False),
     # What a session's commands may do
     "sandbox_mode": Effect('"workspace-write"', lambda s: confinement(s).mode, "workspace-write"),
     "sandbox_workspace_write.writable_roots": Effect(

@@ -36,7 +36,7 @@ from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import lifecycle_text
 from orchestrator.views.tree import TreePicture, TreeReader, said
-from orchestrator.wiring import Deployment, deployment, new_birth, redis_url
+from orchestrator.wiring import Deployment, deployment, guide, new_birth, redis_url
 from orchestrator.wiring.opening import Opened
 
 REPORT_LINES = 30
@@ -83,7 +83,7 @@ async def _play(
     console: Console, stage: Stage, settings: Settings, opened: Deployment, workers: list[WorkerProcess]
 ) -> Story:
     birth = new_birth(
-        settings, look_at(stage.workspace, settings.home), time.time_ns() // 1_000_000, os.urandom
+        settings, look_at(stage.workspace, guide(settings)), time.time_ns() // 1_000_000, os.urandom
     )
     with _view(console) as view:
         return await Play(opened, workers, view).run(birth)

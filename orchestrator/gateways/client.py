@@ -45,7 +45,7 @@ from orchestrator.core.stored import decode_entry
 from orchestrator.protocol.bounds import check_bounds, check_op_bounds
 from orchestrator.protocol.codec import encode_submission
 from orchestrator.protocol.events import WarningEvent
-from orchestrator.protocol.ops import ConfigureSession
+from orchestrator.protocol.ops import AddToHistory, ConfigureSession, Op
 from orchestrator.protocol.policy import WorkspaceWrite
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import written
@@ -72,6 +72,8 @@ class ClientPorts:
     chain_key: ChainKey | None = None
     restore: Callable[[SessionId], Awaitable[object]] | None = None
     """Brings an archived session back; without it, submitting to one is refused."""
+    keeps_history: bool = True
+    """Whether prompts are handed on to the history that the person's sessions share."""
     insists: bool = True
     """Whether a request is sent until Redis answers; without it the first `Unavailable` is raised."""
 
@@ -83,6 +85,10 @@ class Client:
         self._ports = ports
         self.client_id = client_id
         self.who = who
+
+    def keeps(self, op: Op) -> bool:
+        """Whether an op is to be submitted at all: without a history, a prompt for it is dropped here."""
+        return self._ports.keeps_history or not isinstance(op, AddToHistory)
 
     async def create(self, birth: Birth) -> SessionId:
         """Creates a root session; safe to repeat with the same birth.

@@ -143,6 +143,8 @@ class NdjsonConnection:
         if isinstance(op, ops.ConfigureSession) and op.session_id not in (None, self._session):
             await self._error(submission.id, "another session cannot be resumed on this connection")
             return
+        if not self._client.keeps(op):
+            return
         try:
             await self._client.submit(self._session, submission)
         except BrokerError as error:

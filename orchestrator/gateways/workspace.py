@@ -9,19 +9,14 @@ no status shows; elsewhere in a folder that ignores itself.
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.core.settings import WorkspaceMark
-from orchestrator.sandbox.reading import find_program, read_regular
+from orchestrator.instructions.guide import Guide
+from orchestrator.instructions.repository import git
+from orchestrator.sandbox.reading import read_regular
 
-INSTRUCTIONS_FILE = "AGENTS.md"
-INSTRUCTIONS_LIMIT = 32 * 1024
-"""Bytes of instructions that are read in all; the rest is left out."""
-GIT_PATIENCE_S = 5.0
 MARK_BYTES = 256
 MARK_IN_GIT = "dendro-workspace"
 MARK_FOLDER, MARK_FILE = ".dendro", "workspace"
@@ -36,12 +31,9 @@ class Workspace:
     instructions: str | None = None
 
 
-def look_at(cwd: Path, home: Path) -> Workspace:
-    """Reads what there is; blocking, a few milliseconds. A folder that is no repository has none of it.
-
-    `home` is Dendro's own folder: instructions that a link there leads to are left out.
-    """
-    return Workspace(git_info(cwd), project_instructions(cwd, (home,)))
+def look_at(cwd: Path, guide: Guide) -> Workspace:
+    """Reads what there is; blocking, a few milliseconds."""
+    return Workspace(git_info(cwd), guide.first(cwd))
 
 
 def mark(cwd: Path, new_id: str) -> WorkspaceMark | None:
@@ -50,7 +42,7 @@ def mark(cwd: Path, new_id: str) -> WorkspaceMark | None:
     None for a folder that can be neither read for a mark nor given one: where nothing can be
     written, no work can be missing after a takeover.
     """
-    git_folder = _git(cwd, "rev-parse", "--absolute-git-dir")
+    git_folder = git(cwd, "rev-parse", "--absolute-git-dir")
     file = Path(git_folder, MARK_IN_GIT) if git_folder else cwd.absolute() / MARK_FOLDER / MARK_FILE
     try:
         if file.parent.is_symlink():
@@ -86,50 +78,8 @@ def _self_ignoring(folder: Path) -> None:
 def git_info(cwd: Path) -> dict[str, str]:
     """The folder's commit, branch and origin; empty outside of a repository, or without git."""
     found = {
-        "commit_hash": _git(cwd, "rev-parse", "HEAD"),
-        "branch": _git(cwd, "symbolic-ref", "--quiet", "--short", "HEAD"),
-        "repository_url": _git(cwd, "config", "--get", "remote.origin.url"),
+        "commit_hash": git(cwd, "rev-parse", "HEAD"),
+        "branch": git(cwd, "symbolic-ref", "--quiet", "--short", "HEAD"),
+        "repository_url": git(cwd, "config", "--get", "remote.origin.url"),
     }
     return {name: value for name, value in found.items() if value}
-
-
-_OBEY_NOTHING = (
-    "--no-optional-locks",
-    *("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.pager=cat"),
-    *("-c", "safe.bareRepository=explicit", "-c", "protocol.allow=never"),
-)
-"""An agent may have written the repository's configuration, or a repository into a folder that has none."""
-
-
-def _git(cwd: Path, *words: str) -> str:
-    if (git := find_program("git")) is None:
-        return ""
-    try:
-        done = subprocess.run(
-            [git, *_OBEY_NOTHING, "-C", str(cwd), *words],
-            capture_output=True,
-            text=True,
-            timeout=GIT_PATIENCE_S,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
-
-
-def project_instructions(cwd: Path, hidden: Iterable[Path] = ()) -> str | None:
-    """The `AGENTS.md` files from the repository's root down to the folder, outermost first."""
-    texts, left = [], INSTRUCTIONS_LIMIT
-    for folder in _from_root(cwd.resolve()):
-        file = folder / INSTRUCTIONS_FILE
-        if left > 0 and file.is_file():
-            with suppress(OSError):
-                text = read_regular(file, left, hidden).decode("utf-8", "replace").strip()
-                left -= len(text.encode())
-                texts.append(text)
-    return "\n\n".join(filter(None, texts)) or None
-
-
-def _from_root(cwd: Path) -> Iterator[Path]:
-    top = _git(cwd, "rev-parse", "--show-toplevel")
-    chain = [cwd, *cwd.parents]
-    return reversed(chain[: chain.index(Path(top)) + 1] if Path(top) in chain else [cwd])

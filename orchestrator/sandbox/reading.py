@@ -14,10 +14,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 
-def read_regular(path: Path, limit: int, hidden: Iterable[Path] = ()) -> bytes:
+def read_regular(path: Path, limit: int, hidden: Iterable[Path] = (), below: Path | None = None) -> bytes:
     """At most `limit` bytes of a file. Never waits for a pipe.
 
-    Raises OSError for what is no regular file, and for what really lies below a hidden path.
+    Raises OSError for what is no regular file, for what really lies below a hidden path, and with `below` for
+    what lies anywhere but below that folder.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
@@ -27,6 +28,8 @@ def read_regular(path: Path, limit: int, hidden: Iterable[Path] = ()) -> bytes:
         real = Path(f"/proc/self/fd/{descriptor}").readlink()
         if any(real.is_relative_to(folder.resolve()) for folder in hidden):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        if below is not None and not real.is_relative_to(below.resolve()):
+            raise PermissionError(errno.EACCES, f"A link leads out of {below}", str(path))
         return file.read(limit)
 
 

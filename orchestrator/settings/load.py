@@ -60,7 +60,7 @@ WITHOUT_EFFECT = frozenset(
         "features",
         "file_opener",
         "hide_agent_reasoning",
-        "history",
+        "history.max_bytes",
         "mcp_servers",
         "model_supports_reasoning_summaries",
         "notice",
@@ -264,8 +264,8 @@ def _unknown_keys(layers: Layers) -> Iterator[str]:
         # Profiles that were not chosen are not read; empty tables say nothing.
         if path[0] == "profiles" or found.value == {}:
             continue
-        if path[0] in WITHOUT_EFFECT:
-            yield f"{found.origin.where}: {path[0]} has no effect here"
+        if useless := {path[0], key} & WITHOUT_EFFECT:
+            yield f"{found.origin.where}: {useless.pop()} has no effect here"
         else:
             yield f"{found.origin.where}: unknown key {key}{_hint(key, known)}"
 

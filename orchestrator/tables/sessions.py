@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.tables.base import Table, setting
+from pydantic import field_validator
+
+from orchestrator.tables.base import KIB, Table, setting, unfit
 from orchestrator.tables.commands import SandboxPolicy
 
 ApprovalPolicy = Literal["untrusted", "on-failure", "on-request", "never"]
@@ -14,6 +16,8 @@ APPROVAL_POLICIES = ("untrusted", "on-request", "on-failure", "never")
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 Summary = Literal["auto", "concise", "detailed", "none"]
 Verbosity = Literal["low", "medium", "high"]
+INSTRUCTIONS_BYTES = 32 * KIB
+MOST_FALLBACKS = 16
 
 
 class SessionDefaults(Table):
@@ -63,7 +67,28 @@ class SessionDefaults(Table):
     user_instructions: str | None = setting(None, "user_instructions", folder="free", shown_default="none")
     """Added to the first message of every session."""
 
+    project_doc_max_bytes: int = setting(
+        INSTRUCTIONS_BYTES, "project_doc_max_bytes", folder="down", at_least=0, at_most=64 * KIB
+    )
+    """Bytes that are read of a repository's `AGENTS.md` files, and of your own; 0 reads none."""
+
+    project_doc_fallbacks: tuple[str, ...] = setting(
+        (), "project_doc_fallback_filenames", folder="trusted", shown_default="none"
+    )
+    """Names of files that stand in for `AGENTS.md` in a folder that has none, tried in this order."""
+
+    history: Literal["save-all", "none"] = setting("save-all", "history.persistence", folder="free")
+    """Keep the prompts that a client adds to your history, which all your sessions share; `none` writes
+    nothing."""
+
     sandbox: SandboxPolicy = SandboxPolicy()
+
+    @field_validator("project_doc_fallbacks")
+    @classmethod
+    def _names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len(names) > MOST_FALLBACKS or any(not name or "/" in name or "\0" in name for name in names):
+            raise unfit(f"at most {MOST_FALLBACKS} names of files, without a folder")
+        return names
 
 
 class AgentSettings(Table):

@@ -17,7 +17,7 @@ from orchestrator.wiring.deploying import (
     worker_name,
     worker_pools,
 )
-from orchestrator.wiring.sessions import VERSION, new_birth, tree_rules, turn_settings
+from orchestrator.wiring.sessions import VERSION, guide, new_birth, tree_rules, turn_settings
 
 __all__ = [
     "VERSION",
@@ -26,6 +26,7 @@ __all__ = [
     "chain_key",
     "deployment",
     "embedded_config",
+    "guide",
     "new_birth",
     "open_broker",
     "redis_url",

@@ -31,7 +31,7 @@ from orchestrator.runtime.restore import restore_session
 from orchestrator.settings import Settings
 from orchestrator.views.find import find, find_one, find_tree
 from orchestrator.wiring.deploying import Deployment, chain_key, deployment, redis_url
-from orchestrator.wiring.sessions import SESSIONS, new_birth
+from orchestrator.wiring.sessions import SESSIONS, guide, new_birth
 
 PATIENCE_S = 10.0
 """The wait of a command for a Redis that does not answer: a server loads, or fails over, in seconds."""
@@ -95,6 +95,7 @@ class Opened:
             os.urandom,
             chain_key=chain_key(self.settings),
             restore=self.restore,
+            keeps_history=self.settings.session_defaults.history != "none",
             insists=self.insists,
         )
         return Client(ports, str(uuid.uuid4()), _who())
@@ -152,6 +153,6 @@ async def opened(
 
 async def new_session(settings: Settings, client: Client) -> SessionId:
     """A session with these settings, in their working folder."""
-    workspace = await asyncio.to_thread(look_at, settings.session_defaults.cwd, settings.home)
+    workspace = await asyncio.to_thread(look_at, settings.session_defaults.cwd, guide(settings))
     birth = new_birth(settings, workspace, time.time_ns() // 1_000_000, os.urandom)
     return await client.create(birth)

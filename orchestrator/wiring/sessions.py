@@ -10,6 +10,9 @@ from orchestrator.core.birth import Birth
 from orchestrator.core.ids import TreeId, new_session_id
 from orchestrator.core.settings import SessionFacts, TreeRules, TurnSettings, WorkspaceMark
 from orchestrator.gateways.workspace import Workspace, mark
+from orchestrator.instructions.guide import Guide
+from orchestrator.instructions.project import ProjectDocs
+from orchestrator.instructions.skills import Skills
 from orchestrator.rollouts.rollout_path import rollout_path
 from orchestrator.settings import Settings
 from orchestrator.tables import AgentSettings
@@ -18,6 +21,13 @@ from orchestrator.wiring.deploying import session_pool
 VERSION = version("dendro-orchestrator")
 SESSIONS = "sessions"
 """The folder of rollout files, in the user's own."""
+
+
+def guide(settings: Settings) -> Guide:
+    """The instructions that lie in this machine's files."""
+    defaults = settings.session_defaults
+    docs = ProjectDocs(settings.home, defaults.project_doc_max_bytes, defaults.project_doc_fallbacks)
+    return Guide(docs, Skills(settings.home, settings.host.user_home))
 
 
 def new_birth(

@@ -14,6 +14,9 @@ from orchestrator.core.commands import Immediate
 from orchestrator.core.settings import SessionFacts, TurnSettings, WorkspaceMark
 from orchestrator.core.state import Call, State, Task
 from orchestrator.gateways.workspace import look_at, mark
+from orchestrator.instructions.guide import Guide
+from orchestrator.instructions.project import ProjectDocs
+from orchestrator.instructions.skills import Skills
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.items import InputImage
 from orchestrator.runtime.workspace import look
@@ -23,6 +26,11 @@ from orchestrator.settings.repository import in_work_tree
 from orchestrator.tools.patch.files import DiskFiles
 from orchestrator.tools.site import Site, ToolConfig
 from orchestrator.tools.toolbox import Toolbox
+
+
+def guide_of(home: Path) -> Guide:
+    return Guide(ProjectDocs(home, 32 * 1024), Skills(home, home / "nobody", home / "none"))
+
 
 SECRET = "swordfish-4711"
 TERABYTE = 1 << 40
@@ -85,10 +93,10 @@ async def test_model_is_not_shown_what_it_put_in_the_place_of_an_image(
 
 
 async def test_model_sees_an_image_also_by_a_link(workspace: Path, home: Path) -> None:
-    (workspace / "b.png").write_bytes(b"image")
+    (workspace / "b.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     (workspace / "a.png").symlink_to("b.png")
     found = await viewed(workspace, home, "a.png")
-    assert found.output == (InputImage(image_url="data:image/png;base64,aW1hZ2U="),)
+    assert found.output == (InputImage(image_url="data:image/png;base64,iVBORw0KGgo="),)
 
 
 @pytest.mark.parametrize("kind", PLANTED)
@@ -96,7 +104,7 @@ def test_instructions_that_a_command_planted_hold_nobody_up_and_tell_no_secret(
     kind: str, workspace: Path, home: Path
 ) -> None:
     plant(workspace / "AGENTS.md", kind, home)
-    told = look_at(workspace, home).instructions or ""
+    told = look_at(workspace, guide_of(home)).instructions or ""
     assert SECRET not in told
     assert len(told) <= 32 * 1024
 
@@ -104,7 +112,7 @@ def test_instructions_that_a_command_planted_hold_nobody_up_and_tell_no_secret(
 def test_instructions_are_read_by_a_link_of_the_person(workspace: Path, home: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.md").write_text("Be kind.")
     (workspace / "AGENTS.md").symlink_to(tmp_path / "mine.md")
-    assert look_at(workspace, home).instructions == "Be kind."
+    assert look_at(workspace, guide_of(home)).instructions == "Be kind."
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "endless file"])
@@ -151,7 +159,7 @@ def test_program_that_an_agent_can_write_is_not_started_by_the_product(
     parts = [".", ".venv/bin", "", str(evil), str(tmp_path / "link/.venv/bin"), str(good)]
     monkeypatch.setenv("PATH", ":".join(parts))
     assert find_program("git") == str(good / "git")
-    look_at(workspace, tmp_path / "home")
+    look_at(workspace, guide_of(tmp_path / "home"))
     (workspace / ".git").mkdir()
     in_work_tree(workspace, dict(os.environ))
     assert not (evil / "ran").exists()
@@ -171,11 +179,11 @@ def test_product_starts_nothing_that_a_repository_names(workspace: Path, tmp_pat
     hook = workspace / ".git/hooks/post-index-change"
     hook.write_text(program.read_text())
     hook.chmod(0o755)
-    assert look_at(workspace, tmp_path / "home").git["branch"]
+    assert look_at(workspace, guide_of(tmp_path / "home")).git["branch"]
     mark(workspace, "0123")
     assert not ran.exists()
 
 
 def test_repository_without_a_git_folder_is_none_for_the_product(workspace: Path, tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", "--bare", str(workspace)], check=True)
-    assert look_at(workspace, tmp_path / "home").git == {}
+    assert look_at(workspace, guide_of(tmp_path / "home")).git == {}

@@ -1,0 +1,69 @@
+"""`AGENTS.md`: what a person, and then each folder of a repository, tells every agent.
+
+The person's own file comes first, then those from the repository's root down to the working folder, so that
+the nearest is read last. In each folder `AGENTS.override.md` stands in for `AGENTS.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.instructions.repository import from_root
+from orchestrator.sandbox.reading import read_regular
+
+INSTRUCTIONS_FILE = "AGENTS.md"
+OVERRIDE_FILE = "AGENTS.override.md"
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectDocs:
+    """The rule by which the files of folders are found."""
+
+    home: Path
+    """Dendro's own folder: the person's file lies in it, and no link of a repository may lead there."""
+    most_bytes: int
+    """Bytes that are read of all files of a repository, and of the person's own; 0 reads none."""
+    fallbacks: tuple[str, ...] = ()
+    """Names that are looked for in a folder without `AGENTS.md`, in this order."""
+
+    def of_person(self) -> str | None:
+        """The instructions in the home folder."""
+        return _joined(_texts([self.home], (OVERRIDE_FILE, INSTRUCTIONS_FILE), self.most_bytes, ()))
+
+    def of_folder(self, cwd: Path, known: Sequence[Path] = ()) -> str | None:
+        """The instructions of `cwd` and the folders around it, without those that the `known` folders have.
+
+        Blocking: it asks `git` for the repository.
+        """
+        told = {folder for other in known for folder in from_root(other)}
+        folders = [folder for folder in from_root(cwd) if folder not in told]
+        names = (OVERRIDE_FILE, INSTRUCTIONS_FILE, *self.fallbacks)
+        return _joined(_texts(folders, names, self.most_bytes, (self.home,)))
+
+
+def _texts(
+    folders: Iterable[Path], names: Sequence[str], most_bytes: int, hidden: Sequence[Path]
+) -> list[str]:
+    texts, left = [], most_bytes
+    for folder in folders:
+        text = _first(folder, names, left, hidden)
+        left -= len(text.encode())
+        texts.append(text)
+    return texts
+
+
+def _first(folder: Path, names: Sequence[str], limit: int, hidden: Sequence[Path]) -> str:
+    """The beginning of the first file that the folder has; empty if it has none, or it says nothing."""
+    for name in names if limit > 0 else ():
+        with suppress(OSError):
+            content = read_regular(folder / name, limit, hidden)
+            # Half a character at the cut is no text of the file.
+            return content.decode("utf-8", "replace").removesuffix("\ufffd").strip()
+    return ""
+
+
+def _joined(texts: Iterable[str]) -> str | None:
+    return "\n\n".join(filter(None, texts)) or None

@@ -1,0 +1,248 @@
+"""Skills: folders with a `SKILL.md`, found for a working folder and offered to its sessions.
+
+A skill is instructions for one kind of task. Its front matter has a name and a description, which the model
+is told of at once; it reads the file when a task fits. What was found for a folder is kept until a root or a
+known file changes; what that misses, a new folder two levels down, is found by force.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+from orchestrator.instructions.front_matter import split
+from orchestrator.instructions.repository import from_root
+from orchestrator.protocol.catalog import SkillErrorInfo, SkillMetadata, SkillScope, SkillsListEntry
+from orchestrator.sandbox.reading import read_regular
+
+SKILL_FILE = "SKILL.md"
+IN_REPOSITORY = (".agents/skills", ".dendro/skills")
+ADMIN_FOLDER = Path("/etc/dendro/skills")
+MOST_FILES = 500
+MOST_DEPTH = 4
+MOST_ENTRIES = 10_000
+"""Entries of folders that are looked at below one root."""
+MOST_BYTES = 64 << 10
+MOST_NAME, MOST_DESCRIPTION = 64, 1024
+MOST_KEPT = 64
+"""Working folders whose skills are kept."""
+OFFER_BYTES = 8 << 10
+"""Bytes of the section that tells a model of its skills."""
+
+_OFFER = (
+    "## Skills\n\nA skill is a file of instructions for one kind of task. When a task fits a description, or "
+    "names a skill as `$name`, read its file first and follow it.\n\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A folder below which skills lie; `within` is where a link in it may not lead out of."""
+
+    path: Path
+    scope: SkillScope
+    within: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The skills of a working folder, and the modification times that they were found under."""
+
+    entry: SkillsListEntry
+    times: tuple[tuple[str, int], ...]
+
+
+class Skills:
+    """The skills of one machine. Its methods block, and may run in any thread."""
+
+    def __init__(self, home: Path, user_home: Path, admin: Path = ADMIN_FOLDER) -> None:
+        own = (home / "skills", user_home / ".agents/skills")
+        self._hidden = (home,)
+        self._fixed = (
+            *(Root(path, SkillScope.USER, path) for path in own),
+            Root(admin, SkillScope.ADMIN, admin),
+        )
+        self._kept: dict[str, _Kept] = {}
+        self._lock = Lock()
+
+    def listed(self, cwd: str, *, anew: bool = False) -> SkillsListEntry:
+        """The skills for a working folder, nearest first; `anew` looks at every file again."""
+        with self._lock:
+            kept = self._kept.get(cwd)
+        if kept is not None and not anew and all(_time(path) == at for path, at in kept.times):
+            return kept.entry
+        kept = self._found(cwd)
+        with self._lock:
+            self._kept.pop(cwd, None)
+            self._kept[cwd] = kept
+            while len(self._kept) > MOST_KEPT:
+                del self._kept[next(iter(self._kept))]
+        return kept.entry
+
+    def content(self, cwd: str, path: str) -> tuple[SkillMetadata, str]:
+        """A listed skill and the text of its file; raises `ValueError` for a path that is not listed."""
+        listed = self.listed(cwd)
+        skill = next((skill for skill in listed.skills if skill.path == path), None)
+        if skill is None:
+            listed = self.listed(cwd, anew=True)
+            skill = next((skill for skill in listed.skills if skill.path == path), None)
+        if skill is None:
+            raise ValueError(f"{path} is no skill of {cwd}: `list_skills` names those that are")
+        root = next(root for root in self._roots(Path(cwd)) if Path(path).is_relative_to(root.path))
+        return skill, self._text(Path(path), root)
+
+    def offer(self, cwd: str, known: Sequence[str] = ()) -> str | None:
+        """The section that tells a model of its skills, without those of the `known` folders; None if empty.
+
+        Skills in Dendro's own folder are left out: it is hidden from the model's commands.
+        """
+        told = {skill.path for other in known for skill in self.listed(other).skills}
+        skills = [skill for skill in self.listed(cwd).skills if skill.path not in told]
+        shown = [skill for skill in skills if not any(map(Path(skill.path).is_relative_to, self._hidden))]
+        lines = [f"- {skill.name}: {skill.description} (file: {skill.path})\n" for skill in shown]
+        return _cut(lines) if lines else None
+
+    # ── finding ───────────────────────────────────────────────────────────────────────────────
+
+    def _roots(self, cwd: Path) -> Sequence[Root]:
+        inward = from_root(cwd)
+        top = inward[0]
+        named = [folder / name for folder in reversed(inward) for name in IN_REPOSITORY]
+        fixed = {root.path for root in self._fixed}
+        return [*(Root(path, SkillScope.REPO, top) for path in named if path not in fixed), *self._fixed]
+
+    def _found(self, cwd: str) -> _Kept:
+        folder = Path(cwd)
+        if not _is_folder(folder):
+            error = SkillErrorInfo(path=cwd, message="no folder of this machine")
+            return _Kept(SkillsListEntry(cwd=cwd, skills=(), errors=(error,)), ((cwd, -1),))
+        skills: list[SkillMetadata] = []
+        errors: list[SkillErrorInfo] = []
+        roots = self._roots(folder)
+        times = [(str(root.path), _time(str(root.path))) for root in roots]
+        for root in roots:
+            for file in _files(root, MOST_FILES - len(skills) - len(errors), errors):
+                times.append((str(file), _time(str(file))))
+                try:
+                    skills.append(self._skill(file, root))
+                except (OSError, ValueError) as error:
+                    errors.append(SkillErrorInfo(path=_shown(file), message=_message(error)))
+        return _Kept(SkillsListEntry(cwd=cwd, skills=tuple(skills), errors=tuple(errors)), tuple(times))
+
+    def _skill(self, file: Path, root: Root) -> SkillMetadata:
+        values, _ = split(self._text(file, root))
+        if values is None:
+            raise ValueError("it has no front matter: its first line has to be `---`")
+        short = values.get("metadata.short-description", "")
+        return SkillMetadata(
+            name=_value(values.get("name"), "name", MOST_NAME),
+            description=_value(values.get("description"), "description", MOST_DESCRIPTION),
+            path=_path(file),
+            scope=root.scope,
+            short_description=_value(short, "short-description", MOST_DESCRIPTION) if short else None,
+        )
+
+    def _text(self, file: Path, root: Root) -> str:
+        hidden = self._hidden if root.scope is SkillScope.REPO else ()
+        content = read_regular(file, MOST_BYTES + 1, hidden, root.within)
+        if len(content) > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
+        try:
+            return content.decode("utf-8")
+        except UnicodeDecodeError:
+            raise ValueError("it is not UTF-8") from None
+
+
+def _files(root: Root, most: int, errors: list[SkillErrorInfo]) -> Iterator[Path]:
+    """The skill files below a root, by path; what is left out is added to `errors`."""
+    looked, found = 0, 0
+    waiting = [(root.path, 0)]
+    while waiting:
+        folder, depth = waiting.pop()
+        names, cut = _names(folder, MOST_ENTRIES - looked, root.within)
+        looked += len(names)
+        if SKILL_FILE in names:
+            if found == most:
+                errors.append(_left_out(root, f"{MOST_FILES} skills are listed"))
+                return
+            found += 1
+            yield folder / SKILL_FILE
+        if cut:
+            errors.append(_left_out(root, f"{MOST_ENTRIES:,} files and folders were looked at"))
+            return
+        if depth < MOST_DEPTH:
+            below = (folder / name for name in reversed(names))
+            waiting += [(path, depth + 1) for path in below if _is_folder(path)]
+
+
+def _names(folder: Path, most: int, within: Path) -> tuple[list[str], bool]:
+    """The entries of a folder, sorted, and whether there are more; none of a folder that a link led to."""
+    try:
+        if not folder.resolve().is_relative_to(within.resolve()):
+            return [], False
+        with os.scandir(folder) as entries:
+            names = [entry.name for _, entry in zip(range(most + 1), entries, strict=False)]
+    except (OSError, RuntimeError):
+        return [], False
+    return sorted(names[:most]), len(names) > most
+
+
+def _left_out(root: Root, why: str) -> SkillErrorInfo:
+    return SkillErrorInfo(path=_shown(root.path), message=f"the rest was left out: {why}")
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def _time(path: str) -> int:
+    """When a file or folder was changed last; -1 for none."""
+    try:
+        return Path(path).stat().st_mtime_ns
+    except (OSError, ValueError):
+        return -1
+
+
+# ── texts ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _value(text: str | None, name: str, most: int) -> str:
+    """A value in one line, without what a terminal would obey."""
+    plain = "".join(char if char.isprintable() else " " for char in text or "")
+    shown = " ".join(plain.split())
+    if not shown:
+        raise ValueError(f"its front matter has no `{name}`")
+    if len(shown) > most:
+        raise ValueError(f"its `{name}` has more than {most:,} characters")
+    return shown
+
+
+def _path(file: Path) -> str:
+    """A path that a model can be told, and JSON can hold."""
+    if not str(file).isprintable():
+        raise ValueError("its path has characters that cannot be shown")
+    return str(file)
+
+
+def _shown(path: Path) -> str:
+    return str(path).encode("utf-8", "backslashreplace").decode()
+
+
+def _message(error: Exception) -> str:
+    return (error.strerror or "it cannot be read") if isinstance(error, OSError) else str(error)
+
+
+def _cut(lines: Iterable[str]) -> str:
+    """The section, with as many lines as it may hold."""
+    text, rest = _OFFER, list(lines)
+    room = OFFER_BYTES - len(_OFFER.encode()) - len("- and 500 more, which are not shown\n")
+    while rest and len(rest[0].encode()) <= room:
+        room -= len(rest[0].encode())
+        text += rest.pop(0)
+    return text + (f"- and {len(rest)} more, which are not shown\n" if rest else "")

@@ -1,0 +1,1 @@
+"""Tests of the instructions that lie in files."""
