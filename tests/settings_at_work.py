@@ -41,7 +41,7 @@ from orchestrator.runtime.held import Held
 from orchestrator.runtime.loading import BEGINNING
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.providers import ModelClients
-from orchestrator.runtime.renewal import Renewal, Verdict
+from orchestrator.runtime.renewal import Renewal, RenewalOutcome
 from orchestrator.runtime.requests import _asking, _Following, _prompt
 from orchestrator.runtime.side_work import SideWork
 from orchestrator.runtime.worker import Worker
@@ -268,7 +268,7 @@ class Renewing:
         self.of(settings)
         return self.supervisor.calls[0]
 
-    def renewed(self, settings: Settings, silence_s: float = 0.0) -> list[Verdict]:
+    def renewed(self, settings: Settings, silence_s: float = 0.0) -> list[RenewalOutcome]:
         made = self.of(settings)
         self.now += silence_s
         return asyncio.run(made.renew(cast(Any, self.broker)))

@@ -9,7 +9,7 @@ One story, by module:
     intake     an entry of the SQ as a command, with what has to be looked up for it
     journal    what the runner knows of the log: state, seq, chain head; drafts steps on it
     commits    a step sent until it is answered, and the deltas between two of them
-    trial      a step that the tree refused, decided again part by part
+    bisect     a step that the tree refused, decided again part by part
     tree_step  what a step means for other sessions;  trees: what calls look up in their tree
     budget     what requests cost their tree;  admission: room for them at a provider
     side_work  what runs beside the loop, from what the log owes to its grace in a drain

@@ -18,11 +18,11 @@ from orchestrator.core.draft import REAP_BELOW_TIMER, REAP_TIMER, Decision
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol.ops import CancelAgent, ExecApproval, MessageAgent, PatchApproval
+from orchestrator.runtime.bisect import Arrival
 from orchestrator.runtime.held import Held
 from orchestrator.runtime.intake import Unreadable, command_of, with_images
 from orchestrator.runtime.reaping import taken_at_once
 from orchestrator.runtime.trees import TreeLookups
-from orchestrator.runtime.trial import Arrival
 
 SQ_PAGE = 100
 

@@ -1,4 +1,4 @@
-"""Trials: when the tree refuses a step, its parts are decided again, one by one.
+"""Bisection of a refused step: when the tree refuses it, its parts are decided again, one by one.
 
 A step holds several decisions, and its commit is taken or refused as a whole. Refused, it
 is thrown away: what arrived goes back to the front, in order, and is decided one command a
@@ -29,7 +29,7 @@ class RefusedTwice(RuntimeError):
 
 
 @dataclass(slots=True)
-class Trial:
+class Bisect:
     """The commands of the step at hand, in the order in which they were decided."""
 
     arrived: list[Arrival] = field(default_factory=list)
