@@ -37,12 +37,12 @@ from orchestrator.protocol.ops import AddToHistory
 from orchestrator.protocol.wire import written
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.copies import Copies
-from orchestrator.runtime.held import Held
 from orchestrator.runtime.loading import BEGINNING
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.providers import ModelClients
 from orchestrator.runtime.renewal import Renewal, RenewalOutcome
 from orchestrator.runtime.requests import _asking, _Following, _prompt
+from orchestrator.runtime.runner_context import RunnerContext
 from orchestrator.runtime.side_work import SideWork
 from orchestrator.runtime.worker import Worker
 from orchestrator.sandbox.policy import Confinement, resolve
@@ -189,20 +189,20 @@ def variables(settings: Settings) -> set[str]:
     return set(command(settings).env)
 
 
-def held(settings: Settings, **changes: Any) -> Held:
+def context(settings: Settings, **changes: Any) -> RunnerContext:
     config = replace(runner_config(settings), others_wait=lambda: True)
-    made = Held.of(ports(settings, **changes), config, CLAIMED)
+    made = RunnerContext.of(ports(settings, **changes), config, CLAIMED)
     made.journal.position = replace(BEGINNING, state=session(settings).state)
     return made
 
 
 def snapshot_is_due(settings: Settings, seq: int) -> bool:
-    return Copies(held(settings)).snapshot_due(seq)
+    return Copies(context(settings)).snapshot_due(seq)
 
 
 def gives_way(settings: Settings, after_s: float) -> bool:
     now = [0.0]
-    there = held(settings, monotonic=lambda: now[0])
+    there = context(settings, monotonic=lambda: now[0])
     work = SideWork(there, Arrivals(there))
     now[0] = after_s
     return work.leaving()
@@ -215,7 +215,7 @@ def grace_s(settings: Settings) -> float:
         slept.append(seconds)
 
     async def drain() -> None:
-        there = held(settings, sleep=sleep)
+        there = context(settings, sleep=sleep)
         await SideWork(there, Arrivals(there))._cut_short()
 
     asyncio.run(drain())
@@ -224,7 +224,7 @@ def grace_s(settings: Settings) -> float:
 
 def becomes_of(settings: Settings, delta: ev.EventModel) -> str | None:
     """Class that a model's delta is handed on as: part of the log, or event alone; None if it is not."""
-    there = held(settings)
+    there = context(settings)
     arrivals = Arrivals(there)
     SideWork(there, arrivals)._delta(written(delta))
     return type(arrivals.inbox[0][0]).__name__ if arrivals.inbox else None

@@ -4,7 +4,7 @@ One story, by module:
 
     worker     takes claims while it has room, fires due timers, hands sessions to runners
     runner     one claimed session: gather → decide → commit → start what is owed → park
-    held       what the parts of one runner share: its claim, its journal, what it was asked
+    runner_context  the claim, journal and configuration that the parts of one runner share
     arrivals   what was told and is not decided yet: the SQ's entries, results of effects
     intake     an entry of the SQ as a command, with what has to be looked up for it
     journal    what the runner knows of the log: state, seq, chain head; drafts steps on it

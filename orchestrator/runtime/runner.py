@@ -41,12 +41,12 @@ from orchestrator.runtime.defects import (
     tries,
 )
 from orchestrator.runtime.deltas import Delta
-from orchestrator.runtime.held import Held, RunnerConfig
 from orchestrator.runtime.intake import Unreadable, judged_running
 from orchestrator.runtime.journal import Step, Writer
 from orchestrator.runtime.loading import Cache, Loaded, load
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import Ports
+from orchestrator.runtime.runner_context import RunnerConfig, RunnerContext
 from orchestrator.runtime.side_work import SideWork, call_of
 from orchestrator.runtime.trees import looks_up
 
@@ -90,13 +90,13 @@ class Runner:
         self._config = config
         self._claimed = claimed
         self._cache = cache
-        held = Held.of(ports, config, claimed)
-        self._journal = held.journal
-        self._writing = held.writing
-        self._workspace = held.workspace
-        self._arrivals = Arrivals(held)
-        self._copies = Copies(held)
-        self._side_work = SideWork(held, self._arrivals)
+        context = RunnerContext.of(ports, config, claimed)
+        self._journal = context.journal
+        self._writing = context.writing
+        self._workspace = context.workspace
+        self._arrivals = Arrivals(context)
+        self._copies = Copies(context)
+        self._side_work = SideWork(context, self._arrivals)
         self._writer = Writer(claimed.claim.epoch, ports.random_bytes, config.chain_key, config.accounting)
         self._bisect = Bisect()
         self._warned: set[tuple[str, int | None]] = set()
