@@ -37,7 +37,7 @@ from orchestrator.protocol.ops import AddToHistory
 from orchestrator.protocol.wire import written
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.copies import Copies
-from orchestrator.runtime.loading import BEGINNING
+from orchestrator.runtime.loader import BEGINNING
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.providers import ModelClients
 from orchestrator.runtime.renewal import Renewal, RenewalOutcome
@@ -55,7 +55,7 @@ from orchestrator.tools.toolbox import Toolbox
 from orchestrator.views.event import Event
 from orchestrator.wiring import Deployment, broker_config, new_birth, redis_url, worker_pools
 from orchestrator.wiring import worker as wired
-from orchestrator.wiring.opening import Opened
+from orchestrator.wiring.open_deployment import Opened
 from tests.core.driver import Session, a_command
 from tests.model.stubbed_client import prompt, raw_server
 from workers.upkeep import Upkeep, upkeep_of

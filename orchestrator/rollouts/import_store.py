@@ -24,7 +24,7 @@ from orchestrator.broker.records import (
     NewTree,
     TimerSet,
 )
-from orchestrator.broker.sealing import LogWriter, encode_request, event_of, seal
+from orchestrator.broker.seal import LogWriter, encode_request, event_of, seal
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.evolve import fold

@@ -20,7 +20,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.protocol.ops import CancelAgent, ExecApproval, MessageAgent, PatchApproval
 from orchestrator.runtime.bisect import Arrival
 from orchestrator.runtime.intake import Unreadable, command_of, with_images
-from orchestrator.runtime.reaping import taken_at_once
+from orchestrator.runtime.reaper import taken_at_once
 from orchestrator.runtime.runner_context import RunnerContext
 from orchestrator.runtime.trees import TreeLookups
 

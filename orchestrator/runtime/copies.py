@@ -14,7 +14,7 @@ from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.rollout_file import RolloutFile
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.runtime.journal import Step
-from orchestrator.runtime.loading import Loaded
+from orchestrator.runtime.loader import Loaded
 from orchestrator.runtime.log import log
 from orchestrator.runtime.runner_context import RunnerContext
 
@@ -49,15 +49,12 @@ class Copies:
 
     async def snapshot(self) -> bool:
         """Stores a snapshot; False if the claim is over, or Redis went back behind its last commit."""
-        claim, broker, position = (
-            self._context.claim,
-            self._context.ports.broker,
-            self._context.journal.position,
-        )
+        context, position = self._context, self._context.journal.position
+        claim, broker = context.claim, context.ports.broker
         seq = position.seq
-        key = self._context.config.chain_key
+        key = context.config.chain_key
         data = encode_snapshot(position.state, seq, position.head, key.secret if key else b"")
-        stored = await self._context.writing.insist(lambda: broker.snapshot(claim, seq, data))
+        stored = await context.writing.insist(lambda: broker.snapshot(claim, seq, data))
         if isinstance(stored, Stored):
             self._snapshot_seq = seq
         elif stored is not None and (isinstance(stored, Fenced) or stored.reason == "ahead"):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from orchestrator.broker.records import Approval, NewEntry, NewEvent, TimerSet
-from orchestrator.broker.sealing import encode_request, event_of, seal
+from orchestrator.broker.seal import encode_request, event_of, seal
 from orchestrator.core import facts as f
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.draft import Decision, TreePart

@@ -43,7 +43,7 @@ from orchestrator.runtime.defects import (
 from orchestrator.runtime.deltas import Delta
 from orchestrator.runtime.intake import Unreadable, judged_running
 from orchestrator.runtime.journal import Step, Writer
-from orchestrator.runtime.loading import Cache, Loaded, load
+from orchestrator.runtime.loader import Cache, Loaded, load
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.runner_context import RunnerConfig, RunnerContext

@@ -16,10 +16,10 @@ import orjson
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import Claimed
 from orchestrator.core.ids import SessionId
-from orchestrator.runtime.loading import BrokenLog, Cache
+from orchestrator.runtime.loader import BrokenLog, Cache
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import Ports
-from orchestrator.runtime.reaping import GRACE_MS, Reaper
+from orchestrator.runtime.reaper import GRACE_MS, Reaper
 from orchestrator.runtime.renewal import RenewalOutcome, Renewing, Report
 from orchestrator.runtime.runner import Ended, Runner, RunnerConfig
 

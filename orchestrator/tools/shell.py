@@ -21,6 +21,7 @@ from orchestrator.sandbox.environment import command_environment
 from orchestrator.sandbox.limits import Limits
 from orchestrator.sandbox.policy import Confinement
 from orchestrator.sandbox.probe import NoConfinement, choose
+from orchestrator.tools.apply_patch import PatchRequest
 from orchestrator.tools.commands.parsed import parsed_cmd
 from orchestrator.tools.commands.safety import is_dangerous, is_known_safe, obeys_its_folder
 from orchestrator.tools.commands.variables import are_known_safe
@@ -30,7 +31,6 @@ from orchestrator.tools.exec.deltas import COALESCE_S, DeltaCoalescer, OutputDel
 from orchestrator.tools.exec.output import formatted_output, model_output
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
 from orchestrator.tools.patch.invocation import PatchInvocation, PatchRefusal, patch_from_argv
-from orchestrator.tools.patching import PatchRequest
 from orchestrator.tools.site import DeltaSink, Site, ToolConfig
 
 _DENIALS = (

@@ -21,6 +21,7 @@ from orchestrator.protocol.events import PlanUpdate, ViewImageToolCall
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.items import InputImage
 from orchestrator.protocol.plans import PlanItemArg, StepStatus
+from orchestrator.tools.apply_patch import PatchRequest, assess_patch, judge_patch, run_patch
 from orchestrator.tools.arguments import (
     BadArguments,
     ImageArguments,
@@ -33,7 +34,6 @@ from orchestrator.tools.arguments import (
 from orchestrator.tools.commands.variables import check_variables
 from orchestrator.tools.exec.supervisor import Supervisor
 from orchestrator.tools.images import data_url
-from orchestrator.tools.patching import PatchRequest, assess_patch, judge_patch, run_patch
 from orchestrator.tools.shell import ShellRequest, assess_shell, run_shell
 from orchestrator.tools.site import Site, ToolConfig
 from orchestrator.tools.specs import LOCAL_SHELL, OFFERED, SHELL

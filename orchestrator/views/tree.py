@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.pool_service import Serving
 from orchestrator.broker.records import SessionHead, StoredEntry
-from orchestrator.broker.serving import Serving
 from orchestrator.broker.tree_records import Registry, Spend
 from orchestrator.core import facts as f
 from orchestrator.core.entries import DENDRO, EVENT_MSG, milliseconds

@@ -28,7 +28,7 @@ from orchestrator.rollouts.import_store import store
 from orchestrator.rollouts.replay import fold_session
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring import new_birth
-from orchestrator.wiring.opening import Opened
+from orchestrator.wiring.open_deployment import Opened
 from tests.broker.actors import holder_died
 from tests.servers import RedisServer
 

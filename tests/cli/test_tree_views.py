@@ -9,8 +9,8 @@ import orjson
 import pytest
 from rich.console import Console
 
+from orchestrator.broker.pool_service import Serving
 from orchestrator.broker.records import SessionHead, StoredEntry
-from orchestrator.broker.serving import Serving
 from orchestrator.broker.tree_records import Account, Registry, Spend
 from orchestrator.cli.budget import amounts
 from orchestrator.cli.faults import ExitCode, Fault, explain

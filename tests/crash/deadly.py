@@ -22,7 +22,7 @@ from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts import rollout_file as export
 from orchestrator.rollouts.rollout_file import FilePorts
 from orchestrator.runtime.ports import CallSite, Models, Ports, Tools
-from orchestrator.wiring import deploying, worker
+from orchestrator.wiring import deployment, worker
 from tests.crash.points import DURING_PATCH, HELD_PATCH, Doom, Point
 from tests.supervisors import booting, deadly, holding
 
@@ -151,7 +151,7 @@ def deadly_parts(doom: Doom, folder: Path) -> Iterator[None]:
 
     DeadlyFile.doom = doom
     with (
-        mock.patch.object(deploying, "connect", lambda config: DeadlyWire(connect(config), doom)),
+        mock.patch.object(deployment, "connect", lambda config: DeadlyWire(connect(config), doom)),
         mock.patch.object(worker, "Ports", deadly_ports),
         _deadly_supervisor(doom.point, folder),
         mock.patch("orchestrator.runtime.copies.RolloutFile", DeadlyFile),

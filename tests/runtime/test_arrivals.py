@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.broker.records import Claimed
 from orchestrator.core import commands as c
 from orchestrator.runtime.arrivals import Arrivals
-from orchestrator.runtime.loading import BEGINNING
+from orchestrator.runtime.loader import BEGINNING
 from orchestrator.runtime.runner import RunnerConfig
 from orchestrator.runtime.runner_context import RunnerContext
 from tests.runtime.harness import Harness

@@ -19,7 +19,7 @@ from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import Call, State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
-from orchestrator.tools import patching
+from orchestrator.tools import apply_patch
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 from orchestrator.tools.site import Site, ToolConfig
 from orchestrator.tools.toolbox import Toolbox
@@ -210,7 +210,7 @@ async def test_cancelled_patch_comes_to_its_end(hold_behind: HoldBehind) -> None
 async def test_cancelled_patch_that_does_not_end_is_killed_and_cleared_away(
     hold_behind: HoldBehind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patching, "WRITE_GRACE_S", 0.0)
+    monkeypatch.setattr(apply_patch, "WRITE_GRACE_S", 0.0)
     async with hold_behind(1) as (author, writer):
         running = asyncio.create_task(author.run(await author.call()))
         await writer.met()

@@ -41,7 +41,7 @@ from orchestrator.rollouts.full_log import full_log
 from orchestrator.rollouts.position import Position
 from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.journal import Step, Writer
-from orchestrator.runtime.loading import end_of, folded
+from orchestrator.runtime.loader import end_of, folded
 from workers.upkeep_sealing import Mover
 
 NOON_MS = 1_758_362_400_000

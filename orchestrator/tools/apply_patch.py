@@ -38,7 +38,7 @@ from orchestrator.tools.patch.writable import outside
 from orchestrator.tools.site import Site, ToolConfig
 
 if TYPE_CHECKING:
-    from orchestrator.tools.patch.writing import Job
+    from orchestrator.tools.patch.writer import Job
 
 CHANGED_SINCE = "files changed since the patch was checked; read them again and send a new patch"
 WHOLE = ""
