@@ -148,7 +148,6 @@ def opened(
     settings: Settings, say: Callable[[str], None] = say_on_stderr, *, insists: bool = False
 ) -> AbstractAsyncContextManager[Opened]:
     """The deployment for the length of a command, which says on stderr when Redis is away."""
-
     from orchestrator.wiring import open_deployment
 
     return open_deployment.opened(settings, say, insists=insists)
