@@ -22,8 +22,9 @@ from orchestrator.broker.keys import Keys
 from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import Claim, Claimed, Renewed
 from orchestrator.cli.notifications import Notifications, notifications
-from orchestrator.core.approval import Ask, judge_exec
 from orchestrator.core.birth import Birth
+from orchestrator.core.calls import ExecWork
+from orchestrator.core.calls.verdict import Ask
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.state import Call, State, Task
 from orchestrator.gateways.workspace import Workspace
@@ -88,7 +89,7 @@ def confinement(settings: Settings) -> Confinement:
 
 def is_asked(settings: Settings) -> bool:
     """Whether a person is asked before an unknown command."""
-    return isinstance(judge_exec(a_command("make"), birth(settings).settings, frozenset()), Ask)
+    return isinstance(a_command("make").judged(birth(settings).settings, frozenset()), Ask)
 
 
 def session(settings: Settings) -> Session:
@@ -172,9 +173,8 @@ def is_confinable(settings: Settings) -> bool:
 def ran(settings: Settings) -> tuple[Command, int]:
     """The command that a supervisor is asked to run, and the number of its deltas."""
     made, deltas, supervisor = birth(settings), list[dict[str, Any]](), Recorder()
-    words = {"kind": "exec", "command": ["make"], "cwd": "/"}
-    spec: dict[str, Any] = {**words, "timeout_ms": None, "env": {}, "sandboxed": True}
-    call = Call(CallId("c1"), "shell", {"type": "function_call"}, spec=spec)
+    work = ExecWork(("make",), ("make",), "/", (), None, {})
+    call = Call(CallId("c1"), "shell", {"type": "function_call"}, work=work)
     task = Task(SubmissionId("u1"), "user", made.settings)
     site = Site("c", State(facts=made.facts, task=task), deltas.append)
     asyncio.run(toolbox(settings, supervisor).run(call, site))

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from orchestrator.core.calls import ExecWork, PatchWork
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.state import Call, State
 from orchestrator.protocol.events import PlanUpdate, ViewImageToolCall
@@ -92,18 +93,22 @@ class Toolbox:
 
     async def run(self, call: Call, site: Site) -> CallFinished:
         """Runs an accepted call to its end; cancelling it kills it and waits for the proof."""
-        if call.spec["kind"] == "exec":
-            return await run_shell(call, site, self._config, self._supervisor)
-        return await run_patch(call, site, self._config, self._supervisor)
+        match call.work:
+            case ExecWork() as command:
+                return await run_shell(call, command, site, self._config, self._supervisor)
+            case PatchWork() as patch:
+                return await run_patch(call, patch, site, self._config, self._supervisor)
+            case _:
+                raise TypeError(f"call {call.call_id} has nothing to run")
 
     async def judge(self, call: Call, claim: str) -> str:
         """`none`, `all` or `in_doubt`: a command that had begun is always in doubt.
 
         What it left lying about is removed, under the claim of who asks.
         """
-        if call.spec.get("kind") != "patch":
+        if not isinstance(call.work, PatchWork):
             return "in_doubt"
-        return await judge_patch(call, claim, self._supervisor)
+        return await judge_patch(call.work, claim, self._supervisor)
 
 
 def _shell_request(arguments: ShellArguments) -> ShellRequest:

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
+from orchestrator.core.calls import AwaitWork
 from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.evolve import fold
@@ -97,9 +98,9 @@ def _reaches(session: Session, call_id: str, phase: str) -> None:
             session.assessed(call_id, a_command(dangerous=True))
         case "waiting" if session.task.waiting is None:
             timer = session.state.timers + 1
-            spec = {"kind": "await", "agent_ids": [], "timer": timer, "until_ms": 0}
+            wait = AwaitWork((), timer, 0)
             session.record(
-                e.fact(f.TimerTaken(timer)), e.fact(f.CallMoved(CallId(call_id), Phase.WAITING, spec=spec))
+                e.fact(f.TimerTaken(timer)), e.fact(f.CallMoved(CallId(call_id), Phase.WAITING, work=wait))
             )
 
 

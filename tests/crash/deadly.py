@@ -13,6 +13,7 @@ from unittest import mock
 from orchestrator.broker.connection import Call as ScriptCall
 from orchestrator.broker.connection import Wire, connect
 from orchestrator.broker.records import LogPlace, StoredEntry
+from orchestrator.core.calls import PatchWork
 from orchestrator.core.commands import Assessment, CallFinished
 from orchestrator.core.state import Call, State
 from orchestrator.model.client import HttpBudget
@@ -88,7 +89,7 @@ class DeadlyTools:
         return await self._inner.assess(call, site)
 
     async def run(self, call: Call, site: CallSite) -> CallFinished:
-        kind = "patch" if call.spec["kind"] == "patch" else "command"
+        kind = "patch" if isinstance(call.work, PatchWork) else "command"
         self._doom.at(f"before:{kind}")
 
         def shown(message: JsonObject) -> None:

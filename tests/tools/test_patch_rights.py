@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.commands import ApplyPatch
+from orchestrator.core.calls import ApplyPatch
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import Call, State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId
@@ -57,16 +57,7 @@ class Author:
         call = Call(CallId("p1"), "apply_patch", item)
         assessed = await self.toolbox.assess(call, self.site)
         assert isinstance(assessed, ApplyPatch)
-        spec = {
-            "kind": "patch",
-            "patch": assessed.patch,
-            "cwd": assessed.cwd,
-            "record": assessed.record,
-            "baselines": assessed.baselines,
-            "summary": assessed.summary,
-            "sandboxed": False,
-        }
-        return replace(call, spec=spec)
+        return replace(call, work=assessed.work(sandboxed=False))
 
     async def run(self, call: Call) -> Any:
         return await self.toolbox.run(call, self.site)
