@@ -15,7 +15,6 @@ import orjson
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import Claimed, CommitRequest, Committed, Release
 from orchestrator.core import commands as c
-from orchestrator.core.calls import Exec
 from orchestrator.core.decide import decide
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol import ops
@@ -77,7 +76,7 @@ def calling(position: Position, n: int) -> tuple[c.Command, ...]:
     arguments = orjson.dumps({"command": COMMAND}).decode()
     call = {"type": "function_call", "name": "shell", "arguments": arguments, "call_id": f"call-{n}"}
     parsed = UnknownCommand(cmd="touch report.txt")
-    wanted = Exec(COMMAND, position.state.settings.cwd, (parsed,), key="touch")
+    wanted = c.Exec(COMMAND, position.state.settings.cwd, (parsed,), key="touch")
     return (
         c.ItemCompleted(n, call),
         c.ResponseCompleted(n, f"resp_{n}", USAGE),
@@ -113,7 +112,7 @@ def step_of(position: Position, epoch: int, *commands: c.Command) -> Step:
     now_ms = int(time.time() * 1000)
     step = Step(position, Writer(epoch, secrets.token_bytes), now_ms)
     for command in commands:
-        step.take(decide(step.position.state, command, c.Moment(now_ms, epoch)))
+        step.take(decide(step.position.state, command, c.Moment(now_ms, epoch, step.position.seq)))
     return step
 
 

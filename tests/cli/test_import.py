@@ -14,7 +14,6 @@ from orchestrator.cli.invocation import opened
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.birth import Birth, first_entries
-from orchestrator.core.calls import work_of
 from orchestrator.core.entries import Entry
 from orchestrator.core.ids import SessionId
 from orchestrator.core.snapshot import encode
@@ -29,7 +28,7 @@ from orchestrator.rollouts.import_store import store
 from orchestrator.rollouts.replay import fold_session
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring import new_birth
-from orchestrator.wiring.open_deployment import Opened
+from orchestrator.wiring.opening import Opened
 from tests.broker.actors import holder_died
 from tests.servers import RedisServer
 
@@ -37,16 +36,7 @@ TRANSCRIPTS = Path(__file__).parents[1] / "transcripts"
 NOW_MS = 1_790_000_000_000
 CALL = {"type": "function_call", "name": "shell", "arguments": "{}", "call_id": "c1"}
 ASK = {"type": "exec_approval_request", "call_id": "c1", "command": ["touch", "x"], "cwd": "/w"}
-SPEC: dict[str, Any] = {
-    "kind": "exec",
-    "keys": ["k"],
-    "command": ["touch", "x"],
-    "cwd": "/w",
-    "parsed_cmd": [],
-    "timeout_ms": None,
-    "env": {},
-    "sandboxed": False,
-}
+SPEC = {"kind": "exec", "command": ["touch", "x"], "cwd": "/w", "keys": ["k"], "sandboxed": False}
 
 
 @pytest.fixture
@@ -95,10 +85,10 @@ def busy(settings: Settings, phase: Phase) -> Plan:
     if phase is Phase.AWAITING_APPROVAL:
         rows += [
             Entry(e.EVENT_MSG, ASK, "1"),
-            e.fact(f.CallMoved(CallId("c1"), Phase.AWAITING_APPROVAL, work=work_of(SPEC))),
+            e.fact(f.CallMoved(CallId("c1"), Phase.AWAITING_APPROVAL, spec=SPEC)),
         ]
     else:
-        rows.append(e.fact(f.CallMoved(CallId("c1"), Phase.RUNNING, epoch=1, work=work_of(SPEC))))
+        rows.append(e.fact(f.CallMoved(CallId("c1"), Phase.RUNNING, epoch=1, spec=SPEC)))
     return planned(settings, *rows)
 
 

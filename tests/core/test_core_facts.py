@@ -25,7 +25,6 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.policy import AskForApproval, WorkspaceWrite
 from orchestrator.protocol.scalars import ReasoningEffort, ReasoningSummary
 from tests.core import golden
-from tests.core.call_works import works_of_calls
 
 KINDS: tuple[type[f.Fact], ...] = get_args(f.Fact)
 json = st.recursive(
@@ -60,7 +59,6 @@ turns = st.one_of(
         items,
     ),
 )
-works = works_of_calls(words, numbers, objects)
 BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
     "agent_id": numbers,
     "agent_ids": st.lists(numbers, max_size=3).map(tuple),
@@ -94,7 +92,7 @@ BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
     "session": st.builds(SessionFacts, words, words, numbers, words),
     "settings": settings,
     "snapshot": objects,
-    "work": works,
+    "spec": objects,
     "usage": objects,
     "wait": numbers,
     "watchdog": st.builds(Watchdog, numbers, words, numbers, words, numbers),

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from orchestrator.core.calls import CallWork, spec_of, work_of
 from orchestrator.core.facts.agent import LetterSent
-from orchestrator.core.forms import form
+from orchestrator.core.facts.form import form
 from orchestrator.core.frozen import record
 from orchestrator.core.state import Phase
 from orchestrator.protocol.ids import CallId
-from orchestrator.protocol.wire import JsonObject
 
 
 @record
@@ -24,9 +23,9 @@ class CallMoved:
     phase: Phase = field(metadata=form(read=Phase))
     epoch: int | None = None
     """The claim under which it runs."""
-    work: CallWork | None = field(default=None, metadata=form("spec", read=work_of, write=spec_of))
+    spec: Mapping[str, Any] | None = None
     """The work or the wait of the call, as assessed."""
-    baselines: JsonObject | None = None
+    baselines: Mapping[str, Any] | None = None
     """`set` and `drop`: what an applied patch leaves for the task's diff to count from."""
     sent: LetterSent | None = None
     """The letter that the call wrote, for readers of the log."""
