@@ -13,6 +13,7 @@ from bench.scripted import Hand, begun, called, calling, finished, step_of, user
 from bench.shares import position_of
 from orchestrator.broker.records import Submit
 from orchestrator.core import commands as c
+from orchestrator.core.calls import Await
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id, shard_of
 from orchestrator.core.snapshot import encode_snapshot
 from orchestrator.protocol.codec import parse_submission
@@ -75,7 +76,7 @@ def _awaiting(position: Position, epoch: int) -> Step:
     n = position.state.requests
     asked = c.ItemCompleted(n, _call("wait", "subagent_await"))
     ended = c.ResponseCompleted(n, f"resp_{n}", _USAGE)
-    return step_of(position, epoch, asked, ended, c.CallAssessed("wait", c.Await(1_800_000)))
+    return step_of(position, epoch, asked, ended, c.CallAssessed("wait", Await(1_800_000)))
 
 
 def _call(call_id: str, name: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.broker.tree_records import TreeEntry
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import RegistryView, TreeFact, fold_tree, projected
-from orchestrator.runtime.loading import LogEnd, end_of, folded
+from orchestrator.runtime.loader import LogEnd, end_of, folded
 from orchestrator.runtime.ports import Ports
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.wiring import deployment

@@ -16,7 +16,7 @@ import uvloop
 
 import workers.turns  # noqa: F401  what a worker's process has loaded is part of its memory
 from orchestrator.core.ids import SessionId
-from orchestrator.runtime.loading import end_of, folded
+from orchestrator.runtime.loader import end_of, folded
 from orchestrator.runtime.ports import Ports
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.wiring import deployment

@@ -15,6 +15,7 @@ import orjson
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import Claimed, CommitRequest, Committed, Release
 from orchestrator.core import commands as c
+from orchestrator.core.calls import Exec
 from orchestrator.core.decide import decide
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol import ops
@@ -76,7 +77,7 @@ def calling(position: Position, n: int) -> tuple[c.Command, ...]:
     arguments = orjson.dumps({"command": COMMAND}).decode()
     call = {"type": "function_call", "name": "shell", "arguments": arguments, "call_id": f"call-{n}"}
     parsed = UnknownCommand(cmd="touch report.txt")
-    wanted = c.Exec(COMMAND, position.state.settings.cwd, (parsed,), key="touch")
+    wanted = Exec(COMMAND, position.state.settings.cwd, (parsed,), key="touch")
     return (
         c.ItemCompleted(n, call),
         c.ResponseCompleted(n, f"resp_{n}", USAGE),
@@ -112,7 +113,7 @@ def step_of(position: Position, epoch: int, *commands: c.Command) -> Step:
     now_ms = int(time.time() * 1000)
     step = Step(position, Writer(epoch, secrets.token_bytes), now_ms)
     for command in commands:
-        step.take(decide(step.position.state, command, c.Moment(now_ms, epoch, step.position.seq)))
+        step.take(decide(step.position.state, command, c.Moment(now_ms, epoch)))
     return step
 
 

@@ -18,9 +18,9 @@ from orchestrator.core.ids import SessionId
 from orchestrator.model.client import HttpBudget, ModelClient
 from orchestrator.model.events import Completed, ItemDone, ModelEvent
 from orchestrator.rollouts.position import Position
-from orchestrator.runtime.loading import end_of, folded
+from orchestrator.runtime.loader import end_of, folded
 from orchestrator.runtime.ports import Ports
-from orchestrator.runtime.prompting import build_prompt
+from orchestrator.runtime.prompts import build_prompt
 from orchestrator.tables import ProviderSettings
 from orchestrator.tools.specs import OFFERED
 

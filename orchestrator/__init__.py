@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from orchestrator.views.past import Page, Place, page_before
     from orchestrator.views.sessions import Filter, Listing, sessions_listed, trees_listed
     from orchestrator.views.tree import TreePicture, TreeReader
-    from orchestrator.wiring.embedding import run_worker
-    from orchestrator.wiring.opening import Opened, new_session, opened
+    from orchestrator.wiring.embedded_worker import run_worker
+    from orchestrator.wiring.open_deployment import Opened, new_session, opened
 
 __all__ = [
     "BEGINNING",
@@ -87,8 +87,8 @@ _MODULES = {
     "views.past": ("Page", "Place", "page_before"),
     "views.sessions": ("Filter", "Listing", "sessions_listed", "trees_listed"),
     "views.tree": ("TreePicture", "TreeReader"),
-    "wiring.embedding": ("run_worker",),
-    "wiring.opening": ("Opened", "new_session", "opened"),
+    "wiring.embedded_worker": ("run_worker",),
+    "wiring.open_deployment": ("Opened", "new_session", "opened"),
 }
 """Where each name is; the same as above for type checkers, which a test holds against each other."""
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from orchestrator.broker.keys import Keys
+from orchestrator.core.calls import AwaitWork, timer_of
 from orchestrator.core.draft import BUDGET_TIMER
 from orchestrator.core.entries import DENDRO, RESPONSE_ITEM, Entry
 from orchestrator.core.rules_standing import watchdog_timer
@@ -49,12 +50,11 @@ def wanted(state: State) -> Iterator[Wanted]:
         yield Wanted(BUDGET_TIMER, None)
     if task.wait:
         yield Wanted(RETRY_TIMER, task.wait, task.not_before_ms)
-    if task.waiting is not None and task.waiting.spec["kind"] == "await":
-        spec = task.waiting.spec
-        yield Wanted(wait_timer(task.waiting.call_id), spec["timer"], spec["until_ms"])
+    if task.waiting is not None and isinstance(wait := task.waiting.work, AwaitWork):
+        yield Wanted(wait_timer(task.waiting.call_id), wait.timer, wait.until_ms)
     for call in task.awaiting:
-        if call.spec.get("timer"):
-            yield Wanted(approval_timer(call.call_id), call.spec["timer"])
+        if timer := timer_of(call.work):
+            yield Wanted(approval_timer(call.call_id), timer)
 
 
 class Deadlines:
@@ -168,10 +168,9 @@ def _ended_by_timer(before: State, entry: Entry) -> int | None:
         return task.wait
     if entry.type == DENDRO and payload["kind"] == "answer" and payload["who"] == "timer":
         call = task.call(payload["call_id"])
-        return call.spec.get("timer") if call is not None else None
+        return timer_of(call.work) if call is not None else None
     if entry.type == RESPONSE_ITEM and task.waiting is not None:
         timed_out = '"timed_out":true' in str(payload.get("output", ""))
         if timed_out and payload.get("call_id") == task.waiting.call_id:
-            generation: int = task.waiting.spec["timer"]
-            return generation
+            return timer_of(task.waiting.work)
     return None

@@ -14,6 +14,7 @@ from orchestrator.broker.records import Committed, NewEntry
 from orchestrator.broker.witness import NEVER_BOUNDED, Witness
 from orchestrator.core import decide as decide_module
 from orchestrator.core import rules_approval, rules_stop
+from orchestrator.core.calls import timer_of
 from orchestrator.core.chain import next_chain, payload_digest
 from orchestrator.core.rules_standing import watchdog_timer
 from orchestrator.core.rules_task import RETRY_TIMER, approval_timer
@@ -111,7 +112,7 @@ def _any_generation(real: Any) -> Any:
             command = replace(command, generation=task.wait)
         for call in task.awaiting if task is not None else ():
             if command.id == approval_timer(call.call_id):
-                command = replace(command, generation=call.spec.get("timer"))
+                command = replace(command, generation=timer_of(call.work))
         for dog in draft.state.tree.watchdogs.values():
             if command.id == watchdog_timer(dog.agent_id):
                 command = replace(command, generation=dog.generation)

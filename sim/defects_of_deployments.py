@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.broker import connection, sealing
+from orchestrator.broker import connection, seal
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Wire
 from orchestrator.broker.errors import OutOfMemory
@@ -96,7 +96,7 @@ DEFECTS = (
     Mutant(
         "entries without the chain key",
         "a worker chains what it writes as if the deployment had no key",
-        text(sealing, "seal", "writer.secret", 'b""'),
+        text(seal, "seal", "writer.secret", 'b""'),
     ),
     Mutant(
         "snapshots without the chain key",

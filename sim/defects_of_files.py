@@ -7,7 +7,7 @@ from typing import Any
 from orchestrator.rollouts import rollout_file as export
 from orchestrator.rollouts.rollout_file import Part
 from orchestrator.runtime.copies import Copies
-from orchestrator.runtime.loading import load
+from orchestrator.runtime.loader import load
 from orchestrator.runtime.runner import Runner
 from sim.planting import Mutant, swapped
 

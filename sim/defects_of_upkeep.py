@@ -8,7 +8,7 @@ from orchestrator.broker.deletion import Deletion
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.segments import encode_entries, segment_of
-from orchestrator.runtime import reaping
+from orchestrator.runtime import reaper
 from sim.planting import Mutant, lua, swapped
 from workers import upkeep_reaping, upkeep_sealing
 
@@ -95,7 +95,7 @@ DEFECTS = (
     Mutant(
         "workers reap nobody",
         "a worker leaves cancelled agents of other pools to their own workers, who are gone",
-        swapped(reaping.Reaper, "look", lambda real: lambda self: _nothing()),
+        swapped(reaper.Reaper, "look", lambda real: lambda self: _nothing()),
         "abandoned",
     ),
     Mutant(
@@ -111,5 +111,5 @@ async def _nothing() -> None:
     return None
 
 
-async def _nobody() -> reaping.Forsaken:
-    return reaping.Forsaken(False, ())
+async def _nobody() -> reaper.Forsaken:
+    return reaper.Forsaken(False, ())

@@ -14,7 +14,8 @@ from typing import Any
 
 import orjson
 
-from orchestrator.core.commands import ApplyPatch, Assessment, CallFinished, Exec, Immediate
+from orchestrator.core.calls import ApplyPatch, Exec, ExecWork, PatchWork
+from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS, message_text
 from orchestrator.core.state import Call, State
@@ -373,7 +374,7 @@ class SimTools:
             mind.loop.time(),
             self._keeper,
             lambda how: None if done.done() else done.set_result(how),
-            files=len(call.spec["record"]) if call.spec["kind"] == "patch" else 0,
+            files=_files(call),
             lost=lost,
         )
         self._ledger.begin(run)
@@ -396,7 +397,9 @@ class SimTools:
             await dead
             self._ledger.end(run, "killed")
             raise
-        confined = how == "finished" and not run.files and bool(call.spec.get("sandboxed"))
+        confined = (
+            how == "finished" and not run.files and isinstance(call.work, ExecWork) and call.work.sandboxed
+        )
         run.denied = confined and mind.rng.random() < mind.appetite.denied
         large = "x" * 6000 if how == "finished" and orjson.loads(call.item["arguments"]).get("large") else ""
         run.output = f"{how} {call.call_id}{large}"
@@ -405,7 +408,7 @@ class SimTools:
 
     async def judge(self, call: Call, claim: str) -> str:
         self._ledger.saw("started_once")
-        if call.spec.get("kind") != "patch":
+        if not isinstance(call.work, PatchWork):
             return "in_doubt"
         self._ledger.saw("effects_once")
         session = self._session(call)
@@ -426,10 +429,16 @@ async def _of_agents(call: Call, site: CallSite, tree: Tree) -> Assessment:
         return Immediate(str(error))
 
 
+def _files(call: Call) -> int:
+    """The number of files that a call writes; a command writes none that is looked at."""
+    work = call.work
+    return len(work.record) if isinstance(work, PatchWork) and isinstance(work.record, Sequence) else 0
+
+
 def finished(call: Call, output: str, how: str) -> CallFinished:
     """A call's result as a tool tells it."""
     worked = how == "finished"
-    if call.spec["kind"] == "patch":
+    if isinstance(call.work, PatchWork):
         patched = ev.PatchApplyEnd(call_id=CallId(call.call_id), stdout=output, stderr="", success=worked)
         return CallFinished(call.call_id, output, (patched,), applied=worked)
     ended = ev.ExecCommandEnd(

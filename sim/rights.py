@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.core.calls import PatchWork
 from orchestrator.core.state import Call, Phase, State
 from orchestrator.runtime.ports import CallSite
 from sim.double import EPOCH_S
@@ -137,7 +138,7 @@ class Rights:
         runs = self._ledger.by_call[session, call.call_id]
         starts = 1 + sum(not run.lost and run.began_s > watch.forgot_s for run in runs)
         # A patch can be judged by what it left. A command is decided on again where the sandbox stopped it.
-        patch = call.spec["kind"] == "patch"
+        patch = isinstance(call.work, PatchWork)
         most = 1 + sum(run.denied for run in runs)
         if starts > (watch.sessions[session].running[call.call_id] if patch else most):
             watch.broken("started_once", f"{session}: {call.call_id} was started {starts} times")

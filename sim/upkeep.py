@@ -21,7 +21,7 @@ import orjson
 from orchestrator.broker.errors import BrokerError, OutOfMemory, Unavailable
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.segments import BrokenArchive
-from orchestrator.runtime.loading import BrokenLog
+from orchestrator.runtime.loader import BrokenLog
 from orchestrator.runtime.worker import Worker
 from sim.crons import Hourly
 from sim.double import EPOCH_S

@@ -22,8 +22,9 @@ from orchestrator.broker.keys import Keys
 from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import Claim, Claimed, Renewed
 from orchestrator.cli.notifications import Notifications, notifications
-from orchestrator.core.approval import Ask, judge_exec
 from orchestrator.core.birth import Birth
+from orchestrator.core.calls import ExecWork
+from orchestrator.core.calls.verdict import Ask
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.state import Call, State, Task
 from orchestrator.gateways.workspace import Workspace
@@ -37,12 +38,12 @@ from orchestrator.protocol.ops import AddToHistory
 from orchestrator.protocol.wire import written
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.copies import Copies
-from orchestrator.runtime.held import Held
-from orchestrator.runtime.loading import BEGINNING
+from orchestrator.runtime.loader import BEGINNING
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.providers import ModelClients
-from orchestrator.runtime.renewal import Renewal, Verdict
+from orchestrator.runtime.renewal import Renewal, RenewalOutcome
 from orchestrator.runtime.requests import _asking, _Following, _prompt
+from orchestrator.runtime.runner_context import RunnerContext
 from orchestrator.runtime.side_work import SideWork
 from orchestrator.runtime.worker import Worker
 from orchestrator.sandbox.policy import Confinement, resolve
@@ -55,7 +56,7 @@ from orchestrator.tools.toolbox import Toolbox
 from orchestrator.views.event import Event
 from orchestrator.wiring import Deployment, broker_config, new_birth, redis_url, worker_pools
 from orchestrator.wiring import worker as wired
-from orchestrator.wiring.opening import Opened
+from orchestrator.wiring.open_deployment import Opened
 from tests.core.driver import Session, a_command
 from tests.model.stubbed_client import prompt, raw_server
 from workers.upkeep import Upkeep, upkeep_of
@@ -88,7 +89,7 @@ def confinement(settings: Settings) -> Confinement:
 
 def is_asked(settings: Settings) -> bool:
     """Whether a person is asked before an unknown command."""
-    return isinstance(judge_exec(a_command("make"), birth(settings).settings, frozenset()), Ask)
+    return isinstance(a_command("make").judged(birth(settings).settings, frozenset()), Ask)
 
 
 def session(settings: Settings) -> Session:
@@ -172,9 +173,8 @@ def is_confinable(settings: Settings) -> bool:
 def ran(settings: Settings) -> tuple[Command, int]:
     """The command that a supervisor is asked to run, and the number of its deltas."""
     made, deltas, supervisor = birth(settings), list[dict[str, Any]](), Recorder()
-    words = {"kind": "exec", "command": ["make"], "cwd": "/"}
-    spec: dict[str, Any] = {**words, "timeout_ms": None, "env": {}, "sandboxed": True}
-    call = Call(CallId("c1"), "shell", {"type": "function_call"}, spec=spec)
+    work = ExecWork(("make",), ("make",), "/", (), None, {})
+    call = Call(CallId("c1"), "shell", {"type": "function_call"}, work=work)
     task = Task(SubmissionId("u1"), "user", made.settings)
     site = Site("c", State(facts=made.facts, task=task), deltas.append)
     asyncio.run(toolbox(settings, supervisor).run(call, site))
@@ -189,20 +189,20 @@ def variables(settings: Settings) -> set[str]:
     return set(command(settings).env)
 
 
-def held(settings: Settings, **changes: Any) -> Held:
+def context(settings: Settings, **changes: Any) -> RunnerContext:
     config = replace(runner_config(settings), others_wait=lambda: True)
-    made = Held.of(ports(settings, **changes), config, CLAIMED)
+    made = RunnerContext.of(ports(settings, **changes), config, CLAIMED)
     made.journal.position = replace(BEGINNING, state=session(settings).state)
     return made
 
 
 def snapshot_is_due(settings: Settings, seq: int) -> bool:
-    return Copies(held(settings)).snapshot_due(seq)
+    return Copies(context(settings)).snapshot_due(seq)
 
 
 def gives_way(settings: Settings, after_s: float) -> bool:
     now = [0.0]
-    there = held(settings, monotonic=lambda: now[0])
+    there = context(settings, monotonic=lambda: now[0])
     work = SideWork(there, Arrivals(there))
     now[0] = after_s
     return work.leaving()
@@ -215,7 +215,7 @@ def grace_s(settings: Settings) -> float:
         slept.append(seconds)
 
     async def drain() -> None:
-        there = held(settings, sleep=sleep)
+        there = context(settings, sleep=sleep)
         await SideWork(there, Arrivals(there))._cut_short()
 
     asyncio.run(drain())
@@ -224,7 +224,7 @@ def grace_s(settings: Settings) -> float:
 
 def becomes_of(settings: Settings, delta: ev.EventModel) -> str | None:
     """Class that a model's delta is handed on as: part of the log, or event alone; None if it is not."""
-    there = held(settings)
+    there = context(settings)
     arrivals = Arrivals(there)
     SideWork(there, arrivals)._delta(written(delta))
     return type(arrivals.inbox[0][0]).__name__ if arrivals.inbox else None
@@ -268,7 +268,7 @@ class Renewing:
         self.of(settings)
         return self.supervisor.calls[0]
 
-    def renewed(self, settings: Settings, silence_s: float = 0.0) -> list[Verdict]:
+    def renewed(self, settings: Settings, silence_s: float = 0.0) -> list[RenewalOutcome]:
         made = self.of(settings)
         self.now += silence_s
         return asyncio.run(made.renew(cast(Any, self.broker)))

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from orchestrator.tools.exec.supervisor_process import main
-from orchestrator.tools.patch import writing
+from orchestrator.tools.patch import writer
 
 
 @contextmanager
@@ -51,17 +51,17 @@ def deadly(descriptor: int, nth: int) -> None:
 
 
 def _meet(nth: int, met: Callable[[], object]) -> None:
-    switch, switched = writing._switch, mmap.mmap(-1, 2)  # shared by all forks: how many, and whether met
+    switch, switched = writer._switch, mmap.mmap(-1, 2)  # shared by all forks: how many, and whether met
 
     def look() -> None:
         if switched[0] == nth and not switched[1]:
             switched[1] = 1
             met()
 
-    def watched(step: writing._Step) -> None:
+    def watched(step: writer._Step) -> None:
         look()
         switch(step)
         switched[0] = min(switched[0] + 1, 255)
         look()
 
-    writing._switch = watched
+    writer._switch = watched

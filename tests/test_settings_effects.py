@@ -15,13 +15,18 @@ from orchestrator.broker.connection import connect
 from orchestrator.core import facts as f
 from orchestrator.core.tokens import Usage
 from orchestrator.doctor.machine import judge_model
+from orchestrator.mcp.http import _headers, _transport
+from orchestrator.mcp.schemas import cleaned
 from orchestrator.model.connections import verification
 from orchestrator.model.provider import InvalidProvider
 from orchestrator.protocol import events as ev
 from orchestrator.runtime.budget import Accounting
+from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
 from orchestrator.settings.sources import KEYED_RECORDS
-from orchestrator.tables import ModelPrice, ProviderSettings, Table, settings_of
+from orchestrator.tables import McpServerSettings, ModelPrice, ProviderSettings, Table, settings_of
+from orchestrator.tools.exec.programs import Program
+from orchestrator.tools.mcp_programs import _program
 from orchestrator.wiring import guide
 from orchestrator.wiring import worker as wired
 from tests import settings_at_work as at_work
@@ -30,6 +35,8 @@ from workers.upkeep import queue_server, upkeep_queue
 
 REPOSITORY = Path(__file__).parent.parent
 X = "model_providers.x"
+M = "mcp_servers.x"
+MCP, MCP_URL = (f'{M}.command="x"',), (f'{M}.url="http://x/mcp"',)
 PROVIDER = (f'{X}.base_url="http://x/v1"', 'model_provider="x"')
 RAW, SAID = ev.AgentReasoningRawContentDelta(delta="x"), ev.AgentMessageDelta(delta="x")
 KEYED = ('chain.secret="s"', 'chain.key_id="k"')
@@ -76,6 +83,35 @@ def refuses_authorities(settings: Settings) -> str:
     except InvalidProvider as error:
         return str(error).partition(" cannot")[0]
     return ""
+
+
+def mcp_server(settings: Settings) -> McpServerSettings:
+    return settings.mcp_servers["x"]
+
+
+def mcp_program(settings: Settings) -> Program:
+    return _program(
+        mcp_server(settings),
+        Path("/work"),
+        wired.tool_config(settings, at_work.URL, SandboxSupport(None, 0, ())),
+    )
+
+
+def mcp_refuses_authorities(settings: Settings) -> bool:
+    try:
+        _transport(mcp_server(settings))
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def mcp_tools(settings: Settings) -> dict[str, bool]:
+    """The tools that are offered, and whether each only reads."""
+    listed = [
+        {"name": "a", "inputSchema": {}, "annotations": {"readOnlyHint": True}},
+        {"name": "b", "inputSchema": {}},
+    ]
+    return {tool.name: tool.read_only for tool in cleaned(listed, mcp_server(settings))[0]}
 
 
 def said_of_model(settings: Settings) -> str:
@@ -233,6 +269,27 @@ EFFECTS: Mapping[str, Effect] = {
     f"{X}.parallel_tool_calls": Effect("true", lambda s: body(s)["parallel_tool_calls"], True, PROVIDER),
     f"{X}.requests_per_minute": Effect("3", lambda s: at_work.limits(s).requests_per_minute, 3, PROVIDER),
     f"{X}.tokens_per_minute": Effect("3", lambda s: at_work.limits(s).tokens_per_minute, 3, PROVIDER),
+    # MCP servers
+    f"{M}.command": Effect('"z"', lambda s: mcp_program(s).argv[0], "z", MCP),
+    f"{M}.args": Effect('["a", "b"]', lambda s: mcp_program(s).argv[1:], ("a", "b"), MCP),
+    f"{M}.env": Effect('{ A = "1" }', lambda s: mcp_program(s).env.get("A"), "1", MCP),
+    f"{M}.env_vars": Effect('["SOME_KEY"]', lambda s: mcp_program(s).env.get("SOME_KEY"), "hush", MCP),
+    f"{M}.cwd": Effect('"/opt"', lambda s: mcp_program(s).cwd, Path("/opt"), MCP),
+    f"{M}.bearer_token_env_var": Effect(
+        '"SOME_KEY"', lambda s: _headers(mcp_server(s)).get("Authorization"), "Bearer hush", MCP_URL
+    ),
+    f"{M}.http_headers": Effect('{ A = "1" }', lambda s: _headers(mcp_server(s)).get("A"), "1", MCP_URL),
+    f"{M}.env_http_headers": Effect(
+        '{ A = "EDITOR" }', lambda s: _headers(mcp_server(s)).get("A"), "vi", MCP_URL
+    ),
+    f"{M}.proxy": Effect(
+        '"http://127.0.0.1:1"', lambda s: "Proxy" in type(_transport(mcp_server(s))._pool).__name__, True,
+        MCP_URL,
+    ),
+    f"{M}.ca_file": Effect('"/none.pem"', mcp_refuses_authorities, True, MCP_URL),
+    f"{M}.enabled_tools": Effect('["b"]', mcp_tools, {"b": False}, MCP),
+    f"{M}.disabled_tools": Effect('["a"]', mcp_tools, {"b": False}, MCP),
+    f"{M}.trust_annotations": Effect("true", mcp_tools, {"a": True, "b": False}, MCP),
     # Prices
     "model_prices.gpt-5.input": Effect("2", asked_price, 2_000_000, ("model_prices.gpt-5.output=0",)),
     "model_prices.gpt-5.cached_input": Effect("3", asked_price, 3_000_000, ("model_prices.gpt-5.output=0",)),
@@ -241,17 +298,37 @@ EFFECTS: Mapping[str, Effect] = {
 ONE_VALUE = {f"{X}.wire_api"}
 """Settings that take a single value today: any other is refused."""
 SEEN_FROM_OUTSIDE = {
+    f"{M}.url": (
+        "tests/mcp/test_http.py",
+        "test_a_server_behind_a_url_is_listed_and_called_with_its_headers",
+    ),
+    f"{M}.enabled": (
+        "tests/mcp/test_servers.py",
+        "test_only_the_tools_that_the_settings_name_are_offered",
+    ),
+    f"{M}.startup_timeout_sec": (
+        "tests/mcp/test_bad_servers.py",
+        "test_a_server_that_never_answers_is_given_up_after_its_time_to_start",
+    ),
+    f"{M}.tool_timeout_sec": (
+        "tests/mcp/test_bad_servers.py",
+        "test_a_call_that_is_not_answered_in_time_fails_and_the_next_has_a_new_server",
+    ),
     "wire.line_limit_bytes": (
         "tests/cli/test_commands.py",
         "test_proto_reads_lines_up_to_the_set_limit",
-    )
+    ),
 }
 """Settings whose effect a test of whole processes shows."""
 
 
 def keys() -> set[str]:
-    prefixes: Mapping[type[Table], str] = {ProviderSettings: f"{X}.", ModelPrice: "model_prices.gpt-5."}
-    records: tuple[type[Table], ...] = (*KEYED_RECORDS, ProviderSettings, ModelPrice)
+    prefixes: Mapping[type[Table], str] = {
+        ProviderSettings: f"{X}.",
+        ModelPrice: "model_prices.gpt-5.",
+        McpServerSettings: f"{M}.",
+    }
+    records: tuple[type[Table], ...] = (*KEYED_RECORDS, *prefixes)
     return {
         prefixes.get(record, "") + (spec.key or name)
         for record in records

@@ -10,13 +10,13 @@ from pathlib import Path
 from orchestrator import tables
 from orchestrator.settings.document import configuration_page, field_texts
 from orchestrator.settings.sources import KEYED_RECORDS
-from orchestrator.tables import ModelPrice, ProviderSettings, Table, settings_of
+from orchestrator.tables import McpServerSettings, ModelPrice, ProviderSettings, Table, settings_of
 
 REPOSITORY = Path(__file__).parent.parent
 
 
 def test_every_record_that_can_be_set_is_known_by_file_environment_and_page() -> None:
-    assert set(Table.__subclasses__()) == {*KEYED_RECORDS, ProviderSettings, ModelPrice}
+    assert set(Table.__subclasses__()) == {*KEYED_RECORDS, ProviderSettings, ModelPrice, McpServerSettings}
     assert {record.__name__ for record in Table.__subclasses__()} <= set(tables.__all__)
 
 

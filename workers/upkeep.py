@@ -37,11 +37,11 @@ from orchestrator.core.counts import counted
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.storage import Storage
-from orchestrator.runtime.reaping import GRACE_MS, trees_to_look_after
+from orchestrator.runtime.reaper import GRACE_MS, trees_to_look_after
 from orchestrator.settings import Settings
 from orchestrator.tables import RedisSettings
 from orchestrator.wiring import chain_key, deployment, redis_url, worker_name
-from orchestrator.wiring.embedding import reaping
+from orchestrator.wiring.embedded_worker import reaping
 from workers.upkeep_checks import Round, fire_timers, unattended, verify_some
 from workers.upkeep_reaping import Opening, end_cancelled
 from workers.upkeep_retention import delete_tree, expired_trees, finish_deletions

@@ -33,7 +33,7 @@ from orchestrator.rollouts.archive import SEGMENT_ENTRIES, stretches
 from orchestrator.rollouts.full_log import full_log, head_of
 from orchestrator.rollouts.segments import BrokenArchive, Manifest
 from orchestrator.rollouts.storage import Storage
-from orchestrator.runtime.loading import end_of, folded
+from orchestrator.runtime.loader import end_of, folded
 from orchestrator.runtime.restore import referenced_blobs
 
 log = logging.getLogger("dendro.upkeep")

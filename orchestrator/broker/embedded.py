@@ -19,7 +19,7 @@ What may happen, and what follows:
 - Two processes start at once: the second waits at start.lock and joins.
 - A user dies: the kernel frees its users.lock. If it was the last, it runs until the next one leaves.
 - The starter dies half-way: server.lock tells the next one whether the server came to life; it waits for it.
-- The server dies: each of its users watches its process (`reviving`), and the first to get start.lock starts
+- The server dies: each of its users watches it (`server_watch`), and the first to get start.lock starts
   it again on the same log; the others find it alive. Without a user, the next `acquire` does.
 - The socket's folder is removed (logging out empties $XDG_RUNTIME_DIR): the server lives, but nobody can
   reach it. It is ended first; a second server on the same log would destroy it.
@@ -45,7 +45,6 @@ from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote
 
-from orchestrator.broker.reviving import Reviver, ServerWatch
 from orchestrator.broker.server_binary import (
     WHEELS,
     EmbeddedError,
@@ -55,6 +54,7 @@ from orchestrator.broker.server_binary import (
     ServerVersion,
     choose_server,
 )
+from orchestrator.broker.server_watch import Reviver, ServerWatch
 from orchestrator.tables import RedisSettings
 
 __all__ = ["EmbeddedConfig", "EmbeddedError", "EmbeddedRedis", "NoServer", "ServerTooOld"]

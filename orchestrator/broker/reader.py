@@ -12,6 +12,7 @@ from orchestrator.broker.arguments import Argument
 from orchestrator.broker.connection import Wire, call
 from orchestrator.broker.errors import Corrupt, DamagedEntry, UnknownSession
 from orchestrator.broker.keys import Keys
+from orchestrator.broker.pool_service import Serving, serving
 from orchestrator.broker.records import (
     START,
     BrokerConfig,
@@ -34,7 +35,6 @@ from orchestrator.broker.replies import (
     stored_event,
     tree_entry,
 )
-from orchestrator.broker.serving import Serving, serving
 from orchestrator.broker.tree_records import Registry, TreeEntry
 from orchestrator.broker.witness import Witness
 from orchestrator.core.ids import SessionId, TreeId

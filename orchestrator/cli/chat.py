@@ -54,7 +54,7 @@ from orchestrator.views.event_text import visible
 from orchestrator.views.messages import with_messages
 from orchestrator.views.open_requests import REST, OpenRequests
 from orchestrator.views.past import page_before
-from orchestrator.wiring.opening import Opened, new_session
+from orchestrator.wiring.open_deployment import Opened, new_session
 
 IDLE = "/help shows words; Ctrl-D leaves"
 MOST_TYPED = 32 << 10

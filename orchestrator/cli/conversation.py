@@ -37,7 +37,7 @@ from orchestrator.views.event_text import visible
 from orchestrator.views.open_requests import OpenRequests
 from orchestrator.views.short_ids import short_id
 from orchestrator.views.status import no_worker
-from orchestrator.wiring.opening import Opened
+from orchestrator.wiring.open_deployment import Opened
 
 QUESTION = "Allow? [y]es / [a]lways in this session / [n]o / [q]uit the turn: "
 ANSWERS: Mapping[str, ReviewDecision] = {

@@ -37,7 +37,7 @@ from orchestrator.views.event import Event
 from orchestrator.views.event_text import lifecycle_text
 from orchestrator.views.tree import TreePicture, TreeReader, said
 from orchestrator.wiring import Deployment, deployment, guide, new_birth, redis_url
-from orchestrator.wiring.opening import Opened
+from orchestrator.wiring.open_deployment import Opened
 
 REPORT_LINES = 30
 

@@ -118,7 +118,7 @@ def _failures() -> tuple[type[Exception], ...]:
     from orchestrator.rollouts.errors import RolloutError
     from orchestrator.rollouts.objects import ArchiveUnavailable
     from orchestrator.rollouts.segments import BrokenArchive
-    from orchestrator.runtime.loading import BrokenLog
+    from orchestrator.runtime.loader import BrokenLog
     from orchestrator.views.errors import ViewError
 
     session = (Corrupt, QueueFull, SessionArchived, SessionHeld, SubmissionConflict, UnknownSession)

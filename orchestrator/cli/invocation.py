@@ -16,7 +16,7 @@ from orchestrator.cli.faults import Fault
 
 if TYPE_CHECKING:
     from orchestrator.settings import FolderConfig, Settings
-    from orchestrator.wiring.opening import Opened
+    from orchestrator.wiring.open_deployment import Opened
 
 DENDRO = (sys.executable, "-P", "-m", "orchestrator.cli.main")
 """How `dendro` starts itself. `-P`: else a module of the current folder, which an agent or a stranger's
@@ -148,6 +148,6 @@ def opened(
     settings: Settings, say: Callable[[str], None] = say_on_stderr, *, insists: bool = False
 ) -> AbstractAsyncContextManager[Opened]:
     """The deployment for the length of a command, which says on stderr when Redis is away."""
-    from orchestrator.wiring import opening
+    from orchestrator.wiring import open_deployment
 
-    return opening.opened(settings, say, insists=insists)
+    return open_deployment.opened(settings, say, insists=insists)

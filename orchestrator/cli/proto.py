@@ -62,7 +62,7 @@ async def _serve(settings: Settings, resume: str | None, worker: Companion | Non
     from orchestrator.cli.terminal import read_stdin, write_json
     from orchestrator.gateways.ndjson import Ending, NdjsonConnection, Streams
     from orchestrator.gateways.resume import greeting, to_resume, until_read
-    from orchestrator.wiring.opening import new_session
+    from orchestrator.wiring.open_deployment import new_session
 
     async with opened(settings, insists=True) as found:
         client, cursor = found.client(), BEGINNING

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orchestrator.broker.records import SessionHead
-    from orchestrator.wiring.opening import Opened
+    from orchestrator.wiring.open_deployment import Opened
 
 
 def rm(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.cli.processes import Companion
     from orchestrator.protocol.ops import OverrideTurnContext
     from orchestrator.settings import Settings
-    from orchestrator.wiring.opening import Opened
+    from orchestrator.wiring.open_deployment import Opened
 
 OPENAI = "https://api.openai.com/v1"
 
@@ -142,7 +142,7 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
     from orchestrator.cli.live import JsonView, LiveView
     from orchestrator.cli.notifications import Calling, notifications
     from orchestrator.gateways.deletion import left_behind
-    from orchestrator.wiring.opening import new_session
+    from orchestrator.wiring.open_deployment import new_session
 
     view = JsonView() if wish.json else LiveView()
     async with opened(settings, view.note, insists=True) as found:

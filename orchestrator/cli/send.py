@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from orchestrator.gateways.submit import OpAnswer
     from orchestrator.views.agents import Addressed
     from orchestrator.views.event import Event
-    from orchestrator.wiring.opening import Opened
+    from orchestrator.wiring.open_deployment import Opened
 
 
 def send(

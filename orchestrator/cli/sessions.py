@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from orchestrator.views.event import Event
     from orchestrator.views.sessions import Filter, ListedTree, Listing
-    from orchestrator.wiring.opening import Opened
+    from orchestrator.wiring.open_deployment import Opened
 
 COLUMNS = ("id", "status", "age", "agents", "tokens", "left", "model", "holder", "folder", "title")
 DROPPED = ("holder", "left", "model", "tokens", "folder", "agents", "age")

@@ -9,19 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from orchestrator.core.calls import HelperWork
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import Call, Phase, State
 from orchestrator.core.tree import Child, Mail, TreeView
 from orchestrator.protocol.agents import (
     AgentOrigin,
-    SubAgentInvocation,
-    SubAgentResult,
     SubagentStatus,
     SubagentSummary,
 )
-from orchestrator.protocol.events import SubAgentToolCallEnd
-from orchestrator.protocol.ids import CallId
-from orchestrator.protocol.scalars import Duration
 
 SUMMARY_CHARS = 80
 LABEL_CHARS = 64
@@ -159,24 +155,10 @@ def told_result(text: str | None) -> str | None:
 CANCELLED = "cancelled"
 
 
-def helper_calls(calls: Iterable[Call]) -> list[Call]:
-    """Filters the calls that wait for a helper."""
-    return [call for call in calls if call.phase is Phase.WAITING and call.spec.get("kind") == "helper"]
-
-
-def helper_end(
-    call: Call, at_ms: int, result: SubAgentResult, outcome: str, content: Mapping[str, Any]
-) -> SubAgentToolCallEnd:
-    """The end event of a helper's call; `content` is the helper's completion, if it sent one."""
-    elapsed = max(0, at_ms - call.spec["begun_ms"])
-    return SubAgentToolCallEnd(
-        call_id=CallId(call.call_id),
-        invocation=SubAgentInvocation.model_validate(call.spec["invocation"]),
-        duration=Duration(secs=elapsed // 1000, nanos=elapsed % 1000 * 1_000_000),
-        tokens=content.get("tokens") or None,
-        result=result,
-        outcome=outcome,
-    )
+def helper_calls(calls: Iterable[Call]) -> list[tuple[Call, HelperWork]]:
+    """Filters the calls that wait for a helper, each with its wait."""
+    waiting = ((call, call.work) for call in calls if call.phase is Phase.WAITING)
+    return [(call, work) for call, work in waiting if isinstance(work, HelperWork)]
 
 
 def one_line(text: str | None, most: int) -> str | None:

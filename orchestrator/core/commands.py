@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from orchestrator.core.calls import Await, Runnable
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId, SessionId
 from orchestrator.core.settings import Rules
-from orchestrator.protocol.commands import FileChange, ParsedCommand
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.items import ToolOutput
 from orchestrator.protocol.ops import Op
@@ -23,8 +23,6 @@ class Moment:
     at_ms: int
     """Redis's clock, Unix milliseconds."""
     epoch: int
-    seq: int
-    """The last entry of the log."""
     rules: Rules = field(default_factory=Rules)
     jitter: float = 1.0
     """Scales a retry's delay, 0.9..1.1."""
@@ -119,44 +117,6 @@ class ResponseBroken:
 
 
 @dataclass(frozen=True, slots=True)
-class Exec:
-    """A command, as judged from its words. `key` is what `approved_for_session` remembers."""
-
-    command: tuple[str, ...]
-    cwd: str
-    parsed_cmd: tuple[ParsedCommand, ...]
-    key: str
-    safe: bool = False
-    dangerous: bool = False
-    escalated: bool = False
-    justification: str | None = None
-    confinable: bool = True
-    """Whether this worker can enforce the task's sandbox policy."""
-    timeout_ms: int | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class ApplyPatch:
-    """A patch that passed its check: nothing is written yet."""
-
-    patch: str
-    cwd: str
-    changes: Mapping[str, FileChange]
-    summary: str
-    record: Sequence[Sequence[str | None]] | str
-    """Each file's path, hash before and hash after, which a takeover judges by; JSON text for very many."""
-    outside: tuple[str, ...] = ()
-    """Paths that the sandbox policy does not let it write."""
-    baselines: Mapping[str, Any] = field(default_factory=dict)
-    """`set` and `drop`: what the task's diff counts from once it is applied."""
-    left_out: int = 0
-    """Files that `changes` does not show."""
-    token: str = ""
-    """For a patch with files left out: the name of the whole patch, which no other patch has."""
-
-
-@dataclass(frozen=True, slots=True)
 class Immediate:
     """A call that needs nothing to run: its output, and the events that go before it."""
 
@@ -237,12 +197,6 @@ class SendMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Await:
-    timeout_ms: int
-    agent_ids: tuple[AgentId, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class SetWatchdog:
     target: Target
     interval_ms: int
@@ -270,7 +224,7 @@ class Prune:
 
 
 AgentAssessment = Spawn | Fork | Helper | SendMessage | Await | SetWatchdog | CancelAgent | Prune
-Assessment = Exec | ApplyPatch | Immediate | AgentAssessment
+Assessment = Runnable | Immediate | AgentAssessment
 
 
 @dataclass(frozen=True, slots=True)

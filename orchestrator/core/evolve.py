@@ -310,8 +310,8 @@ def _call_moved(state: State, fact: f.CallMoved, seq: int) -> State:
     if call is None:
         return state
     changes: dict[str, Any] = {} if fact.epoch is None else {"epoch": fact.epoch}
-    if fact.spec is not None:
-        changes["spec"] = fact.spec
+    if fact.work is not None:
+        changes["work"] = fact.work
     if fact.phase is Phase.AWAITING_APPROVAL:
         changes["asked_seq"] = seq
     task = task.with_call(call.moved(fact.phase, changes))

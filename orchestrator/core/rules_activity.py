@@ -5,8 +5,6 @@ Other agents show theirs in their own event queues.
 
 from __future__ import annotations
 
-from typing import Any
-
 from orchestrator.core.agent_views import one_line
 from orchestrator.core.draft import Draft, TreeEvent
 from orchestrator.core.history import Item, message_text
@@ -31,15 +29,6 @@ def thinks(draft: Draft) -> None:
     """Shows that the helper's model is asked; a retry of the request shows nothing new."""
     if not (draft.task.stream_retries or draft.task.http_used):
         activity(draft, THINKING)
-
-
-def runs(draft: Draft, spec: dict[str, Any]) -> None:
-    """Shows that a call of the helper begins."""
-    activity(draft, f"runs {' '.join(spec['command'])}" if spec["kind"] == "exec" else _patching(spec))
-
-
-def _patching(spec: dict[str, Any]) -> str:
-    return f"changes {', '.join(spec['changes'])}"
 
 
 def made(draft: Draft, item: Item) -> None:

@@ -7,21 +7,20 @@ from typing import Any
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.approval import full_access, unconfined_key
+from orchestrator.core.call_ends import close
+from orchestrator.core.calls import RunnableWork
 from orchestrator.core.commands import MailArrived, PendingBelow, Submitted
-from orchestrator.core.draft import Draft, Letter, TreeEvent
-from orchestrator.core.history import call_output
-from orchestrator.core.rules_activity import runs
+from orchestrator.core.draft import DoesNotFit, Draft, Letter, TreeEvent
+from orchestrator.core.rules_activity import activity
 from orchestrator.core.rules_ending import stop
 from orchestrator.core.rules_surfacing import WITHDRAWN, resolved
 from orchestrator.core.rules_task import approval_timer, settle
 from orchestrator.core.state import Answer, Call, Phase
 from orchestrator.protocol import events as ev
-from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.ops import ExecApproval, PatchApproval
 from orchestrator.protocol.wire import UNSET
 
-REJECTED = {"exec": "exec command rejected by user", "patch": "patch rejected by user"}
+REJECTED = "call rejected by user"
 
 
 def answer(draft: Draft, command: Submitted, op: ExecApproval | PatchApproval) -> None:
@@ -78,7 +77,7 @@ def routed_answer(draft: Draft, command: MailArrived) -> None:
     """
     answer = command.payload
     for call in _pending(draft):
-        if call.call_id == answer["call_id"] and answer.get("sandboxed") in (None, call.spec["sandboxed"]):
+        if call.call_id == answer["call_id"] and answer.get("sandboxed") in (None, _sandboxed(call)):
             resolve(draft, call, answer["decision"], answer["who"])
             return
     _tell_late(draft, answer)
@@ -169,54 +168,41 @@ def resolve(draft: Draft, call: Call, decision: str, who: str, client: str = "")
         case "approved" | "approved_for_session":
             if decision == "approved_for_session":
                 _remember(draft, call)
-            run(draft, call, dict(call.spec))
+            run(draft, call, _work(call))
         case "abort":
             stop(draft, "interrupted", call.call_id)
         case _:
-            reject(draft, call, REJECTED[call.spec["kind"]])
+            reject(draft, call, call.work.rejected if isinstance(call.work, RunnableWork) else REJECTED)
+
+
+def _sandboxed(call: Call) -> bool | None:
+    return call.work.sandboxed if isinstance(call.work, RunnableWork) else None
+
+
+def _work(call: Call) -> RunnableWork:
+    """The work that was asked about; what a newer version asked about cannot be started here."""
+    if not isinstance(call.work, RunnableWork):
+        raise DoesNotFit(
+            f"call {call.call_id} is of a kind that this version does not know: it can be denied, "
+            "or approved once every worker is updated"
+        )
+    return call.work
 
 
 def _remember(draft: Draft, call: Call) -> None:
-    spec = call.spec
-    roots = [spec["grant_root"]] if spec.get("grant_root") else []
-    keys = list(spec["keys"])
-    if spec["kind"] == "exec" and not spec["sandboxed"] and not full_access(draft.task.settings):
-        keys = [unconfined_key(key) for key in keys]
-    draft.add(f.ApprovedForSession(tuple(keys), tuple(roots)))
+    remembered = _work(call).remembered(draft.task.settings)
+    draft.add(f.ApprovedForSession(remembered.keys, remembered.roots))
 
 
 def reject(draft: Draft, call: Call, text: str) -> None:
     """Ends the call without having run it; the turn goes on."""
-    draft.add(e.item(call_output(call.item, text)), f.CallMoved(call.call_id, Phase.DONE))
+    close(draft, call, text)
     settle(draft)
 
 
-def run(draft: Draft, call: Call, spec: dict[str, Any], auto_approved: bool = False) -> None:
+def run(draft: Draft, call: Call, work: RunnableWork, auto_approved: bool = False) -> None:
     """Decides to start the call, with the event that tells of it; the worker that commits starts it once."""
     draft.guard()
-    runs(draft, spec)
-    if spec["kind"] == "exec":
-        draft.event(
-            ev.ExecCommandBegin(
-                call_id=CallId(call.call_id),
-                command=spec["command"],
-                cwd=spec["cwd"],
-                parsed_cmd=spec["parsed_cmd"],
-            )
-        )
-    else:
-        draft.event(
-            ev.PatchApplyBegin(
-                call_id=CallId(call.call_id),
-                auto_approved=auto_approved,
-                changes=spec["changes"],
-                changes_left_out=spec.get("left_out") or None,
-            )
-        )
-    draft.add(f.CallMoved(call.call_id, Phase.RUNNING, epoch=draft.moment.epoch, spec=spec))
-
-
-def done_phase(call: Call, applied: bool) -> f.CallMoved:
-    """Marks the call as over; an applied patch leaves the baselines that the task's diff counts from."""
-    baselines = call.spec.get("baselines") if applied else None
-    return f.CallMoved(call.call_id, Phase.DONE, baselines=baselines or None)
+    activity(draft, work.activity)
+    draft.event(work.begin(call.call_id, auto_approved=auto_approved))
+    draft.add(f.CallMoved(call.call_id, Phase.RUNNING, epoch=draft.moment.epoch, work=work))

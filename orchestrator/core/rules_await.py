@@ -6,11 +6,10 @@ the deadline's timer.
 
 from __future__ import annotations
 
-from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.commands import Await
+from orchestrator.core.call_ends import close
+from orchestrator.core.calls import Await, AwaitWork
 from orchestrator.core.draft import Draft
-from orchestrator.core.history import call_output
 from orchestrator.core.mail_delivery import await_result, collect, in_order, is_instruction
 from orchestrator.core.rules_task import settle, wait_timer
 from orchestrator.core.state import Call, Phase, State
@@ -29,8 +28,8 @@ def await_agents(draft: Draft, call: Call, asked: Await) -> None:
         return
     deadline = draft.moment.at_ms + asked.timeout_ms
     generation = draft.next_generation()
-    spec = {"kind": "await", "agent_ids": list(asked.agent_ids), "timer": generation, "until_ms": deadline}
-    draft.add(f.CallMoved(call.call_id, Phase.WAITING, spec=spec))
+    work = AwaitWork(asked.agent_ids, generation, deadline)
+    draft.add(f.CallMoved(call.call_id, Phase.WAITING, work=work))
     if not woken(draft):
         draft.set_timer_of(wait_timer(call.call_id), generation, deadline)
 
@@ -39,20 +38,18 @@ def woken(draft: Draft) -> bool:
     """Ends the task's wait if there is a reason to; True if it did."""
     task = draft.state.task
     call = task.waiting if task is not None and not task.stopping else None
-    if call is None:
+    if call is None or not isinstance(call.work, AwaitWork):
         return False
-    if call.spec["kind"] == "helper":
-        return False
-    mails = _matching(draft.state, call)
-    if not mails and not _instructed(draft.state) and _something_to_come(draft.state, call):
+    mails = _matching(draft.state, call.work)
+    if not mails and not _instructed(draft.state) and _something_to_come(draft.state, call.work):
         return False
     _end(draft, call, mails, timed_out=False)
     return True
 
 
-def timed_out(draft: Draft, call: Call) -> None:
+def timed_out(draft: Draft, call: Call, wait: AwaitWork) -> None:
     """The deadline passed first."""
-    _end(draft, call, _matching(draft.state, call), timed_out=True)
+    _end(draft, call, _matching(draft.state, wait), timed_out=True)
 
 
 def _end(draft: Draft, call: Call, mails: list[Mail], *, timed_out: bool) -> None:
@@ -61,9 +58,9 @@ def _end(draft: Draft, call: Call, mails: list[Mail], *, timed_out: bool) -> Non
     finish(draft, call, await_result(draft.state, ready, injected=False, timed_out=timed_out and not ready))
 
 
-def _matching(state: State, call: Call) -> list[Mail]:
+def _matching(state: State, wait: AwaitWork) -> list[Mail]:
     """The letters that this await returns. Those of agents that it does not name stay where they are."""
-    named = call.spec["agent_ids"]
+    named = wait.agent_ids
     mails = [mail for mail in in_order(state.tree.inbox) if not is_instruction(state.facts, mail)]
     if not named:
         return mails
@@ -75,12 +72,12 @@ def _instructed(state: State) -> bool:
     return any(is_instruction(state.facts, mail) for mail in state.tree.inbox)
 
 
-def _something_to_come(state: State, call: Call) -> bool:
-    named = call.spec["agent_ids"]
+def _something_to_come(state: State, wait: AwaitWork) -> bool:
+    named = wait.agent_ids
     return any(not named or child.agent_id in named for child in state.tree.active_children)
 
 
 def finish(draft: Draft, call: Call, output: str, sent: f.LetterSent | None = None) -> None:
     """The call is over with this output; `sent` is the letter that it wrote, for whoever reads the log."""
-    draft.add(e.item(call_output(call.item, output)), f.CallMoved(call.call_id, Phase.DONE, sent=sent))
+    close(draft, call, output, sent=sent)
     settle(draft)

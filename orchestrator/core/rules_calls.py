@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any, assert_never
+from typing import assert_never
 
-from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.approval import (
-    UNSANDBOXED_REASON,
-    Ask,
-    Refuse,
-    Run,
-    Verdict,
-    judge_exec,
-    judge_patch,
-    may_ask_for_more,
-    patch_keys,
+from orchestrator.core.call_ends import close
+from orchestrator.core.calls import (
+    ApplyPatch,
+    Custom,
+    Exec,
+    ExecWork,
+    PatchWork,
+    Runnable,
+    RunnableWork,
 )
-from orchestrator.core.commands import ApplyPatch, CallAssessed, CallFinished, Exec, Immediate
+from orchestrator.core.calls.exec import UNSANDBOXED_REASON, may_ask_for_more
+from orchestrator.core.calls.verdict import Ask, Refuse, Run, Verdict
+from orchestrator.core.commands import CallAssessed, CallFinished, Immediate
 from orchestrator.core.draft import DoesNotFit, Draft
-from orchestrator.core.history import call_output
 from orchestrator.core.rules_activity import activity, uses
-from orchestrator.core.rules_approval import done_phase, reject, run
+from orchestrator.core.rules_approval import reject, run
 from orchestrator.core.rules_subagents import agent_call
-from orchestrator.core.rules_surfacing import ApprovalRequest, surface
+from orchestrator.core.rules_surfacing import surface
 from orchestrator.core.rules_task import approval_timer, settle
 from orchestrator.core.state import Call, Phase
-from orchestrator.protocol import events as ev
-from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.items import ToolOutput
-from orchestrator.protocol.wire import EventModel, written
+from orchestrator.protocol.wire import EventModel, JsonObject, written
 
 
 def assessed(draft: Draft, command: CallAssessed) -> None:
@@ -40,12 +37,8 @@ def assessed(draft: Draft, command: CallAssessed) -> None:
     match command.assessment:
         case Immediate() as done:
             _done(draft, call, done.output, done.events)
-        case Exec() as exec_:
-            verdict = judge_exec(exec_, draft.task.settings, draft.state.approved)
-            _carry_out(draft, call, _exec_spec(exec_), verdict)
-        case ApplyPatch() as patch:
-            verdict = judge_patch(patch, draft.task.settings, draft.state.approved)
-            _carry_out(draft, call, _patch_spec(patch), verdict)
+        case Exec() | ApplyPatch() | Custom() as asked:
+            _carry_out(draft, call, asked, asked.judged(draft.task.settings, draft.state.approved))
         case asked:
             agent_call(draft, call, asked)
 
@@ -57,65 +50,32 @@ def _call(draft: Draft, call_id: str, phase: Phase) -> Call:
     return call
 
 
-def _exec_spec(command: Exec) -> dict[str, Any]:
-    return {
-        "kind": "exec",
-        "keys": [command.key],
-        "command": list(command.command),
-        "cwd": command.cwd,
-        "parsed_cmd": [written(part) for part in command.parsed_cmd],
-        "timeout_ms": command.timeout_ms,
-        "env": dict(command.env),
-    }
-
-
-def _patch_spec(patch: ApplyPatch) -> dict[str, Any]:
-    return {
-        "kind": "patch",
-        "keys": sorted(patch_keys(patch)),
-        "patch": patch.patch,
-        "cwd": patch.cwd,
-        "changes": {path: written(change) for path, change in patch.changes.items()},
-        "summary": patch.summary,
-        "record": patch.record if isinstance(patch.record, str) else [list(row) for row in patch.record],
-        "baselines": dict(patch.baselines),
-        "grant_root": _grant_root(patch),
-        **({"left_out": patch.left_out} if patch.left_out else {}),
-    }
-
-
-def _grant_root(patch: ApplyPatch) -> str | None:
-    """The folder whose grant would let the patch in; only offered for a single one."""
-    folders = {path.rpartition("/")[0] for path in patch.outside}
-    return folders.pop() if len(folders) == 1 else None
-
-
-def _carry_out(draft: Draft, call: Call, spec: dict[str, Any], verdict: Verdict) -> None:
+def _carry_out(draft: Draft, call: Call, asked: Runnable, verdict: Verdict) -> None:
     match verdict:
         case Run(sandboxed):
-            run(draft, call, {**spec, "sandboxed": sandboxed}, auto_approved=True)
+            run(draft, call, asked.work(sandboxed), auto_approved=True)
         case Ask(reason, sandboxed):
-            ask(draft, call, {**spec, "sandboxed": sandboxed}, reason)
+            ask(draft, call, asked.work(sandboxed), reason)
         case Refuse(text):
             reject(draft, call, text)
         case _:
             assert_never(verdict)
 
 
-def ask(draft: Draft, call: Call, spec: dict[str, Any], reason: str | None) -> None:
+def ask(draft: Draft, call: Call, work: RunnableWork, reason: str | None) -> None:
     """Opens an approval; nothing is held while it waits."""
-    request = _request_event(call, spec, reason)
+    request = work.request(call.call_id, reason)
     draft.event(request)
     timeout = draft.state.facts.approval_timeout_ms
     if timeout is not None:
-        spec["timer"] = draft.set_timer(approval_timer(call.call_id), draft.moment.at_ms + timeout)
-    draft.add(f.CallMoved(call.call_id, Phase.AWAITING_APPROVAL, spec=spec))
+        work = work.asked(draft.set_timer(approval_timer(call.call_id), draft.moment.at_ms + timeout))
+    draft.add(f.CallMoved(call.call_id, Phase.AWAITING_APPROVAL, work=work))
     facts = draft.state.facts
     asked = {
-        "kind": spec["kind"],
+        "kind": work.kind,
         "turn": draft.task.id,
         "event": written(request),
-        "sandboxed": spec["sandboxed"],
+        "sandboxed": work.sandboxed,
         "tree": facts.tree_id,
         "agent_id": facts.agent_id,
         "agent_path": facts.agent_path,
@@ -124,43 +84,31 @@ def ask(draft: Draft, call: Call, spec: dict[str, Any], reason: str | None) -> N
     surface(draft, request)
 
 
-def _request_event(call: Call, spec: dict[str, Any], reason: str | None) -> ApprovalRequest:
-    call_id = CallId(call.call_id)
-    if spec["kind"] == "exec":
-        return ev.ExecApprovalRequest(
-            command=spec["command"],
-            cwd=spec["cwd"],
-            env=spec.get("env") or None,
-            call_id=call_id,
-            reason=reason or None,
-        )
-    return ev.ApplyPatchApprovalRequest(
-        changes=spec["changes"],
-        changes_left_out=spec.get("left_out") or None,
-        call_id=call_id,
-        reason=reason or None,
-        grant_root=spec.get("grant_root") or None,
-    )
-
-
 def finished(draft: Draft, command: CallFinished) -> None:
     """A running call ended. A command that the sandbox stopped may be asked about again."""
     call = _call(draft, command.call_id, Phase.RUNNING)
+    work = call.work
     if (
         command.sandbox_denied
-        and call.spec["sandboxed"]
+        and isinstance(work, ExecWork)
+        and work.sandboxed
         and may_ask_for_more(draft.task.settings.approval_policy)
         and not draft.task.stopping
     ):
         for event in command.events:
             draft.event(event)
-        ask(draft, call, {**call.spec, "sandboxed": False}, UNSANDBOXED_REASON)
+        ask(draft, call, work.unconfined(), UNSANDBOXED_REASON)
         return
-    _done(draft, call, command.output, command.events, applied=command.applied)
+    baselines = work.baselines if command.applied and isinstance(work, PatchWork) else None
+    _done(draft, call, command.output, command.events, baselines)
 
 
 def _done(
-    draft: Draft, call: Call, output: ToolOutput, events: tuple[EventModel, ...], applied: bool = False
+    draft: Draft,
+    call: Call,
+    output: ToolOutput,
+    events: tuple[EventModel, ...],
+    baselines: JsonObject | None = None,
 ) -> None:
     for event in events:
         draft.event(event)
@@ -168,5 +116,5 @@ def _done(
         activity(draft, "")
     else:
         uses(draft, call.name)
-    draft.add(e.item(call_output(call.item, output)), done_phase(call, applied))
+    close(draft, call, output, baselines=baselines)
     settle(draft)

@@ -22,10 +22,12 @@ import orjson
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.agent_views import CANCELLED, child_summary, helper_calls, helper_end
+from orchestrator.core.agent_views import CANCELLED, child_summary, helper_calls
+from orchestrator.core.call_ends import close
+from orchestrator.core.calls import HelperWork
 from orchestrator.core.context import TURN_ABORTED_MARKER
 from orchestrator.core.draft import DoesNotFit, Draft
-from orchestrator.core.history import Item, call_output, user_message
+from orchestrator.core.history import Item, user_message
 from orchestrator.core.rules_budget import give_up_waiting
 from orchestrator.core.rules_cancelling import expect_ends, mark_and_tell
 from orchestrator.core.rules_standing import came_to_rest
@@ -166,16 +168,16 @@ def _close(draft: Draft, call: Call, output: str, after_s: float | None) -> None
     elif call.phase is Phase.WAITING:
         draft.clear_timer(wait_timer(call.call_id))
     text = output if after_s is None else f"{output} after {after_s:.1f}s"
-    draft.add(e.item(call_output(call.item, text)))
+    close(draft, call, text, with_task=True)
 
 
-def _end_helpers(draft: Draft, calls: Sequence[Call], why: str) -> None:
+def _end_helpers(draft: Draft, calls: Sequence[tuple[Call, HelperWork]], why: str) -> None:
     """Cancels helpers of calls that end: their answers would not be read."""
     children = draft.state.tree.children
-    asked = [children[call.spec["agent_id"]] for call in calls]
+    asked = [children[work.agent_id] for _, work in calls]
     ending = [child for child in asked if child.active and not child.ending]
-    for call in calls:
-        draft.event(helper_end(call, draft.moment.at_ms, SubAgentErr(Err=why), CANCELLED, {}))
+    for call, work in calls:
+        draft.event(work.end(call.call_id, draft.moment.at_ms, SubAgentErr(Err=why), CANCELLED, {}))
     for child in ending:
         shown = child_summary(draft.state.facts, child)
         mark_and_tell(draft, child.session, child.agent_id, why, shown)

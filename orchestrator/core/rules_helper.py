@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import orjson
 
 from orchestrator.core import facts as f
-from orchestrator.core.agent_views import CANCELLED, helper_calls, helper_end
+from orchestrator.core.agent_views import CANCELLED, helper_calls
+from orchestrator.core.calls import HelperWork
 from orchestrator.core.draft import Draft
 from orchestrator.core.mail_delivery import tell_read
 from orchestrator.core.rules_await import finish
 from orchestrator.core.state import Call
 from orchestrator.core.tree import Child, ChildChanges
 from orchestrator.protocol.agents import SubAgentErr, SubAgentOk
+from orchestrator.protocol.wire import JsonValue
 
 _OUTCOME = {"ready": "completed", "failed": "failed"}
 
 
-def helper_done(draft: Draft, child: Child, content: Mapping[str, Any]) -> None:
+def helper_done(draft: Draft, child: Child, content: Mapping[str, JsonValue]) -> None:
     """A helper came to rest; a call that does not wait for it any more was stopped meanwhile."""
     changes: ChildChanges = {"pruned": True}
     if child.status == "ready":
@@ -27,27 +28,28 @@ def helper_done(draft: Draft, child: Child, content: Mapping[str, Any]) -> None:
         changes["status"] = "idle"
         tell_read(draft, child, content)
     draft.add(f.ChildChanged(child.agent_id, changes))
-    call = _call_of(draft, child)
-    if call is None:
+    found = _call_of(draft, child)
+    if found is None:
         return
+    call, work = found
     answered, text = _answer(content)
     told = SubAgentOk(Ok=text) if answered else SubAgentErr(Err=text)
     outcome = _OUTCOME.get(content["status"], CANCELLED) if content["completion"] else CANCELLED
-    draft.event(helper_end(call, draft.moment.at_ms, told, outcome, content))
-    finish(draft, call, _output(call, text) if answered else text)
+    draft.event(work.end(call.call_id, draft.moment.at_ms, told, outcome, content))
+    finish(draft, call, _output(work, text) if answered else text)
 
 
-def _output(call: Call, text: str) -> str:
-    return orjson.dumps({"label": call.spec["invocation"]["label"], "response": text}).decode()
+def _output(work: HelperWork, text: str) -> str:
+    return orjson.dumps({"label": work.label, "response": text}).decode()
 
 
-def _call_of(draft: Draft, child: Child) -> Call | None:
+def _call_of(draft: Draft, child: Child) -> tuple[Call, HelperWork] | None:
     task = draft.state.task
     calls = helper_calls(task.calls.begun) if task is not None and not task.stopping else ()
-    return next((call for call in calls if call.spec["agent_id"] == child.agent_id), None)
+    return next(((call, work) for call, work in calls if work.agent_id == child.agent_id), None)
 
 
-def _answer(content: Mapping[str, Any]) -> tuple[bool, str]:
+def _answer(content: Mapping[str, JsonValue]) -> tuple[bool, str]:
     """Whether there is an answer, and it or what came instead."""
     match content["completion"]:
         case {"Completed": {"last_message": text}}:

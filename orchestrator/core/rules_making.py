@@ -22,6 +22,7 @@ from orchestrator.core.agent_views import (
     record_of,
 )
 from orchestrator.core.birth import Birth, first_entries
+from orchestrator.core.calls import HelperWork
 from orchestrator.core.commands import Fork, Helper, Making, Spawn
 from orchestrator.core.draft import SLOTS, SPAWNED, Draft, Draw, NewChild, TreeEvent
 from orchestrator.core.entries import Entry
@@ -216,15 +217,10 @@ def _wait_for_helper(draft: Draft, call: Call, asked: Helper) -> None:
         description=asked.description, label=making.label or "", prompt=making.prompt, model=making.model
     )
     call_id = CallId(call.call_id)
-    draft.event(ev.SubAgentToolCallBegin(call_id=call_id, invocation=invocation))
+    work = HelperWork(making.agent_id, written(invocation), draft.moment.at_ms)
+    draft.event(work.begin(call_id))
     draft.event(ev.SubAgentToolCallActivity(call_id=call_id, activity=STARTING))
-    spec = {
-        "kind": "helper",
-        "agent_id": making.agent_id,
-        "invocation": written(invocation),
-        "begun_ms": draft.moment.at_ms,
-    }
-    draft.add(f.CallMoved(call.call_id, Phase.WAITING, spec=spec))
+    draft.add(f.CallMoved(call.call_id, Phase.WAITING, work=work))
     settle(draft)
 
 

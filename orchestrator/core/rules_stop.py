@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from orchestrator.core import entries as e
 from orchestrator.core import facts as f
+from orchestrator.core.call_ends import close
+from orchestrator.core.calls import CustomWork, PatchWork, RunnableWork
 from orchestrator.core.commands import ResponseBroken, Stopped, TaskRefused, TookOver
 from orchestrator.core.draft import DoesNotFit, Draft
-from orchestrator.core.history import call_output
-from orchestrator.core.rules_approval import done_phase
 from orchestrator.core.rules_ending import all_stopped, fail, go_on
 from orchestrator.core.rules_model import response_broken
 from orchestrator.core.rules_task import settle
 from orchestrator.core.state import Call, Phase
 from orchestrator.protocol import events as ev
-from orchestrator.protocol.ids import CallId
-from orchestrator.protocol.scalars import Duration
-from orchestrator.protocol.wire import EventModel
 
 IN_DOUBT = (
     "in doubt: the worker was lost while this call was running; it may have had effects; "
@@ -63,33 +57,21 @@ def took_over(draft: Draft, command: TookOver) -> None:
 
 
 def _judge(draft: Draft, call: Call, judgement: str) -> None:
-    if judgement == "none" or call.name in draft.moment.rules.repeatable:
+    if judgement == "none" or _repeatable(draft, call):
         draft.add(f.CallMoved(call.call_id, Phase.PROPOSED))
         return
-    if judgement == "all":
-        output: Any = call.spec["summary"]
-        end: EventModel = ev.PatchApplyEnd(
-            call_id=CallId(call.call_id), stdout=output, stderr="", success=True
-        )
+    work = call.work
+    if judgement == "all" and isinstance(work, PatchWork | CustomWork):
+        baselines = work.baselines if isinstance(work, PatchWork) else None
+        close(draft, call, work.summary, events=(work.found_done(call.call_id),), baselines=baselines)
     else:
-        output = IN_DOUBT
-        end = _in_doubt_end(call)
-    draft.event(end)
-    draft.add(e.item(call_output(call.item, output)), done_phase(call, applied=judgement == "all"))
-    if judgement != "all":
+        ends = (work.broken_off(call.call_id, IN_DOUBT),) if isinstance(work, RunnableWork) else ()
+        close(draft, call, IN_DOUBT, events=ends)
         draft.event(ev.WarningEvent(message=f"call {call.call_id} is {IN_DOUBT}"))
     settle(draft)
 
 
-def _in_doubt_end(call: Call) -> EventModel:
-    if call.spec["kind"] == "patch":
-        return ev.PatchApplyEnd(call_id=CallId(call.call_id), stdout="", stderr=IN_DOUBT, success=False)
-    return ev.ExecCommandEnd(
-        call_id=CallId(call.call_id),
-        stdout="",
-        stderr=IN_DOUBT,
-        aggregated_output=IN_DOUBT,
-        exit_code=-1,
-        duration=Duration(secs=0, nanos=0),
-        formatted_output=IN_DOUBT,
-    )
+def _repeatable(draft: Draft, call: Call) -> bool:
+    """Whether the call may run again, whatever it has done: it only reads, or says of itself that it may."""
+    custom = isinstance(call.work, CustomWork) and call.work.repeatable
+    return custom or call.name in draft.moment.rules.repeatable

@@ -10,6 +10,7 @@ import orjson
 from orchestrator.core import commands as c
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import SENT_CHARS, SUMMARY_CHARS, agent_of, card_of, one_line
+from orchestrator.core.calls import Await
 from orchestrator.core.counts import counted
 from orchestrator.core.draft import SLOTS, Draft, Draw, Letter, TreeEvent
 from orchestrator.core.ids import AgentId
@@ -42,7 +43,7 @@ def _carry_out(draft: Draft, call: Call, asked: c.AgentAssessment) -> None:
             make(draft, call, asked)
         case c.SendMessage():
             _send(draft, call, asked)
-        case c.Await():
+        case Await():
             await_agents(draft, call, asked)
         case c.SetWatchdog():
             _watchdog(draft, call, asked)

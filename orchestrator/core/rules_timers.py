@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.core import facts as f
+from orchestrator.core.calls import AwaitWork, timer_of
 from orchestrator.core.commands import TimerFired
 from orchestrator.core.draft import BUDGET_TIMER, REAP_BELOW_TIMER, REAP_TIMER, Draft
 from orchestrator.core.rules_approval import resolve
@@ -33,13 +34,14 @@ def timer_fired(draft: Draft, command: TimerFired) -> None:
         return
     waiting = task.waiting
     if waiting is not None and command.id == wait_timer(waiting.call_id):
-        if waiting.spec.get("timer") == command.generation and not task.stopping:
-            timed_out(draft, waiting)
+        wait = waiting.work
+        if isinstance(wait, AwaitWork) and wait.timer == command.generation and not task.stopping:
+            timed_out(draft, waiting, wait)
         return
     if command.id == RETRY_TIMER:
         if task.wait == command.generation:
             draft.add(f.RetryDue())
         return
     for call in task.awaiting:
-        if command.id == approval_timer(call.call_id) and call.spec.get("timer") == command.generation:
+        if command.id == approval_timer(call.call_id) and timer_of(call.work) == command.generation:
             resolve(draft, call, "denied", "timer")

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypedDict
 from orchestrator.core.blobs import is_reference
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId
-from orchestrator.core.tokens import context_window
+from orchestrator.core.windows import context_window
 
 
 class SettingsChanges(TypedDict, total=False):
@@ -65,6 +65,11 @@ class TurnSettings:
     @property
     def context_window(self) -> int | None:
         return context_window(self.model, self.window)
+
+    @property
+    def full_access(self) -> bool:
+        """Whether nothing confines what the task runs."""
+        return bool(self.sandbox_policy["mode"] == "danger-full-access")
 
     def turn_context(self) -> dict[str, Any]:
         """The rollout's `turn_context` payload: `effort` is absent when unset."""

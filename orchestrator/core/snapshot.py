@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import orjson
 
+from orchestrator.core.calls import spec_of, work_of
 from orchestrator.core.chain import mac, same_mac
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Log
@@ -22,6 +23,7 @@ from orchestrator.core.state import Answer, Call, Calls, Phase, Queued, Request,
 from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.core.tree import STORED_EMPTY, decode_tree
 from orchestrator.core.user_turns import UserTurn
+from orchestrator.protocol.ids import CallId
 
 R = TypeVar("R")
 
@@ -72,11 +74,29 @@ def _waiting(queued: Queued) -> _Waiting:
     return _Waiting(queued.id, queued.turn.wire(), queued.client or "")
 
 
+@record
+class _Kept:
+    """`Call` as a snapshot has it."""
+
+    call_id: str
+    name: str
+    item: Mapping[str, Any]
+    phase: Phase
+    epoch: int
+    spec: Mapping[str, Any]
+    asked_seq: int
+
+
+def _kept(call: Call) -> _Kept:
+    spec = spec_of(call.work) if call.work is not None else {}
+    return _Kept(call.call_id, call.name, call.item, call.phase, call.epoch, spec, call.asked_seq)
+
+
 def _default(value: Any) -> Any:
     if isinstance(value, frozenset):
         return sorted(value)
     if isinstance(value, Calls):
-        return list(value)
+        return [_kept(call) for call in value]
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"a state holds a {type(value).__name__}, which has no canonical form")
@@ -208,4 +228,13 @@ def _task(wire: dict[str, Any]) -> Task:
 
 
 def _call(wire: dict[str, Any]) -> Call:
-    return Call(**{**wire, "phase": Phase(wire["phase"])})
+    kept = _Kept(**wire)
+    return Call(
+        CallId(kept.call_id),
+        kept.name,
+        kept.item,
+        Phase(kept.phase),
+        kept.epoch,
+        work_of(kept.spec),
+        kept.asked_seq,
+    )

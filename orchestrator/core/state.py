@@ -27,6 +27,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any, Literal
 
+from orchestrator.core.calls import CallWork
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Item, Log
 from orchestrator.core.settings import SessionFacts, TurnSettings
@@ -80,7 +81,7 @@ class Call:
     phase: Phase = Phase.PROPOSED
     epoch: int = 0
     """The claim under which it runs."""
-    spec: Mapping[str, Any] = field(default_factory=dict)
+    work: CallWork | None = None
     """The work of the call, as assessed: written before it starts, read by the worker that starts or judges
     it."""
     asked_seq: int = 0

@@ -14,15 +14,6 @@ BASELINE_TOKENS = 12_000
 
 AUTO_COMPACT_FRACTION = 0.9
 
-_WINDOWS = (("codex-mini-latest", 200_000), ("gpt-5", 272_000))
-
-
-def context_window(model: str, configured: int | None = None) -> int | None:
-    """The model's window in tokens; None when the model is not known (then nothing compacts by itself)."""
-    if configured is not None:
-        return configured
-    return next((window for prefix, window in _WINDOWS if model.startswith(prefix)), None)
-
 
 @record
 class Usage:

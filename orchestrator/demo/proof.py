@@ -12,7 +12,7 @@ from orchestrator.core.registry import Agent, fold_tree, projected
 from orchestrator.demo.play import Role, Story
 from orchestrator.rollouts.replay import fold_session
 from orchestrator.rollouts.tree_log import differs, tree_log
-from orchestrator.wiring.opening import Opened
+from orchestrator.wiring.open_deployment import Opened
 
 REPORT = "REPORT.md"
 FEWEST = 6

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.demo.play import DemoFailed, Story, WorkerProcess
-from orchestrator.sandbox.reading import find_program
+from orchestrator.sandbox.trusted_files import find_program
 from orchestrator.settings import Settings
 from orchestrator.wiring import Deployment
 

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from orchestrator.doctor.findings import Finding, without_credentials
 from orchestrator.doctor.server import look_at_redis
-from orchestrator.sandbox.reading import find_program
+from orchestrator.sandbox.trusted_files import find_program
 from orchestrator.settings import FolderConfig, Settings
 
 GIB = 1024**3

@@ -33,7 +33,7 @@ from orchestrator.broker.records import (
     Submit,
     Submitted,
 )
-from orchestrator.broker.sealing import LogWriter, seal_first
+from orchestrator.broker.seal import LogWriter, seal_first
 from orchestrator.broker.texts import Texts
 from orchestrator.core.birth import Birth, first_entries
 from orchestrator.core.blobs import references, resolve

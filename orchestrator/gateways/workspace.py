@@ -15,7 +15,7 @@ from pathlib import Path
 from orchestrator.core.settings import WorkspaceMark
 from orchestrator.instructions.guide import Guide
 from orchestrator.instructions.repository import git
-from orchestrator.sandbox.reading import read_regular
+from orchestrator.sandbox.trusted_files import read_regular
 
 MARK_BYTES = 256
 MARK_IN_GIT = "dendro-workspace"

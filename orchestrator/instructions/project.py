@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.instructions.repository import from_root
-from orchestrator.sandbox.reading import read_regular
+from orchestrator.sandbox.trusted_files import read_regular
 
 INSTRUCTIONS_FILE = "AGENTS.md"
 OVERRIDE_FILE = "AGENTS.override.md"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.instructions.front_matter import split
 from orchestrator.protocol.catalog import CustomPrompt
-from orchestrator.sandbox.reading import read_regular
+from orchestrator.sandbox.trusted_files import read_regular
 
 FOLDER = "prompts"
 MOST_PROMPTS = 200

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.sandbox.reading import find_program
+from orchestrator.sandbox.trusted_files import find_program
 
 GIT_PATIENCE_S = 5.0
 

@@ -16,7 +16,7 @@ from threading import Lock
 from orchestrator.instructions.front_matter import split
 from orchestrator.instructions.repository import from_root
 from orchestrator.protocol.catalog import SkillErrorInfo, SkillMetadata, SkillScope, SkillsListEntry
-from orchestrator.sandbox.reading import read_regular
+from orchestrator.sandbox.trusted_files import read_regular
 
 SKILL_FILE = "SKILL.md"
 IN_REPOSITORY = (".agents/skills", ".dendro/skills")

@@ -24,7 +24,8 @@ from orchestrator.broker.records import (
     NewTree,
     TimerSet,
 )
-from orchestrator.broker.sealing import LogWriter, encode_request, event_of, seal
+from orchestrator.broker.seal import LogWriter, encode_request, event_of, seal
+from orchestrator.core.calls import timer_of
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.evolve import fold
@@ -190,9 +191,9 @@ def _ending(state: State, encoded: Sequence[Encoded], blobs: dict[str, bytes], n
     awaiting = state.task.awaiting if state.task else ()
     timeout = state.facts.approval_timeout_ms
     timers = [
-        TimerSet(approval_timer(call.call_id), call.spec["timer"], now_ms + timeout)
+        TimerSet(approval_timer(call.call_id), timer, now_ms + timeout)
         for call in awaiting
-        if timeout is not None and call.spec.get("timer")
+        if timeout is not None and (timer := timer_of(call.work))
     ]
     approvals = [_approval(encoded, state.task.id, call, blobs) for call in awaiting if state.task]
     return _Ending(state.status, meta, tuple(approvals), tuple(timers))
@@ -205,5 +206,5 @@ def _approval(encoded: Sequence[Encoded], turn: str, call: Call, blobs: dict[str
         for each in reversed(encoded)
         if each.entry.payload.get("type") in ASKS and each.entry.payload.get("call_id") == call.call_id
     )
-    request = {"kind": call.spec["kind"], "turn": turn, "event": asked}
+    request = {"kind": call.work.kind if call.work else "", "turn": turn, "event": asked}
     return Approval(call.call_id, encode_request(request, blobs))

@@ -14,15 +14,15 @@ from collections.abc import Callable
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import START, SqEntry
 from orchestrator.core import commands as c
-from orchestrator.core.draft import REAP_BELOW_TIMER, REAP_TIMER, Note
+from orchestrator.core.draft import REAP_BELOW_TIMER, REAP_TIMER, Decision
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol.ops import CancelAgent, ExecApproval, MessageAgent, PatchApproval
-from orchestrator.runtime.held import Held
+from orchestrator.runtime.bisect import Arrival
 from orchestrator.runtime.intake import Unreadable, command_of, with_images
-from orchestrator.runtime.reaping import taken_at_once
+from orchestrator.runtime.reaper import taken_at_once
+from orchestrator.runtime.runner_context import RunnerContext
 from orchestrator.runtime.trees import TreeLookups
-from orchestrator.runtime.trial import Arrival
 
 SQ_PAGE = 100
 
@@ -30,8 +30,8 @@ SQ_PAGE = 100
 class Arrivals:
     """The arrivals of one session that are not decided yet, and the signal that there are more."""
 
-    def __init__(self, held: Held) -> None:
-        claimed = held.claimed
+    def __init__(self, context: RunnerContext) -> None:
+        claimed = context.claimed
         self.inbox: deque[Arrival] = deque()
         self.unread = claimed.sq_tip != claimed.cursor
         """Whether the SQ may hold entries that were not read."""
@@ -39,7 +39,7 @@ class Arrivals:
         """The SQ entry decided last; the log has consumed it once that step is committed."""
         self.resting = False
         """Whether the runner waits for news, so that no step is under way."""
-        self._held = held
+        self._context = context
         self._read_to = claimed.cursor
         self._wake = asyncio.Event()
 
@@ -81,18 +81,18 @@ class Arrivals:
 
     async def accept_first(self) -> None:
         """Takes the entries that came with the claim."""
-        first = self._held.claimed.first
+        first = self._context.claimed.first
         await self._accept(first)
-        if not self._is_news(self._held.claimed.sq_tip):
+        if not self._is_news(self._context.claimed.sq_tip):
             self.unread = False
 
     async def read(self) -> None:
         """Reads the SQ to its end, or until a step has enough to decide."""
-        session = self._held.claim.session
+        session = self._context.claim.session
         while self.unread and len(self.inbox) < SQ_PAGE:
             self.unread = False
-            page = await self._held.writing.insist(
-                lambda: self._held.ports.broker.read_sq(session, self._read_to, SQ_PAGE)
+            page = await self._context.writing.insist(
+                lambda: self._context.ports.broker.read_sq(session, self._read_to, SQ_PAGE)
             )
             if page is None:
                 return
@@ -105,7 +105,7 @@ class Arrivals:
             self.inbox.append((await self._command(entry), entry.id))
             self._read_to = entry.id
 
-    async def _command(self, entry: SqEntry) -> c.Command | Note | Unreadable:
+    async def _command(self, entry: SqEntry) -> c.Command | Decision | Unreadable:
         try:
             return await with_images(await self._with_lookups(command_of(entry), entry))
         except BrokerError:
@@ -114,21 +114,21 @@ class Arrivals:
             # It is told of in its turn, behind what came before it.
             return Unreadable(entry.submission, error)
 
-    def pass_over_first(self, instead: Callable[[str], Note]) -> None:
-        """Replaces the oldest entry that came with the claim by the note `instead` of its id."""
-        first = self._held.claimed.first[:1]
+    def pass_over_first(self, instead: Callable[[str], Decision]) -> None:
+        """Replaces the oldest entry that came with the claim by the decision `instead` of its id."""
+        first = self._context.claimed.first[:1]
         for entry in first:
             place = next(at for at, (_, sq_id) in enumerate(self.inbox) if sq_id == entry.id)
             self.inbox[place] = (instead(entry.submission), entry.id)
 
-    async def _with_lookups(self, command: c.Command | Note, entry: SqEntry) -> c.Command | Note:
+    async def _with_lookups(self, command: c.Command | Decision, entry: SqEntry) -> c.Command | Decision:
         """Looks up the agents and requests below that a person's op may be meant for."""
         if isinstance(command, c.TimerFired) and command.id in (REAP_TIMER, REAP_BELOW_TIMER):
             return replace(command, left=await self._reap())
-        state, writing = self._held.journal.state, self._held.writing
+        state, writing = self._context.journal.state, self._context.writing
         if not isinstance(command, c.Submitted) or not state.facts.is_root:
             return command
-        lookups = TreeLookups.of(self._held.ports, state.facts)
+        lookups = TreeLookups.of(self._context.ports, state.facts)
         match command.op:
             case ExecApproval() | PatchApproval() if state.tree.children:
                 return await self._with_requests(command, lookups, entry.at_ms)
@@ -140,10 +140,10 @@ class Arrivals:
 
     async def _with_requests(self, command: c.Submitted, lookups: TreeLookups, at_ms: int) -> c.Submitted:
         """Looks up what an answer can mean in the tree: pending requests, or else those settled before."""
-        op, writing = command.op, self._held.writing
+        op, writing = command.op, self._context.writing
         assert isinstance(op, (ExecApproval, PatchApproval))
         below = await writing.insist(lambda: lookups.pending_below(at_ms)) or ()
-        task = self._held.journal.state.task
+        task = self._context.journal.state.task
         own = {call.call_id for call in task.awaiting} if task is not None else set()
         if op.id in own or any(op.id in (asked.call_id, asked.turn) for asked in below):
             return replace(command, below=below)
@@ -155,14 +155,14 @@ class Arrivals:
 
         This worker ends the agents that no worker held, which needs no folder and no model of theirs.
         """
-        held, state = self._held, self._held.journal.state
+        context, state = self._context, self._context.journal.state
         ending = [SessionId(child.session) for child in state.tree.children.values() if child.ending]
-        found = await held.writing.insist(
-            lambda: taken_at_once(held.ports.broker, held.claim.tree, state.facts.agent_id, ending)
+        found = await context.writing.insist(
+            lambda: taken_at_once(context.ports.broker, context.claim.tree, state.facts.agent_id, ending)
         )
         if found is None:
             return False
-        held.config.adopt(found.lying)
+        context.config.adopt(found.lying)
         return found.left
 
     def _is_news(self, tip: str) -> bool:
@@ -181,7 +181,7 @@ class Arrivals:
 
     @property
     def _consumed(self) -> str:
-        return self._held.writing.cursor(self._held.claimed.cursor)
+        return self._context.writing.cursor(self._context.claimed.cursor)
 
 
 def _number(sq_id: str) -> int:

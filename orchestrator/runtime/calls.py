@@ -9,6 +9,7 @@ from typing import Any, cast
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.texts import Texts
 from orchestrator.core.blobs import references, resolve
+from orchestrator.core.calls import spec_of, work_of
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.ids import TreeId
 from orchestrator.core.state import Call, State
@@ -51,9 +52,10 @@ class ToolCalls:
             return "in_doubt"
 
     async def _whole(self, call: Call, tree: TreeId) -> Call:
-        return replace(
-            call, item=await self._resolved(call.item, tree), spec=await self._resolved(call.spec, tree)
-        )
+        spec = spec_of(call.work) if call.work is not None else {}
+        resolved = await self._resolved(spec, tree)
+        work = call.work if resolved is spec else work_of(resolved)
+        return replace(call, item=await self._resolved(call.item, tree), work=work)
 
     async def _site(self, site: CallSite) -> Site:
         state = site.state

@@ -13,18 +13,18 @@ from orchestrator.core.snapshot import encode_snapshot
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.rollout_file import RolloutFile
 from orchestrator.rollouts.segments import BrokenArchive
-from orchestrator.runtime.held import Held
 from orchestrator.runtime.journal import Step
-from orchestrator.runtime.loading import Loaded
+from orchestrator.runtime.loader import Loaded
 from orchestrator.runtime.log import log
+from orchestrator.runtime.runner_context import RunnerContext
 
 
 class Copies:
     """How far the copies of one session have come, and what of its log they still lack."""
 
-    def __init__(self, held: Held) -> None:
-        self._held = held
-        self._snapshot_seq = held.claimed.snapshot_seq
+    def __init__(self, context: RunnerContext) -> None:
+        self._context = context
+        self._snapshot_seq = context.claimed.snapshot_seq
         self._unexported: list[StoredEntry] = []
 
     def begin(self, loaded: Loaded) -> None:
@@ -34,7 +34,7 @@ class Copies:
 
     def committed(self, step: Step) -> None:
         """Notes the entries of a step that is in the log now, and in no copy."""
-        epoch, first = self._held.claim.epoch, step.base.seq + 1
+        epoch, first = self._context.claim.epoch, step.base.seq + 1
         self._unexported += [
             StoredEntry(seq, epoch, entry.payload, entry.salt, entry.chain)
             for seq, entry in enumerate(step.entries, first)
@@ -42,18 +42,19 @@ class Copies:
 
     def left(self) -> Loaded:
         """The position that the session's next runner may begin with, if it runs in this process."""
-        return Loaded(self._held.journal.position, tuple(self._unexported))
+        return Loaded(self._context.journal.position, tuple(self._unexported))
 
     def snapshot_due(self, seq: int) -> bool:
-        return seq - self._snapshot_seq >= self._held.config.log.snapshot_every
+        return seq - self._snapshot_seq >= self._context.config.log.snapshot_every
 
     async def snapshot(self) -> bool:
         """Stores a snapshot; False if the claim is over, or Redis went back behind its last commit."""
-        claim, broker, position = self._held.claim, self._held.ports.broker, self._held.journal.position
+        context, position = self._context, self._context.journal.position
+        claim, broker = context.claim, context.ports.broker
         seq = position.seq
-        key = self._held.config.chain_key
+        key = context.config.chain_key
         data = encode_snapshot(position.state, seq, position.head, key.secret if key else b"")
-        stored = await self._held.writing.insist(lambda: broker.snapshot(claim, seq, data))
+        stored = await context.writing.insist(lambda: broker.snapshot(claim, seq, data))
         if isinstance(stored, Stored):
             self._snapshot_seq = seq
         elif stored is not None and (isinstance(stored, Fenced) or stored.reason == "ahead"):
@@ -66,15 +67,15 @@ class Copies:
 
         The session goes on without its file: the log has everything, and the next attempt writes the rest.
         """
-        position, claim = self._held.journal.position, self._held.claim
+        position, claim = self._context.journal.position, self._context.claim
         path = position.state.facts.rollout_path
         if not path or not position.state.native:
             self._unexported.clear()
             return None
-        key = self._held.config.chain_key
+        key = self._context.config.chain_key
         file = RolloutFile(Path(path), claim.session, claim.tree, key.secret if key else b"")
         try:
-            through = await file.bring_up_to(self._held.ports, position, self._unexported)
+            through = await file.bring_up_to(self._context.ports, position, self._unexported)
         except (OSError, BrokenArchive, ArchiveUnavailable) as error:
             log.warning("session %s: its file was not brought up to date: %s", claim.session, error)
             # It may be long until it can be; what it lacks is read from the log then.

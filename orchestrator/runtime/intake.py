@@ -13,16 +13,15 @@ from orchestrator.broker.records import Claim, SqEntry
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core.blobs import references, resolve
-from orchestrator.core.draft import Note
+from orchestrator.core.calls import CustomWork, PatchWork, RunnableWork, spec_of, work_of
+from orchestrator.core.draft import Decision
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import TreeId
 from orchestrator.core.state import Call, State
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.codec import parse_submission, short_id
-from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.inputs import ImageInput, LocalImageInput, TextInput
-from orchestrator.protocol.scalars import Duration
 from orchestrator.protocol.submission import MalformedSubmission
 from orchestrator.protocol.wire import UNSET
 from orchestrator.runtime.ports import Ports
@@ -38,7 +37,7 @@ class Unreadable:
     error: Exception
 
 
-def command_of(entry: SqEntry) -> c.Command | Note:
+def command_of(entry: SqEntry) -> c.Command | Decision:
     """The command of an entry; an op that this version cannot read is answered by an `error`."""
     if entry.kind == "timer":
         return c.TimerFired(entry.submission, entry.generation)
@@ -49,7 +48,7 @@ def command_of(entry: SqEntry) -> c.Command | Note:
     try:
         submission = parse_submission(entry.payload)
     except MalformedSubmission as error:
-        return Note((_unread(entry, error),))
+        return Decision((_unread(entry, error),))
     return c.Submitted(submission.id, submission.op, entry.client, entry.sender, entry.seq)
 
 
@@ -58,7 +57,7 @@ def _unread(entry: SqEntry, error: Exception) -> e.Entry:
     return e.event(short_id(entry.submission), told)
 
 
-async def with_images(command: c.Command | Note) -> c.Command | Note:
+async def with_images(command: c.Command | Decision) -> c.Command | Decision:
     """A `local_image` is read where the session runs, and becomes an `image` (September 2025, InputItem)."""
     match command:
         case c.Submitted(op=ops.UserInput() | ops.UserTurn() as op) if any(
@@ -98,12 +97,20 @@ async def judged_running(
 
 
 async def _with_record(ports: Ports, state: State, call: Call) -> Call:
-    """The call with the record of its files, which stands beside the log if they are very many."""
-    needed = set(references(call.spec.get("record")))
+    """The call with what it is judged by, which stands beside the log if it is very large."""
+    match call.work:
+        case PatchWork():
+            name = "record"
+        case CustomWork():
+            name = "payload"
+        case _:
+            return call
+    spec = spec_of(call.work)
+    needed = set(references(spec[name]))
     if not needed:
         return call
     await ports.texts.fetch(TreeId(state.facts.tree_id), needed)
-    return replace(call, spec={**call.spec, "record": resolve(call.spec["record"], ports.texts.get)})
+    return replace(call, work=work_of({**spec, name: resolve(spec[name], ports.texts.get)}))
 
 
 def drained_call(call: Call, elapsed_s: float) -> c.CallFinished:
@@ -124,17 +131,6 @@ def failed_call(call: Call, why: str) -> c.CallFinished:
 
 
 def _ended_early(call: Call, text: str, elapsed_s: float) -> c.CallFinished:
-    call_id = CallId(call.call_id)
-    if call.spec["kind"] != "exec":
-        failed = ev.PatchApplyEnd(call_id=call_id, stdout="", stderr=text, success=False)
-        return c.CallFinished(call.call_id, text, (failed,))
-    killed = ev.ExecCommandEnd(
-        call_id=call_id,
-        stdout="",
-        stderr=text,
-        aggregated_output=text,
-        exit_code=-1,
-        duration=Duration.cut(elapsed_s),
-        formatted_output=text,
-    )
-    return c.CallFinished(call.call_id, text, (killed,))
+    work = call.work
+    ends = (work.broken_off(call.call_id, text, elapsed_s),) if isinstance(work, RunnableWork) else ()
+    return c.CallFinished(call.call_id, text, ends)

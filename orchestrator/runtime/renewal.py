@@ -50,7 +50,7 @@ left."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RenewalOutcome:
     """The outcome of a renewal for one claim, told to the main loop."""
 
     claim: Claim
@@ -58,8 +58,8 @@ class Verdict:
     """The SQ's tip; None if the claim is over."""
 
 
-Report = Callable[[Sequence[Verdict]], None]
-"""Takes verdicts; called in the main loop."""
+Report = Callable[[Sequence[RenewalOutcome]], None]
+"""Takes the outcomes of a renewal; called in the main loop."""
 
 
 Confirm = Callable[[Broker, Claim, int], Awaitable[bool]]
@@ -146,7 +146,7 @@ class Leases:
         with self._lock:
             return [claim for key, (claim, _) in self._claims.items() if self._sent_at[key] < horizon]
 
-    async def renew(self, broker: Broker) -> list[Verdict]:
+    async def renew(self, broker: Broker) -> list[RenewalOutcome]:
         """Runs a round: nothing while the main loop is stuck, else an answer for each claim that got one."""
         self._answered = True
         silence_s = self._clock() - self._ticked_at
@@ -185,18 +185,18 @@ class Leases:
             self._answered = False
         return counts
 
-    def _heard(self, claim: Claim, answer: Renewed | Fenced, sent_at: float | None) -> Verdict:
+    def _heard(self, claim: Claim, answer: Renewed | Fenced, sent_at: float | None) -> RenewalOutcome:
         if not isinstance(answer, Renewed):
-            return Verdict(claim, None)
+            return RenewalOutcome(claim, None)
         if sent_at is None:
-            return Verdict(claim, answer.sq_tip)
+            return RenewalOutcome(claim, answer.sq_tip)
         with self._lock:
             known = claim.claim_id in self._claims
             if known:
                 self._sent_at[claim.claim_id] = sent_at
         if known:
             self._extend(claim.claim_id, sent_at + self._settings.trust_s)
-        return Verdict(claim, answer.sq_tip)
+        return RenewalOutcome(claim, answer.sq_tip)
 
 
 class Renewal(Leases):
@@ -235,9 +235,9 @@ class Renewal(Leases):
         broker = self._connect()
         try:
             while not await asyncio.to_thread(self._stop.wait, self.pause_s):
-                verdicts = await self.renew(broker)
-                if verdicts and self._loop is not None and not self._loop.is_closed():
-                    self._loop.call_soon_threadsafe(self._report, verdicts)
+                outcomes = await self.renew(broker)
+                if outcomes and self._loop is not None and not self._loop.is_closed():
+                    self._loop.call_soon_threadsafe(self._report, outcomes)
         finally:
             await broker.aclose()
 

@@ -30,7 +30,7 @@ from orchestrator.runtime.admission import Asking, admitted, estimated_tokens, s
 from orchestrator.runtime.deltas import pieces
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import DeltaSink, Ports
-from orchestrator.runtime.prompting import beside, build_prompt, conversation, fetch_texts, known_response
+from orchestrator.runtime.prompts import beside, build_prompt, conversation, fetch_texts, known_response
 from orchestrator.tables import ProviderSettings
 
 Push = Callable[[c.Command], None]

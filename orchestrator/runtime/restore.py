@@ -14,7 +14,7 @@ from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.rollout_file import blob_hashes
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.storage import Storage
-from orchestrator.runtime.loading import BrokenLog, end_of, folded
+from orchestrator.runtime.loader import BrokenLog, end_of, folded
 
 _PAGE = 500
 

@@ -18,7 +18,7 @@ from orchestrator.broker.records import Claimed, Committed, Fenced, NewEvent, Re
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core.decide import IllegalCommand, decide
-from orchestrator.core.draft import Decision, Note, noted
+from orchestrator.core.draft import Decision
 from orchestrator.core.frozen import replace
 from orchestrator.core.outstanding import AssessCall, CloseCalls, OweRequest, TellChildren, Work, outstanding
 from orchestrator.core.settings import Rules
@@ -29,6 +29,7 @@ from orchestrator.protocol.events import WarningEvent
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.summary import session_meta
 from orchestrator.runtime.arrivals import Arrivals
+from orchestrator.runtime.bisect import Arrived, Bisect
 from orchestrator.runtime.budget import nearly_used, warnings
 from orchestrator.runtime.copies import Copies
 from orchestrator.runtime.defects import (
@@ -40,15 +41,14 @@ from orchestrator.runtime.defects import (
     tries,
 )
 from orchestrator.runtime.deltas import Delta
-from orchestrator.runtime.held import Held, RunnerConfig
 from orchestrator.runtime.intake import Unreadable, judged_running
 from orchestrator.runtime.journal import Step, Writer
-from orchestrator.runtime.loading import Cache, Loaded, load
+from orchestrator.runtime.loader import Cache, Loaded, load
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import Ports
+from orchestrator.runtime.runner_context import RunnerConfig, RunnerContext
 from orchestrator.runtime.side_work import SideWork, call_of
 from orchestrator.runtime.trees import looks_up
-from orchestrator.runtime.trial import Arrived, Trial
 
 __all__ = ["Ended", "Runner", "RunnerConfig"]
 
@@ -90,15 +90,15 @@ class Runner:
         self._config = config
         self._claimed = claimed
         self._cache = cache
-        held = Held.of(ports, config, claimed)
-        self._journal = held.journal
-        self._writing = held.writing
-        self._workspace = held.workspace
-        self._arrivals = Arrivals(held)
-        self._copies = Copies(held)
-        self._side_work = SideWork(held, self._arrivals)
+        context = RunnerContext.of(ports, config, claimed)
+        self._journal = context.journal
+        self._writing = context.writing
+        self._workspace = context.workspace
+        self._arrivals = Arrivals(context)
+        self._copies = Copies(context)
+        self._side_work = SideWork(context, self._arrivals)
         self._writer = Writer(claimed.claim.epoch, ports.random_bytes, config.chain_key, config.accounting)
-        self._trial = Trial()
+        self._bisect = Bisect()
         self._warned: set[tuple[str, int | None]] = set()
         self._owing: tuple[State, tuple[Work, ...]] | None = None
         """The state that was last asked what it owes, and the answer."""
@@ -109,7 +109,7 @@ class Runner:
         self._lost = False
         self._fenced = False
         self._cut = False
-        self._instead: c.Command | Note | None = None
+        self._instead: c.Command | Decision | None = None
         """The last substitute for a command that failed."""
 
     # ── what the worker tells its runner ──────────────────────────────────────────────────────
@@ -197,7 +197,7 @@ class Runner:
         while not self._lost:
             await self._arrivals.read()
             step = Step(self._journal.position, self._writer, self._ports.broker.now_ms())
-            self._trial.begin()
+            self._bisect.begin()
             done = None
             try:
                 self._decide_arrivals(step)
@@ -217,13 +217,13 @@ class Runner:
     def _decide_arrivals(self, step: Step) -> None:
         while self._arrivals.inbox and not self._full(step):
             command, sq_id = self._arrivals.inbox.popleft()
-            self._trial.arrived.append((command, sq_id))
+            self._bisect.arrived.append((command, sq_id))
             self._decide(step, command)
             if sq_id is not None:
                 self._arrivals.cursor = sq_id
 
     def _full(self, step: Step) -> bool:
-        return step.weight >= MAX_STEP_ENTRIES or step.size >= MAX_STEP_BYTES or self._trial.full
+        return step.weight >= MAX_STEP_ENTRIES or step.size >= MAX_STEP_BYTES or self._bisect.full
 
     def _decide(self, step: Step, command: Arrived) -> None:
         if isinstance(command, Delta):
@@ -234,26 +234,22 @@ class Runner:
         except Exception as error:
             # A part of it may be in the step: nothing of that may be committed.
             raise _Broken(error) from error
-        if not isinstance(command, (Note, Unreadable)):
+        if not isinstance(command, (Decision, Unreadable)):
             self._side_work.settle(command)
 
-    def _decision(self, step: Step, command: c.Command | Note | Unreadable) -> Decision:
-        if isinstance(command, Note):
-            return self._noted(step, command)
+    def _decision(self, step: Step, command: c.Command | Decision | Unreadable) -> Decision:
+        if isinstance(command, Decision):
+            return command
         if isinstance(command, Unreadable):
             raise command.error
         try:
             return decide(step.position.state, command, self._moment(step))
         except IllegalCommand as illegal:
             if isinstance(command, c.Submitted):
-                return self._noted(step, given_up(command.id, str(illegal)))
+                return given_up(command.id, str(illegal))
             # What an effect still had to say of work that was stopped meanwhile.
             log.info("session %s: %s", self.claim.session, illegal)
-            return Decision(step.position.state)
-
-    def _noted(self, step: Step, note: Note) -> Decision:
-        at = step.position
-        return noted(at.state, note, c.Moment(step.at_ms, self.claim.epoch, at.seq))
+            return Decision()
 
     def _show(self, step: Step, delta: Delta) -> None:
         task = step.position.state.task
@@ -265,8 +261,7 @@ class Runner:
             self._writing.delta(delta, step.base)
 
     def _moment(self, step: Step) -> c.Moment:
-        at = step.position
-        return c.Moment(step.at_ms, self.claim.epoch, at.seq, self._rules(at.state), self._ports.jitter())
+        return c.Moment(step.at_ms, self.claim.epoch, self._rules(step.position.state), self._ports.jitter())
 
     def _rules(self, state: State) -> Rules:
         settings = state.task.settings if state.task else state.settings
@@ -332,7 +327,7 @@ class Runner:
 
     def _make(self, step: Step, command: c.Command) -> None:
         """Decides a command that the state owes and nobody sent."""
-        self._trial.made.append(command)
+        self._bisect.made.append(command)
         self._decide(step, command)
 
     def _release(self, step: Step) -> Release:
@@ -349,7 +344,7 @@ class Runner:
 
     async def _finish(self, step: Step, release: Release) -> Ended | None:
         if step.export and (fault := await self._copies.export()) and not self._fault_told:
-            self._decide_again(c.FileNotWritten(fault, self._trial.asks_for_file(step.base.state)))
+            self._decide_again(c.FileNotWritten(fault, self._bisect.asks_for_file(step.base.state)))
             return None
         snapshot_due = self._copies.snapshot_due(step.position.seq)
         released = False
@@ -384,7 +379,7 @@ class Runner:
         return session_meta(step.position, step.at_ms) if release != "keep" or renamed else None
 
     def _committed(self, step: Step, answer: Committed) -> None:
-        self._trial.committed()
+        self._bisect.committed()
         self.reached = step.position.seq
         self._fault_told = self._fault_told and not step.export
         self._warn(answer)
@@ -398,13 +393,13 @@ class Runner:
         told = warnings(self._journal.state, news)
         if told is not None:
             self._warned.update((account.kind, account.limit) for account in news)
-            self._arrivals.inbox.append((Note(tree=told), None))
+            self._arrivals.inbox.append((Decision(tree=told), None))
 
     def _decide_again(self, told: c.FileNotWritten) -> None:
         """Puts the parts of an unsent step back, to be decided again behind `told`."""
         self._fault_told = True
         self._undecide()
-        self._arrivals.inbox.extendleft(reversed([(told, None), *self._trial.arrived]))
+        self._arrivals.inbox.extendleft(reversed([(told, None), *self._bisect.arrived]))
 
     def _broke(self, error: Exception) -> None:
         """Has a step that cannot be committed decided part by part; a part that fails alone is replaced.
@@ -413,15 +408,15 @@ class Runner:
         place.
         """
         self._undecide()
-        arrived, made = self._trial.arrived, self._trial.made
+        arrived, made = self._bisect.arrived, self._bisect.made
         if len(arrived) + len(made) != 1:
             if not (arrived or made):
                 raise error
             self._arrivals.inbox.extendleft(reversed(arrived))
-            self._trial.singly = len(arrived) + len(made)
+            self._bisect.singly = len(arrived) + len(made)
             return
         command, sq_id = arrived[0] if arrived else (made[0], None)
-        if isinstance(command, (Delta, Note)) or command is self._instead:
+        if isinstance(command, (Delta, Decision)) or command is self._instead:
             raise error
         self._instead = instead_of(command, error, self._journal.state)
         if self._instead is None:
@@ -452,7 +447,7 @@ class Runner:
         """Takes back the step's decisions, of which nothing was written."""
         self._cut = True
         self._arrivals.rewind()
-        for command, _ in self._trial.arrived:
+        for command, _ in self._bisect.arrived:
             if not isinstance(command, Unreadable):
                 self._side_work.reopen(command)
 
@@ -463,9 +458,9 @@ class Runner:
         if answer.reason == "agent_taken":
             # Redis went back behind the reservation of its number: it is assessed again, with another one.
             self._side_work.forget_numbers()
-            self._arrivals.inbox.extendleft(reversed(self._trial.arrived))
+            self._arrivals.inbox.extendleft(reversed(self._bisect.arrived))
         else:
-            self._trial.refused(answer, self._arrivals.inbox)
+            self._bisect.refused(answer, self._arrivals.inbox)
 
     def _turned_away(self, answer: Fenced | None) -> Ended:
         if answer is not None:

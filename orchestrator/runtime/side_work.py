@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Iterable
 
 from orchestrator.core import commands as c
-from orchestrator.core.draft import Note
+from orchestrator.core.draft import Decision
 from orchestrator.core.entries import EVENT_MSG, Entry
 from orchestrator.core.outstanding import FollowRequest, OweRequest, RunCall, StopAll, Work
 from orchestrator.core.state import Call, State
@@ -22,11 +22,11 @@ from orchestrator.protocol.wire import JsonObject, tag_of
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.deltas import Delta
 from orchestrator.runtime.effects import EffectKey, Effects
-from orchestrator.runtime.held import Held
 from orchestrator.runtime.intake import drained_call, failed_call, refused_call
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import CallSite
 from orchestrator.runtime.requests import follow_request
+from orchestrator.runtime.runner_context import RunnerContext
 from orchestrator.runtime.trees import TreeLookups
 
 SHUTTING_DOWN = "the worker is shutting down"
@@ -37,14 +37,14 @@ RAW_DELTA = tag_of(AgentReasoningRawContentDelta)
 class SideWork:
     """The effects of one session, the wait for a request that is not due yet, and the grace of a drain."""
 
-    def __init__(self, held: Held, arrivals: Arrivals) -> None:
-        self._held = held
-        self._ports = held.ports
-        self._claim = held.claim
+    def __init__(self, context: RunnerContext, arrivals: Arrivals) -> None:
+        self._context = context
+        self._ports = context.ports
+        self._claim = context.claim
         self._arrivals = arrivals
-        self._effects = Effects(held.ports, held.claim.session, self._ended)
+        self._effects = Effects(context.ports, context.claim.session, self._ended)
         self._agents: TreeLookups | None = None
-        self._began = held.ports.monotonic()
+        self._began = context.ports.monotonic()
         self._draining = False
         self._overdue = False
         """Whether a drain's grace is over: what is owed is answered, and not started."""
@@ -60,7 +60,7 @@ class SideWork:
 
     async def start(self, owed: Iterable[Work]) -> None:
         """Starts what the log owes and what does not run yet."""
-        state = self._held.journal.state
+        state = self._context.journal.state
         for work in owed:
             match work:
                 case StopAll():
@@ -101,12 +101,12 @@ class SideWork:
             self._delay = self._ports.spawn(delay(), f"{self._claim.session}:delay")
 
     async def _run_call(self, call: Call, state: State) -> None:
-        if fault := await self._held.workspace.fault(state):
+        if fault := await self._context.workspace.fault(state):
             # An approval may have come to a machine that has not looked at the folder yet.
             self._arrivals.push(refused_call(call, f"not run: {fault}"))
             return
-        confirm = self._held.config.confirm_effects
-        if confirm is not None and not await confirm(self._claim, self._held.journal.position.seq):
+        confirm = self._context.config.confirm_effects
+        if confirm is not None and not await confirm(self._claim, self._context.journal.position.seq):
             # A failover could forget that it was begun; then it would run twice.
             why = "not run: replicas did not confirm the decision to run it in time"
             self._arrivals.push(refused_call(call, why))
@@ -117,7 +117,7 @@ class SideWork:
         """The site at which a call of this session is assessed and run."""
         if self._agents is None:
             self._agents = TreeLookups.of(self._ports, state.facts)
-        position = self._held.journal.position
+        position = self._context.journal.position
         return CallSite(
             self._claim.session,
             self._claim.tree,
@@ -136,17 +136,17 @@ class SideWork:
     # ── what comes of it ──────────────────────────────────────────────────────────────────────
 
     def _delta(self, message: JsonObject) -> None:
-        task = self._held.journal.state.task
+        task = self._context.journal.state.task
         raw = message["type"] == RAW_DELTA
-        if task is None or (raw and not self._held.config.rules.show_raw_reasoning):
+        if task is None or (raw and not self._context.config.rules.show_raw_reasoning):
             return
-        if self._held.config.log.rollout_deltas:
-            self._arrivals.add((Note((Entry(EVENT_MSG, message, task.id),)), None))
+        if self._context.config.log.rollout_deltas:
+            self._arrivals.add((Decision((Entry(EVENT_MSG, message, task.id),)), None))
         elif self._arrivals.inbox or not self._arrivals.resting:
             # What happened before it (an item was done) is not in the log yet, and its event comes first.
             self._arrivals.add((Delta(task.id, message), None))
         else:
-            self._held.writing.delta(Delta(task.id, message), self._held.journal.position)
+            self._context.writing.delta(Delta(task.id, message), self._context.journal.position)
 
     def _ended(self, key: EffectKey, error: BaseException | None) -> None:
         # Its result may be in the log already: then it was all that kept the session from being given back.
@@ -158,7 +158,7 @@ class SideWork:
         if key[0] == "request":
             self._arrivals.push(c.ResponseBroken(int(key[1]), "fatal", text))
         elif key[0] == "call":
-            self._arrivals.push(failed_call(call_of(self._held.journal.state, key[1]), text))
+            self._arrivals.push(failed_call(call_of(self._context.journal.state, key[1]), text))
 
     def settle(self, command: c.Command) -> None:
         """Settles the effect whose last result was decided, or found to be of no use any more."""
@@ -167,7 +167,7 @@ class SideWork:
         elif (key := _ended_by(command)) is not None:
             self._effects.settle(key)
 
-    def reopen(self, command: c.Command | Note | Delta) -> None:
+    def reopen(self, command: c.Command | Decision | Delta) -> None:
         """Reopens the effect whose last result was decided in a step that was not committed."""
         if (key := _ended_by(command)) is not None:
             self._effects.reopen(key)
@@ -181,7 +181,7 @@ class SideWork:
 
     def leaving(self) -> bool:
         """Whether nothing new is to be begun, because the session is to be given back."""
-        config = self._held.config
+        config = self._context.config
         over = self._ports.monotonic() - self._began > config.worker.quantum_s
         return self._draining or (over and not self._effects and config.others_wait())
 
@@ -194,13 +194,13 @@ class SideWork:
 
     async def _cut_short(self) -> None:
         """Stops, after the grace, what still runs and records it as stopped; nothing is started any more."""
-        await self._ports.sleep(self._held.config.worker.drain_grace_s)
+        await self._ports.sleep(self._context.config.worker.drain_grace_s)
         self._overdue = True
         if not self._effects.unsettled:
             return
         elapsed = self._effects.elapsed("call")
         await self._effects.stop()
-        task = self._held.journal.state.task
+        task = self._context.journal.state.task
         for call in task.running if task else ():
             if call.call_id in elapsed:
                 self._arrivals.push(drained_call(call, elapsed[call.call_id]))
@@ -229,7 +229,7 @@ def call_of(state: State, call_id: str) -> Call:
     return call
 
 
-def _ended_by(command: c.Command | Note | Delta) -> EffectKey | None:
+def _ended_by(command: c.Command | Decision | Delta) -> EffectKey | None:
     """The effect whose last result a command is."""
     match command:
         case c.CallFinished(call_id):

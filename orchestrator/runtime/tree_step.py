@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from orchestrator.broker.records import Mail, NewSession, NewSubmission
-from orchestrator.broker.sealing import LogWriter, seal_first
+from orchestrator.broker.seal import LogWriter, seal_first
 from orchestrator.broker.tree_records import BudgetWait, Draw, Reservation, Settlement, TreeEvent
 from orchestrator.core.draft import Letter, NewChild, TreePart
 from orchestrator.core.draft import TreeEvent as CoreEvent

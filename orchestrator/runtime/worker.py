@@ -16,11 +16,11 @@ import orjson
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import Claimed
 from orchestrator.core.ids import SessionId
-from orchestrator.runtime.loading import BrokenLog, Cache
+from orchestrator.runtime.loader import BrokenLog, Cache
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import Ports
-from orchestrator.runtime.reaping import GRACE_MS, Reaper
-from orchestrator.runtime.renewal import Renewing, Report, Verdict
+from orchestrator.runtime.reaper import GRACE_MS, Reaper
+from orchestrator.runtime.renewal import RenewalOutcome, Renewing, Report
 from orchestrator.runtime.runner import Ended, Runner, RunnerConfig
 
 LOOK_S = 1.0
@@ -46,7 +46,7 @@ class Worker:
     def __init__(self, ports: Ports, config: WorkerConfig, renewal: Callable[[Report], Renewing]) -> None:
         self._ports = ports
         self._config = config
-        self._renewal = renewal(self._verdicts)
+        self._renewal = renewal(self._renewed)
         self._cache = Cache()
         self._runners: dict[str, Runner] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -263,14 +263,14 @@ class Worker:
                 log.warning("no heartbeat: %s", error)
             await self._ports.sleep(HEARTBEAT_S)
 
-    def _verdicts(self, verdicts: Sequence[Verdict]) -> None:
-        """Hands the renewal thread's verdicts to the runners."""
-        for verdict in verdicts:
-            runner = self._runners.get(verdict.claim.claim_id)
+    def _renewed(self, outcomes: Sequence[RenewalOutcome]) -> None:
+        """Hands the renewal thread's outcomes to the runners."""
+        for outcome in outcomes:
+            runner = self._runners.get(outcome.claim.claim_id)
             if runner is None:
                 continue
-            if verdict.tip is None:
+            if outcome.tip is None:
                 # Not news by itself: the answer may be about a claim that was given back meanwhile.
                 runner.lose(fenced=True)
             else:
-                runner.poke(verdict.tip)
+                runner.poke(outcome.tip)

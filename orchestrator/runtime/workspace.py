@@ -15,7 +15,7 @@ from pathlib import Path
 
 from orchestrator.core.settings import SessionFacts, WorkspaceMark
 from orchestrator.core.state import State
-from orchestrator.sandbox.reading import read_regular
+from orchestrator.sandbox.trusted_files import read_regular
 
 PATIENCE_S = 10.0
 """Seconds that a look may take: a share whose server is gone blocks every look at it."""

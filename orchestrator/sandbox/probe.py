@@ -21,7 +21,7 @@ from orchestrator.sandbox.landlock import Landlock
 from orchestrator.sandbox.launch import Launcher, Unconfined
 from orchestrator.sandbox.limits import find_memory_cgroup, find_pids_cgroup
 from orchestrator.sandbox.policy import Confinement
-from orchestrator.sandbox.reading import find_program
+from orchestrator.sandbox.trusted_files import find_program
 
 Preference = Literal["auto", "bubblewrap", "landlock"]
 _TRIAL_S = 10.0

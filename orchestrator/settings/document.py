@@ -17,7 +17,15 @@ from pydantic.fields import FieldInfo
 
 from orchestrator.settings.sources import KEYED_RECORDS, variable
 from orchestrator.settings.values import bare
-from orchestrator.tables import ModelPrice, ProviderSettings, Setting, Table, limits_of, settings_of
+from orchestrator.tables import (
+    McpServerSettings,
+    ModelPrice,
+    ProviderSettings,
+    Setting,
+    Table,
+    limits_of,
+    settings_of,
+)
 
 WIDTH = 110
 INTRODUCTION = """\
@@ -62,6 +70,7 @@ def configuration_page() -> str:
     sections = [_section(record, "") for record in KEYED_RECORDS]
     sections.append(_section(ProviderSettings, "model_providers.NAME."))
     sections.append(_section(ModelPrice, 'model_prices."NAME".'))
+    sections.append(_section(McpServerSettings, "mcp_servers.NAME."))
     return INTRODUCTION + "\n" + "\n".join(sections)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -35,6 +36,7 @@ from orchestrator.tables import (
     EnvironmentPolicy,
     FrontSettings,
     LogSettings,
+    McpServerSettings,
     ModelPrice,
     ModelSettings,
     ProviderSettings,
@@ -50,7 +52,8 @@ from orchestrator.tables import (
     WorkerSettings,
 )
 
-TABLES_OF_NAMES = frozenset({"profiles", "model_providers", "model_prices"})
+TABLES_OF_NAMES = frozenset({"profiles", "model_providers", "model_prices", "mcp_servers"})
+MCP_SERVER_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 NOT_SETTINGS = frozenset({"DENDRO_DEBUG", "DENDRO_HOME", "DENDRO_SANDBOX"})
 WITHOUT_EFFECT = frozenset(
@@ -61,7 +64,6 @@ WITHOUT_EFFECT = frozenset(
         "file_opener",
         "hide_agent_reasoning",
         "history.max_bytes",
-        "mcp_servers",
         "model_supports_reasoning_summaries",
         "notice",
         "preferred_auth_method",
@@ -89,6 +91,7 @@ def load_settings(sources: SettingsSources) -> Settings:
         host=host,
         session_defaults=defaults,
         model=_model_settings(reader, defaults, host),
+        mcp_servers=_mcp_servers(reader, host),
         redis=reader.table(RedisSettings),
         chain=reader.table(ChainSettings),
         worker=reader.table(WorkerSettings),
@@ -181,20 +184,57 @@ def _providers(reader: Reader, chosen: str, host: HostSettings) -> dict[str, Pro
 def _provider(reader: Reader, name: str, host: HostSettings) -> ProviderSettings:
     path = ("model_providers", name)
     given = reader.table(ProviderSettings, path, id=name)
-    key_value = host.environ.get(given.env_key) if given.env_key else None
-    secret_headers = {
-        header: host.environ[source]
-        for header, source in given.env_http_headers.items()
-        if host.environ.get(source)
-    }
-    authorities = host.environ.get("SSL_CERT_FILE")
     derived = {
         "name": given.name or name,
         "proxy": given.proxy or _usual_proxy(given.base_url, host.environ),
-        "ca_file": given.ca_file or (Path(authorities) if authorities else None),
-        "api_key": Secret(key_value) if key_value else None,
-        "secret_headers": secret_headers,
+        "ca_file": given.ca_file or _usual_authorities(host),
+        "api_key": _secret(host, given.env_key),
+        "secret_headers": _from_variables(given.env_http_headers, host),
     }
+    return given.model_copy(update=derived)
+
+
+def _secret(host: HostSettings, variable: str | None) -> Secret | None:
+    value = host.environ.get(variable) if variable else None
+    return Secret(value) if value else None
+
+
+def _from_variables(sources: Mapping[str, str], host: HostSettings) -> dict[str, str]:
+    """The values of the variables that `sources` names; empty ones are left out."""
+    return {name: host.environ[source] for name, source in sources.items() if host.environ.get(source)}
+
+
+def _usual_authorities(host: HostSettings) -> Path | None:
+    file = host.environ.get("SSL_CERT_FILE")
+    return Path(file) if file else None
+
+
+def _mcp_servers(reader: Reader, host: HostSettings) -> dict[str, McpServerSettings]:
+    """The servers that can be used. One with a wrong table is left out: an agent can work without it."""
+    servers: dict[str, McpServerSettings] = {}
+    for name in reader.layers.names(("mcp_servers",)):
+        try:
+            servers[name] = _mcp_server(reader, name, host)
+        except SettingsError as error:
+            reader.warnings.append(f"MCP server {name} is left out: {error}")
+    return servers
+
+
+def _mcp_server(reader: Reader, name: str, host: HostSettings) -> McpServerSettings:
+    if not MCP_SERVER_NAME.fullmatch(name):
+        where = reader.where(("mcp_servers", name))
+        raise SettingsError(
+            where, "mcp_servers", repr(name[:80]), "a name of at most 64 letters, digits, _ and -"
+        )
+    given = reader.table(McpServerSettings, ("mcp_servers", name), id=name)
+    derived: dict[str, object] = {
+        "given_env": _from_variables({each: each for each in given.env_vars}, host),
+        "bearer_token": _secret(host, given.bearer_token_env_var),
+        "secret_headers": _from_variables(given.env_http_headers, host),
+    }
+    if given.url is not None:
+        derived["proxy"] = given.proxy or _usual_proxy(given.url, host.environ)
+        derived["ca_file"] = given.ca_file or _usual_authorities(host)
     return given.model_copy(update=derived)
 
 

@@ -15,6 +15,7 @@ from orchestrator.tables import (
     ChainSettings,
     FrontSettings,
     LogSettings,
+    McpServerSettings,
     ModelSettings,
     RedisSettings,
     SandboxSettings,
@@ -70,6 +71,7 @@ class Settings:
     wire: WireSettings
     agents: AgentSettings = field(default_factory=AgentSettings)
     front: FrontSettings = field(default_factory=FrontSettings)
+    mcp_servers: Mapping[str, McpServerSettings] = field(default_factory=dict)
     folder_config: FolderConfig | None = None
     """The file of the current folder, and whether the person trusts it."""
 

@@ -20,7 +20,7 @@ def in_work_tree(folder: Path, environ: Mapping[str, str]) -> bool:
         return False
     import subprocess
 
-    from orchestrator.sandbox.reading import find_program
+    from orchestrator.sandbox.trusted_files import find_program
 
     git = find_program("git", environ.get("PATH", os.defpath))
     if git is None:

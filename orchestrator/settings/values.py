@@ -207,5 +207,5 @@ def _shown(found: Found) -> str:
 
 
 def _error(path: KeyPath, found: Found, shown: str, allowed: str) -> SettingsError:
-    hidden = any(part == "set" or "secret" in part or "headers" in part for part in path)
+    hidden = any(part in {"set", "env"} or "secret" in part or "headers" in part for part in path)
     return SettingsError(found.origin.where, ".".join(path), "(hidden)" if hidden else shown, allowed)

@@ -12,7 +12,7 @@ import io
 from collections.abc import Iterable
 from pathlib import Path
 
-from orchestrator.sandbox.reading import read_regular
+from orchestrator.sandbox.trusted_files import read_regular
 
 MAX_IMAGE_BYTES = 20 << 20
 SENT_BYTES = 5 << 20

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import orjson
 
-from orchestrator.core.approval import full_access
-from orchestrator.core.commands import CallFinished, Exec, Immediate
+from orchestrator.core.calls import Exec, ExecWork
+from orchestrator.core.commands import CallFinished, Immediate
+from orchestrator.core.forms import whole
 from orchestrator.core.state import Call, State, Task
 from orchestrator.protocol.events import ExecCommandEnd, ExecCommandOutputDelta
 from orchestrator.protocol.ids import CallId
@@ -21,6 +22,7 @@ from orchestrator.sandbox.environment import command_environment
 from orchestrator.sandbox.limits import Limits
 from orchestrator.sandbox.policy import Confinement
 from orchestrator.sandbox.probe import NoConfinement, choose
+from orchestrator.tools.apply_patch import PatchRequest
 from orchestrator.tools.commands.parsed import parsed_cmd
 from orchestrator.tools.commands.safety import is_dangerous, is_known_safe, obeys_its_folder
 from orchestrator.tools.commands.variables import are_known_safe
@@ -30,7 +32,6 @@ from orchestrator.tools.exec.deltas import COALESCE_S, DeltaCoalescer, OutputDel
 from orchestrator.tools.exec.output import formatted_output, model_output
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
 from orchestrator.tools.patch.invocation import PatchInvocation, PatchRefusal, patch_from_argv
-from orchestrator.tools.patching import PatchRequest
 from orchestrator.tools.site import DeltaSink, Site, ToolConfig
 
 _DENIALS = (
@@ -88,7 +89,7 @@ def _key(request: ShellRequest, cwd: str) -> str:
 def _is_safe(request: ShellRequest, cwd: str, task: Task, config: ToolConfig) -> bool:
     if not is_known_safe(request.command) or not are_known_safe(request.env):
         return False
-    if full_access(task.settings):
+    if task.settings.full_access:
         # Nothing holds it: what the words say has to be all that runs.
         return not obeys_its_folder(request.command) and _finds_programs_of_the_system(config)
     return _trusted(cwd, task, request.command)
@@ -125,37 +126,37 @@ def _confinable(state: State, config: ToolConfig) -> bool:
     return True
 
 
-async def run_shell(call: Call, site: Site, config: ToolConfig, supervisor: Supervisor) -> CallFinished:
+async def run_shell(
+    call: Call, work: ExecWork, site: Site, config: ToolConfig, supervisor: Supervisor
+) -> CallFinished:
     """Runs the command that was recorded as decided, and publishes its output while it runs."""
-    spec = call.spec
-    confinement = confinement_of(site.state, config, sandboxed=spec["sandboxed"])
+    confinement = confinement_of(site.state, config, sandboxed=work.sandboxed)
     shown = _Shown(call.call_id, site.deltas, config.tools.max_deltas)
     try:
-        finished = await supervisor.run(_command(call, site, config, confinement), shown.add)
+        finished = await supervisor.run(_command(call, work, site, config, confinement), shown.add)
     except (NoConfinement, SupervisorLost) as error:
         finished = Finished(exit_code=-1, error=str(error))
     finally:
         shown.flush()
-    return _result(call, finished)
+    return _result(call, work, finished)
 
 
-def _command(call: Call, site: Site, config: ToolConfig, confinement: Confinement) -> Command:
-    spec = call.spec
-    timeout_ms = spec["timeout_ms"]
+def _command(call: Call, work: ExecWork, site: Site, config: ToolConfig, confinement: Confinement) -> Command:
+    timeout_ms = work.timeout_ms
     environment = command_environment(config.environ, config.sandbox.environment, confinement)
     return Command(
         claim=site.claim,
         call_id=call.call_id,
-        argv=tuple(spec["command"]),
-        cwd=Path(spec["cwd"]),
-        env={**environment, **spec["env"]},
+        argv=tuple(map(whole, work.command)),
+        cwd=Path(whole(work.cwd)),
+        env={**environment, **work.env},
         confinement=confinement,
         timeout_s=config.tools.timeout_s if timeout_ms is None else timeout_ms / 1000,
         limits=Limits(config.sandbox.max_processes, config.sandbox.max_memory_bytes),
     )
 
 
-def _result(call: Call, finished: Finished) -> CallFinished:
+def _result(call: Call, work: ExecWork, finished: Finished) -> CallFinished:
     end = ExecCommandEnd(
         call_id=CallId(call.call_id),
         stdout=_text(finished.stdout),
@@ -165,16 +166,16 @@ def _result(call: Call, finished: Finished) -> CallFinished:
         duration=Duration.cut(finished.duration_s),
         formatted_output=formatted_output(finished),
     )
-    return CallFinished(call.call_id, model_output(finished), (end,), sandbox_denied=_denied(call, finished))
+    return CallFinished(call.call_id, model_output(finished), (end,), sandbox_denied=_denied(work, finished))
 
 
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _denied(call: Call, finished: Finished) -> bool:
+def _denied(work: ExecWork, finished: Finished) -> bool:
     """A guess from the exit code and the words, as every sandbox of this kind has to make it."""
-    if not call.spec["sandboxed"] or finished.exit_code == 0 or finished.timed_out or finished.killed:
+    if not work.sandboxed or finished.exit_code == 0 or finished.timed_out or finished.killed:
         return False
     said = finished.aggregated.lower()
     return any(words in said for words in _DENIALS)

@@ -15,12 +15,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from orchestrator.core.calls import ExecWork, PatchWork
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.state import Call, State
 from orchestrator.protocol.events import PlanUpdate, ViewImageToolCall
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.items import InputImage
 from orchestrator.protocol.plans import PlanItemArg, StepStatus
+from orchestrator.tools.apply_patch import PatchRequest, assess_patch, judge_patch, run_patch
 from orchestrator.tools.arguments import (
     BadArguments,
     ImageArguments,
@@ -33,7 +35,6 @@ from orchestrator.tools.arguments import (
 from orchestrator.tools.commands.variables import check_variables
 from orchestrator.tools.exec.supervisor import Supervisor
 from orchestrator.tools.images import data_url
-from orchestrator.tools.patching import PatchRequest, assess_patch, judge_patch, run_patch
 from orchestrator.tools.shell import ShellRequest, assess_shell, run_shell
 from orchestrator.tools.site import Site, ToolConfig
 from orchestrator.tools.specs import LOCAL_SHELL, OFFERED, SHELL
@@ -92,18 +93,22 @@ class Toolbox:
 
     async def run(self, call: Call, site: Site) -> CallFinished:
         """Runs an accepted call to its end; cancelling it kills it and waits for the proof."""
-        if call.spec["kind"] == "exec":
-            return await run_shell(call, site, self._config, self._supervisor)
-        return await run_patch(call, site, self._config, self._supervisor)
+        match call.work:
+            case ExecWork() as command:
+                return await run_shell(call, command, site, self._config, self._supervisor)
+            case PatchWork() as patch:
+                return await run_patch(call, patch, site, self._config, self._supervisor)
+            case _:
+                raise TypeError(f"call {call.call_id} has nothing to run")
 
     async def judge(self, call: Call, claim: str) -> str:
         """`none`, `all` or `in_doubt`: a command that had begun is always in doubt.
 
         What it left lying about is removed, under the claim of who asks.
         """
-        if call.spec.get("kind") != "patch":
+        if not isinstance(call.work, PatchWork):
             return "in_doubt"
-        return await judge_patch(call, claim, self._supervisor)
+        return await judge_patch(call.work, claim, self._supervisor)
 
 
 def _shell_request(arguments: ShellArguments) -> ShellRequest:

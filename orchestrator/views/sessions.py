@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.pool_service import Serving
 from orchestrator.broker.records import SessionHead
-from orchestrator.broker.serving import Serving
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.views.status import status_of, wants_worker

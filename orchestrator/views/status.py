@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from orchestrator.broker.pool_service import Serving
     from orchestrator.broker.records import SessionHead
-    from orchestrator.broker.serving import Serving
 
 DUE = "due"
 """The session owes something, and no worker holds it."""

@@ -15,10 +15,11 @@ from typing import Any
 import orjson
 
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.pool_service import Serving
 from orchestrator.broker.records import SessionHead, StoredEntry
-from orchestrator.broker.serving import Serving
 from orchestrator.broker.tree_records import Registry, Spend
 from orchestrator.core import facts as f
+from orchestrator.core.calls import AwaitWork, CallWork, HelperWork
 from orchestrator.core.entries import DENDRO, EVENT_MSG, milliseconds
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
@@ -210,7 +211,7 @@ class _Seen:
     def _stand(self, fact: f.Fact | f.UnknownFact, at_ms: int) -> None:
         match fact:
             case f.CallMoved(phase=(Phase.WAITING | Phase.AWAITING_APPROVAL) as phase):
-                self._wait(fact.spec or {}, phase)
+                self._wait(fact.work, phase)
                 self.since_ms = at_ms
             case f.CallMoved() | f.TaskBegun() | f.TaskEnded() | f.RequestBegun() | f.Closed():
                 self.since_ms = at_ms
@@ -220,14 +221,13 @@ class _Seen:
             case _:
                 pass
 
-    def _wait(self, spec: Mapping[str, Any], phase: Phase) -> None:
+    def _wait(self, work: CallWork | None, phase: Phase) -> None:
         if phase is Phase.AWAITING_APPROVAL:
             self.waits_for = "an approval"
-        elif spec.get("kind") == "helper":
-            self.waits_for, self.awaited = "its helper", (spec["agent_id"],)
-        else:
-            self.waits_for, self.awaited = "agents", tuple(spec.get("agent_ids") or ())
-            self.until_ms = spec.get("until_ms")
+        elif isinstance(work, HelperWork):
+            self.waits_for, self.awaited = "its helper", (work.agent_id,)
+        elif isinstance(work, AwaitWork):
+            self.waits_for, self.awaited, self.until_ms = "agents", work.agent_ids, work.until_ms
 
 
 def said(message: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ need is imported from here; `wiring.worker` is apart, because it loads everythin
 worker runs, and most commands are not workers.
 """
 
-from orchestrator.wiring.deploying import (
+from orchestrator.wiring.deployment import (
     Deployment,
     broker_config,
     chain_key,

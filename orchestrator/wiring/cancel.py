@@ -16,13 +16,13 @@ from orchestrator.core.registry import Agent, projected
 from orchestrator.gateways.submit import PATIENCE_S, submit_op
 from orchestrator.protocol.ops import CancelAgent, Op, Shutdown
 from orchestrator.rollouts.tree_log import tree_log
-from orchestrator.runtime.reaping import GRACE_MS, forsaken
+from orchestrator.runtime.reaper import GRACE_MS, forsaken
 from orchestrator.runtime.worker import Worker
 from orchestrator.views.agents import Addressed
 from orchestrator.views.event import Event
-from orchestrator.wiring.deploying import redis_url
-from orchestrator.wiring.embedding import reaping
-from orchestrator.wiring.opening import Opened
+from orchestrator.wiring.deployment import redis_url
+from orchestrator.wiring.embedded_worker import reaping
+from orchestrator.wiring.open_deployment import Opened
 
 LOOK_S = 0.1
 FORCE_AFTER_S = 10.0

@@ -15,7 +15,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.gateways.submit import OpAnswer, submit_op
 from orchestrator.protocol import ops
 from orchestrator.views.event import Event
-from orchestrator.wiring.opening import Opened
+from orchestrator.wiring.open_deployment import Opened
 
 SOON_S = 1.0
 """A worker that has room answers within milliseconds."""
@@ -43,7 +43,7 @@ async def _at_rest(found: Opened, head: SessionHead) -> bool:
 
 async def _read(found: Opened, session: SessionId) -> None:
     from orchestrator.wiring import redis_url
-    from orchestrator.wiring.embedding import reaping
+    from orchestrator.wiring.embedded_worker import reaping
 
     await asyncio.sleep(SOON_S)
     with redis_url(found.settings) as url:

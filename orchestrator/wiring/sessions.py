@@ -16,7 +16,7 @@ from orchestrator.instructions.skills import Skills
 from orchestrator.rollouts.rollout_path import rollout_path
 from orchestrator.settings import Settings
 from orchestrator.tables import AgentSettings
-from orchestrator.wiring.deploying import session_pool
+from orchestrator.wiring.deployment import session_pool
 
 VERSION = version("dendro-orchestrator")
 SESSIONS = "sessions"

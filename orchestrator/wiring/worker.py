@@ -30,14 +30,14 @@ from orchestrator.settings import Settings
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 from orchestrator.tools.site import ToolConfig
 from orchestrator.tools.toolbox import Toolbox
-from orchestrator.wiring.deploying import (
+from orchestrator.wiring.deployment import (
     chain_key,
     deployment,
     open_broker,
     worker_name,
     worker_pools,
 )
-from orchestrator.wiring.hiding import hidden_paths, own_code
+from orchestrator.wiring.hidden_paths import hidden_paths, own_code
 from orchestrator.wiring.sessions import VERSION
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.follow import hash8_of
+from orchestrator.broker.pool_service import Serving
 from orchestrator.broker.records import (
     BrokerConfig,
     Committed,
@@ -19,7 +20,6 @@ from orchestrator.broker.records import (
     Released,
     Renewed,
 )
-from orchestrator.broker.serving import Serving
 from orchestrator.core.ids import AgentId, TreeId
 from tests.broker.actors import (
     POOL,

@@ -13,8 +13,8 @@ import pytest
 from orchestrator.broker.connection import Wire, connect
 from orchestrator.broker.errors import Misconfigured, Unavailable
 from orchestrator.tables import RedisSettings
-from tests.moving import Move, node_of, slot_of
 from tests.servers import RedisServer, await_agreement, free_ports, start_cluster, start_redis
+from tests.slot_moves import Move, node_of, slot_of
 
 pytestmark = pytest.mark.realredis
 KEY, OTHER = "{s3}:key", "{s3}:other"

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from orchestrator.core.ids import SessionId
-from orchestrator.wiring.opening import Opened
+from orchestrator.wiring.open_deployment import Opened
 
 
 async def planted_tree(

@@ -14,6 +14,7 @@ from orchestrator.cli.invocation import opened
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.birth import Birth, first_entries
+from orchestrator.core.calls import work_of
 from orchestrator.core.entries import Entry
 from orchestrator.core.ids import SessionId
 from orchestrator.core.snapshot import encode
@@ -28,7 +29,7 @@ from orchestrator.rollouts.import_store import store
 from orchestrator.rollouts.replay import fold_session
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring import new_birth
-from orchestrator.wiring.opening import Opened
+from orchestrator.wiring.open_deployment import Opened
 from tests.broker.actors import holder_died
 from tests.servers import RedisServer
 
@@ -36,7 +37,16 @@ TRANSCRIPTS = Path(__file__).parents[1] / "transcripts"
 NOW_MS = 1_790_000_000_000
 CALL = {"type": "function_call", "name": "shell", "arguments": "{}", "call_id": "c1"}
 ASK = {"type": "exec_approval_request", "call_id": "c1", "command": ["touch", "x"], "cwd": "/w"}
-SPEC = {"kind": "exec", "command": ["touch", "x"], "cwd": "/w", "keys": ["k"], "sandboxed": False}
+SPEC: dict[str, Any] = {
+    "kind": "exec",
+    "keys": ["k"],
+    "command": ["touch", "x"],
+    "cwd": "/w",
+    "parsed_cmd": [],
+    "timeout_ms": None,
+    "env": {},
+    "sandboxed": False,
+}
 
 
 @pytest.fixture
@@ -85,10 +95,10 @@ def busy(settings: Settings, phase: Phase) -> Plan:
     if phase is Phase.AWAITING_APPROVAL:
         rows += [
             Entry(e.EVENT_MSG, ASK, "1"),
-            e.fact(f.CallMoved(CallId("c1"), Phase.AWAITING_APPROVAL, spec=SPEC)),
+            e.fact(f.CallMoved(CallId("c1"), Phase.AWAITING_APPROVAL, work=work_of(SPEC))),
         ]
     else:
-        rows.append(e.fact(f.CallMoved(CallId("c1"), Phase.RUNNING, epoch=1, spec=SPEC)))
+        rows.append(e.fact(f.CallMoved(CallId("c1"), Phase.RUNNING, epoch=1, work=work_of(SPEC))))
     return planned(settings, *rows)
 
 

@@ -14,7 +14,7 @@ from orchestrator.cli.sessions import COLUMNS, DROPPED, render
 from orchestrator.core.ids import SessionId, new_session_id
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.views.sessions import Filter, ListedTree, Listing, sessions_listed, trees_listed
-from orchestrator.wiring.opening import Opened
+from orchestrator.wiring.open_deployment import Opened
 from tests.cli.planted import planted_tree
 from tests.servers import RedisServer
 

@@ -9,14 +9,15 @@ import orjson
 import pytest
 from rich.console import Console
 
+from orchestrator.broker.pool_service import Serving
 from orchestrator.broker.records import SessionHead, StoredEntry
-from orchestrator.broker.serving import Serving
 from orchestrator.broker.tree_records import Account, Registry, Spend
 from orchestrator.cli.budget import amounts
 from orchestrator.cli.faults import ExitCode, Fault, explain
 from orchestrator.cli.tree_view import as_value, drawing, headline
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
+from orchestrator.core.calls import AwaitWork
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView
 from orchestrator.core.state import Phase
@@ -31,6 +32,7 @@ from orchestrator.views.errors import Contradiction, ViewError
 from orchestrator.views.event_text import lifecycle_text
 from orchestrator.views.status import status_of
 from orchestrator.views.tree import AgentPicture, Doing, TreePicture, doing_of
+from tests.core.driver import a_command
 
 TREE = TreeId("01a1f84b-eb09-7009-9fd7-ebc79e95569f")
 NOW_MS = 1_800_000_000_000
@@ -218,10 +220,10 @@ def head(seq: int) -> SessionHead:
 
 
 def test_reader_learns_since_when_and_what_for_an_agent_waits() -> None:
-    spec = {"kind": "await", "agent_ids": [4], "until_ms": NOW_MS + 9}
+    wait = AwaitWork((AgentId(4),), 1, NOW_MS + 9)
     log = stored(
         (NOW_MS - 30, e.event("t", ev.AgentMessage(message="first\nsecond"))),
-        (NOW_MS - 20, e.fact(f.CallMoved(CallId("c"), Phase.WAITING, spec=spec))),
+        (NOW_MS - 20, e.fact(f.CallMoved(CallId("c"), Phase.WAITING, work=wait))),
         (NOW_MS - 10, e.fact(f.MailTaken(("k",)))),
     )
     doing = doing_of(log, head(3))
@@ -231,10 +233,11 @@ def test_reader_learns_since_when_and_what_for_an_agent_waits() -> None:
 
 def test_reader_forgets_a_wait_that_is_over() -> None:
     command = ("bash", "-c", "make test")
+    work = a_command(*command).work(sandboxed=True)
     begun = ev.ExecCommandBegin(call_id=CallId("c"), command=command, cwd="/", parsed_cmd=())
     log = stored(
-        (NOW_MS - 20, e.fact(f.CallMoved(CallId("c"), Phase.AWAITING_APPROVAL, spec={"kind": "exec"}))),
-        (NOW_MS - 10, e.fact(f.CallMoved(CallId("c"), Phase.RUNNING, spec={"kind": "exec"}))),
+        (NOW_MS - 20, e.fact(f.CallMoved(CallId("c"), Phase.AWAITING_APPROVAL, work=work))),
+        (NOW_MS - 10, e.fact(f.CallMoved(CallId("c"), Phase.RUNNING, work=work))),
         (NOW_MS - 5, e.event("t", begun)),
     )
     doing = doing_of(log, head(3))

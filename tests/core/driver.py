@@ -17,6 +17,7 @@ import orjson
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
+from orchestrator.core.calls import ApplyPatch, Exec, RunnableWork
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Decision, OpenApproval, Timer
 from orchestrator.core.entries import Entry
@@ -69,17 +70,17 @@ def function_call(call_id: str, name: str = "shell", arguments: str = "{}") -> d
     return {"type": "function_call", "name": name, "arguments": arguments, "call_id": call_id}
 
 
-def a_command(*words: str, **judged: Any) -> c.Exec:
+def a_command(*words: str, **judged: Any) -> Exec:
     """A command that nobody knows to be safe; `judged` says otherwise."""
     argv = words or ("make", "test")
     cmd = " ".join(argv)
     fields = {"cwd": WORKSPACE, "parsed_cmd": (UnknownCommand(cmd=cmd),), "key": cmd, **judged}
-    return c.Exec(command=argv, **fields)
+    return Exec(command=argv, **fields)
 
 
-def a_patch(*paths: str, outside: Iterable[str] = ()) -> c.ApplyPatch:
+def a_patch(*paths: str, outside: Iterable[str] = ()) -> ApplyPatch:
     names = paths or (f"{WORKSPACE}/a.txt",)
-    return c.ApplyPatch(
+    return ApplyPatch(
         patch="*** Begin Patch",
         cwd=WORKSPACE,
         changes={name: AddFile(content="one\n") for name in names},
@@ -88,6 +89,12 @@ def a_patch(*paths: str, outside: Iterable[str] = ()) -> c.ApplyPatch:
         outside=tuple(outside),
         baselines={"set": dict.fromkeys(names), "drop": []},
     )
+
+
+def sandboxed(call: Call) -> bool:
+    """Whether the call, which runs or may be approved, is confined."""
+    assert isinstance(call.work, RunnableWork)
+    return call.work.sandboxed
 
 
 def exec_end(call_id: str, exit_code: int = 0) -> ExecCommandEnd:
@@ -114,12 +121,8 @@ class Seen:
     decision: Decision
 
     @property
-    def entries(self) -> list[Entry]:
-        return [encoded.entry for encoded in self.decision.entries]
-
-    @property
     def events(self) -> list[tuple[str, Mapping[str, Any]]]:
-        return [(entry.id, entry.payload) for entry in self.entries if entry.type == e.EVENT_MSG]
+        return [(entry.id, entry.payload) for entry in self.decision.entries if entry.type == e.EVENT_MSG]
 
     @property
     def types(self) -> list[str]:
@@ -176,14 +179,6 @@ class Session:
             self.lines.append(encoded.line)
             self.state = evolve(self.state, encoded.entry, self.seq)
 
-    def take(self, decision: Decision) -> None:
-        """Appends a decision's entries as a commit does; its state is the one that their fold gives."""
-        self.blobs |= decision.blobs
-        for encoded in decision.entries:
-            self.lines.append(encoded.line)
-            self.state = evolve(self.state, encoded.entry, self.seq)
-        assert decision.state == self.state
-
     def text_of(self, digest: str) -> str | None:
         data = self.blobs.get(digest)
         return None if data is None else data.decode()
@@ -194,8 +189,8 @@ class Session:
 
     def happens(self, command: c.Command) -> Seen:
         """Decides a command at this moment, under this claim, and commits the decision."""
-        decision = decide(self.state, command, c.Moment(self.now_ms, self.epoch, self.seq, self.rules))
-        self.take(decision)
+        decision = decide(self.state, command, c.Moment(self.now_ms, self.epoch, self.rules))
+        self.record(*decision.entries)
         self._upkeep(decision)
         self.seen.append(Seen(decision))
         return self.seen[-1]

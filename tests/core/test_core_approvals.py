@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.approval import UNSANDBOXED_REASON
+from orchestrator.core.calls.exec import UNSANDBOXED_REASON
 from orchestrator.core.outstanding import AssessCall, OweRequest, RunCall
 from orchestrator.core.settings import Rules
 from orchestrator.protocol.events import RequestResolved
-from tests.core.driver import Seen, Session, a_command, a_patch, exec_end, op, patch_end, text
+from tests.core.driver import Seen, Session, a_command, a_patch, exec_end, op, patch_end, sandboxed, text
 
 TWO_AT_ONCE = Rules(parallel_safe=frozenset({"shell"}))
 
@@ -174,7 +174,7 @@ def test_second_answer_to_a_confined_command_does_not_let_it_run_unconfined() ->
     assert session.decides("c1", "approved", who="bob", seq=both_saw).types == []
     assert session.call("c1").phase == "awaiting_approval"
     session.decides("c1", "approved", who="bob")
-    assert session.call("c1").spec["sandboxed"] is False
+    assert sandboxed(session.call("c1")) is False
 
 
 def test_contrary_answer_by_turn_id_to_a_decided_request_names_who_decided() -> None:
@@ -277,7 +277,7 @@ def test_amended_approval_counts_for_the_session() -> None:
 def test_approval_of_a_confined_run_is_none_to_run_unconfined() -> None:
     session = asked()
     session.decides("c1", "approved_for_session")
-    assert session.call("c1").spec["sandboxed"] is True
+    assert sandboxed(session.call("c1")) is True
     session.finishes("c1")
     session.answers("done")
     session.say("again")
@@ -295,7 +295,7 @@ def test_approval_to_run_unconfined_covers_the_next_run_at_once() -> None:
     session.decides("c1", "approved_for_session")
     session.finishes("c1")
     session.assessed("c2", a_command("make"))
-    assert session.call("c2").spec["sandboxed"] is False
+    assert sandboxed(session.call("c2")) is False
 
 
 def test_patch_outside_of_the_roots_offers_its_folder_and_the_grant_stays() -> None:
@@ -349,7 +349,7 @@ def test_command_that_the_sandbox_stopped_is_asked_about_again_under_on_failure(
     assert seen.types == ["exec_command_end", "exec_approval_request"]
     assert seen.one("exec_approval_request")["reason"] == UNSANDBOXED_REASON
     session.decides("c1", "approved")
-    assert session.call("c1").spec["sandboxed"] is False
+    assert sandboxed(session.call("c1")) is False
     session.finishes("c1", "built", events=(exec_end("c1"),))
     assert session.output_of("c1") == "built"
 

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
+from orchestrator.core.calls import AwaitWork
 from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.evolve import fold
@@ -21,7 +22,7 @@ from orchestrator.core.rules_ending import BY_FAILURE, BY_USER
 from orchestrator.core.rules_model import MOST_CALLS
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import Phase, State
-from orchestrator.core.stored import decode_entry, encode_event
+from orchestrator.core.stored import decode_entry, encode_entry, encode_event
 from orchestrator.protocol.ids import CallId
 from tests.core.auditor import Audit, check_calls, check_liveness
 from tests.core.driver import Session, a_command, assistant, op, text
@@ -44,9 +45,9 @@ class Crowded(Session):
         before = len(self.lines)
         seen = super().happens(command)
         size = sum(map(len, self.lines[before:]))
-        for entry in seen.entries:
+        for entry in seen.decision.entries:
             if entry.type == EVENT_MSG:
-                size += len(encode_event(entry))
+                size += len(encode_event(encode_entry(entry, self.now_ms, {}).entry))
         assert len(seen.decision.entries) <= MOST_ENTRIES
         assert size <= MOST_BYTES
         return seen
@@ -97,9 +98,9 @@ def _reaches(session: Session, call_id: str, phase: str) -> None:
             session.assessed(call_id, a_command(dangerous=True))
         case "waiting" if session.task.waiting is None:
             timer = session.state.timers + 1
-            spec = {"kind": "await", "agent_ids": [], "timer": timer, "until_ms": 0}
+            wait = AwaitWork((), timer, 0)
             session.record(
-                e.fact(f.TimerTaken(timer)), e.fact(f.CallMoved(CallId(call_id), Phase.WAITING, spec=spec))
+                e.fact(f.TimerTaken(timer)), e.fact(f.CallMoved(CallId(call_id), Phase.WAITING, work=wait))
             )
 
 

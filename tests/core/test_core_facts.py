@@ -25,6 +25,7 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.policy import AskForApproval, WorkspaceWrite
 from orchestrator.protocol.scalars import ReasoningEffort, ReasoningSummary
 from tests.core import golden
+from tests.core.call_works import works_of_calls
 
 KINDS: tuple[type[f.Fact], ...] = get_args(f.Fact)
 json = st.recursive(
@@ -59,6 +60,7 @@ turns = st.one_of(
         items,
     ),
 )
+works = works_of_calls(words, numbers, objects)
 BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
     "agent_id": numbers,
     "agent_ids": st.lists(numbers, max_size=3).map(tuple),
@@ -92,7 +94,7 @@ BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
     "session": st.builds(SessionFacts, words, words, numbers, words),
     "settings": settings,
     "snapshot": objects,
-    "spec": objects,
+    "work": works,
     "usage": objects,
     "wait": numbers,
     "watchdog": st.builds(Watchdog, numbers, words, numbers, words, numbers),

@@ -20,7 +20,8 @@ from orchestrator.core.history import (
     message_text,
 )
 from orchestrator.core.settings import TurnSettings
-from orchestrator.core.tokens import TokenInfo, Usage, context_left, context_window, must_compact
+from orchestrator.core.tokens import TokenInfo, Usage, context_left, must_compact
+from orchestrator.core.windows import context_window
 from orchestrator.protocol.items import Message
 from orchestrator.protocol.wire import written
 from tests.core.driver import SETTINGS, assistant, function_call

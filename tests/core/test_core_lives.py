@@ -15,6 +15,7 @@ from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core import rules_ending, rules_model
+from orchestrator.core.calls import PatchWork
 from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.evolve import fold
 from orchestrator.core.history import message_text
@@ -182,7 +183,7 @@ class Life(RuleBasedStateMachine):
         task = self.session.state.task
         running = task.running if task is not None else ()
         patches: dict[str, str] = {
-            call.call_id: judgement for call in running if call.spec.get("kind") == "patch"
+            call.call_id: judgement for call in running if isinstance(call.work, PatchWork)
         }
         assert self.happens(c.TookOver(patches))
         task = self.session.state.task

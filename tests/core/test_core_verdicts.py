@@ -6,17 +6,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.approval import (
-    NO_CONFINEMENT_REASON,
-    Ask,
-    Refuse,
-    Run,
-    Verdict,
-    judge_exec,
-    judge_patch,
-    patch_keys,
-    unconfined_key,
-)
+from orchestrator.core.calls.exec import NO_CONFINEMENT_REASON, unconfined_key
+from orchestrator.core.calls.verdict import Ask, Refuse, Run, Verdict
 from orchestrator.core.settings import TurnSettings
 from tests.core.driver import a_command, a_patch
 
@@ -77,7 +68,7 @@ CASES = [
 @pytest.mark.parametrize(("judged", "mode", "policy", "expected"), CASES)
 def test_command_is_judged_by_the_table(judged: Any, mode: str, policy: str, expected: str) -> None:
     command = a_command("make", **judged)
-    assert word(judge_exec(command, settings(policy, mode), frozenset())) == expected
+    assert word(command.judged(settings(policy, mode), frozenset())) == expected
 
 
 @pytest.mark.parametrize(("judged", "mode", "policy", "expected"), CASES)
@@ -89,7 +80,7 @@ def test_nothing_runs_free_unasked_where_the_policy_confines(
 
 def test_person_is_told_when_a_command_would_run_without_confinement() -> None:
     for judged in (UNCONFINABLE, UNCONFINABLE | DANGEROUS, UNCONFINABLE | {"justification": "to build"}):
-        verdict = judge_exec(a_command("make", **judged), settings(UNTRUSTED, WORKSPACE), frozenset())
+        verdict = a_command("make", **judged).judged(settings(UNTRUSTED, WORKSPACE), frozenset())
         assert isinstance(verdict, Ask)
         assert verdict.reason is not None
         assert verdict.reason.endswith(NO_CONFINEMENT_REASON)
@@ -97,50 +88,46 @@ def test_person_is_told_when_a_command_would_run_without_confinement() -> None:
 
 def test_justification_of_an_escalated_command_is_shown() -> None:
     command = a_command("make", escalated=True, justification="needs the network")
-    assert judge_exec(command, settings(ON_REQUEST, WORKSPACE), frozenset()) == Ask(
-        "needs the network", False
-    )
+    assert command.judged(settings(ON_REQUEST, WORKSPACE), frozenset()) == Ask("needs the network", False)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_approved_command_runs_confined_under_every_policy(policy: str) -> None:
     for judged in (PLAIN, DANGEROUS):
-        verdict = judge_exec(a_command("make", **judged), settings(policy, WORKSPACE), frozenset({"make"}))
+        verdict = a_command("make", **judged).judged(settings(policy, WORKSPACE), frozenset({"make"}))
         assert verdict == Run(sandboxed=True)
 
 
 def test_approval_of_a_confined_run_does_not_cover_a_worker_that_cannot_confine() -> None:
     command = a_command("make", confinable=False)
-    assert word(judge_exec(command, settings(ON_REQUEST, WORKSPACE), frozenset({"make"}))) == ASK_FREE
+    assert word(command.judged(settings(ON_REQUEST, WORKSPACE), frozenset({"make"}))) == ASK_FREE
     approved = frozenset({unconfined_key("make")})
-    assert word(judge_exec(command, settings(ON_REQUEST, WORKSPACE), approved)) == FREE
+    assert word(command.judged(settings(ON_REQUEST, WORKSPACE), approved)) == FREE
 
 
 def test_escalation_is_refused_outside_of_on_request_even_when_approved_before() -> None:
     command = a_command("make", escalated=True)
     approved = frozenset({"make", unconfined_key("make")})
-    assert isinstance(judge_exec(command, settings(NEVER, WORKSPACE), approved), Refuse)
+    assert isinstance(command.judged(settings(NEVER, WORKSPACE), approved), Refuse)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_patch_is_judged_by_where_it_writes(policy: str) -> None:
     here = settings(policy, WORKSPACE)
-    inside = judge_patch(a_patch(), here, frozenset())
-    outside = judge_patch(a_patch("/etc/hosts", outside=["/etc/hosts"]), here, frozenset())
+    inside = a_patch().judged(here, frozenset())
+    outside = a_patch("/etc/hosts", outside=["/etc/hosts"]).judged(here, frozenset())
     assert isinstance(inside, Ask if policy == UNTRUSTED else Run)
     assert isinstance(outside, Refuse if policy == NEVER else Ask)
 
 
 def test_refused_patch_is_told_which_paths_are_outside() -> None:
-    verdict = judge_patch(
-        a_patch("/etc/hosts", outside=["/etc/hosts"]), settings(NEVER, WORKSPACE), frozenset()
-    )
+    verdict = a_patch("/etc/hosts", outside=["/etc/hosts"]).judged(settings(NEVER, WORKSPACE), frozenset())
     assert isinstance(verdict, Refuse)
     assert "/etc/hosts" in verdict.text
 
 
 def test_patch_runs_unasked_only_when_all_its_paths_were_approved() -> None:
     both, here = a_patch("/a", "/b"), settings(UNTRUSTED, WORKSPACE)
-    assert patch_keys(both) == {"patch:/a", "patch:/b"}
-    assert isinstance(judge_patch(both, here, frozenset({"patch:/a"})), Ask)
-    assert isinstance(judge_patch(both, here, patch_keys(both)), Run)
+    assert both.keys == {"patch:/a", "patch:/b"}
+    assert isinstance(both.judged(here, frozenset({"patch:/a"})), Ask)
+    assert isinstance(both.judged(here, both.keys), Run)

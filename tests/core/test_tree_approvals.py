@@ -5,13 +5,13 @@ from __future__ import annotations
 from orchestrator.core import commands as c
 from orchestrator.core.state import Phase
 from orchestrator.protocol.ids import CallId
-from tests.core.driver import a_command, exec_end, op, text
+from tests.core.driver import a_command, exec_end, op, sandboxed, text
 from tests.core.tree_driver import Agent, TreeDriver, a_family
 
 
 def below(agent: Agent, *calls: str) -> tuple[c.PendingBelow, ...]:
     return tuple(
-        c.PendingBelow(agent.id, agent.sid, CallId(call), agent.task.id, agent.call(call).spec["sandboxed"])
+        c.PendingBelow(agent.id, agent.sid, CallId(call), agent.task.id, sandboxed(agent.call(call)))
         for call in calls
     )
 
@@ -65,7 +65,7 @@ def test_answer_at_the_root_to_a_confined_command_does_not_let_it_run_unconfined
     assert child.call("c1").phase is Phase.AWAITING_APPROVAL
     tree.root.submit(op("exec_approval", id="c1", decision="approved"), below=below(child, "c1"), who="bob")
     tree.settle()
-    assert child.call("c1").spec["sandboxed"] is False
+    assert sandboxed(child.call("c1")) is False
 
 
 def test_second_answer_at_the_root_is_told_who_decided() -> None:

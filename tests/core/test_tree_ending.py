@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.core import commands as c
+from orchestrator.core.calls import Await
 from orchestrator.core.ids import AgentId
 from tests.core.driver import a_command, function_call
 from tests.core.tree_driver import a_family, answers, statuses
@@ -166,7 +167,7 @@ def test_nobody_waits_for_a_cancelled_agent_that_a_message_did_not_start_again()
     parent.ends()
     parent.assessed("m", c.SendMessage(tree.target(2), "go on"))
     parent.assessed("x", c.CancelAgent(tree.target(2)))
-    parent.assessed("w2", c.Await(1_800_000, (AgentId(2),)))
+    parent.assessed("w2", Await(1_800_000, (AgentId(2),)))
     assert parent.told("w2") is None, "it was told to start again, and then to end"
     tree.settle()
     assert parent.told("w2") == {"timed_out": False, "injected": False, "ready": [], "waiting": []}

@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core import commands as c
+from orchestrator.core.calls import Await
 from orchestrator.core.outstanding import OweRequest
 from tests.core.driver import a_command, assistant, function_call
 from tests.core.tree_driver import Agent, TreeDriver
@@ -82,7 +83,7 @@ class Life:
             self._ask(agent, c.SendMessage(self.tree.target(other.id), prompt, interrupt=True))
 
     def _await(self, agent: Agent, _: Agent) -> None:
-        self._ask(agent, c.Await(300_000))
+        self._ask(agent, Await(300_000))
 
     def _cancel(self, agent: Agent, other: Agent) -> None:
         if agent.id in other.state.facts.ancestors and self._listed(other):

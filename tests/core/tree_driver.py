@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 
 from orchestrator.core import commands as c
+from orchestrator.core.calls import Await
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Decision, Letter, TreePart
 from orchestrator.core.ids import AgentId, SessionId
@@ -58,12 +59,12 @@ class Agent(Session):
     def happens(self, command: c.Command) -> Seen:
         assert self.tree is not None
         self.now_ms = max(self.now_ms, self.tree.now_ms)
-        decision = decide(self.state, command, c.Moment(self.now_ms, self.epoch, self.seq, self.rules))
+        decision = decide(self.state, command, c.Moment(self.now_ms, self.epoch, self.rules))
         refusal = self.tree.refusal(self, decision.tree)
         if refusal is not None:
             assert not isinstance(command, c.CommitRefused), refusal
             return self.happens(c.CommitRefused(command, *refusal))
-        self.take(decision)
+        self.record(*decision.entries)
         self._upkeep(decision)
         self.tree.commit(self, decision)
         self.seen.append(Seen(decision))
@@ -116,7 +117,7 @@ class Agent(Session):
         )
 
     def awaits(self, *ids: int, call_id: str = "wait", timeout_s: int = 1800) -> Any:
-        return self.asks(call_id, "subagent_await", c.Await(timeout_s * 1000, tuple(map(AgentId, ids))))
+        return self.asks(call_id, "subagent_await", Await(timeout_s * 1000, tuple(map(AgentId, ids))))
 
     def cancels(self, target: int, call_id: str = "cancel", reason: str = "") -> Any:
         assert self.tree is not None

@@ -13,6 +13,7 @@ from unittest import mock
 from orchestrator.broker.connection import Call as ScriptCall
 from orchestrator.broker.connection import Wire, connect
 from orchestrator.broker.records import LogPlace, StoredEntry
+from orchestrator.core.calls import PatchWork
 from orchestrator.core.commands import Assessment, CallFinished
 from orchestrator.core.state import Call, State
 from orchestrator.model.client import HttpBudget
@@ -22,7 +23,7 @@ from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts import rollout_file as export
 from orchestrator.rollouts.rollout_file import FilePorts
 from orchestrator.runtime.ports import CallSite, Models, Ports, Tools
-from orchestrator.wiring import deploying, worker
+from orchestrator.wiring import deployment, worker
 from tests.crash.points import DURING_PATCH, HELD_PATCH, Doom, Point
 from tests.supervisors import booting, deadly, holding
 
@@ -88,7 +89,7 @@ class DeadlyTools:
         return await self._inner.assess(call, site)
 
     async def run(self, call: Call, site: CallSite) -> CallFinished:
-        kind = "patch" if call.spec["kind"] == "patch" else "command"
+        kind = "patch" if isinstance(call.work, PatchWork) else "command"
         self._doom.at(f"before:{kind}")
 
         def shown(message: JsonObject) -> None:
@@ -151,7 +152,7 @@ def deadly_parts(doom: Doom, folder: Path) -> Iterator[None]:
 
     DeadlyFile.doom = doom
     with (
-        mock.patch.object(deploying, "connect", lambda config: DeadlyWire(connect(config), doom)),
+        mock.patch.object(deployment, "connect", lambda config: DeadlyWire(connect(config), doom)),
         mock.patch.object(worker, "Ports", deadly_ports),
         _deadly_supervisor(doom.point, folder),
         mock.patch("orchestrator.runtime.copies.RolloutFile", DeadlyFile),

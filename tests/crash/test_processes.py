@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.tools.patch.writing import PREFIX
+from orchestrator.tools.patch.writer import PREFIX
 from tests.crash.deadly import HOLD
 from tests.crash.driver import CrashHarness, crash_harness, rested, violations
 from tests.crash.people import Character, watching

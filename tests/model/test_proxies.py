@@ -20,7 +20,7 @@ from orchestrator.runtime.providers import ModelClients
 from orchestrator.stub import Scenario, StubConfig, running
 from orchestrator.tables import ProviderSettings, Secret
 from tests.certs import make_authority, make_certificate
-from tests.model.proxying import proxy, tls_end
+from tests.model.proxy import proxy, tls_end
 from tests.model.stubbed_client import prompt, provider
 
 OUTSIDE = "https://model.example/v1"

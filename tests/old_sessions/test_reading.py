@@ -20,7 +20,7 @@ from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.file_format import read_rollout
 from orchestrator.rollouts.replay import fold_file
 from orchestrator.rollouts.storage import Storage
-from orchestrator.runtime.loading import end_of, folded
+from orchestrator.runtime.loader import end_of, folded
 from orchestrator.tables import RedisSettings
 from tests.old_sessions.kept import NAMES, Kept
 from tests.servers import RedisServer, start_redis

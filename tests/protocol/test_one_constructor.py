@@ -24,7 +24,7 @@ ROOT = Path(orchestrator.__file__).parent
 OTHER_VOCABULARIES = (
     "protocol/",  # the codec, which meets every payload as JSON
     "stub/",  # a provider, which speaks the Responses API
-    "model/items.py",  # what a provider sent, cut to what is kept of it
+    "model/responses/items.py",  # what a provider sent, cut to what is kept of it
     "tools/specs.py",  # JSON Schema of what tools take
     "tools/subagents/specs.py",
     "cli/letters.py",  # mail as `dendro logs` shows it

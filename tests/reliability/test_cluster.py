@@ -10,8 +10,8 @@ import pytest
 
 from tests.crash.driver import House, Play, harness_on, rested, violations
 from tests.crash.people import watching
-from tests.moving import Move, node_of, slot_of
 from tests.servers import RedisServer, start_cluster
+from tests.slot_moves import Move, node_of, slot_of
 
 pytestmark = [pytest.mark.realredis, pytest.mark.slow]
 WITHIN_S = 60.0

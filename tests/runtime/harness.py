@@ -33,11 +33,11 @@ from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 from orchestrator.rollouts.position import Position
-from orchestrator.runtime.loading import BEGINNING as UNBORN
-from orchestrator.runtime.loading import Cache, fold_entries
+from orchestrator.runtime.loader import BEGINNING as UNBORN
+from orchestrator.runtime.loader import Cache, fold_entries
 from orchestrator.runtime.patience import PatientTexts
 from orchestrator.runtime.ports import Ports
-from orchestrator.runtime.reaping import GRACE_MS
+from orchestrator.runtime.reaper import GRACE_MS
 from orchestrator.runtime.renewal import Renewal
 from orchestrator.runtime.runner import Ended, Runner, RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig

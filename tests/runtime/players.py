@@ -10,7 +10,8 @@ from typing import Any
 
 import orjson
 
-from orchestrator.core.commands import ApplyPatch, Assessment, CallFinished, Exec
+from orchestrator.core.calls import ApplyPatch, Exec, PatchWork
+from orchestrator.core.commands import Assessment, CallFinished
 from orchestrator.core.state import Call, State
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.events import Completed, ItemDone, ModelEvent, TextDelta
@@ -163,7 +164,7 @@ def _patch(arguments: Mapping[str, Any]) -> ApplyPatch:
 
 
 def _finished(call: Call, output: str) -> CallFinished:
-    if call.spec["kind"] == "patch":
+    if isinstance(call.work, PatchWork):
         patched = ev.PatchApplyEnd(call_id=CallId(call.call_id), stdout="", stderr="", success=True)
         return CallFinished(call.call_id, output, (patched,), applied=True)
     end = ev.ExecCommandEnd(

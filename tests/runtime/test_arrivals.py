@@ -9,17 +9,17 @@ from typing import Any
 from orchestrator.broker.records import Claimed
 from orchestrator.core import commands as c
 from orchestrator.runtime.arrivals import Arrivals
-from orchestrator.runtime.held import Held
-from orchestrator.runtime.loading import BEGINNING
+from orchestrator.runtime.loader import BEGINNING
 from orchestrator.runtime.runner import RunnerConfig
+from orchestrator.runtime.runner_context import RunnerContext
 from tests.runtime.harness import Harness
 
 
 async def arrivals_of(harness: Harness, claimed: Claimed) -> Arrivals:
     """Of a claim whose first entries are taken."""
-    held = Held.of(harness.ports, RunnerConfig(), claimed)
-    held.journal.position = BEGINNING
-    arrivals = Arrivals(held)
+    context = RunnerContext.of(harness.ports, RunnerConfig(), claimed)
+    context.journal.position = BEGINNING
+    arrivals = Arrivals(context)
     await arrivals.accept_first()
     return arrivals
 

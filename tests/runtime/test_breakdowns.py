@@ -22,7 +22,7 @@ from orchestrator.rollouts.files import locked
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.runtime import runner as runners
 from orchestrator.runtime.calls import ToolCalls
-from orchestrator.runtime.loading import load
+from orchestrator.runtime.loader import load
 from orchestrator.runtime.ports import CallSite
 from orchestrator.runtime.runner import Ended
 from tests.runtime.harness import Harness

@@ -17,7 +17,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.core.state import Call
 from orchestrator.model.events import ItemDone
 from orchestrator.runtime.calls import ToolCalls
-from orchestrator.runtime.loading import Cache
+from orchestrator.runtime.loader import Cache
 from orchestrator.runtime.ports import CallSite
 from orchestrator.runtime.runner import Ended
 from orchestrator.sandbox.probe import SandboxSupport

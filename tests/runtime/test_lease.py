@@ -56,8 +56,8 @@ async def test_a_renewed_claim_is_trusted_from_the_moment_the_renewal_was_sent(h
 
     harness.wire.before["renew"] = slow
     it.leases.tick()
-    (verdict,) = await it.leases.renew(it.broker)
-    assert verdict.tip is not None
+    (outcome,) = await it.leases.renew(it.broker)
+    assert outcome.tip is not None
     assert it.extended == [1_004.0, 1_007.0], "not from the moment of the answer"
     it.clock.advance(3.4)
     assert not it.leases.distrusted()
@@ -78,8 +78,8 @@ async def test_a_renewal_that_no_replica_has_extends_nothing(harness: Harness) -
     leases.hold(it.claim, it.clock.time(), lambda: 0)
     it.clock.advance(2.0)
     leases.tick()
-    (verdict,) = await leases.renew(it.broker)
-    assert verdict.tip is not None, "the claim is not over"
+    (outcome,) = await leases.renew(it.broker)
+    assert outcome.tip is not None, "the claim is not over"
     assert asked == [(it.claim, 0)]
     assert extended == [1_004.0]
     assert leases.pause_s < 0.5, "what is left of the trust is short"
@@ -114,8 +114,8 @@ async def test_a_claim_that_was_taken_is_told_to_be_over(harness: Harness) -> No
     it = await held(harness)
     await harness.broker.revoke(it.claim.session)
     it.leases.tick()
-    (verdict,) = await it.leases.renew(it.broker)
-    assert verdict.tip is None
+    (outcome,) = await it.leases.renew(it.broker)
+    assert outcome.tip is None
     assert it.extended == [1_004.0]
 
 
@@ -123,8 +123,8 @@ async def test_a_claim_over_a_log_that_went_back_is_told_to_be_over(harness: Har
     it = await held(harness)
     it.reached = 1_000
     it.leases.tick()
-    (verdict,) = await it.leases.renew(it.broker)
-    assert verdict.tip is None
+    (outcome,) = await it.leases.renew(it.broker)
+    assert outcome.tip is None
     assert it.extended == [1_004.0]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from orchestrator.runtime.loading import Cache
+from orchestrator.runtime.loader import Cache
 from orchestrator.runtime.runner import Ended
 from tests.runtime.harness import Harness, opened
 from tests.runtime.players import calls, ends

@@ -12,7 +12,7 @@ from orchestrator.core.chain import ChainKey
 from orchestrator.core.ids import SessionId
 from orchestrator.core.snapshot import decode_snapshot
 from orchestrator.gateways.client import Client
-from orchestrator.runtime.loading import BrokenLog, Cache
+from orchestrator.runtime.loader import BrokenLog, Cache
 from orchestrator.runtime.runner import Ended
 from tests.runtime.harness import Harness
 

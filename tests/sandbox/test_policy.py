@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.sandbox.policy import InvalidPolicy, resolve
-from orchestrator.wiring.hiding import own_code
+from orchestrator.wiring.hidden_paths import own_code
 
 
 def workspace(**fields: object) -> dict[str, object]:

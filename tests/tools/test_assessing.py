@@ -9,7 +9,8 @@ import orjson
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core.commands import ApplyPatch, Exec, Immediate
+from orchestrator.core.calls import ApplyPatch, Exec
+from orchestrator.core.commands import Immediate
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import Call, State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId

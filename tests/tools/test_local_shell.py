@@ -8,8 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from orchestrator.core.approval import Ask, Run, judge_exec
-from orchestrator.core.commands import Exec, Immediate
+from orchestrator.core.calls import Exec
+from orchestrator.core.calls.verdict import Ask, Run
+from orchestrator.core.commands import Immediate
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import Call, State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId
@@ -94,7 +95,7 @@ async def test_person_is_asked_about_a_reading_command_with_a_variable(name: str
     assert not found.safe
     settings = site(tmp_path).state.task
     assert settings is not None
-    assert isinstance(judge_exec(found, settings.settings, frozenset()), Ask)
+    assert isinstance(found.judged(settings.settings, frozenset()), Ask)
 
 
 async def test_person_is_not_asked_about_a_language(tmp_path: Path) -> None:
@@ -109,9 +110,9 @@ async def test_what_is_allowed_for_the_session_is_allowed_with_its_variables_onl
     given = await exec_of(tmp_path, {"A": "1", "B": "2"}, "make")
     again = await exec_of(tmp_path, {"B": "2", "A": "1"}, "make")
     approved = frozenset([given.key])
-    assert isinstance(judge_exec(again, settings, approved), Run)
-    assert isinstance(judge_exec(plain, settings, approved), Ask)
-    assert isinstance(judge_exec(other, settings, approved), Ask)
+    assert isinstance(again.judged(settings, approved), Run)
+    assert isinstance(plain.judged(settings, approved), Ask)
+    assert isinstance(other.judged(settings, approved), Ask)
     assert plain.key == f'[["make"],"{tmp_path}",false]', "as it is in the logs of older sessions"
 
 

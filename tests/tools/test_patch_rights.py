@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.commands import ApplyPatch
+from orchestrator.core.calls import ApplyPatch
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import Call, State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
-from orchestrator.tools import patching
+from orchestrator.tools import apply_patch
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 from orchestrator.tools.site import Site, ToolConfig
 from orchestrator.tools.toolbox import Toolbox
@@ -57,16 +57,7 @@ class Author:
         call = Call(CallId("p1"), "apply_patch", item)
         assessed = await self.toolbox.assess(call, self.site)
         assert isinstance(assessed, ApplyPatch)
-        spec = {
-            "kind": "patch",
-            "patch": assessed.patch,
-            "cwd": assessed.cwd,
-            "record": assessed.record,
-            "baselines": assessed.baselines,
-            "summary": assessed.summary,
-            "sandboxed": False,
-        }
-        return replace(call, spec=spec)
+        return replace(call, work=assessed.work(sandboxed=False))
 
     async def run(self, call: Call) -> Any:
         return await self.toolbox.run(call, self.site)
@@ -210,7 +201,7 @@ async def test_cancelled_patch_comes_to_its_end(hold_behind: HoldBehind) -> None
 async def test_cancelled_patch_that_does_not_end_is_killed_and_cleared_away(
     hold_behind: HoldBehind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patching, "WRITE_GRACE_S", 0.0)
+    monkeypatch.setattr(apply_patch, "WRITE_GRACE_S", 0.0)
     async with hold_behind(1) as (author, writer):
         running = asyncio.create_task(author.run(await author.call()))
         await writer.met()

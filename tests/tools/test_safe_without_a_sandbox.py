@@ -11,8 +11,8 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from orchestrator.core.approval import Ask, Run, Verdict, judge_exec
-from orchestrator.core.commands import Exec
+from orchestrator.core.calls import Exec
+from orchestrator.core.calls.verdict import Ask, Run, Verdict
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import Call, State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId
@@ -31,7 +31,7 @@ async def verdict(folder: Path, *command: str, mode: str = "danger-full-access",
     site = Site("c", State(task=Task(SubmissionId("u1"), "user", given)), lambda _: None)
     found = await Toolbox(config, cast(Any, None)).assess(Call(CallId("c1"), "shell", item), site)
     assert isinstance(found, Exec)
-    return judge_exec(found, given, frozenset())
+    return found.judged(given, frozenset())
 
 
 @pytest.fixture

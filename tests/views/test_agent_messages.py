@@ -14,7 +14,7 @@ from orchestrator.core.facts import decode
 from orchestrator.core.stored import decode_entry
 from orchestrator.views.event import Event
 from orchestrator.views.messages import message_in, message_line, with_messages
-from orchestrator.wiring.opening import Opened
+from orchestrator.wiring.open_deployment import Opened
 from tests.core.tree_driver import Agent, TreeDriver, answers
 
 

@@ -15,7 +15,7 @@ from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.tree_records import TreeEntry
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.views.past import BadPlace, Place, page_before
-from orchestrator.wiring.opening import Opened
+from orchestrator.wiring.open_deployment import Opened
 
 BEGAN = datetime(2026, 1, 2, tzinfo=UTC).timestamp()
 ID = "01a1f8a1-c5d0-7001-97bc-c80be6a60f79"

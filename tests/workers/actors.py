@@ -29,8 +29,7 @@ from orchestrator.broker.records import (
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.chain import GENESIS
-from orchestrator.core.commands import Moment
-from orchestrator.core.draft import Note, noted
+from orchestrator.core.draft import Decision
 from orchestrator.core.entries import Entry
 from orchestrator.core.history import user_message
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id
@@ -42,7 +41,7 @@ from orchestrator.rollouts.full_log import full_log
 from orchestrator.rollouts.position import Position
 from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.journal import Step, Writer
-from orchestrator.runtime.loading import end_of, folded
+from orchestrator.runtime.loader import end_of, folded
 from workers.upkeep_sealing import Mover
 
 NOON_MS = 1_758_362_400_000
@@ -140,8 +139,7 @@ class Author:
     async def _commit(self, entries: Sequence[Entry], **more: Any) -> None:
         claim = await self._take()
         step = Step(self.position, Writer(claim.epoch, secrets.token_bytes), NOON_MS)
-        moment = Moment(NOON_MS, claim.epoch, self.position.seq)
-        step.take(noted(self.position.state, Note(tuple(entries)), moment))
+        step.take(Decision(tuple(entries)))
         for content in step.blobs.values():
             await self.storage.blobs.put(claim.tree, content)
         request = CommitRequest(

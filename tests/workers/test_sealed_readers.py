@@ -16,7 +16,7 @@ from orchestrator.core.snapshot import digest
 from orchestrator.rollouts.rollout_file import RolloutFile
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.storage import Storage
-from orchestrator.runtime.loading import BrokenLog, Cache, load
+from orchestrator.runtime.loader import BrokenLog, Cache, load
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.trees import TreeLookups
 from orchestrator.tools.subagents.port import LogUnreadable

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field, fields
 from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
 
-from orchestrator.core.facts.form import EMPTY, LIST, form
+from orchestrator.core.forms import EMPTY, LIST, form
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId
 from orchestrator.core.tree import Child, ChildChanges, Mail, TreeChanges, Watchdog

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
+from orchestrator.core.calls import CallWork, spec_of, work_of
 from orchestrator.core.facts.agent import LetterSent
-from orchestrator.core.facts.form import form
+from orchestrator.core.forms import form
 from orchestrator.core.frozen import record
 from orchestrator.core.state import Phase
 from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.wire import JsonObject
 
 
 @record
@@ -23,9 +24,9 @@ class CallMoved:
     phase: Phase = field(metadata=form(read=Phase))
     epoch: int | None = None
     """The claim under which it runs."""
-    spec: Mapping[str, Any] | None = None
+    work: CallWork | None = field(default=None, metadata=form("spec", read=work_of, write=spec_of))
     """The work or the wait of the call, as assessed."""
-    baselines: Mapping[str, Any] | None = None
+    baselines: JsonObject | None = None
     """`set` and `drop`: what an applied patch leaves for the task's diff to count from."""
     sent: LetterSent | None = None
     """The letter that the call wrote, for readers of the log."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from orchestrator.core.facts.form import ALWAYS
+from orchestrator.core.forms import ALWAYS
 from orchestrator.core.frozen import record
 from orchestrator.core.state import Purpose
 from orchestrator.protocol.ids import ResponseId

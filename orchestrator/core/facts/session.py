@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from orchestrator.core.facts.form import ALWAYS, EMPTY, LIST, form
+from orchestrator.core.forms import ALWAYS, EMPTY, LIST, form
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId
 from orchestrator.core.settings import SessionFacts, SettingsChanges, TurnSettings

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from orchestrator.protocol.commands import ListFilesCommand, ReadCommand, SearchCommand, UnknownCommand
-from orchestrator.tools.commands import quoting
+from orchestrator.tools.commands import quotes
 from orchestrator.tools.commands.bash import PlainScript, read_plain, unwrap
 
 Entry: TypeAlias = ReadCommand | ListFilesCommand | SearchCommand | UnknownCommand
@@ -104,7 +104,7 @@ def _without_repeats(entries: Iterable[Entry]) -> list[Entry]:
 def _summarise(command: Words) -> Entry:
     summary = _SUMMARIES.get(command[0]) if command else None
     entry = summary(command) if summary is not None else None
-    return _unknown(quoting.join(command)) if entry is None else entry
+    return _unknown(quotes.join(command)) if entry is None else entry
 
 
 # -- entries --
@@ -115,15 +115,15 @@ def _unknown(cmd: str) -> Entry:
 
 
 def _read(command: Words, path: str) -> Entry:
-    return ReadCommand(cmd=quoting.join(command), name=_short(path))
+    return ReadCommand(cmd=quotes.join(command), name=_short(path))
 
 
 def _list_files(command: Words, path: str | None) -> Entry:
-    return ListFilesCommand(cmd=quoting.join(command), path=_short_or_none(path))
+    return ListFilesCommand(cmd=quotes.join(command), path=_short_or_none(path))
 
 
 def _search(command: Words, query: str | None, path: str | None) -> Entry:
-    return SearchCommand(cmd=quoting.join(command), query=query, path=_short_or_none(path))
+    return SearchCommand(cmd=quotes.join(command), query=query, path=_short_or_none(path))
 
 
 # Folders that say little about where somebody is.
@@ -279,7 +279,7 @@ def _summarise_git(command: Words) -> Entry | None:
             entry = _list_git_files(command[1:])
         case _:
             return None
-    return entry and entry.model_copy(update={"cmd": quoting.join(command)})
+    return entry and entry.model_copy(update={"cmd": quotes.join(command)})
 
 
 _HEAD_WITH_VALUE: Final = "-n -c --lines --bytes"

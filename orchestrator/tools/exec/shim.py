@@ -27,14 +27,14 @@ import time
 
 from orchestrator.sandbox import kernel
 from orchestrator.tools.exec.descendants import descendants_of, kill_all
-from orchestrator.tools.exec.holding import (
+from orchestrator.tools.exec.fork import IGNORED_SIGNALS, KILL_SIGNAL, start, start_writer
+from orchestrator.tools.exec.held_objects import (
     hold_placeholder,
     make_cgroup,
     ran_out_of_memory,
     release_placeholder,
     remove_cgroup,
 )
-from orchestrator.tools.exec.starting import IGNORED_SIGNALS, KILL_SIGNAL, start, start_writer
 
 TYPE_CHECKING = False  # typing's import costs the supervisor more than its own code
 if TYPE_CHECKING:

@@ -28,11 +28,11 @@ from orchestrator.sandbox.launch import Launch
 from orchestrator.sandbox.limits import Limits, ProcessAllowance, memory_settings
 from orchestrator.sandbox.probe import Preference, SandboxSupport, choose
 from orchestrator.tools.exec.command import Command, Finished, OutputSink, Written
-from orchestrator.tools.exec.holding import remove_cgroup
-from orchestrator.tools.exec.running import Exit, Running
+from orchestrator.tools.exec.held_objects import remove_cgroup
+from orchestrator.tools.exec.running_command import Exit, Running
 
 if TYPE_CHECKING:
-    from orchestrator.tools.patch.writing import Job
+    from orchestrator.tools.patch.writer import Job
 
 log = logging.getLogger("dendro.tools")
 

@@ -1,7 +1,7 @@
 """A plan on its way to the disk and back: the job for who writes it, and what came of it.
 
 Nothing is written here. `writing` does what a job says, in a process that dies with the
-right to write: see `patching`. It must not know who permitted the patch.
+right to write: see `apply_patch`. It must not know who permitted the patch.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from orchestrator.tools.patch.plan import PatchPlan, PlannedFile
 from orchestrator.tools.patch.record import PatchRecord, record_of
 from orchestrator.tools.patch.writable import WritableRoots, outside
-from orchestrator.tools.patch.writing import PREFIX
+from orchestrator.tools.patch.writer import PREFIX
 
 if TYPE_CHECKING:
-    from orchestrator.tools.patch.writing import File, Job, Outcome
+    from orchestrator.tools.patch.writer import File, Job, Outcome
 
 
 class PatchApplyError(Exception):

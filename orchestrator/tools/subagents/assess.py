@@ -11,6 +11,7 @@ import orjson
 
 from orchestrator.core import commands as c
 from orchestrator.core.agent_views import LABEL_CHARS, MESSAGE_BYTES, one_line
+from orchestrator.core.calls import Await
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView
 from orchestrator.core.state import Call, Phase, State
@@ -146,7 +147,7 @@ async def _list(asking: Asking) -> c.Immediate:
     return c.Immediate(_dumps({"sessions": [agent.summary() for agent in shown]}))
 
 
-def _await(asking: Asking) -> c.Await:
+def _await(asking: Asking) -> Await:
     given, rules = parsed(a.AwaitArguments, asking.given), asking.state.facts.tree_rules
     seconds = given.timeout_s or rules.await_cap_s
     if not rules.await_floor_s <= seconds <= rules.await_cap_s:
@@ -155,7 +156,7 @@ def _await(asking: Asking) -> c.Await:
         )
     if given.agent_ids == ():
         raise BadArguments("agent_ids: name at least one child, or leave it out for any")
-    return c.Await(int(seconds * 1000), tuple(map(AgentId, given.agent_ids or ())))
+    return Await(int(seconds * 1000), tuple(map(AgentId, given.agent_ids or ())))
 
 
 async def _logs(asking: Asking) -> c.Immediate:

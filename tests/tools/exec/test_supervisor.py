@@ -14,7 +14,7 @@ from orchestrator.sandbox.kernel import CLOCK_BOOTTIME
 from orchestrator.sandbox.limits import Limits
 from orchestrator.sandbox.policy import Confinement
 from orchestrator.sandbox.probe import NoConfinement, SandboxSupport
-from orchestrator.tools.exec.running import KEPT_BYTES
+from orchestrator.tools.exec.running_command import KEPT_BYTES
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig, SupervisorLost
 
 from .conftest import MakeCommand

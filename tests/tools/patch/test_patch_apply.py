@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.tools.patch import writing
+from orchestrator.tools.patch import writer
 from orchestrator.tools.patch.apply import PatchApplyError
 from orchestrator.tools.patch.files import DiskFiles
 from orchestrator.tools.patch.grammar import parse_patch
 from orchestrator.tools.patch.plan import PatchCheckError, PatchPlan, plan_patch
 from orchestrator.tools.patch.record import judge, record_of
 from orchestrator.tools.patch.writable import WritableRoots
-from tests.tools.patch.applying import apply_plan, remove_leftovers
+from tests.tools.patch.in_process import apply_plan, remove_leftovers
 
 Plan = Callable[..., PatchPlan]
 Below = Callable[[Path], dict[str, bytes | str]]
@@ -108,16 +108,16 @@ def test_failure_at_any_switch_puts_everything_back(
     assert len(many.files) == 7
     before = everything_below(tree)
     switched = 0
-    switch = writing._switch
+    switch = writer._switch
 
-    def fail_in_turn(step: writing._Step) -> None:
+    def fail_in_turn(step: writer._Step) -> None:
         nonlocal switched
         if switched == failing:
             raise OSError(errno.EIO, "the disk failed")
         switched += 1
         switch(step)
 
-    monkeypatch.setattr(writing, "_switch", fail_in_turn)
+    monkeypatch.setattr(writer, "_switch", fail_in_turn)
     if not links:
         refuse_hard_links(monkeypatch)
     with pytest.raises(PatchApplyError) as error:
@@ -207,13 +207,13 @@ def test_new_file_never_replaces_one_that_came_up_at_the_last_moment(
     tree: Path, plan_on_disk: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_on_disk("*** Update File: a.txt", "-one", "*** Add File: new.txt", "+ours")
-    switch = writing._switch
+    switch = writer._switch
 
-    def come_first(step: writing._Step) -> None:
+    def come_first(step: writer._Step) -> None:
         (tree / "new.txt").write_text("theirs\n")
         switch(step)
 
-    monkeypatch.setattr(writing, "_switch", come_first)
+    monkeypatch.setattr(writer, "_switch", come_first)
     with pytest.raises(PatchApplyError, match="File exists"):
         apply_plan(plan, None)
     assert (tree / "new.txt").read_text() == "theirs\n"
@@ -241,15 +241,15 @@ def test_folder_swapped_for_a_symlink_during_the_write_leads_nowhere(
     (tree / "sub").mkdir()
     (tree / "sub" / "secret.txt").write_text("secret\n")
     plan = plan_on_disk("*** Update File: sub/secret.txt", "-secret", "+evil", "*** Add File: sub/n", "+evil")
-    switch = writing._switch
+    switch = writer._switch
 
-    def swap_first(step: writing._Step) -> None:
+    def swap_first(step: writer._Step) -> None:
         if not (tree / "sub").is_symlink():
             (tree / "sub").rename(tree / "moved")
             (tree / "sub").symlink_to("../other")
         switch(step)
 
-    monkeypatch.setattr(writing, "_switch", swap_first)
+    monkeypatch.setattr(writer, "_switch", swap_first)
     apply_plan(plan, WritableRoots((tree,)))
     assert [path.name for path in (tree.parent / "other").iterdir()] == ["secret.txt"]
     assert (tree.parent / "other" / "secret.txt").read_text() == "secret\n"
@@ -296,13 +296,13 @@ def test_racing_attacker_never_gets_a_write_outside(tree: Path, patch: Callable[
 DYING_WORKER = """
 import os, signal, sys
 from pathlib import Path
-from orchestrator.tools.patch import writing
+from orchestrator.tools.patch import writer
 from orchestrator.tools.patch.files import DiskFiles
 from orchestrator.tools.patch.grammar import parse_patch
 from orchestrator.tools.patch.plan import plan_patch
-from tests.tools.patch.applying import apply_plan
+from tests.tools.patch.in_process import apply_plan
 
-left, switch = int(sys.argv[2]), writing._switch
+left, switch = int(sys.argv[2]), writer._switch
 
 def die_in_turn(step):
     global left
@@ -311,7 +311,7 @@ def die_in_turn(step):
     left -= 1
     switch(step)
 
-writing._switch = die_in_turn
+writer._switch = die_in_turn
 apply_plan(plan_patch(parse_patch(sys.stdin.read()), Path(sys.argv[1]), DiskFiles()), None)
 """
 

@@ -18,7 +18,7 @@ from orchestrator.tools.patch.linediff import line_edits
 from orchestrator.tools.patch.plan import PatchCheckError, plan_patch
 from orchestrator.tools.patch.turn_diff import Baseline, turn_diff, with_plan
 from orchestrator.tools.patch.writable import WritableRoots
-from tests.tools.patch.applying import apply_plan
+from tests.tools.patch.in_process import apply_plan
 
 # Few different lines, so that blocks repeat; blanks and punctuation, so that passes differ.
 LINE = st.sampled_from(

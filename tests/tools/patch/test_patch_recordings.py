@@ -16,7 +16,7 @@ from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch
 from orchestrator.tools.patch.plan import PatchCheckError, PatchPlan, plan_patch, refusal_text
 from orchestrator.tools.patch.turn_diff import Baseline, turn_diff, with_plan
 from orchestrator.tools.patch.writable import WritableRoots
-from tests.tools.patch.applying import apply_plan
+from tests.tools.patch.in_process import apply_plan
 
 Recorded = Callable[[str], tuple[list[dict[str, Any]], list[str]]]
 

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.tools.patch.files import DiskFiles, display_root
 from orchestrator.tools.patch.plan import PatchPlan
 from orchestrator.tools.patch.turn_diff import Baseline, turn_diff, with_plan
-from tests.tools.patch.applying import apply_plan
+from tests.tools.patch.in_process import apply_plan
 
 Plan = Callable[..., PatchPlan]
 Task = Callable[..., str]

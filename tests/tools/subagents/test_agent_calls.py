@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from orchestrator.core import commands as c
+from orchestrator.core.calls import Await
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView
 from orchestrator.core.settings import SessionFacts, TreeRules
@@ -90,7 +91,7 @@ def output(assessment: Any) -> Any:
     ("given", "seconds"), [({}, 1800), ({"timeout_s": 0}, 1800), ({"timeout_s": 300}, 300)]
 )
 async def test_await_waits_as_long_as_it_may_unless_it_is_told(given: dict[str, Any], seconds: int) -> None:
-    assert await asked("subagent_await", **given) == c.Await(seconds * 1000)
+    assert await asked("subagent_await", **given) == Await(seconds * 1000)
 
 
 @pytest.mark.parametrize("seconds", [1, 299, 1801, -1])

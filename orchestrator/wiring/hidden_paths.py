@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import orchestrator
 from orchestrator.settings import Settings
-from orchestrator.wiring.deploying import embedded_config
+from orchestrator.wiring.deployment import embedded_config
 
 _SHARED = (
     *("/", "/dev/shm", "/home", "/run", "/srv", "/tmp", "/usr", "/var", "/var/lib", "/var/run", "/var/tmp"),

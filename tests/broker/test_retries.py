@@ -9,8 +9,8 @@ import pytest
 
 from orchestrator.broker.connection import Wire
 from orchestrator.broker.errors import Misconfigured, Unavailable
-from orchestrator.broker.insisting import InsistingWire
 from orchestrator.broker.keys import Keys
+from orchestrator.broker.retries import InsistingWire
 from orchestrator.broker.rights import COMMANDS, remedy
 
 

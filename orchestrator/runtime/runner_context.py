@@ -39,7 +39,7 @@ class RunnerConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class RunnerContext:
     """A claimed session, as the parts of its runner see it."""
 
     ports: Ports
@@ -50,7 +50,7 @@ class Held:
     workspace: Workspace
 
     @classmethod
-    def of(cls, ports: Ports, config: RunnerConfig, claimed: Claimed) -> Held:
+    def of(cls, ports: Ports, config: RunnerConfig, claimed: Claimed) -> RunnerContext:
         writing = Writing(ports, claimed.claim, claimed.last_commit)
         return cls(ports, config, claimed, Journal(), writing, Workspace(ports.workspace))
 

@@ -21,7 +21,7 @@ import resource
 import signal
 
 from orchestrator.sandbox import confine, kernel
-from orchestrator.tools.patch import writing
+from orchestrator.tools.patch import writer
 
 TYPE_CHECKING = False  # typing's import costs the supervisor more than its own code
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def start(
     return pid, failure
 
 
-def start_writer(job: writing.Job, stdout: int) -> tuple[int, str]:
+def start_writer(job: writer.Job, stdout: int) -> tuple[int, str]:
     """Forks the writer of a patch, whose outcome goes to `stdout`; answers as `start` does."""
     shim_pid = os.getpid()
     try:
@@ -69,14 +69,14 @@ def start_writer(job: writing.Job, stdout: int) -> tuple[int, str]:
     return pid, ""
 
 
-def _become_writer(shim_pid: int, job: writing.Job, stdout: int) -> None:
+def _become_writer(shim_pid: int, job: writer.Job, stdout: int) -> None:
     """In the fork: writes, reports the outcome, and exits; the writer does not outlive its shim."""
     code = 1
     try:
         _take_signals()
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == shim_pid:
-            os.write(stdout, marshal.dumps(writing.carry_out(job)))
+            os.write(stdout, marshal.dumps(writer.carry_out(job)))
             code = 0
     except BaseException as broken:
         os.write(2, f"dendro supervisor: a patch's writer failed: {broken!r}\n".encode())

@@ -17,9 +17,9 @@ from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import connect
 from orchestrator.broker.embedded import EmbeddedConfig, EmbeddedRedis
-from orchestrator.broker.insisting import InsistingWire
 from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import BrokerConfig
+from orchestrator.broker.retries import InsistingWire
 from orchestrator.broker.rights import require_rights
 from orchestrator.broker.texts import Texts
 from orchestrator.core.chain import ChainKey

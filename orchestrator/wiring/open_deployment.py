@@ -26,11 +26,11 @@ from orchestrator.rollouts.full_log import full_log
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.storage import Storage
-from orchestrator.runtime.loading import BrokenLog
+from orchestrator.runtime.loader import BrokenLog
 from orchestrator.runtime.restore import restore_session
 from orchestrator.settings import Settings
 from orchestrator.views.find import find, find_one, find_tree
-from orchestrator.wiring.deploying import Deployment, chain_key, deployment, redis_url
+from orchestrator.wiring.deployment import Deployment, chain_key, deployment, redis_url
 from orchestrator.wiring.sessions import SESSIONS, guide, new_birth
 
 PATIENCE_S = 10.0

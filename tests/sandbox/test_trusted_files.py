@@ -21,7 +21,7 @@ from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.items import InputImage
 from orchestrator.runtime.workspace import look
 from orchestrator.sandbox.probe import SandboxSupport
-from orchestrator.sandbox.reading import find_program, read_regular
+from orchestrator.sandbox.trusted_files import find_program, read_regular
 from orchestrator.settings.repository import in_work_tree
 from orchestrator.tools.patch.files import DiskFiles
 from orchestrator.tools.site import Site, ToolConfig

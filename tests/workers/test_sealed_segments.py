@@ -15,7 +15,7 @@ from orchestrator.core.snapshot import digest
 from orchestrator.rollouts.audit import audit_session
 from orchestrator.rollouts.segments import BrokenArchive, Manifest, Segment
 from orchestrator.rollouts.storage import Storage
-from orchestrator.runtime.loading import end_of, folded
+from orchestrator.runtime.loader import end_of, folded
 from orchestrator.runtime.restore import referenced_blobs, restore_session
 from tests.workers.actors import (
     DAY_MS,

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from orchestrator.runtime.worker import Worker
 from orchestrator.settings import Settings
-from orchestrator.wiring.deploying import redis_url
+from orchestrator.wiring.deployment import redis_url
 from orchestrator.wiring.worker import running_worker
 
 

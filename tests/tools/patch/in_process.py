@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import marshal
 
-from orchestrator.tools.patch import writing
+from orchestrator.tools.patch import writer
 from orchestrator.tools.patch.apply import applied, apply_job, tidy_job
 from orchestrator.tools.patch.plan import PatchPlan
 from orchestrator.tools.patch.record import PatchRecord
@@ -17,10 +17,10 @@ def apply_plan(plan: PatchPlan, roots: WritableRoots | None) -> str:
     Job and outcome go as they go to a supervisor and back.
     """
     job = marshal.loads(marshal.dumps(apply_job(plan, roots)))
-    return applied(plan, marshal.loads(marshal.dumps(writing.carry_out(job))))
+    return applied(plan, marshal.loads(marshal.dumps(writer.carry_out(job))))
 
 
 def remove_leftovers(record: PatchRecord) -> int:
     """Removes what a killed writer of the plan left; how many files that were."""
     job = tidy_job(record)
-    return int(writing.carry_out(job)[1]) if job else 0
+    return int(writer.carry_out(job)[1]) if job else 0

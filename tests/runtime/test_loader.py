@@ -17,7 +17,7 @@ from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.snapshot import digest
 from orchestrator.core.stored import encode_entry
 from orchestrator.rollouts.position import Position
-from orchestrator.runtime.loading import BEGINNING, BrokenLog, Cache, Loaded, LogEnd, Source, folded, load
+from orchestrator.runtime.loader import BEGINNING, BrokenLog, Cache, Loaded, LogEnd, Source, folded, load
 from orchestrator.runtime.ports import Ports
 
 SESSION = SessionId("01a1f821-7090-700a-b0b5-81d1b4589218")

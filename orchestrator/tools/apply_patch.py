@@ -20,10 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from orchestrator.core.commands import ApplyPatch, CallFinished, Immediate
+from orchestrator.core.calls import ApplyPatch, PatchWork
+from orchestrator.core.commands import CallFinished, Immediate
+from orchestrator.core.forms import whole
 from orchestrator.core.state import Call, State, Task
 from orchestrator.protocol.events import PatchApplyEnd, TurnDiff
 from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.scalars import StoredText
 from orchestrator.tools.confinement import writable_roots
 from orchestrator.tools.exec.command import Written
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
@@ -38,7 +41,7 @@ from orchestrator.tools.patch.writable import outside
 from orchestrator.tools.site import Site, ToolConfig
 
 if TYPE_CHECKING:
-    from orchestrator.tools.patch.writing import Job
+    from orchestrator.tools.patch.writer import Job
 
 CHANGED_SINCE = "files changed since the patch was checked; read them again and send a new patch"
 WHOLE = ""
@@ -112,12 +115,14 @@ def _baselines(data: Mapping[str, Any]) -> dict[str, Baseline]:
     return {path: Baseline(**fields) for path, fields in whole.items()}
 
 
-async def run_patch(call: Call, site: Site, config: ToolConfig, supervisor: Supervisor) -> CallFinished:
+async def run_patch(
+    call: Call, work: PatchWork, site: Site, config: ToolConfig, supervisor: Supervisor
+) -> CallFinished:
     """Writes the patch, all of it or nothing; a cancelled patch gets `WRITE_GRACE_S` to finish."""
     try:
-        plan, job = await asyncio.to_thread(_planned, call, site.state, config)
-        written = await _write(call, job, site.claim, supervisor)
-        return await asyncio.to_thread(_told, call, _task(site.state), plan, written)
+        plan, job = await asyncio.to_thread(_planned, work, site.state, config)
+        written = await _write(work, job, site.claim, supervisor)
+        return await asyncio.to_thread(_told, call, work, _task(site.state), plan, written)
     except (PatchSyntaxError, PatchCheckError, PatchApplyError) as error:
         return _failed(call, error.message)
     except SupervisorLost as error:
@@ -126,16 +131,19 @@ async def run_patch(call: Call, site: Site, config: ToolConfig, supervisor: Supe
         return _failed(call, str(error))
 
 
-def _planned(call: Call, state: State, config: ToolConfig) -> tuple[PatchPlan, Job]:
-    spec = call.spec
-    roots = writable_roots(state, config) if spec["sandboxed"] else None
-    plan = plan_patch(parse_patch(spec["patch"]), Path(spec["cwd"]), DiskFiles())
-    if record_of(plan) != PatchRecord.from_json(spec["record"]):
+def _planned(work: PatchWork, state: State, config: ToolConfig) -> tuple[PatchPlan, Job]:
+    roots = writable_roots(state, config) if work.sandboxed else None
+    plan = plan_patch(parse_patch(whole(work.patch)), Path(whole(work.cwd)), DiskFiles())
+    if record_of(plan) != _recorded(work):
         raise PatchApplyError(CHANGED_SINCE)
     return plan, apply_job(plan, roots)
 
 
-async def _write(call: Call, job: Job, claim: str, supervisor: Supervisor) -> Written:
+def _recorded(work: PatchWork) -> PatchRecord:
+    return PatchRecord.from_json(whole(work.record) if isinstance(work.record, StoredText) else work.record)
+
+
+async def _write(work: PatchWork, job: Job, claim: str, supervisor: Supervisor) -> Written:
     """Has the job carried out, and what a killed writer left removed, as long as that is permitted."""
     writing = asyncio.ensure_future(supervisor.write(claim, job))
     try:
@@ -145,22 +153,21 @@ async def _write(call: Call, job: Job, claim: str, supervisor: Supervisor) -> Wr
         killed = writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
         if killed:
-            await _tidy(call, claim, supervisor)
+            await _tidy(work, claim, supervisor)
         raise
     if written.begun and written.outcome is None:
-        await _tidy(call, claim, supervisor)
+        await _tidy(work, claim, supervisor)
     return written
 
 
-async def _tidy(call: Call, claim: str, supervisor: Supervisor) -> None:
-    record = PatchRecord.from_json(call.spec["record"])
-    if job := await asyncio.to_thread(tidy_job, record):
+async def _tidy(work: PatchWork, claim: str, supervisor: Supervisor) -> None:
+    if job := await asyncio.to_thread(tidy_job, _recorded(work)):
         # Without a supervisor or the right to write, it is left to the next holder.
         with suppress(SupervisorLost, OSError):
             await supervisor.write(claim, job)
 
 
-def _told(call: Call, task: Task, plan: PatchPlan, written: Written) -> CallFinished:
+def _told(call: Call, work: PatchWork, task: Task, plan: PatchPlan, written: Written) -> CallFinished:
     """The result of the writing; if the writer left no outcome, the files decide."""
     if written.outcome is not None:
         summary = applied(plan, written.outcome)
@@ -169,7 +176,7 @@ def _told(call: Call, task: Task, plan: PatchPlan, written: Written) -> CallFini
     else:
         raise PatchApplyError(_unfinished(verdict, written.why))
     end = PatchApplyEnd(call_id=CallId(call.call_id), stdout=summary, stderr="", success=True)
-    diff = TurnDiff(unified_diff=_turn_diff(call, task))
+    diff = TurnDiff(unified_diff=_turn_diff(work, task))
     return CallFinished(call.call_id, _output(summary, 0), (end, diff), applied=True)
 
 
@@ -179,8 +186,8 @@ def _unfinished(verdict: Verdict, why: str) -> str:
     return f"the patch is written in part: {why}; read its files before you go on"
 
 
-def _turn_diff(call: Call, task: Task) -> str:
-    changed = call.spec["baselines"]
+def _turn_diff(work: PatchWork, task: Task) -> str:
+    changed = work.baselines
     kept = {path: data for path, data in task.baselines.items() if path not in changed["drop"]}
     root = display_root(Path(task.settings.cwd))
     return cut(turn_diff(_baselines({**kept, **changed["set"]}), root, DiskFiles()))
@@ -196,11 +203,10 @@ def _output(text: str, exit_code: int) -> str:
     return orjson.dumps({"output": text, "metadata": metadata}).decode()
 
 
-async def judge_patch(call: Call, claim: str, supervisor: Supervisor) -> Verdict:
+async def judge_patch(work: PatchWork, claim: str, supervisor: Supervisor) -> Verdict:
     """Judges by the files whether a patch of a lost worker was applied; removes its temporary files."""
-    record = PatchRecord.from_json(call.spec["record"])
-    verdict = await asyncio.to_thread(judge, record, DiskFiles())
-    await _tidy(call, claim, supervisor)
+    verdict = await asyncio.to_thread(judge, _recorded(work), DiskFiles())
+    await _tidy(work, claim, supervisor)
     return verdict
 
 

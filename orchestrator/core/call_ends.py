@@ -1,0 +1,33 @@
+"""The end of a call: its output joins the conversation."""
+
+from __future__ import annotations
+
+from orchestrator.core import entries as e
+from orchestrator.core import facts as f
+from orchestrator.core.draft import Draft
+from orchestrator.core.history import call_output
+from orchestrator.core.state import Call, Phase
+from orchestrator.protocol.items import ToolOutput
+from orchestrator.protocol.wire import EventModel, JsonObject
+
+
+def close(
+    draft: Draft,
+    call: Call,
+    output: ToolOutput,
+    *,
+    events: tuple[EventModel, ...] = (),
+    baselines: JsonObject | None = None,
+    sent: f.LetterSent | None = None,
+    with_task: bool = False,
+) -> None:
+    """Gives the call its output, behind the `events` that tell of its end.
+
+    `baselines` are what the task's diff counts from after an applied patch, `sent` the letter that the call
+    wrote. A call that ends `with_task` needs no entry that tells its phase.
+    """
+    for event in events:
+        draft.event(event)
+    draft.add(e.item(call_output(call.item, output)))
+    if not with_task:
+        draft.add(f.CallMoved(call.call_id, Phase.DONE, baselines=baselines or None, sent=sent))

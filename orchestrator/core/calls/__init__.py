@@ -1,0 +1,111 @@
+"""Kinds of calls, one module each: what a call asks for, its work, its events, its verdict.
+
+    exec     a command             patch    a patch            custom   a tool of the program's own
+    wait     a wait for agents     helper   an agent whose answer is the output
+
+The record of the work stands in the log, in the state and in snapshots: `work_of` and `spec_of` are its two
+ways. A new kind is a module here, a case of `CallWork`, and a reader and a writer below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Literal, TypeAlias, assert_never
+
+from orchestrator.core.calls.custom import Custom, CustomWork
+from orchestrator.core.calls.exec import Exec, ExecWork
+from orchestrator.core.calls.helper import HelperWork
+from orchestrator.core.calls.patch import ApplyPatch, PatchWork
+from orchestrator.core.calls.wait import Await, AwaitWork
+from orchestrator.core.forms import reader_of, writer_of
+from orchestrator.core.frozen import record
+from orchestrator.protocol.wire import JsonObject, JsonValue
+
+__all__ = [
+    "ApplyPatch",
+    "Await",
+    "AwaitWork",
+    "CallWork",
+    "Custom",
+    "CustomWork",
+    "Exec",
+    "ExecWork",
+    "HelperWork",
+    "PatchWork",
+    "Runnable",
+    "RunnableWork",
+    "UnknownWork",
+    "Waiting",
+    "spec_of",
+    "timer_of",
+    "work_of",
+]
+
+
+@record
+class UnknownWork:
+    """The work of a kind that this version does not know, held as it came: it can be ended, but not begun."""
+
+    kind: ClassVar[Literal["?"]] = "?"
+    spec: Mapping[str, JsonValue]
+
+
+Runnable: TypeAlias = Exec | ApplyPatch | Custom
+"""What a call asks for that has to be run, and perhaps to be approved."""
+RunnableWork: TypeAlias = ExecWork | PatchWork | CustomWork
+Waiting: TypeAlias = AwaitWork | HelperWork
+CallWork: TypeAlias = RunnableWork | Waiting | UnknownWork
+
+_EXEC = writer_of(ExecWork, ExecWork.kind)
+_PATCH = writer_of(PatchWork, PatchWork.kind)
+_AWAIT = writer_of(AwaitWork, AwaitWork.kind)
+_HELPER = writer_of(HelperWork, HelperWork.kind)
+_CUSTOM = writer_of(CustomWork, CustomWork.kind)
+_READERS: Mapping[str, Callable[[Mapping[str, JsonValue]], CallWork]] = {
+    ExecWork.kind: reader_of(ExecWork),
+    PatchWork.kind: reader_of(PatchWork),
+    AwaitWork.kind: reader_of(AwaitWork),
+    HelperWork.kind: reader_of(HelperWork),
+    CustomWork.kind: reader_of(CustomWork),
+}
+
+
+def work_of(spec: Mapping[str, JsonValue] | None) -> CallWork | None:
+    """The work that a `spec` of the log states; None for none.
+
+    Raises `KeyError`, `TypeError` or `ValueError` for a known kind that lacks a field, or has a wrong one.
+    """
+    if not spec:
+        return None
+    read = _READERS.get(spec.get("kind", ""))
+    return UnknownWork(spec) if read is None else read(spec)
+
+
+def spec_of(work: CallWork) -> JsonObject:
+    """The work as JSON: the `spec` of the log."""
+    match work:
+        case ExecWork():
+            return _EXEC(work)
+        case PatchWork():
+            return _PATCH(work)
+        case AwaitWork():
+            return _AWAIT(work)
+        case HelperWork():
+            return _HELPER(work)
+        case CustomWork():
+            return _CUSTOM(work)
+        case UnknownWork():
+            return dict(work.spec)
+        case _:
+            assert_never(work)
+
+
+def timer_of(work: CallWork | None) -> int | None:
+    """The generation of the timer that ends the call's approval or wait; None for none."""
+    match work:
+        case None | HelperWork():
+            return None
+        case UnknownWork():
+            return work.spec.get("timer")
+        case _:
+            return work.timer

@@ -1,0 +1,116 @@
+"""Custom tools: calls of a tool that the program around Dendro brings along, and only it knows.
+
+Events show such a call as one of an MCP server named `custom`; a request for approval shows the tool's name
+and one line of its own as a command. The tool runs in the worker's process: no sandbox confines it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import ClassVar, Literal
+
+import orjson
+
+from orchestrator.core.calls.verdict import Ask, Refuse, Remembered, Run, Verdict, short_keys
+from orchestrator.core.forms import TEXT, TEXTS
+from orchestrator.core.frozen import record, replace
+from orchestrator.core.settings import TurnSettings
+from orchestrator.protocol.events import ExecApprovalRequest, McpToolCallBegin, McpToolCallEnd
+from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.mcp import CallToolResult, McpInvocation
+from orchestrator.protocol.scalars import Duration, LargeText
+from orchestrator.protocol.wire import JsonObject
+
+SERVER = "custom"
+
+
+@dataclass(frozen=True, slots=True)
+class Custom:
+    """A call of a custom tool, as the tool has assessed it."""
+
+    tool: str
+    payload: JsonObject
+    """The input of the tool's `run`: JSON of at most 64 KiB."""
+    summary: str
+    """One line that says what the call does."""
+    cwd: str
+    ask: str | None = None
+    """The reason why a person has to approve it; None: it runs at once."""
+    repeatable: bool = False
+    """Whether it may run again if its worker is lost meanwhile."""
+
+    @property
+    def key(self) -> str:
+        """The key under which `approved_for_session` remembers the call: the tool and its whole payload."""
+        data = orjson.dumps(self.payload, option=orjson.OPT_SORT_KEYS)
+        return f"custom:{self.tool}:{sha256(data).hexdigest()}"
+
+    def judged(self, settings: TurnSettings, approved: frozenset[str]) -> Verdict:
+        """The verdict on the call: the tool says whether to ask, and nobody is asked under `never`."""
+        if self.ask is None or self.key in approved:
+            return Run(sandboxed=False)
+        if settings.approval_policy == "never":
+            return Refuse(f"{self.ask}: the approval policy is never, so nobody is asked: not run")
+        return Ask(self.ask, sandboxed=False)
+
+    def work(self, sandboxed: bool) -> CustomWork:
+        """The call as it is to run; nothing confines it."""
+        return CustomWork(
+            (self.key,), self.tool, self.payload, self.summary, self.cwd, repeatable=self.repeatable
+        )
+
+
+@record
+class CustomWork:
+    """A call of a custom tool that waits for an approval, or runs."""
+
+    kind: ClassVar[Literal["custom"]] = "custom"
+    rejected: ClassVar[str] = "tool call rejected by user"
+    sandboxed: ClassVar[bool] = False
+    keys: tuple[LargeText, ...] = field(metadata=TEXTS)
+    tool: str
+    payload: JsonObject
+    summary: LargeText = field(metadata=TEXT)
+    cwd: LargeText = field(metadata=TEXT)
+    repeatable: bool = False
+    timer: int | None = None
+    """The generation of the timer of its approval."""
+
+    def asked(self, timer: int) -> CustomWork:
+        return replace(self, timer=timer)
+
+    def request(self, call_id: CallId, reason: str | None) -> ExecApprovalRequest:
+        return ExecApprovalRequest(
+            command=(self.tool, self.summary), cwd=self.cwd, call_id=call_id, reason=reason or None
+        )
+
+    @property
+    def _invocation(self) -> McpInvocation:
+        return McpInvocation(server=SERVER, tool=self.tool, arguments=self.payload)
+
+    def begin(self, call_id: CallId, *, auto_approved: bool) -> McpToolCallBegin:
+        return McpToolCallBegin(call_id=call_id, invocation=self._invocation)
+
+    def end(self, call_id: CallId, result: CallToolResult | str, after_s: float) -> McpToolCallEnd:
+        """The end of the call: what the tool returned, or the text of its error."""
+        return McpToolCallEnd(
+            call_id=call_id, invocation=self._invocation, duration=Duration.cut(after_s), result=result
+        )
+
+    def broken_off(self, call_id: CallId, text: str, after_s: float = 0.0) -> McpToolCallEnd:
+        """The end of a call of which only `text` is known: never started, killed, or in doubt."""
+        return self.end(call_id, text, after_s)
+
+    def found_done(self, call_id: CallId) -> McpToolCallEnd:
+        """The end of a call whose worker was lost, but of which its tool says that all of it was done."""
+        content = {"type": "text", "text": self.summary}
+        return self.end(call_id, CallToolResult(content=(content,)), 0.0)
+
+    def remembered(self, settings: TurnSettings) -> Remembered:
+        return Remembered(short_keys(self.keys))
+
+    @property
+    def activity(self) -> str:
+        """The line that a helper's asker sees while the tool runs."""
+        return f"uses {self.tool}"

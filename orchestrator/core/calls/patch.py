@@ -1,0 +1,165 @@
+"""Patches: calls of `apply_patch`, and commands that are one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, TypeAlias
+
+from orchestrator.core.calls.verdict import Ask, Refuse, Remembered, Run, Verdict, short_keys
+from orchestrator.core.forms import ALWAYS, TEXT, TEXTS, form, read_text, write_text
+from orchestrator.core.frozen import record, replace
+from orchestrator.core.settings import TurnSettings
+from orchestrator.protocol.commands import FileChange
+from orchestrator.protocol.events import ApplyPatchApprovalRequest, PatchApplyBegin, PatchApplyEnd
+from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.scalars import LargeText, StoredText
+from orchestrator.protocol.wire import JsonObject, written
+
+MOST_NAMED = 20
+"""Paths that one line of text names."""
+Rows: TypeAlias = Sequence[Sequence[str | None]]
+"""A row of each file: its path, its hash before, its hash after."""
+
+
+def _read_record(value: Rows | str | JsonObject) -> Rows | LargeText:
+    return read_text(value) if isinstance(value, (str, Mapping)) else value
+
+
+def _write_record(value: Rows | LargeText) -> Rows | str | JsonObject:
+    return write_text(value) if isinstance(value, (str, StoredText)) else value
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyPatch:
+    """A patch that passed its check: nothing is written yet."""
+
+    patch: str
+    cwd: str
+    changes: Mapping[str, FileChange]
+    summary: str
+    record: Rows | str
+    """Each file's path, hash before and hash after, which a takeover judges by; JSON text for very many."""
+    outside: tuple[str, ...] = ()
+    """Paths that the sandbox policy does not let it write."""
+    baselines: JsonObject = field(default_factory=dict)
+    """`set` and `drop`: what the task's diff counts from once it is applied."""
+    left_out: int = 0
+    """Files that `changes` does not show."""
+    token: str = ""
+    """For a patch with files left out: the name of the whole patch, which no other patch has."""
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The keys under which `approved_for_session` remembers the patch: its paths.
+
+        A patch that is not shown whole is remembered by its token: an approval says nothing of paths that
+        the request did not show.
+        """
+        if self.left_out:
+            return frozenset({f"patch:{self.token}"})
+        return frozenset(f"patch:{path}" for path in self.changes)
+
+    def judged(self, settings: TurnSettings, approved: frozenset[str]) -> Verdict:
+        """The verdict on the patch: inside the writable roots it needs no approval, but under `untrusted`."""
+        if self.keys <= approved:
+            return Run(sandboxed=False)
+        if settings.approval_policy == "untrusted":
+            return Ask(self._unseen() or None, sandboxed=False)
+        if not self.outside:
+            return Run(sandboxed=True)
+        if settings.approval_policy == "never":
+            return Refuse(
+                "writing outside of the project; rejected by the approval policy: " + _first(self.outside)
+            )
+        why = "the patch writes outside of the writable roots"
+        return Ask(f"{why}; {self._unseen()}" if self.left_out else why, sandboxed=False)
+
+    def _unseen(self) -> str:
+        """The reason in a request whose patch is too large to be shown; empty if all of it is shown."""
+        if not self.left_out:
+            return ""
+        files = len(self.changes) + self.left_out
+        return f"{files:,} files change, and {self.left_out:,} of them are not shown"
+
+    def work(self, sandboxed: bool) -> PatchWork:
+        """The patch as it is to be written."""
+        return PatchWork(
+            keys=tuple(sorted(self.keys)),
+            patch=self.patch,
+            cwd=self.cwd,
+            changes={path: written(change) for path, change in self.changes.items()},
+            summary=self.summary,
+            record=self.record if isinstance(self.record, str) else [list(row) for row in self.record],
+            baselines=dict(self.baselines),
+            grant_root=self._grant_root(),
+            left_out=self.left_out,
+            sandboxed=sandboxed,
+        )
+
+    def _grant_root(self) -> str | None:
+        """The folder whose grant would let the patch in; only offered for a single one."""
+        folders = {path.rpartition("/")[0] for path in self.outside}
+        return folders.pop() if len(folders) == 1 else None
+
+
+@record
+class PatchWork:
+    """A patch that waits for an approval, or is being written."""
+
+    kind: ClassVar[Literal["patch"]] = "patch"
+    rejected: ClassVar[str] = "patch rejected by user"
+    keys: tuple[LargeText, ...] = field(metadata=TEXTS)
+    patch: LargeText = field(metadata=TEXT)
+    cwd: LargeText = field(metadata=TEXT)
+    changes: JsonObject
+    """The files' changes, as events show them."""
+    summary: LargeText = field(metadata=TEXT)
+    record: Rows | LargeText = field(metadata=form(read=_read_record, write=_write_record))
+    baselines: JsonObject
+    grant_root: str | None
+    left_out: int = 0
+    sandboxed: bool = field(default=True, metadata=ALWAYS)
+    timer: int | None = None
+    """The generation of the timer of its approval."""
+
+    def asked(self, timer: int) -> PatchWork:
+        return replace(self, timer=timer)
+
+    def request(self, call_id: CallId, reason: str | None) -> ApplyPatchApprovalRequest:
+        return ApplyPatchApprovalRequest(
+            changes=self.changes,
+            changes_left_out=self.left_out or None,
+            call_id=call_id,
+            reason=reason or None,
+            grant_root=self.grant_root or None,
+        )
+
+    def begin(self, call_id: CallId, *, auto_approved: bool) -> PatchApplyBegin:
+        return PatchApplyBegin(
+            call_id=call_id,
+            auto_approved=auto_approved,
+            changes=self.changes,
+            changes_left_out=self.left_out or None,
+        )
+
+    def broken_off(self, call_id: CallId, text: str, after_s: float = 0.0) -> PatchApplyEnd:
+        """The end of a patch of which only `text` is known: never written, failed, or in doubt."""
+        return PatchApplyEnd(call_id=call_id, stdout="", stderr=text, success=False)
+
+    def found_done(self, call_id: CallId) -> PatchApplyEnd:
+        """The end of a patch whose worker was lost, but whose files say that all of it was written."""
+        return PatchApplyEnd(call_id=call_id, stdout=self.summary, stderr="", success=True)
+
+    def remembered(self, settings: TurnSettings) -> Remembered:
+        return Remembered(short_keys(self.keys), (self.grant_root,) if self.grant_root else ())
+
+    @property
+    def activity(self) -> str:
+        """The line that a helper's asker sees while the patch is written."""
+        return f"changes {', '.join(self.changes)}"
+
+
+def _first(paths: tuple[str, ...]) -> str:
+    more = len(paths) - MOST_NAMED
+    return ", ".join(paths[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")

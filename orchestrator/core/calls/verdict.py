@@ -1,0 +1,47 @@
+"""The verdict on what a call asks for: it runs, is asked about, or is refused.
+
+The four policies (the September 2025 specification, `AskForApproval`), with the dangerous-command rule of
+January 2026. Each kind of call judges by them for itself; nothing is executed or read for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The call may run now; `sandboxed` is False where confinement was given up knowingly."""
+
+    sandboxed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """An approval must come first; `sandboxed` says how the call runs if approved."""
+
+    reason: str | None
+    sandboxed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The call will not run; the text is its output."""
+
+    text: str
+
+
+Verdict = Run | Ask | Refuse
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """An approval for the session: the keys of what is not asked about again, and granted folders."""
+
+    keys: tuple[str, ...]
+    roots: tuple[str, ...] = ()
+
+
+def short_keys(keys: tuple[object, ...]) -> tuple[str, ...]:
+    """The keys that stand in the entry itself; what one of the others names is asked about again."""
+    return tuple(key for key in keys if isinstance(key, str))
