@@ -187,7 +187,7 @@ def _believes_any_word() -> None:
 
 
 def _heard_once(real: Any) -> Any:
-    return lambda self, now_ms: now_ms if self._heard_ms else real(self, now_ms)
+    return lambda self, now_ms: now_ms if self._server_ms else real(self, now_ms)
 
 
 DEFECTS = (
@@ -226,7 +226,7 @@ DEFECTS = (
     Mutant(
         "Redis's clock is looked at once",
         "a worker adds its own clock's time to the first answer of Redis, and never looks again",
-        swapped(RedisClock, "heard", _heard_once),
+        swapped(RedisClock, "note", _heard_once),
     ),
     Mutant(
         "cursor outside of the commit",

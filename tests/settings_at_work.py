@@ -345,7 +345,7 @@ def called(settings: Settings) -> list[str]:
 
 
 async def _completes(told: Notifications) -> None:
-    told.hear(Event("t1", {"type": "task_complete", "last_agent_message": "done"}, FIRST))
+    told.receive(Event("t1", {"type": "task_complete", "last_agent_message": "done"}, FIRST))
     await told.end()
 
 

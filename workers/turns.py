@@ -41,12 +41,12 @@ async def _run(
     settings: Settings, url: str, parent_pipe: int | None, ready: Callable[[], None] | None
 ) -> None:
     # The process that wanted this worker uses the same Redis, and says when it is away.
-    say = log.warning if parent_pipe is None else _unsaid
+    say = log.warning if parent_pipe is None else _silent
     async with running_worker(settings, url, say=say) as worker:
         _obey_signals(worker, parent_pipe is None)
         if parent_pipe is None:
             pools = ", ".join(settings.worker.pools)
-            _tell(f"serving {pools}: {settings.worker.concurrency} sessions at once; Ctrl-C drains")
+            _print(f"serving {pools}: {settings.worker.concurrency} sessions at once; Ctrl-C drains")
         else:
             _leave_with(parent_pipe, worker)
         if ready is not None:
@@ -54,11 +54,11 @@ async def _run(
         await worker.run()
 
 
-def _unsaid(_: str) -> None:
+def _silent(_: str) -> None:
     pass
 
 
-def _tell(text: str) -> None:
+def _print(text: str) -> None:
     """Prints a line for a person who started this worker by hand."""
     print(f"dendro worker: {text}", file=sys.stderr, flush=True)
 
@@ -69,7 +69,7 @@ def _obey_signals(worker: Worker, aloud: bool) -> None:
     def drain(number: signal.Signals) -> None:
         loop.remove_signal_handler(number)
         if aloud:
-            _tell("draining: sessions are given back, commands get their grace; again ends it at once")
+            _print("draining: sessions are given back, commands get their grace; again ends it at once")
         worker.drain()
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -61,9 +61,9 @@ class Admission(Reader):
         reply = await self._wire.run(admit)
         match code_of(reply, ticket):
             case "OK":
-                return Admitted(self._clock.heard(reply[1]))
+                return Admitted(self._clock.note(reply[1]))
             case "WAIT":
-                return Wait(reply[1], self._clock.heard(reply[2]))
+                return Wait(reply[1], self._clock.note(reply[2]))
             case code:
                 raise unexpected("admit", code)
 
@@ -76,7 +76,7 @@ class Admission(Reader):
         reply = await self._wire.run(call("settle", [counts], estimated=estimated, used=used, limit=limit))
         if code_of(reply, provider) != "OK":
             raise unexpected("settle", reply[0].decode())
-        self._clock.heard(reply[1])
+        self._clock.note(reply[1])
 
 
 def _per_minute(limits: Limits) -> tuple[int, int]:

@@ -93,7 +93,7 @@ class Broker(Trees, Storage, Deletion, Admission, History):
         reply = await self._wire.run(requests.create_call(self.keys, self.config, tree))
         match code_of(reply, root.session):
             case "OK" | "DUP" as code:
-                self._clock.heard(reply[1])
+                self._clock.note(reply[1])
                 self._keep(Place(root.session, root.tree, root.pool))
                 return code == "OK"
             case "CONFLICT":
@@ -114,7 +114,7 @@ class Broker(Trees, Storage, Deletion, Admission, History):
                     code == "DUP",
                     holder.decode() or None,
                     quarantined == b"1",
-                    self._clock.heard(now),
+                    self._clock.note(now),
                 )
             case "CONFLICT":
                 raise SubmissionConflict(submit.submission)
@@ -167,7 +167,7 @@ class Broker(Trees, Storage, Deletion, Admission, History):
         keys, offset = [self.keys.due(shard, pool), self.keys.leases(shard, pool)], 0
         while True:
             now, expired, due = await self._wire.run(call("peek", keys, offset=offset, count=_CANDIDATES))
-            self._heard(shard, now)
+            self._note_time(shard, now)
             for member in (*expired, *due):
                 session = SessionId(member.decode())
                 found = await self._try_claim(session, who, damaged)
@@ -227,7 +227,7 @@ class Broker(Trees, Storage, Deletion, Admission, History):
         pool, worker, claim_id = who
         match code_of(reply, session):
             case "OK":
-                self._heard(self.keys.shard_of(session), reply[10])
+                self._note_time(self.keys.shard_of(session), reply[10])
                 tree = TreeId(reply[2].decode())
                 self._keep(Place(session, tree, pool))
                 return claimed(reply, Claim(session, tree, worker, claim_id, reply[1], pool))
@@ -262,7 +262,7 @@ class Broker(Trees, Storage, Deletion, Admission, History):
     def _renewed(self, claim: Claim, reply: Sequence[Any]) -> Renewed | Fenced:
         match code_of(reply, claim.session):
             case "OK":
-                return Renewed(queue_id(reply[1]), self._clock.heard(reply[2]))
+                return Renewed(queue_id(reply[1]), self._clock.note(reply[2]))
             case "FENCED":
                 return fenced(reply)
             case code:
@@ -286,7 +286,7 @@ class Broker(Trees, Storage, Deletion, Admission, History):
         reply = await self._wire.run(release)
         match code_of(reply, claim.session):
             case "OK":
-                return Released(reply[1] == 1, self._clock.heard(reply[2]))
+                return Released(reply[1] == 1, self._clock.note(reply[2]))
             case "FENCED":
                 return fenced(reply)
             case code:
@@ -323,7 +323,7 @@ class Broker(Trees, Storage, Deletion, Admission, History):
     ) -> Committed | Fenced | Refused:
         match code:
             case "OK":
-                self._clock.heard(reply[7])
+                self._clock.note(reply[7])
                 for child in request.children:
                     self._keep(Place(child.session, child.tree, child.pool))
                 pokes = [part.decode() for part in reply[8]]
@@ -355,7 +355,7 @@ class Broker(Trees, Storage, Deletion, Admission, History):
         reply = await self._wire.run(emit)
         match code_of(reply, claim.session):
             case "OK":
-                return Emitted(reply[1], queue_id(reply[2]), self._clock.heard(reply[3]))
+                return Emitted(reply[1], queue_id(reply[2]), self._clock.note(reply[3]))
             case "FENCED":
                 return fenced(reply)
             case code:
@@ -389,7 +389,7 @@ class Broker(Trees, Storage, Deletion, Admission, History):
         reply = await self._wire.run(beat)
         if code_of(reply, worker) != "OK":
             raise BrokerError(f"heartbeat of {worker} was answered {reply[0].decode()}")
-        self._clock.heard(reply[1])
+        self._clock.note(reply[1])
 
     async def wait_for_hints(
         self, pool: str, worker: str, cursors: Mapping[str, str], timeout_s: float

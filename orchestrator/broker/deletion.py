@@ -77,7 +77,7 @@ class Deletion(Reader):
             reply = await self._wire.run(_call(self.keys, order))
             match code_of(reply, order.tree):
                 case "OK":
-                    self._clock.heard(reply[1])
+                    self._clock.note(reply[1])
                     break
                 case "HELD":
                     raise SessionHeld(reply[1].decode(), reply[2].decode())

@@ -61,7 +61,7 @@ class History(Reader):
         reply = await self._wire.run(add)
         match code_of(reply, session):
             case "OK" | "DUP" as code:
-                self._clock.heard(reply[2])
+                self._clock.note(reply[2])
                 return code == "OK"
             case code:
                 raise unexpected("add_to_history", code)

@@ -54,19 +54,19 @@ class RedisClock:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._heard_ms = 0
-        self._heard_at = 0.0
+        self._server_ms = 0
+        self._noted_at = 0.0
 
-    def heard(self, now_ms: int) -> int:
+    def note(self, now_ms: int) -> int:
         """Takes the time that a reply carried."""
-        self._heard_ms, self._heard_at = now_ms, self._monotonic()
+        self._server_ms, self._noted_at = now_ms, self._monotonic()
         return now_ms
 
     def now_ms(self) -> int:
         """Redis's time, behind by at most the last reply's way back; 0 before the first reply."""
-        if not self._heard_ms:
+        if not self._server_ms:
             return 0
-        return self._heard_ms + int((self._monotonic() - self._heard_at) * 1000)
+        return self._server_ms + int((self._monotonic() - self._noted_at) * 1000)
 
 
 class Reader:
@@ -85,10 +85,10 @@ class Reader:
         """Redis's time as far as it is known here."""
         return self._clock.now_ms()
 
-    def _heard(self, shard: int, now_ms: int) -> int:
+    def _note_time(self, shard: int, now_ms: int) -> int:
         """Takes the time that an answer of the shard's server carried."""
-        self._witnesses[shard].heard(now_ms)
-        return self._clock.heard(now_ms)
+        self._witnesses[shard].note(now_ms)
+        return self._clock.note(now_ms)
 
     async def place(self, session: SessionId) -> Place:
         """Tree and pool of a session; asked once, kept afterwards."""
@@ -210,7 +210,7 @@ class Reader:
         found = {name.decode(): value for name, value in pairs(flat).items()}
         if "root" not in found:
             raise UnknownSession(tree)
-        return registry_of(tree, found, self._clock.heard(now)), found
+        return registry_of(tree, found, self._clock.note(now)), found
 
     async def wait_eq(self, session: SessionId, after_n: int, timeout_s: float) -> tuple[StoredEvent, ...]:
         """Events after `after_n`, waiting for the first of them if there is none yet."""
@@ -249,12 +249,12 @@ class Reader:
         return tuple(sorted(kept, key=lambda a: (a.opened_ms, a.session, a.key)))
 
     async def workers(self) -> tuple[WorkerState, ...]:
-        """Every worker heard from in the last day, latest first."""
+        """Every worker note from in the last day, latest first."""
         states_key, heard_key = self.keys.workers()
-        states, heard = await self._wire.commands(
+        states, note = await self._wire.commands(
             [("HGETALL", states_key), ("ZREVRANGE", heard_key, 0, -1, "WITHSCORES")]
         )
-        return tuple(WorkerState(w.decode(), states.get(w, b""), int(at)) for w, at in _scored(heard))
+        return tuple(WorkerState(w.decode(), states.get(w, b""), int(at)) for w, at in _scored(note))
 
     async def command(self, *args: Argument) -> object:
         """A plain read for tools such as doctor, which look at the server itself."""

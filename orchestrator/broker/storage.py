@@ -44,7 +44,7 @@ class Storage(Reader):
         reply = await self._wire.run(call)
         match code_of(reply, claim.session):
             case "OK":
-                return Stored(self._clock.heard(reply[1]))
+                return Stored(self._clock.note(reply[1]))
             case "FENCED":
                 return fenced(reply)
             case "REFUSED":
@@ -58,7 +58,7 @@ class Storage(Reader):
         reply = await self._wire.run(call("restore", keys, seq=seq, state=state))
         match code_of(reply, session):
             case "OK":
-                return Stored(self._clock.heard(reply[1]))
+                return Stored(self._clock.note(reply[1]))
             case "REFUSED":
                 return refused(reply)
             case code:

@@ -46,7 +46,7 @@ class Timers(Reader):
     async def fire(self, shard: int, count: int = 100) -> tuple[Fired, ...]:
         """Turns the shard's due timers into queue entries."""
         now, members = await self._wire.run(call("timers_due", [self.keys.timers(shard)], count=count))
-        self._clock.heard(now)
+        self._clock.note(now)
         found = []
         for member in members:
             session, _, timer = member.decode().partition(":")
@@ -87,7 +87,7 @@ class Timers(Reader):
         match code_of(reply, session):
             case "OK":
                 _, n, generation, holder, now = reply
-                self._clock.heard(now)
+                self._clock.note(now)
                 if holder:
                     await self.poke([(session, holder.decode())])
                 return Fired(session, timer, generation, queue_id(n))

@@ -43,7 +43,7 @@ class Trees(Timers):
         reply = await self._wire.run(call("reserve", [self.keys.agents(tree)], count=count))
         if code_of(reply, tree) != "OK":
             raise unexpected("reserve", reply[0].decode())
-        self._clock.heard(reply[2])
+        self._clock.note(reply[2])
         return range(AgentId(reply[1]), reply[1] + count)
 
     async def raise_limits(self, tree: TreeId, change: LimitChange) -> LimitsRaised:
@@ -56,7 +56,7 @@ class Trees(Timers):
                 raise unexpected("raise_limits", code)
         if woken:
             await self.fire_soon(self.keys.shard_of(tree))
-        return LimitsRaised(_numbers(limits), code == "OK", woken, self._clock.heard(now))
+        return LimitsRaised(_numbers(limits), code == "OK", woken, self._clock.note(now))
 
     def _raise_call(self, tree: TreeId, change: LimitChange) -> Call:
         keys, root = self.keys, SessionId(tree)
@@ -102,7 +102,7 @@ class Trees(Timers):
             reply = await self._wire.run(self._revoke_call(known, tree, silent))
             match code_of(reply, tree):
                 case "OK":
-                    self._heard(self.keys.shard_of(tree), reply[1])
+                    self._note_time(self.keys.shard_of(tree), reply[1])
                     standings.update(_standings(known, reply[2]))
                     break
                 case "MOVED":

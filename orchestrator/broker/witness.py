@@ -28,7 +28,7 @@ class Witness:
         self._seen: deque[tuple[float, float]] = deque()
         """(when, by how much Redis's clock was ahead at least), the first from before what is remembered."""
 
-    def heard(self, now_ms: int) -> None:
+    def note(self, now_ms: int) -> None:
         """Notes the time that an answer of Redis carried: it was read before this moment."""
         if not self._memory_s:
             return

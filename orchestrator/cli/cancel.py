@@ -57,7 +57,7 @@ async def _cancel(
 ) -> ExitCode:
     from orchestrator.cli.invocation import opened
     from orchestrator.views.agents import addressed
-    from orchestrator.wiring.cancel import Patience, agents_to_end, submit_end, told_ends, wait_for_ends
+    from orchestrator.wiring.cancel import Patience, agents_to_end, published_ends, submit_end, wait_for_ends
 
     patience = Patience(*how_long)
     async with opened(invocation.settings()) as found:
@@ -67,12 +67,12 @@ async def _cancel(
         if target.agent_id and not ending:
             typer.echo(f"{target.name} and all below it have ended already: there is nothing to cancel")
             # Whoever gave up waiting for a cancel asks again, and wants to know how it went.
-            for line in await told_ends(found, target, [target.agent_id], 0):
+            for line in await published_ends(found, target, [target.agent_id], 0):
                 typer.echo(line)
             return ExitCode.DONE
         await submit_end(found, target, reason, patience.most_s)
         left = await wait_for_ends(found, target, ending, patience, typer.echo)
-        for line in await told_ends(found, target, ending, seq):
+        for line in await published_ends(found, target, ending, seq):
             typer.echo(line)
     if left:
         raise Fault(

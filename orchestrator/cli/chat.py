@@ -402,7 +402,7 @@ class Attachment:
     def _event(self, event: Event) -> None:
         self.view.event(event)
         before = self._open.first
-        self._open.hear(event)
+        self._open.receive(event)
         after = self._open.first
         if after is not None and after is not before:
             self._put(after)

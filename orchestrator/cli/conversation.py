@@ -291,7 +291,7 @@ class Conversation:
         if before is not None and self.seat.interactive and scrolls(event):
             self._leave_question()
         self.seat.view.event(event)
-        self.open_requests.hear(event)
+        self.open_requests.receive(event)
         after = self.open_requests.first
         if after is not None and after is not before:
             # The first one, or the next, since somebody else has decided the one before.

@@ -57,7 +57,7 @@ async def _export(invocation: Invocation, session: str, file: str, full: bool) -
             async for lines in exported(found, head, full, tally):
                 out.write(lines)
     if file != "-":
-        print(f"{head.session}: {tally.told(head.seq)}: {file}", file=sys.stderr)
+        print(f"{head.session}: {tally.summary(head.seq)}: {file}", file=sys.stderr)
 
 
 def _key_id(settings: Settings) -> str:
@@ -131,7 +131,7 @@ def import_(
 
     settings = Invocation.of(ctx).settings({"pool": pool})
     session, plan = asyncio.run(_import(settings, file))
-    for line in _said(plan):
+    for line in _import_summary(plan):
         print(line, file=sys.stderr)
     print(session)
 
@@ -162,7 +162,7 @@ async def _import(settings: Settings, file: Path) -> tuple[SessionId, Plan]:
         return await store(found, plan, blobs, now_ms, worker_name()), plan
 
 
-def _said(plan: Plan) -> list[str]:
+def _import_summary(plan: Plan) -> list[str]:
     """The lines that a person should read about the new session."""
     state = plan.state
     made = f"a session of {counted(len(plan.entries), 'entry')}, from {plan.lines:,} that stand in the file"

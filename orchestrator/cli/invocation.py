@@ -50,7 +50,7 @@ class Invocation:
 
         given = {**(flags or {}), "home": self.home}
         settings = load_settings(SettingsSources.of_process(self.config_file, self.overrides, given))
-        for line in () if quiet else _told(settings):
+        for line in () if quiet else _warnings(settings):
             typer.echo(f"dendro: {line}", err=True)
         return settings
 
@@ -67,7 +67,7 @@ class Invocation:
             yield f"--home={self.home}"
 
 
-def say_if_read_only(settings: Settings) -> None:
+def warn_if_read_only(settings: Settings) -> None:
     """Prints a line before a new session whose commands may write nowhere as no sandbox mode was chosen."""
     sandbox = settings.session_defaults.sandbox
     if not sandbox.chosen and sandbox.mode == "read-only":
@@ -78,7 +78,7 @@ def say_if_read_only(settings: Settings) -> None:
         typer.echo(f"dendro: {where} is in no git repository, so commands may only read; {remedy}", err=True)
 
 
-def _told(settings: Settings) -> Iterator[str]:
+def _warnings(settings: Settings) -> Iterator[str]:
     """Lines about the configuration; what they name may come from a stranger's file."""
     folder = settings.folder_config
     if folder is None and not settings.warnings:
@@ -137,7 +137,7 @@ def existing_file(text: str) -> Path | None:
     return None
 
 
-def say_on_stderr(text: str) -> None:
+def print_on_stderr(text: str) -> None:
     """Prints a line of a command on stderr, apart from its output."""
     from orchestrator.cli.terminal import plain
 
@@ -145,7 +145,7 @@ def say_on_stderr(text: str) -> None:
 
 
 def opened(
-    settings: Settings, say: Callable[[str], None] = say_on_stderr, *, insists: bool = False
+    settings: Settings, say: Callable[[str], None] = print_on_stderr, *, insists: bool = False
 ) -> AbstractAsyncContextManager[Opened]:
     """The deployment for the length of a command, which says on stderr when Redis is away."""
     from orchestrator.wiring import open_deployment

@@ -49,28 +49,28 @@ class Notifications:
     """Writes to the terminal; None without one."""
     complain: Callable[[str], None]
     osc9: bool = False
-    _said: dict[str, list[str]] = field(default_factory=dict)
+    _inputs: dict[str, list[str]] = field(default_factory=dict)
     """The texts that began a turn, until it ends."""
     _running: set[asyncio.Task[None]] = field(default_factory=set)
     _complained: bool = False
 
-    def hear(self, event: Event) -> None:
+    def receive(self, event: Event) -> None:
         """Takes an event of the session; one that is read from its past has no cursor and calls nobody."""
         if event.cursor is None:
             return
         match event.type:
             case "user_message":
-                said = self._said.setdefault(event.id, [])
+                said = self._inputs.setdefault(event.id, [])
                 said += [_cut(event.msg["message"], MESSAGE_CHARS)][: MOST_MESSAGES - len(said)]
             case "task_complete":
                 last = event.msg.get("last_agent_message")
                 told = {
-                    "input-messages": self._said.pop(event.id, []),
+                    "input-messages": self._inputs.pop(event.id, []),
                     "last-assistant-message": None if last is None else _cut(last),
                 }
                 self._call(TURN_COMPLETE, event.id, told, last or "the turn is complete")
             case "turn_aborted":
-                self._said.pop(event.id, None)
+                self._inputs.pop(event.id, None)
             case kind if kind in ASKS:
                 told = asked(event.msg)
                 self._call(APPROVAL, event.id, told, f"approval requested: {_wanted(told)}")
@@ -175,7 +175,7 @@ class Calling:
 
     def event(self, event: Event) -> None:
         self._view.event(event)
-        self._notifications.hear(event)
+        self._notifications.receive(event)
 
     def ask(self, request: Mapping[str, Any]) -> None:
         self._view.ask(request)

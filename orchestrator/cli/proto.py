@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.faults import ExitCode
-from orchestrator.cli.invocation import Invocation, say_if_read_only
+from orchestrator.cli.invocation import Invocation, warn_if_read_only
 from orchestrator.views.errors import SetAside
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def proto(
     invocation = Invocation.of(ctx)
     settings = invocation.settings()
     if resume is None:
-        say_if_read_only(settings)
+        warn_if_read_only(settings)
     with companion(invocation, wanted=not no_worker) as worker:
         if worker is not None and resume is None:
             worker.start()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.faults import ExitCode, Fault
-from orchestrator.cli.invocation import Invocation, say_if_read_only
+from orchestrator.cli.invocation import Invocation, warn_if_read_only
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
@@ -90,7 +90,7 @@ def run(
     wish = Wish(text, resume, tuple(image or ()), json, model, folder)
     _check(wish, settings, own_worker=not no_worker)
     if resume is None:
-        say_if_read_only(settings)
+        warn_if_read_only(settings)
     with companion(invocation, wanted=not no_worker) as worker:
         if worker is not None and resume is None:
             worker.start()

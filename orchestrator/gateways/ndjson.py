@@ -64,15 +64,15 @@ class NdjsonConnection:
         self._writing = asyncio.Lock()
         self._ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self._eof = False
-        self._told = 0
+        self._published = 0
         """The number of the last event written."""
-        self._told_at = asyncio.get_running_loop().time()
+        self._published_at = asyncio.get_running_loop().time()
         self._asking = OpenRequests(session)
 
     async def serve(self, cursor: EqCursor = BEGINNING) -> Ending:
         """Runs until `shutdown_complete`, or until input has ended and nothing runs any more."""
-        self._told = cursor.n
-        tasks = [asyncio.create_task(self._tell(cursor)), asyncio.create_task(self._hear())]
+        self._published = cursor.n
+        tasks = [asyncio.create_task(self._publish_events(cursor)), asyncio.create_task(self._receive())]
         for task in tasks:
             task.add_done_callback(self._watched)
         try:
@@ -88,7 +88,7 @@ class NdjsonConnection:
 
     # ── out ───────────────────────────────────────────────────────────────────────────────────
 
-    async def _tell(self, cursor: EqCursor) -> None:
+    async def _publish_events(self, cursor: EqCursor) -> None:
         async for event in self._client.follow(self._session, cursor):
             await self._write({"id": event.id, "msg": event.msg})
             self._note(event)
@@ -99,23 +99,23 @@ class NdjsonConnection:
 
     def _note(self, event: Event) -> None:
         """Records the last event that was sent, and the requests that this connection may have to answer."""
-        self._told = event.cursor.n if event.cursor else self._told
-        self._told_at = asyncio.get_running_loop().time()
-        self._asking.hear(event)
+        self._published = event.cursor.n if event.cursor else self._published
+        self._published_at = asyncio.get_running_loop().time()
+        self._asking.receive(event)
 
     async def _write(self, value: dict[str, Any]) -> None:
         async with self._writing:
             await self._streams.write(orjson.dumps(value) + b"\n")
 
     async def _error(self, id: str, message: str) -> None:
-        await self._tell_of(id, ev.Error(message=message, codex_error_info=UNSET))
+        await self._publish(id, ev.Error(message=message, codex_error_info=UNSET))
 
-    async def _tell_of(self, id: str, message: EventModel) -> None:
+    async def _publish(self, id: str, message: EventModel) -> None:
         await self._write({"id": id, "msg": written(message)})
 
     # ── in ────────────────────────────────────────────────────────────────────────────────────
 
-    async def _hear(self) -> None:
+    async def _receive(self) -> None:
         while data := await self._streams.read(READ_BYTES):
             for line in self._splitter.feed(data):
                 await self._line(line)
@@ -170,13 +170,13 @@ class NdjsonConnection:
                 f"input has ended while an approval is open{waiting}; session {self._session} stays parked "
                 "until somebody answers"
             )
-            await self._tell_of("", ev.WarningEvent(message=text))
+            await self._publish("", ev.WarningEvent(message=text))
             self._end(Ending.WAITING)
 
     def _owes_events(self, head: SessionHead) -> bool:
         """Whether the follower is behind. After a gap no number can be compared: then quiet has to do."""
-        quiet_s = asyncio.get_running_loop().time() - self._told_at
-        return head.eq_n > self._told and quiet_s < QUIET_S
+        quiet_s = asyncio.get_running_loop().time() - self._published_at
+        return head.eq_n > self._published and quiet_s < QUIET_S
 
     def _end(self, ending: Ending) -> None:
         if not self._ended.done():

@@ -26,7 +26,7 @@ class Tally:
     last: int = 0
     """The entry of the last line."""
 
-    def told(self, seq: int) -> str:
+    def summary(self, seq: int) -> str:
         """The count in words, as `verify` and `import` print it."""
         left_out, behind = self.last - self.lines, seq - self.last
         parts = [f"{self.lines:,} stand in the file"]

@@ -107,16 +107,16 @@ class Header:
 
     def encode(self, secret: bytes = b"") -> bytes:
         """The line; `secret` keys the chain."""
-        said = self._said()
+        said = self._fields()
         return orjson.dumps({**said, "mac": mac(secret, "export header", orjson.dumps(said))})
 
     def fault(self, secret: bytes) -> BrokenLink | None:
         """Returns the fault if the line is not as it was written with this key; None for older files."""
-        if not self.mac or same_mac(self.mac, mac(secret, "export header", orjson.dumps(self._said()))):
+        if not self.mac or same_mac(self.mac, mac(secret, "export header", orjson.dumps(self._fields()))):
             return None
         return BrokenLink(0, "the file's first line was changed, or written with another chain key")
 
-    def _said(self) -> dict[str, Any]:
+    def _fields(self) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "version": VERSION,

@@ -33,7 +33,7 @@ class LiveFold:
         return cls(meta["seq"], meta["state_sha256"]) if meta.get("state_sha256") else None
 
     @classmethod
-    def told_by(cls, header: Header | None) -> LiveFold | None:
+    def from_header(cls, header: Header | None) -> LiveFold | None:
         if header is None or not header.state_sha256:
             return None
         return cls(header.state_seq, header.state_sha256)
@@ -102,7 +102,7 @@ def fold_file(path: Path, at: int | None, secret: bytes) -> Folded:
     with path.open("rb") as file:
         try:
             text = read_rollout(file)
-            result = Folded(text.kind, live=LiveFold.told_by(text.header))
+            result = Folded(text.kind, live=LiveFold.from_header(text.header))
             _fold_lines(text, result, at, secret)
         except BadLine as error:
             raise RolloutError(f"{path}: {error}") from None

@@ -29,7 +29,7 @@ class Effects:
     ) -> None:
         self._ports = ports
         self._session = session
-        self._tell = ended
+        self._notify = ended
         self._unsettled: set[EffectKey] = set()
         self._running: dict[EffectKey, tuple[asyncio.Task[None], float]] = {}
 
@@ -55,7 +55,7 @@ class Effects:
 
     def _ended(self, key: EffectKey, task: asyncio.Task[None]) -> None:
         self._running.pop(key, None)
-        self._tell(key, None if task.cancelled() else task.exception())
+        self._notify(key, None if task.cancelled() else task.exception())
 
     def settle(self, key: EffectKey) -> None:
         """Notes that an effect's result was decided: if the state asks for it now, that is a new decision."""

@@ -113,7 +113,7 @@ class Reaper:
     grace_ms: int = GRACE_MS
     _since: dict[TreeId, int] = field(default_factory=dict)
 
-    async def hear(self, fired: Sequence[Fired]) -> None:
+    async def receive(self, fired: Sequence[Fired]) -> None:
         """Notes the trees of cancels that are not over."""
         for tree in await trees_to_look_after(self.broker, fired):
             self._since.setdefault(tree, self.broker.now_ms())

@@ -166,7 +166,7 @@ class Leases:
             return []
         counts = await self._confirmed(broker, held, answers)
         return [
-            self._heard(claim, answer, sent_at if counted else None)
+            self._outcome(claim, answer, sent_at if counted else None)
             for claim, answer, counted in zip(claims, answers, counts, strict=True)
         ]
 
@@ -185,7 +185,7 @@ class Leases:
             self._answered = False
         return counts
 
-    def _heard(self, claim: Claim, answer: Renewed | Fenced, sent_at: float | None) -> RenewalOutcome:
+    def _outcome(self, claim: Claim, answer: Renewed | Fenced, sent_at: float | None) -> RenewalOutcome:
         if not isinstance(answer, Renewed):
             return RenewalOutcome(claim, None)
         if sent_at is None:

@@ -104,7 +104,7 @@ class Runner:
         """The state that was last asked what it owes, and the answer."""
         self._rules_for: tuple[tuple[int, int], Rules] | None = None
         """The retries of the provider that was last asked for, and the rules with them."""
-        self._fault_told = False
+        self._fault_reported = False
         """Whether the log says already, or the next step does, that the rollout's file is not up to date."""
         self._lost = False
         self._fenced = False
@@ -159,7 +159,7 @@ class Runner:
             if self._lost or self._side_work.unsettled:
                 await self._side_work.stop()
             if self._fenced:
-                await self._tell_stopped()
+                await self._report_stopped()
             # Else a response's connection may be reading its last bytes, to be used again.
             self._writing.close()
             self._side_work.close()
@@ -343,7 +343,7 @@ class Runner:
     # ── committing ────────────────────────────────────────────────────────────────────────────
 
     async def _finish(self, step: Step, release: Release) -> Ended | None:
-        if step.export and (fault := await self._copies.export()) and not self._fault_told:
+        if step.export and (fault := await self._copies.export()) and not self._fault_reported:
             self._decide_again(c.FileNotWritten(fault, self._bisect.asks_for_file(step.base.state)))
             return None
         snapshot_due = self._copies.snapshot_due(step.position.seq)
@@ -381,7 +381,7 @@ class Runner:
     def _committed(self, step: Step, answer: Committed) -> None:
         self._bisect.committed()
         self.reached = step.position.seq
-        self._fault_told = self._fault_told and not step.export
+        self._fault_reported = self._fault_reported and not step.export
         self._warn(answer)
         self._copies.committed(step)
         self._journal.position = step.position
@@ -390,16 +390,16 @@ class Runner:
     def _warn(self, answer: Committed) -> None:
         """Tells of budgets that are nearly used up, each once."""
         news = [a for a in nearly_used(answer.budget) if (a.kind, a.limit) not in self._warned]
-        told = warnings(self._journal.state, news)
-        if told is not None:
+        warned = warnings(self._journal.state, news)
+        if warned is not None:
             self._warned.update((account.kind, account.limit) for account in news)
-            self._arrivals.inbox.append((Decision(tree=told), None))
+            self._arrivals.inbox.append((Decision(tree=warned), None))
 
-    def _decide_again(self, told: c.FileNotWritten) -> None:
-        """Puts the parts of an unsent step back, to be decided again behind `told`."""
-        self._fault_told = True
+    def _decide_again(self, fault: c.FileNotWritten) -> None:
+        """Puts the parts of an unsent step back, to be decided again behind `fault`."""
+        self._fault_reported = True
         self._undecide()
-        self._arrivals.inbox.extendleft(reversed([(told, None), *self._bisect.arrived]))
+        self._arrivals.inbox.extendleft(reversed([(fault, None), *self._bisect.arrived]))
 
     def _broke(self, error: Exception) -> None:
         """Has a step that cannot be committed decided part by part; a part that fails alone is replaced.
@@ -434,11 +434,11 @@ class Runner:
 
     async def _hand_on(self, error: Undecided) -> None:
         """Tells people, and releases the session to the worker that looks next; nothing of it runs here."""
-        told = e.event(short_id(error.submission), WarningEvent(message=str(error)))
+        warning = e.event(short_id(error.submission), WarningEvent(message=str(error)))
         position = self._journal.position
         with suppress(BrokerError):
             await self._ports.broker.emit(
-                self.claim, [NewEvent(encode_event(told), position.seq, position.head[:4].hex())]
+                self.claim, [NewEvent(encode_event(warning), position.seq, position.head[:4].hex())]
             )
         with suppress(BrokerError):
             await self._ports.broker.release(self.claim)
@@ -471,7 +471,7 @@ class Runner:
         self._lost = True
         return Ended.LOST
 
-    async def _tell_stopped(self) -> None:
+    async def _report_stopped(self) -> None:
         """Releases a revoked claim: the next holder waits until nothing of it can run any more.
 
         It is sent once: if it does not arrive, the lease runs out instead.

@@ -244,7 +244,7 @@ class Worker:
         while True:
             try:
                 for shard in range(self._ports.broker.config.shards):
-                    await self._reaper.hear(await self._ports.broker.fire(shard))
+                    await self._reaper.receive(await self._ports.broker.fire(shard))
                 await self._reaper.look()
             except BrokerError as error:
                 log.warning("timers were not looked at: %s", error)

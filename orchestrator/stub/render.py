@@ -54,11 +54,11 @@ def frames(answer: Answer, identity: Identity, estimated: Callable[[int], Usage]
         events += _item_frames(answer, index, item)
     if step.failed is not None:
         error = {"code": step.failed.code, "message": step.failed.message}
-        end = response | {"status": "failed", "error": error} | _told(step)
+        end = response | {"status": "failed", "error": error} | _usage_fields(step)
         return [*events, _frame("response.failed", response=end)]
     if step.incomplete is not None:
         details = {"reason": step.incomplete.reason}
-        end = response | {"status": "incomplete", "incomplete_details": details} | _told(step)
+        end = response | {"status": "incomplete", "incomplete_details": details} | _usage_fields(step)
         return [*events, _frame("response.incomplete", response=end)]
     usage = step.usage or estimated(sum(len(event.payload) for event in events[1:]))
     end = response | {"status": "completed", "usage": _usage(usage)}
@@ -146,7 +146,7 @@ def _item_shapes(
             assert_never(item)
 
 
-def _told(step: Step) -> dict[str, Any]:
+def _usage_fields(step: Step) -> dict[str, Any]:
     """The usage of a response that does not complete: most servers report none, so only the step's own."""
     return {"usage": _usage(step.usage)} if step.usage else {}
 

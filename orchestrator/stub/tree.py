@@ -39,13 +39,13 @@ def tree_step(conversation: Conversation) -> Step:
 
 
 def _root(conversation: Conversation) -> Step:
-    folders = _said(conversation, _FOLDERS)
+    folders = _output(conversation, _FOLDERS)
     if folders is None:
         return _run("**Dividing the work**: which folders hold the most files?", _FOLDERS)
     if not _named(conversation, "subagent_spawn"):
         thought = Reasoning("**Spawning** one agent for each folder, and a few for the rest.")
         return Step(items=(thought, *_spawns(_folder_names(folders)), _fork()))
-    if _said(conversation, _SIZE) is None:
+    if _output(conversation, _SIZE) is None:
         return _run("**Measuring** the whole, while they begin.", _SIZE)
     waiter = _agent_of(conversation, "waiter")
     if waiter is not None and not _named(conversation, "subagent_send_message"):
@@ -109,7 +109,7 @@ def _results(conversation: Conversation) -> list[Mapping[str, Any]]:
 
 def _report(conversation: Conversation) -> list[str]:
     lines = ["# What the agents found", "", f"Asked for: {conversation.task.splitlines()[0]}", ""]
-    lines += [f"The repository tracks {_said(conversation, _SIZE)} files.", ""]
+    lines += [f"The repository tracks {_output(conversation, _SIZE)} files.", ""]
     for result in sorted(_results(conversation), key=lambda ready: ready["metadata"]["agent_id"]):
         about = result["metadata"]
         lines += [f"## {about['label'] or 'agent'} (agent {about['agent_id']})", ""]
@@ -132,16 +132,19 @@ def _survey(conversation: Conversation) -> Step:
     count = f"git ls-files {folder} | wc -l"
     longest = f"git grep -I -c '' -- {folder} | sort -t: -k2 -rn | head -n 3"
     for thought, script in ((f"**Counting** in {folder}", count), (f"**Weighing** {folder}", longest)):
-        if _said(conversation, script) is None:
+        if _output(conversation, script) is None:
             return _run(thought, script)
-    heaviest = (_said(conversation, longest) or "").partition("\n")[0].rpartition(":")[0]
+    heaviest = (_output(conversation, longest) or "").partition("\n")[0].rpartition(":")[0]
     if "reader" in conversation.task and heaviest:
         if not _named(conversation, "subagent_spawn"):
             return Step(items=(_spawn("reader", f"Read how `{heaviest}` begins."),))
         if _still_waiting(conversation):
             return Step(items=(Call("subagent_await", {}),))
     read = [str(next(iter(r["completion"].values()))["last_message"]) for r in _results(conversation)]
-    said = [f"{folder}: {_said(conversation, count)} files; the longest:", _said(conversation, longest) or ""]
+    said = [
+        f"{folder}: {_output(conversation, count)} files; the longest:",
+        _output(conversation, longest) or "",
+    ]
     return Step(items=(Text("\n".join([*said, *read])),))
 
 
@@ -196,11 +199,11 @@ def _run(thought: str, script: str) -> Step:
 
 
 def _report_of(conversation: Conversation, thought: str, script: str) -> Step:
-    said = _said(conversation, script)
+    said = _output(conversation, script)
     return _run(thought, script) if said is None else Step(items=(Text(said or "nothing"),))
 
 
-def _said(conversation: Conversation, script: str) -> str | None:
+def _output(conversation: Conversation, script: str) -> str | None:
     """The output of a script; None if the script was not run, or it is unknown whether it was."""
     for call in _named(conversation, "shell"):
         settled = call.output is not None and not call.output.in_doubt

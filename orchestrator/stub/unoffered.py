@@ -20,17 +20,17 @@ class UnofferedTools:
     def __init__(self, script: str, warn: Callable[[str], None]) -> None:
         self._script = "the scenario" if script == "scenario" else f"the behaviour {script}"
         self._warn = warn
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def check(self, request: StubRequest, answer: Answer) -> None:
         """Warns of each tool that the answer calls and the request does not offer."""
-        called = [name for name in _called(answer) if name not in self._told]
+        called = [name for name in _called(answer) if name not in self._reported]
         if not called:
             return
         offered = sorted(_offered(request.body))
         for name in dict.fromkeys(called):
             if name not in offered:
-                self._told.add(name)
+                self._reported.add(name)
                 which = ", ".join(offered) if offered else "no tool with a name"
                 self._warn(
                     f"{self._script} calls `{name}`, which this request does not offer: it offers {which}"

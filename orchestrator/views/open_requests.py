@@ -48,7 +48,7 @@ class OpenRequests:
         """Removes and returns the request that has waited longest; the caller must answer it."""
         return self._open.pop(next(iter(self._open)))
 
-    def hear(self, event: Event) -> None:
+    def receive(self, event: Event) -> None:
         """Opens or closes the requests that the event is about."""
         if event.type in ASKS:
             self.add(event.msg)

@@ -60,10 +60,10 @@ class Place:
     @classmethod
     def of(cls, text: str) -> Place:
         """Raises `BadPlace`."""
-        own, dot, told = text.partition(".")
-        if not (dot and own.isdigit() and told.isdigit()):
+        own, dot, tree = text.partition(".")
+        if not (dot and own.isdigit() and tree.isdigit()):
             raise BadPlace(text)
-        return cls(int(own), int(told))
+        return cls(int(own), int(tree))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +88,18 @@ async def page_before(
 ) -> Page:
     """The last `limit` events before a place (or the end) of those that it `shows`; all for 0."""
     at = before or Place(head.seq + 1, await _end_of_tree(found, head) + 1)
-    own, told = _own(found, head, at.seq, shows), _told(found, head, at.tree_seq, shows)
-    own_next, told_next = await _step(own), await _step(told)
+    own, tree = _own(found, head, at.seq, shows), _of_tree(found, head, at.tree_seq, shows)
+    own_next, tree_next = await _step(own), await _step(tree)
     events: list[Event] = []
-    while (own_next or told_next) and not (limit and len(events) == limit):
-        if told_next is None or (own_next is not None and own_next.at_ms >= told_next.at_ms):
+    while (own_next or tree_next) and not (limit and len(events) == limit):
+        if tree_next is None or (own_next is not None and own_next.at_ms >= tree_next.at_ms):
             assert own_next is not None
             step, at, own_next = own_next, Place(own_next.number, at.tree_seq), await _step(own)
         else:
-            step, at, told_next = told_next, Place(at.seq, told_next.number), await _step(told)
+            step, at, tree_next = tree_next, Place(at.seq, tree_next.number), await _step(tree)
         if step.event is not None:
             events.append(step.event)
-    return Page(tuple(reversed(events)), at if own_next or told_next else None)
+    return Page(tuple(reversed(events)), at if own_next or tree_next else None)
 
 
 async def _end_of_tree(found: LogSource, head: SessionHead) -> int:
@@ -140,7 +140,7 @@ async def _event_of(found: LogSource, head: SessionHead, entry: Entry, shows: Sh
 
 def _answered(head: SessionHead, answer: f.Answered) -> Event:
     """A decision on a request of the root itself: the tree's log has an event of it only at times."""
-    told = RequestResolved(
+    resolved = RequestResolved(
         call_id=CallId(answer.call_id),
         turn_id=answer.turn,
         decision=answer.decision,
@@ -150,10 +150,10 @@ def _answered(head: SessionHead, answer: f.Answered) -> Event:
         session_id=head.session,
         agent_path=str(ROOT),
     )
-    return Event(answer.turn, written(told))
+    return Event(answer.turn, written(resolved))
 
 
-async def _told(found: LogSource, head: SessionHead, before: int, shows: Shows) -> AsyncIterator[_Step]:
+async def _of_tree(found: LogSource, head: SessionHead, before: int, shows: Shows) -> AsyncIterator[_Step]:
     """The steps of the tree's log that concern this agent, backwards."""
     stretch = STRETCH
     while page := await found.broker.read_tree_back(head.tree, before, stretch):
@@ -161,11 +161,11 @@ async def _told(found: LogSource, head: SessionHead, before: int, shows: Shows) 
             event, at_ms = None, entry.at_ms
             # Looked for before it is decoded: most of a tree's log is about other things.
             if any(kind in entry.payload for kind in _TOLD):
-                told = orjson.loads(entry.payload)
-                if _concerns(head, told["msg"]) and shows(told["msg"]):
-                    event = Event(told["id"], told["msg"])
+                logged = orjson.loads(entry.payload)
+                if _concerns(head, logged["msg"]) and shows(logged["msg"]):
+                    event = Event(logged["id"], logged["msg"])
                     # By the clock of the agent's own log: what was allowed begins in the same step.
-                    at_ms = told["msg"].get("resolved_at_ms", at_ms)
+                    at_ms = logged["msg"].get("resolved_at_ms", at_ms)
             yield _Step(at_ms, entry.tree_seq, event)
         before, stretch = page[-1].tree_seq, min(2 * stretch, MOST)
 

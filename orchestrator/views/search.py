@@ -36,7 +36,7 @@ async def matches(found: LogSource, head: SessionHead, text: str) -> AsyncIterat
             message = dict(entry.payload)
             if digests := set(references(message)):
                 message = resolve(message, (await found.large_texts(head.tree, digests)).get)
-            said = _said(message)
+            said = _text_of(message)
             if match := wanted.search(said):
                 yield excerpt(said, *match.span())
                 count += 1
@@ -49,7 +49,7 @@ async def matches(found: LogSource, head: SessionHead, text: str) -> AsyncIterat
 _SAYING = (b'"user_message"', b'"agent_message"', b'"exec_command_begin"')
 
 
-def _said(message: Mapping[str, Any]) -> str:
+def _text_of(message: Mapping[str, Any]) -> str:
 
     match message.get("type"):
         case "user_message" | "agent_message":

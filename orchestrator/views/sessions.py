@@ -45,7 +45,7 @@ class Filter:
     folder: str = ""
 
     def wants(self, row: Mapping[str, Any]) -> bool:
-        return self._stands(row) and self._lies(row) and self._says(row)
+        return self._stands(row) and self._lies(row) and self._matches_text(row)
 
     def _stands(self, row: Mapping[str, Any]) -> bool:
         return not self.statuses or row["status"] in self.statuses
@@ -55,9 +55,9 @@ class Filter:
             return True
         return row["cwd"] is not None and PurePath(row["cwd"]).is_relative_to(self.folder)
 
-    def _says(self, row: Mapping[str, Any]) -> bool:
-        told = (row["name"], row["title"], row["label"], row["cwd"])
-        return not self.text or any(self.text.casefold() in (text or "").casefold() for text in told)
+    def _matches_text(self, row: Mapping[str, Any]) -> bool:
+        texts = (row["name"], row["title"], row["label"], row["cwd"])
+        return not self.text or any(self.text.casefold() in (text or "").casefold() for text in texts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,7 +202,7 @@ class _Seen:
         if type == DENDRO and not self.since_ms:
             self._stand(f.decode(payload), at_ms)
         elif type == EVENT_MSG:
-            self.last = self.last or said(payload)
+            self.last = self.last or message_summary(payload)
             if payload["type"] == "token_count" and not self.tokens:
                 self.tokens = ((payload.get("info") or {}).get("total_token_usage") or {}).get(
                     "total_tokens", 0
@@ -230,7 +230,7 @@ class _Seen:
             self.waits_for, self.awaited, self.until_ms = "agents", work.agent_ids, work.until_ms
 
 
-def said(message: Mapping[str, Any]) -> str:
+def message_summary(message: Mapping[str, Any]) -> str:
     """A line for an event of an agent; empty if the event shows nothing."""
     match message["type"]:
         case "agent_message" | "user_message":

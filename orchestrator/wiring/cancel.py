@@ -118,7 +118,7 @@ async def _take_claims(
             say(f"taken from worker {standing.worker}: {standing.session}")
 
 
-async def told_ends(found: Opened, target: Addressed, ending: Sequence[int], after: int) -> list[str]:
+async def published_ends(found: Opened, target: Addressed, ending: Sequence[int], after: int) -> list[str]:
     """How each agent ended, by the events of the tree log."""
     proofs: dict[int, str] = {}
     for fact in await tree_log(found.broker, target.tree, after):

@@ -131,13 +131,13 @@ def _who() -> str:
         return f"uid {os.getuid()}@{socket.gethostname()}"
 
 
-def _unsaid(text: str) -> None:
+def _silent(text: str) -> None:
     pass
 
 
 @asynccontextmanager
 async def opened(
-    settings: Settings, say: Callable[[str], None] = _unsaid, *, insists: bool = False
+    settings: Settings, say: Callable[[str], None] = _silent, *, insists: bool = False
 ) -> AsyncIterator[Opened]:
     """Starts or joins the user's private Redis if no other is configured; leaves it at the end.
 

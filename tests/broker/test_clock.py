@@ -22,7 +22,7 @@ def test_clock_that_drifts_is_put_right_by_every_answer() -> None:
     assert clock.now_ms() == 0, "nobody has told it anything"
     for second in range(10, 36_000, 10):
         machine.true_s = float(second)
-        clock.heard(second * 1000)
+        clock.note(second * 1000)
         machine.true_s += 1.0
         assert abs(clock.now_ms() - (second + 1) * 1000) <= 5
 
@@ -30,6 +30,6 @@ def test_clock_that_drifts_is_put_right_by_every_answer() -> None:
 def test_clock_goes_back_with_redis() -> None:
     machine = Machine(1.0)
     clock = RedisClock(machine)
-    clock.heard(50_000)
+    clock.note(50_000)
     machine.true_s = 1.0
-    assert clock.heard(20_000) == clock.now_ms() == 20_000
+    assert clock.note(20_000) == clock.now_ms() == 20_000

@@ -108,12 +108,12 @@ def test_witness_forgets_a_step_when_every_lease_of_before_is_over() -> None:
     witness = Witness(clocks.own.time, LEASE_S)
     for _ in range(10):
         clocks.pass_s(1.0)
-        witness.heard(int(clocks.redis.time() * 1000))
+        witness.note(int(clocks.redis.time() * 1000))
     assert witness.certain_ms() == int(clocks.redis.time() * 1000)
     clocks.redis.advance(100.0)
     behind = []
     for _ in range(8):
         clocks.pass_s(1.0)
-        witness.heard(int(clocks.redis.time() * 1000))
+        witness.note(int(clocks.redis.time() * 1000))
         behind.append(round(clocks.redis.time() - witness.certain_ms() / 1000))
     assert behind == [100] * 6 + [0] * 2

@@ -39,7 +39,7 @@ class Person:
 
     async def called(self, *events: Event) -> list[dict[str, Any]]:
         for event in events:
-            self.notifications.hear(event)
+            self.notifications.receive(event)
         await self.notifications.end()
         lines = self.file.read_text().splitlines() if self.file.exists() else []
         return [json.loads(line) for line in lines]

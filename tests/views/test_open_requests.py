@@ -14,7 +14,7 @@ ROOT = SessionId("root")
 def heard(*messages: dict[str, Any]) -> OpenRequests:
     found = OpenRequests(ROOT)
     for message in messages:
-        found.hear(Event("u1", message))
+        found.receive(Event("u1", message))
     return found
 
 
@@ -29,7 +29,7 @@ def resolved(call: str, session: str) -> dict[str, Any]:
 def test_requests_of_two_agents_with_one_calls_name_stand_side_by_side() -> None:
     found = heard(asks("c1", agent_id=1, session_id="a"), asks("c1", agent_id=2, session_id="b"))
     assert [request["agent_id"] for request in found] == [1, 2]
-    found.hear(Event("u1", resolved("c1", "a")))
+    found.receive(Event("u1", resolved("c1", "a")))
     assert [request["agent_id"] for request in found] == [2]
 
 

@@ -37,7 +37,7 @@ class Running:
         self._aggregated = Capture(KEPT_BYTES)
         self._pipes: dict[Stream, int] = {}
         self._channel: socket.socket | None = None
-        self._heard = b""
+        self._received = b""
         self._activity = asyncio.Event()
         self.exit: Exit | None = None
         self.failure: tuple[str, int] | None = None
@@ -155,11 +155,11 @@ class Running:
             if self._supervisor_lost:
                 self._give_up_proof()
             return  # else, without a `gone`, the supervisor has to speak
-        *lines, self._heard = (self._heard + data).split(b"\n")
+        *lines, self._received = (self._received + data).split(b"\n")
         for line in lines:
-            self._hear(line.decode())
+            self._receive(line.decode())
 
-    def _hear(self, line: str) -> None:
+    def _receive(self, line: str) -> None:
         match line.split(" "):
             case ["exited", code, why]:
                 self.exit = self.exit or Exit(int(code), why)

@@ -94,16 +94,16 @@ def run_shim(supervisor_pid: int, given: Descriptors) -> int:
                 os.close(descriptor)
         watch = _Watch(main, socket.socket(fileno=given.channel), wakeup, spec["timeout_s"])
         if failure:
-            watch.say(failure)
+            watch.report(failure)
         survivors = watch.run()
         if any(map(ran_out_of_memory, cgroups)):
-            watch.say("memory")
+            watch.report("memory")
     finally:
         for path in cgroups:
             remove_cgroup(path)
         for path, descriptor in held:
             release_placeholder(path, descriptor)
-    watch.say(f"gone {survivors}")
+    watch.report(f"gone {survivors}")
     watch.flush()
     return 1 if survivors else 0
 
@@ -123,8 +123,8 @@ class _Watch:
         "_exited",
         "_killing_since",
         "_main",
-        "_said",
         "_timed_out",
+        "_unsent",
         "_wakeup",
     )
 
@@ -136,20 +136,20 @@ class _Watch:
         self._timed_out = False
         self._killing_since: float | None = None
         self._exited = False
-        self._said = ""
+        self._unsent = ""
 
-    def say(self, line: str) -> None:
+    def report(self, line: str) -> None:
         """Keeps a line for the next flush, so that the usual end is one send and not two."""
-        self._said += line + "\n"
+        self._unsent += line + "\n"
 
     def flush(self) -> None:
         """Sends the pending lines; the worker may be gone by now."""
-        if self._said and self._channel is not None:
+        if self._unsent and self._channel is not None:
             try:
-                self._channel.send(self._said.encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                self._channel.send(self._unsent.encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
             except OSError:
                 self._hang_up()
-        self._said = ""
+        self._unsent = ""
 
     def run(self) -> int:
         """Until no descendant is left; the number of those that cannot be killed, if there are any."""
@@ -215,9 +215,9 @@ class _Watch:
         if code < 0:
             code = 128 - code
         if self._timed_out:
-            self.say(f"exited {EXIT_TIMED_OUT} timeout")
+            self.report(f"exited {EXIT_TIMED_OUT} timeout")
         else:
-            self.say(f"exited {code} {'itself' if self._killing_since is None else 'killed'}")
+            self.report(f"exited {code} {'itself' if self._killing_since is None else 'killed'}")
 
     def _kill_step(self) -> int:
         assert self._killing_since is not None

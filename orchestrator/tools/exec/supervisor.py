@@ -103,7 +103,7 @@ class Supervisor:
         """Guards the fields below: claims are extended by the thread that renews them."""
         self._deadlines: dict[str, float] = {}
         """Of claims that are over, too, until some time after they have passed."""
-        self._told: set[str] = set()
+        self._sent_deadlines: set[str] = set()
         """The claims whose deadlines the process has to know: they have run something."""
         self._forget_at = 0.0
         self._asking = False
@@ -129,7 +129,7 @@ class Supervisor:
             raise
         with self._rights:
             # Nobody has told this one of any claim.
-            self._told.clear()
+            self._sent_deadlines.clear()
             self._process, self._socket, self._alive = process, ours, True
             self._unanswered = 0
         self._loop.add_reader(ours, self._read)
@@ -178,20 +178,20 @@ class Supervisor:
         """
         with self._rights:
             self._deadlines[claim] = deadline_boottime
-            if claim in self._told:
+            if claim in self._sent_deadlines:
                 self._send("extend", claim, deadline_boottime)
             now = _boottime()
             if now >= self._forget_at:
                 # Not each time: at hundreds of claims a second they are thousands.
                 self._forget_at = now + _FORGET_S
                 self._deadlines = {name: ends for name, ends in self._deadlines.items() if ends > now}
-                self._told &= self._deadlines.keys()
+                self._sent_deadlines &= self._deadlines.keys()
 
-    def _tell(self, claim: str) -> None:
+    def _send_deadline(self, claim: str) -> None:
         """The process hears of a claim with its first command or patch: most claims never run one."""
         with self._rights:
-            if claim not in self._told and claim in self._deadlines:
-                self._told.add(claim)
+            if claim not in self._sent_deadlines and claim in self._deadlines:
+                self._sent_deadlines.add(claim)
                 self._send("extend", claim, self._deadlines[claim])
 
     async def run(self, command: Command, output: OutputSink) -> Finished:
@@ -297,7 +297,7 @@ class Supervisor:
             descriptors[:0] = running.open()
             descriptors.insert(0, _memory_file(marshal.dumps(spec)))
             claim = self._running[ident][0]
-            self._tell(claim)
+            self._send_deadline(claim)
             self._send("run", ident, claim, descriptors=descriptors)
         finally:
             for descriptor in descriptors:

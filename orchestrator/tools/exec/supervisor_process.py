@@ -74,7 +74,7 @@ class _Supervisor:
         for descriptor in (self._worker, self._timer, self._wakeup):
             assert descriptor is not None
             poll.register(descriptor, select.POLLIN)
-        self._tell(("ready",))
+        self._send(("ready",))
         while self._worker is not None or self._shims:
             for descriptor, _ in poll.poll():
                 if descriptor == self._wakeup:
@@ -105,7 +105,7 @@ class _Supervisor:
             claim, deadline = arguments
             self._deadlines[claim] = deadline
         elif kind == "ask":
-            self._tell(("here",))
+            self._send(("here",))
         elif kind == "kill":
             self._kill(lambda shim: shim.ident == arguments[0])
         elif kind == "kill_claim":
@@ -114,7 +114,7 @@ class _Supervisor:
 
     def _run(self, ident: int, claim: str, descriptors: list[int]) -> None:
         if self._deadlines.get(claim, 0.0) <= _now():
-            self._tell(("refused", ident, 0))
+            self._send(("refused", ident, 0))
         else:
             self._fork_shim(ident, claim, descriptors)
         for descriptor in descriptors:
@@ -125,7 +125,7 @@ class _Supervisor:
         try:
             pid = os.fork()
         except OSError as full:
-            self._tell(("refused", ident, full.errno or errno.EAGAIN))
+            self._send(("refused", ident, full.errno or errno.EAGAIN))
             return
         if pid == 0:
             self._become_shim(supervisor_pid, descriptors)
@@ -168,7 +168,7 @@ class _Supervisor:
                 return
             shim = self._shims.pop(pid, None)
             if shim is not None and status != 0:
-                self._tell(("swept", shim.ident, self._sweep()))
+                self._send(("swept", shim.ident, self._sweep()))
 
     def _sweep(self) -> int:
         """Kills every descendant that no living shim holds; returns how many are left."""
@@ -200,7 +200,7 @@ class _Supervisor:
         with suppress(BlockingIOError):  # it may have been set anew since it fired
             os.read(self._timer, 8)
 
-    def _tell(self, message: tuple[str | int, ...]) -> None:
+    def _send(self, message: tuple[str | int, ...]) -> None:
         if self._worker is not None:
             # A worker that is stopped or gone does not hear; its own end tells it the rest.
             with suppress(OSError):
