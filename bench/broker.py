@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from bench.figures import Figure, at_most, spread
 from bench.lab import Lab
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import Wire, connect
+from orchestrator.broker.connection import Connection, connect
 from orchestrator.broker.follow import hash8_of
 from orchestrator.broker.records import (
     BrokerConfig,
@@ -58,14 +58,14 @@ class BareLoop:
 async def run(lab: Lab, quick: bool) -> list[Figure]:
     """Commits, claims and the bare loop, one after the other on an idle server."""
     commits, claims, bare = (400, 100, 1_500) if quick else (1_500, 300, 4_000)
-    wire = connect(RedisSettings(url=lab.redis_url))
-    broker = Broker(wire, BrokerConfig(), time.monotonic)
+    connection = connect(RedisSettings(url=lab.redis_url))
+    broker = Broker(connection, BrokerConfig(), time.monotonic)
     try:
         await broker.open()
         return [
             await _submit_to_claim(broker, claims),
             *await _commits(broker, commits),
-            (await _bare_loop(wire, bare)).figure(),
+            (await _bare_loop(connection, bare)).figure(),
         ]
     finally:
         await broker.aclose()
@@ -73,18 +73,18 @@ async def run(lab: Lab, quick: bool) -> list[Figure]:
 
 async def measured_bare_loop(lab: Lab, count: int) -> BareLoop:
     """The yardstick by itself, for a bench that shows a ratio to it."""
-    wire = connect(RedisSettings(url=lab.redis_url))
+    connection = connect(RedisSettings(url=lab.redis_url))
     try:
-        return await _bare_loop(wire, count)
+        return await _bare_loop(connection, count)
     finally:
-        await wire.aclose()
+        await connection.aclose()
 
 
-async def _bare_loop(wire: Wire, count: int) -> BareLoop:
-    sha = await wire.command("SCRIPT", "LOAD", BARE)
+async def _bare_loop(connection: Connection, count: int) -> BareLoop:
+    sha = await connection.command("SCRIPT", "LOAD", BARE)
     cpu, began = time.process_time(), time.perf_counter()
     for _ in range(count):
-        await wire.command("EVALSHA", sha, 2, "bare:h", "bare:s", ENTRY)
+        await connection.command("EVALSHA", sha, 2, "bare:h", "bare:s", ENTRY)
     per_second = count / (time.perf_counter() - began)
     return BareLoop(per_second, (time.process_time() - cpu) / count * 1000)
 

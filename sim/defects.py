@@ -57,7 +57,7 @@ def _resent_blindly(real: Any) -> Any:
                 )
                 entries.append(NewEntry(entry.payload, entry.salt, chain))
             again = replace(request, commit_id=request.commit_id + "2", entries=tuple(entries))
-            last = await self._wire.command("HGET", self.keys.session(request.claim.session), "commit")
+            last = await self._connection.command("HGET", self.keys.session(request.claim.session), "commit")
             again = replace(again, expect_commit=(last or b"").decode())
             return await real(self, replace(again, expect_seq=head.seq, expect_head=head.head))
 
@@ -168,8 +168,8 @@ def _wakes_first() -> None:
         async def submit(self: Broker, given: Any) -> Any:
             place = await self.place(given.session)
             due, leases, _, _ = self.keys.pool(self.keys.shard_of(given.session), place.pool)
-            if await self._wire.command("ZSCORE", leases, given.session) is None:
-                await self._wire.command("ZADD", due, "NX", 1, given.session)
+            if await self._connection.command("ZSCORE", leases, given.session) is None:
+                await self._connection.command("ZADD", due, "NX", 1, given.session)
             return await real(self, given)
 
         return submit

@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.broker import connection, seal
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import Wire
+from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import OutOfMemory
 from orchestrator.gateways.client import Client
 from orchestrator.runtime.copies import Copies
@@ -61,7 +61,7 @@ DEFECTS = (
         "unknown scripts are named again",
         "a script that Redis does not know is asked for by its name again, and never sent",
         text(
-            Wire,
+            Connection,
             "run",
             'self.command("EVAL", call.script.source, *shape)',
             'self.command("EVALSHA", call.script.sha, *shape)',
@@ -70,7 +70,12 @@ DEFECTS = (
     Mutant(
         "unknown scripts are sent bare",
         "a script that Redis does not know is sent without its arguments",
-        text(Wire, "run", "call.script.source, *shape)", "call.script.source, *shape[: 1 + len(call.keys)])"),
+        text(
+            Connection,
+            "run",
+            "call.script.source, *shape)",
+            "call.script.source, *shape[: 1 + len(call.keys)])",
+        ),
     ),
     Mutant(
         "no time for the keeper",

@@ -16,7 +16,7 @@ from typing import Any
 
 from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import Wire
+from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import BrokerConfig, Claim
 from orchestrator.broker.texts import Texts
@@ -80,10 +80,10 @@ class Clock:
         return (reading_s - self.offset_s) / self.rate
 
 
-def broker_on(site: Site, machine: str, clock: Clock, core: int = CORE_VERSION) -> tuple[Broker, Wire]:
+def broker_on(site: Site, machine: str, clock: Clock, core: int = CORE_VERSION) -> tuple[Broker, Connection]:
     """A connection of one process, which is of some version."""
-    wire = Wire(Line(site.network, machine), Line(site.network, machine))
-    return Broker(wire, replace(site.config, core_version=core), clock), wire
+    connection = Connection(Line(site.network, machine), Line(site.network, machine))
+    return Broker(connection, replace(site.config, core_version=core), clock), connection
 
 
 def archive_of(site: Site) -> Archive:
@@ -93,8 +93,10 @@ def archive_of(site: Site) -> Archive:
 
 def storage_on(site: Site, machine: str, clock: Clock) -> Storage:
     """Redis and the archive, as one process sees them."""
-    broker, wire = broker_on(site, machine, clock)
-    return Storage(broker, Blobs(wire, broker.keys), archive_of(site), site.knobs.secret, monotonic=clock)
+    broker, connection = broker_on(site, machine, clock)
+    return Storage(
+        broker, Blobs(connection, broker.keys), archive_of(site), site.knobs.secret, monotonic=clock
+    )
 
 
 class SimRenewal(Leases):
@@ -215,12 +217,12 @@ class Machine(Process):
         self.settings = WorkerSettings()
         self.renewing = Lane(f"{name}/renew")
         self.keeper = SimKeeper(site.loop, site.ledger, name, self.clock.simulated)
-        self._broker, wire = broker_on(site, name, self.clock, core)
+        self._broker, connection = broker_on(site, name, self.clock, core)
         broker = self._broker
         tools = SimTools(site.mind, site.ledger, self.keeper, name, site.watch.rights.starting)
         ports = Ports(
             broker=broker,
-            texts=Texts(Blobs(wire, broker.keys)),
+            texts=Texts(Blobs(connection, broker.keys)),
             models=SimModels(site.mind, name, site.watch.requests, self._sender),
             tools=tools,
             # The same table for as long as the site lasts: a workload writes limits into it.

@@ -323,7 +323,7 @@ class Network:
 
 
 class Line:
-    """A process's client, on which the broker's `Wire` stands."""
+    """A process's client, on which the broker's `Connection` stands."""
 
     def __init__(self, network: Network, machine: str) -> None:
         self._network = network

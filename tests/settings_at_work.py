@@ -306,11 +306,11 @@ def answered_by_private_server(settings: Settings, option: str) -> str:
     """A configuration value of the private server, which is started for it."""
 
     async def ask(url: str) -> str:
-        wire = connect(settings.redis.at(url))
+        redis = connect(settings.redis.at(url))
         try:
-            return bytes((await wire.command("CONFIG", "GET", option))[1]).decode()
+            return bytes((await redis.command("CONFIG", "GET", option))[1]).decode()
         finally:
-            await wire.aclose()
+            await redis.aclose()
 
     with redis_url(settings) as url:
         return asyncio.run(ask(url))

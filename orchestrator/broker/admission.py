@@ -58,7 +58,7 @@ class Admission(Reader):
             patience_ms=PATIENCE_MS,
             grace_ms=GRACE_MS,
         )
-        reply = await self._wire.run(admit)
+        reply = await self._connection.run(admit)
         match code_of(reply, ticket):
             case "OK":
                 return Admitted(self._clock.note(reply[1]))
@@ -73,7 +73,9 @@ class Admission(Reader):
             return
         counts, _ = self.keys.provider(provider)
         limit = limits.tokens_per_minute
-        reply = await self._wire.run(call("settle", [counts], estimated=estimated, used=used, limit=limit))
+        reply = await self._connection.run(
+            call("settle", [counts], estimated=estimated, used=used, limit=limit)
+        )
         if code_of(reply, provider) != "OK":
             raise unexpected("settle", reply[0].decode())
         self._clock.note(reply[1])

@@ -10,7 +10,7 @@ import hashlib
 
 import zstandard
 
-from orchestrator.broker.connection import Wire, call
+from orchestrator.broker.connection import Connection, call
 from orchestrator.broker.errors import CommitTooLarge, Corrupt
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.replies import code_of, unexpected
@@ -28,8 +28,8 @@ def digest_of(content: bytes) -> str:
 class Blobs:
     """Stores and reads content of one deployment."""
 
-    def __init__(self, wire: Wire, keys: Keys) -> None:
-        self._wire = wire
+    def __init__(self, connection: Connection, keys: Keys) -> None:
+        self._connection = connection
         self._keys = keys
 
     async def put(self, tree: TreeId, content: bytes) -> str:
@@ -41,7 +41,7 @@ class Blobs:
         digest = digest_of(content)
         packed = zstandard.compress(content, _LEVEL)
         keys = [self._keys.blob(tree, digest), self._keys.blobs(tree)]
-        reply = await self._wire.run(call("put_blob", keys, hash=digest, bytes=packed))
+        reply = await self._connection.run(call("put_blob", keys, hash=digest, bytes=packed))
         if code_of(reply, tree) != "OK":
             raise unexpected("put_blob", reply[0].decode())
         return digest
@@ -49,7 +49,7 @@ class Blobs:
     async def get(self, tree: TreeId, digest: str) -> bytes | None:
         """The content, or None if it is not there; raises `Corrupt` if it is not what the hash says."""
         key = self._keys.blob(tree, digest)
-        packed: bytes | None = await self._wire.command("GET", key)
+        packed: bytes | None = await self._connection.command("GET", key)
         if packed is None:
             return None
         try:

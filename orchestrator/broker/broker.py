@@ -15,7 +15,7 @@ from orchestrator.broker import requests
 from orchestrator.broker.admission import Admission
 from orchestrator.broker.arguments import Argument
 from orchestrator.broker.commit_requests import check_bounds, commit_call, others_of, shape_of
-from orchestrator.broker.connection import Call, Wire, call
+from orchestrator.broker.connection import Call, Connection, call
 from orchestrator.broker.deletion import Deletion
 from orchestrator.broker.errors import (
     BrokerError,
@@ -70,15 +70,15 @@ _WORKER_FORGOTTEN_MS = 86_400_000
 class Broker(Trees, Storage, Deletion, Admission, History):
     """Everything that changes a session; all that its bases keep, count, fire and read."""
 
-    def __init__(self, wire: Wire, config: BrokerConfig, monotonic: Callable[[], float]) -> None:
-        super().__init__(wire, config, monotonic)
-        self._listening = Listening(wire, self.keys)
+    def __init__(self, connection: Connection, config: BrokerConfig, monotonic: Callable[[], float]) -> None:
+        super().__init__(connection, config, monotonic)
+        self._listening = Listening(connection, self.keys)
 
     async def open(self) -> None:
         """Fixes the shard count at the first start ever; raises `Misconfigured` if it differs."""
         key = self.keys.topology()
-        await self._wire.command("HSETNX", key, "shards", self.config.shards)
-        stored = int(await self._wire.command("HGET", key, "shards"))
+        await self._connection.command("HSETNX", key, "shards", self.config.shards)
+        stored = int(await self._connection.command("HGET", key, "shards"))
         if stored != self.config.shards:
             raise Misconfigured(
                 f"this Redis was set up with {stored} shards and the setting says {self.config.shards}; "
@@ -90,7 +90,7 @@ class Broker(Trees, Storage, Deletion, Admission, History):
     async def create(self, tree: NewTree) -> bool:
         """Creates a root session; False if this very request was served before."""
         root = tree.root
-        reply = await self._wire.run(requests.create_call(self.keys, self.config, tree))
+        reply = await self._connection.run(requests.create_call(self.keys, self.config, tree))
         match code_of(reply, root.session):
             case "OK" | "DUP" as code:
                 self._clock.note(reply[1])
@@ -147,7 +147,7 @@ class Broker(Trees, Storage, Deletion, Admission, History):
     async def _claim_next(self, guess: SessionId, who: tuple[str, str, str]) -> tuple[Claimed | None, bool]:
         """Claims the session that is next, from a guess on; False if only a look can tell which one is."""
         for _ in range(_CANDIDATES):
-            reply = await self._wire.run(self._claim_call(guess, who, "next"))
+            reply = await self._connection.run(self._claim_call(guess, who, "next"))
             try:
                 found = self._claimed(reply, guess, who)
             except (UnknownSession, SessionArchived, Corrupt):
@@ -166,7 +166,9 @@ class Broker(Trees, Storage, Deletion, Admission, History):
         damaged: list[Corrupt] = []
         keys, offset = [self.keys.due(shard, pool), self.keys.leases(shard, pool)], 0
         while True:
-            now, expired, due = await self._wire.run(call("peek", keys, offset=offset, count=_CANDIDATES))
+            now, expired, due = await self._connection.run(
+                call("peek", keys, offset=offset, count=_CANDIDATES)
+            )
             self._note_time(shard, now)
             for member in (*expired, *due):
                 session = SessionId(member.decode())
@@ -200,7 +202,7 @@ class Broker(Trees, Storage, Deletion, Admission, History):
         return await self._claim(session, (place.pool, worker, claim_id), "parked" if parked else "")
 
     async def _claim(self, session: SessionId, who: tuple[str, str, str], whom: str = "") -> Claimed | None:
-        return self._claimed(await self._wire.run(self._claim_call(session, who, whom)), session, who)
+        return self._claimed(await self._connection.run(self._claim_call(session, who, whom)), session, who)
 
     def _claim_call(self, session: SessionId, who: tuple[str, str, str], whom: str) -> Call:
         pool, worker, claim_id = who
@@ -256,7 +258,7 @@ class Broker(Trees, Storage, Deletion, Admission, History):
             )
             for c, seq in zip(claims, reached or [0] * len(claims), strict=True)
         ]
-        replies = await self._wire.run_all(calls) if calls else []
+        replies = await self._connection.run_all(calls) if calls else []
         return [self._renewed(c, reply) for c, reply in zip(claims, replies, strict=True)]
 
     def _renewed(self, claim: Claim, reply: Sequence[Any]) -> Renewed | Fenced:
@@ -283,7 +285,7 @@ class Broker(Trees, Storage, Deletion, Admission, History):
             seq="" if park_at is None else park_at.seq,
             head="" if park_at is None else park_at.head,
         )
-        reply = await self._wire.run(release)
+        reply = await self._connection.run(release)
         match code_of(reply, claim.session):
             case "OK":
                 return Released(reply[1] == 1, self._clock.note(reply[2]))
@@ -311,7 +313,7 @@ class Broker(Trees, Storage, Deletion, Admission, History):
                 return Refused("unknown_target", error.session)
             places.update(await self._places_of(told))
             shape = shape_of(request, places)
-            reply = await self._wire.run(commit_call(self.keys, self.config, request, shape))
+            reply = await self._connection.run(commit_call(self.keys, self.config, request, shape))
             code = code_of(reply, request.claim.session)
             if code != "MOVED" or attempt:
                 break
@@ -352,7 +354,7 @@ class Broker(Trees, Storage, Deletion, Admission, History):
         """Appends events that belong to no commit of their own: deltas."""
         keys = [self.keys.session(claim.session), self.keys.eq(claim.session)]
         emit = call("emit", keys, **holder(claim), **requests.eq_limits(self.config), events=events)
-        reply = await self._wire.run(emit)
+        reply = await self._connection.run(emit)
         match code_of(reply, claim.session):
             case "OK":
                 return Emitted(reply[1], queue_id(reply[2]), self._clock.note(reply[3]))
@@ -377,7 +379,7 @@ class Broker(Trees, Storage, Deletion, Admission, History):
             ("WAIT", replicas, int(timeout_s * 1000)),
         ]
         try:
-            _, (holder, length), have = await self._wire.together(rows)
+            _, (holder, length), have = await self._connection.together(rows)
         except (Unavailable, OutOfMemory):
             return False
         return holder == claim.claim_id.encode() and int(length) >= seq and int(have) >= replicas
@@ -386,7 +388,7 @@ class Broker(Trees, Storage, Deletion, Admission, History):
         """Says that the worker lives, and how it is."""
         keys = list(self.keys.workers())
         beat = call("heartbeat", keys, worker=worker, state=state, forget_ms=_WORKER_FORGOTTEN_MS)
-        reply = await self._wire.run(beat)
+        reply = await self._connection.run(beat)
         if code_of(reply, worker) != "OK":
             raise BrokerError(f"heartbeat of {worker} was answered {reply[0].decode()}")
         self._clock.note(reply[1])

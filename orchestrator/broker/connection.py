@@ -72,7 +72,7 @@ def call(script: str, keys: Sequence[str], /, **values: Any) -> Call:
     return Call(loaded, keys, loaded.takes.pack(values))
 
 
-class Wire:
+class Connection:
     """A connection pool to one server or cluster that speaks in scripts and plain reads.
 
     `waiting` is a second client without a reply deadline, for commands that block.
@@ -188,14 +188,14 @@ class Wire:
             await self._waiting.aclose()
 
 
-def connect(redis: RedisSettings) -> Wire:
+def connect(redis: RedisSettings) -> Connection:
     """Builds the clients; the first command opens the first connection. Raises `Misconfigured`.
 
     A server that is silent for longer than a command may take is unavailable; a lease must survive that.
     """
     era = Era()
     client, waiting = _client(redis, era, redis.command_timeout_s), _client(redis, era, None)
-    return Wire(client, waiting, clustered=redis.cluster)
+    return Connection(client, waiting, clustered=redis.cluster)
 
 
 def _client(redis: RedisSettings, era: Era, reply_timeout_s: float | None) -> Commands:

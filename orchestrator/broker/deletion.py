@@ -72,9 +72,9 @@ class Deletion(Reader):
     async def _delete(self, order: _Order) -> None:
         while True:
             if order.whole:
-                digests = await self._wire.command("SMEMBERS", self.keys.blobs(order.tree))
+                digests = await self._connection.command("SMEMBERS", self.keys.blobs(order.tree))
                 order = replace(order, blobs=tuple(digest.decode() for digest in digests))
-            reply = await self._wire.run(_call(self.keys, order))
+            reply = await self._connection.run(_call(self.keys, order))
             match code_of(reply, order.tree):
                 case "OK":
                     self._clock.note(reply[1])

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.broker.connection import Wire
+from orchestrator.broker.connection import Connection
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import START, Hints
 from orchestrator.core.ids import SessionId
@@ -22,8 +22,8 @@ Found = dict[str, list[Any]]
 class Listening:
     """The hints that one process waits for."""
 
-    def __init__(self, wire: Wire, keys: Keys) -> None:
-        self._wire = wire
+    def __init__(self, connection: Connection, keys: Keys) -> None:
+        self._connection = connection
         self._keys = keys
         self._waiting: dict[tuple[str, str], asyncio.Task[Found]] = {}
         """In a cluster: reads that have no answer yet, by stream and cursor."""
@@ -35,7 +35,7 @@ class Listening:
         control = self._keys.control(worker)
         streams = [*ready, control]
         if any(key not in cursors for key in streams):
-            return Hints(tuple(ready.values()), (), await _tips(self._wire, streams))
+            return Hints(tuple(ready.values()), (), await _tips(self._connection, streams))
         found = await self._read({key: cursors[key] for key in streams}, timeout_s)
         later = {**cursors, **{key: entries[-1][0].decode() for key, entries in found.items()}}
         named = {ready[key]: _session(entries[0]) for key, entries in found.items() if key in ready}
@@ -43,8 +43,8 @@ class Listening:
         return Hints(tuple(named), tuple(pokes), later, named)
 
     async def _read(self, cursors: Mapping[str, str], timeout_s: float) -> Found:
-        if not self._wire.clustered:
-            return await _xread(self._wire, cursors, timeout_s)
+        if not self._connection.clustered:
+            return await _xread(self._connection, cursors, timeout_s)
         # A cluster refuses one read over several slots, so each stream gets its own. Those that have no
         # answer when another has stay for the next call: to give one up costs its connection.
         reads = [self._standing(place, timeout_s) for place in cursors.items()]
@@ -63,7 +63,7 @@ class Listening:
     def _standing(self, place: tuple[str, str], timeout_s: float) -> asyncio.Task[Found]:
         if place not in self._waiting:
             key, at = place
-            self._waiting[place] = asyncio.create_task(_xread(self._wire, {key: at}, timeout_s))
+            self._waiting[place] = asyncio.create_task(_xread(self._connection, {key: at}, timeout_s))
         return self._waiting[place]
 
     async def aclose(self) -> None:
@@ -76,16 +76,18 @@ def _session(hint: tuple[bytes, dict[bytes, bytes]]) -> SessionId:
     return SessionId(hint[1][b"s"].decode())
 
 
-async def _tips(wire: Wire, streams: list[str]) -> dict[str, str]:
+async def _tips(connection: Connection, streams: list[str]) -> dict[str, str]:
     rows = [("XREVRANGE", key, "+", "-", "COUNT", 1) for key in streams]
-    newest = await wire.commands(rows)
+    newest = await connection.commands(rows)
     return {
         key: entries[0][0].decode() if entries else START
         for key, entries in zip(streams, newest, strict=True)
     }
 
 
-async def _xread(wire: Wire, cursors: Mapping[str, str], timeout_s: float) -> Found:
+async def _xread(connection: Connection, cursors: Mapping[str, str], timeout_s: float) -> Found:
     block_ms = max(1, int(timeout_s * 1000))
-    reply = await wire.wait("XREAD", "COUNT", 100, "BLOCK", block_ms, "STREAMS", *cursors, *cursors.values())
+    reply = await connection.wait(
+        "XREAD", "COUNT", 100, "BLOCK", block_ms, "STREAMS", *cursors, *cursors.values()
+    )
     return {key.decode(): entries for key, entries in reply or ()}

@@ -58,7 +58,7 @@ class History(Reader):
             most=MOST_ENTRIES,
             most_bytes=MOST_BYTES,
         )
-        reply = await self._wire.run(add)
+        reply = await self._connection.run(add)
         match code_of(reply, session):
             case "OK" | "DUP" as code:
                 self._clock.note(reply[2])
@@ -69,17 +69,17 @@ class History(Reader):
     async def history_head(self, who: str, random_bytes: bytes) -> HistoryHead:
         """The log of `who`; its id is drawn from `random_bytes` if it has none yet."""
         _, head = self.keys.history(person_of(who))
-        await self._wire.command("HSETNX", head, "id", _fresh_id(random_bytes))
-        log_id, count = await self._wire.command("HMGET", head, "id", "count")
+        await self._connection.command("HSETNX", head, "id", _fresh_id(random_bytes))
+        log_id, count = await self._connection.command("HMGET", head, "id", "count")
         return HistoryHead(int(log_id or 0), int(count or 0))
 
     async def history_entry(self, who: str, log_id: int, offset: int) -> KeptPrompt | None:
         """The entry at a place of the log; None if the log has another id, or nothing there (any more)."""
         log, head = self.keys.history(person_of(who))
-        if offset >= _MOST_OFFSET or int(await self._wire.command("HGET", head, "id") or 0) != log_id:
+        if offset >= _MOST_OFFSET or int(await self._connection.command("HGET", head, "id") or 0) != log_id:
             return None
         at = f"{offset + 1}-0"
-        found = await self._wire.command("XRANGE", log, at, at)
+        found = await self._connection.command("XRANGE", log, at, at)
         return _kept(found[0][1]) if found else None
 
 

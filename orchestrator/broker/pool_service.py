@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.broker.connection import Call, Wire, call
+from orchestrator.broker.connection import Call, Connection, call
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import SessionId
@@ -40,10 +40,12 @@ class Serving:
         return None if self.lease_ms is None or self.held else self.lease_ms
 
 
-async def serving(wire: Wire, keys: Keys, heads: Sequence[SessionHead]) -> dict[SessionId, Serving]:
+async def serving(
+    connection: Connection, keys: Keys, heads: Sequence[SessionHead]
+) -> dict[SessionId, Serving]:
     """How each of these sessions is served; those of one pool and shard at one moment."""
     groups = list(_groups(keys, heads))
-    replies = await wire.run_all([call for call, _ in groups]) if groups else []
+    replies = await connection.run_all([call for call, _ in groups]) if groups else []
     found: dict[SessionId, Serving] = {}
     for (_, sessions), (now_ms, flat) in zip(groups, replies, strict=True):
         found.update(_read(sessions, now_ms, flat))

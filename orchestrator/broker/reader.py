@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from orchestrator.broker.arguments import Argument
-from orchestrator.broker.connection import Wire, call
+from orchestrator.broker.connection import Connection, call
 from orchestrator.broker.errors import Corrupt, DamagedEntry, UnknownSession
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.pool_service import Serving, serving
@@ -72,10 +72,10 @@ class RedisClock:
 class Reader:
     """Reads sessions, queues, logs and listings of one deployment."""
 
-    def __init__(self, wire: Wire, config: BrokerConfig, monotonic: Callable[[], float]) -> None:
+    def __init__(self, connection: Connection, config: BrokerConfig, monotonic: Callable[[], float]) -> None:
         self.config = config
         self.keys = Keys(config.prefix, config.shards)
-        self._wire = wire
+        self._connection = connection
         self._clock = RedisClock(monotonic)
         self._places: dict[SessionId, Place] = {}
         self._witnesses = [Witness(monotonic, config.watch_s) for _ in range(config.shards)]
@@ -94,7 +94,7 @@ class Reader:
         """Tree and pool of a session; asked once, kept afterwards."""
         if session in self._places:
             return self._places[session]
-        tree, pool = await self._wire.command("HMGET", self.keys.session(session), "tree", "pool")
+        tree, pool = await self._connection.command("HMGET", self.keys.session(session), "tree", "pool")
         if tree is None:
             raise UnknownSession(session)
         return self._keep(Place(session, TreeId(tree.decode()), pool.decode()))
@@ -107,7 +107,7 @@ class Reader:
 
     async def head(self, session: SessionId) -> SessionHead | None:
         """The head of a session, or None if there is no such session."""
-        values = await self._wire.command("HMGET", self.keys.session(session), *HEAD_FIELDS)
+        values = await self._connection.command("HMGET", self.keys.session(session), *HEAD_FIELDS)
         try:
             return session_head(session, values)
         except ValueError as error:
@@ -116,19 +116,19 @@ class Reader:
     async def count_sessions(self) -> int:
         """How many sessions there are."""
         rows = [("ZCARD", self.keys.sessions(shard)) for shard in range(self.config.shards)]
-        return sum(await self._wire.commands(rows))
+        return sum(await self._connection.commands(rows))
 
     async def heads(self, sessions: Sequence[SessionId]) -> tuple[SessionHead, ...]:
         """The heads of the sessions that exist, in the order given."""
         rows = [("HMGET", self.keys.session(session), *HEAD_FIELDS) for session in sessions]
-        values = await self._wire.commands(rows) if rows else []
+        values = await self._connection.commands(rows) if rows else []
         found = (session_head(i, row) for i, row in zip(sessions, values, strict=True))
         return tuple(head for head in found if head is not None)
 
     async def newest(self, limit: int) -> tuple[SessionId, ...]:
         """The ids of the sessions that changed last, newest first."""
         shards = range(self.config.shards)
-        found = await self._wire.commands(
+        found = await self._connection.commands(
             [("ZREVRANGE", self.keys.sessions(s), 0, limit - 1, "WITHSCORES") for s in shards]
         )
         newest = sorted(
@@ -142,7 +142,7 @@ class Reader:
 
     async def heads_of_shard(self, shard: int) -> AsyncIterator[tuple[SessionHead, ...]]:
         """The heads of all sessions of a shard, some at a time."""
-        found = await self._wire.command("ZRANGE", self.keys.sessions(shard), 0, -1)
+        found = await self._connection.command("ZRANGE", self.keys.sessions(shard), 0, -1)
         for start in range(0, len(found), _HEADS):
             page = [SessionId(member.decode()) for member in found[start : start + _HEADS]]
             yield await self.heads(page)
@@ -150,12 +150,12 @@ class Reader:
     async def session_ids(self) -> AsyncIterator[list[SessionId]]:
         """The ids of all sessions, a shard at a time, newest first in each."""
         for shard in range(self.config.shards):
-            found = await self._wire.command("ZREVRANGE", self.keys.sessions(shard), 0, _SCANNED - 1)
+            found = await self._connection.command("ZREVRANGE", self.keys.sessions(shard), 0, _SCANNED - 1)
             yield [SessionId(member.decode()) for member in found]
 
     async def serving(self, heads: Sequence[SessionHead]) -> dict[SessionId, Serving]:
         """How each session is served, which its hash does not say."""
-        return await serving(self._wire, self.keys, heads)
+        return await serving(self._connection, self.keys, heads)
 
     async def read_sq(self, session: SessionId, after: str = START, count: int = 100) -> tuple[SqEntry, ...]:
         """Queue entries after a cursor, oldest first."""
@@ -186,11 +186,11 @@ class Reader:
     ) -> tuple[TreeEntry, ...]:
         """The last tree log entries, or the last before a `tree_seq`, newest first."""
         end = "+" if before is None else f"({before}-0"
-        found = await self._wire.command("XREVRANGE", self.keys.tree(tree), end, "-", "COUNT", count)
+        found = await self._connection.command("XREVRANGE", self.keys.tree(tree), end, "-", "COUNT", count)
         return _decoded(self.keys.tree(tree), found, tree_entry)
 
     async def _page(self, key: str, after: str, count: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
-        found: list[tuple[bytes, dict[bytes, bytes]]] = await self._wire.command(
+        found: list[tuple[bytes, dict[bytes, bytes]]] = await self._connection.command(
             "XRANGE", key, f"({after}", "+", "COUNT", count
         )
         return found
@@ -206,7 +206,7 @@ class Reader:
 
     async def projection(self, tree: TreeId) -> tuple[Registry, dict[str, bytes]]:
         """The same with the flat fields that it was read from."""
-        now, flat = await self._wire.run(call("registry", [self.keys.agents(tree)]))
+        now, flat = await self._connection.run(call("registry", [self.keys.agents(tree)]))
         found = {name.decode(): value for name, value in pairs(flat).items()}
         if "root" not in found:
             raise UnknownSession(tree)
@@ -219,23 +219,23 @@ class Reader:
 
     async def _wait(self, key: str, after: str, timeout_s: float) -> list[tuple[bytes, dict[bytes, bytes]]]:
         block_ms = max(1, int(timeout_s * 1000))
-        reply = await self._wire.wait("XREAD", "COUNT", 500, "BLOCK", block_ms, "STREAMS", key, after)
+        reply = await self._connection.wait("XREAD", "COUNT", 500, "BLOCK", block_ms, "STREAMS", key, after)
         return list(reply[0][1]) if reply else []
 
     async def snapshot_of(self, session: SessionId) -> bytes | None:
         """The folded state last stored, as its writer gave it."""
-        found: bytes | None = await self._wire.command("GET", self.keys.snapshot(session))
+        found: bytes | None = await self._connection.command("GET", self.keys.snapshot(session))
         return found
 
     async def agents(self, tree: TreeId) -> dict[str, bytes]:
         """The projection of a tree in flat fields."""
-        found = await self._wire.command("HGETALL", self.keys.agents(tree))
+        found = await self._connection.command("HGETALL", self.keys.agents(tree))
         return {name.decode(): value for name, value in found.items()}
 
     async def registries(self, trees: Sequence[TreeId]) -> list[dict[str, bytes]]:
         """The flat fields of several projections."""
         rows = [("HGETALL", self.keys.agents(tree)) for tree in trees]
-        found = await self._wire.commands(rows) if rows else []
+        found = await self._connection.commands(rows) if rows else []
         return [{name.decode(): value for name, value in fields.items()} for fields in found]
 
     async def approvals(self, session: SessionId | None = None) -> tuple[OpenApproval, ...]:
@@ -243,7 +243,7 @@ class Reader:
         shards: Sequence[int] = range(self.config.shards)
         if session is not None:
             shards = [self.keys.shard_of(session)]
-        found = await self._wire.commands([("HGETALL", self.keys.approvals(s)) for s in shards])
+        found = await self._connection.commands([("HGETALL", self.keys.approvals(s)) for s in shards])
         opened = [_approval(f, value) for page in found for f, value in page.items()]
         kept = (a for a in opened if session is None or a.session == session)
         return tuple(sorted(kept, key=lambda a: (a.opened_ms, a.session, a.key)))
@@ -251,18 +251,18 @@ class Reader:
     async def workers(self) -> tuple[WorkerState, ...]:
         """Every worker note from in the last day, latest first."""
         states_key, heard_key = self.keys.workers()
-        states, note = await self._wire.commands(
+        states, note = await self._connection.commands(
             [("HGETALL", states_key), ("ZREVRANGE", heard_key, 0, -1, "WITHSCORES")]
         )
         return tuple(WorkerState(w.decode(), states.get(w, b""), int(at)) for w, at in _scored(note))
 
     async def command(self, *args: Argument) -> object:
         """A plain read for tools such as doctor, which look at the server itself."""
-        found: object = await self._wire.command(*args)
+        found: object = await self._connection.command(*args)
         return found
 
     async def aclose(self) -> None:
-        await self._wire.aclose()
+        await self._connection.aclose()
 
 
 def _decoded(

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from orchestrator.broker.arguments import Argument
-from orchestrator.broker.connection import Call, Wire
+from orchestrator.broker.connection import Call, Connection
 from orchestrator.broker.errors import Unavailable
 
 AGAIN_S = 0.1
@@ -22,10 +22,10 @@ AGAIN_MAX_S = 1.0
 T = TypeVar("T")
 
 
-class InsistingWire(Wire):
-    """A wire that raises `Unavailable` only after `patience_s` without an answer."""
+class RetryingConnection(Connection):
+    """A connection that raises `Unavailable` only after `patience_s` without an answer."""
 
-    def __init__(self, inner: Wire, patience_s: float) -> None:
+    def __init__(self, inner: Connection, patience_s: float) -> None:
         self._inner = inner
         self._patience_s = patience_s
         self.clustered = inner.clustered

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.broker.connection import Wire, call
+from orchestrator.broker.connection import Connection, call
 from orchestrator.broker.errors import Misconfigured
 from orchestrator.broker.keys import Keys
 
@@ -53,15 +53,15 @@ COMMANDS = (
 """Every command that scripts and reads use, `@` in the place of a key."""
 
 
-async def missing_rights(wire: Wire, keys: Keys) -> tuple[str, ...]:
+async def missing_rights(connection: Connection, keys: Keys) -> tuple[str, ...]:
     """The commands that this connection's user may not run on keys of the deployment, as ACLs name them."""
-    reply = await wire.run(call("rights", (), key=keys.confirmed(0), commands=COMMANDS))
+    reply = await connection.run(call("rights", (), key=keys.confirmed(0), commands=COMMANDS))
     return tuple(command_names([COMMANDS[number - 1] for number in reply]))
 
 
-async def require_rights(wire: Wire, keys: Keys) -> None:
+async def require_rights(connection: Connection, keys: Keys) -> None:
     """Raises `Misconfigured` if the user may not do all that is needed."""
-    if missing := await missing_rights(wire, keys):
+    if missing := await missing_rights(connection, keys):
         raise Misconfigured(f"the Redis user has too few rights: {remedy(missing, keys)}")
 
 

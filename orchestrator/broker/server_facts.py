@@ -34,22 +34,22 @@ class ServerFacts:
 
 async def examine(redis: RedisSettings) -> ServerFacts:
     """Asks a server about itself; raises `Unavailable` or `Misconfigured` if it does not answer."""
-    wire = connect(redis)
+    connection = connect(redis)
     try:
-        info: Mapping[str, Any] = await wire.command("INFO")
+        info: Mapping[str, Any] = await connection.command("INFO")
         before, began = time.time(), time.monotonic()
-        seconds, microseconds = await wire.command("TIME")
+        seconds, microseconds = await connection.command("TIME")
         round_trip_s = time.monotonic() - began
         return ServerFacts(
             version=_version(info),
-            settings=await _settings(wire.command("CONFIG GET", "*")),
+            settings=await _settings(connection.command("CONFIG GET", "*")),
             replicas=int(info.get("connected_slaves", 0)),
             clustered=bool(info.get("cluster_enabled", 0)),
             clock_ahead_s=seconds + microseconds / 1e6 - before - round_trip_s / 2,
             round_trip_s=round_trip_s,
         )
     finally:
-        await wire.aclose()
+        await connection.aclose()
 
 
 async def _settings(asking: Any) -> Mapping[str, str] | None:

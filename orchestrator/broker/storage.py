@@ -41,7 +41,7 @@ class Storage(Reader):
         return await self._store(claim, call("archive", keys, session=session, **holder(claim)))
 
     async def _store(self, claim: Claim, call: Call) -> Stored | Fenced | Refused:
-        reply = await self._wire.run(call)
+        reply = await self._connection.run(call)
         match code_of(reply, claim.session):
             case "OK":
                 return Stored(self._clock.note(reply[1]))
@@ -55,7 +55,7 @@ class Storage(Reader):
     async def restore(self, session: SessionId, seq: int, state: bytes) -> Stored | Refused:
         """Brings an archived session back with the snapshot of its last entry."""
         keys = [self.keys.session(session), self.keys.snapshot(session)]
-        reply = await self._wire.run(call("restore", keys, seq=seq, state=state))
+        reply = await self._connection.run(call("restore", keys, seq=seq, state=state))
         match code_of(reply, session):
             case "OK":
                 return Stored(self._clock.note(reply[1]))

@@ -33,19 +33,19 @@ class Timers(Reader):
             rows.append(("EXPIRE", key, _CONTROL_KEPT_S))
         # What the poke is about is already in the queue, and the next renewal answers its tip.
         with suppress(Unavailable):
-            await self._wire.commands(rows)
+            await self._connection.commands(rows)
 
     async def _placed(self, session: SessionId, build: Callable[[Place], Call]) -> list[Any]:
         """Runs a call whose keys depend on the session's place, once more if it had moved."""
-        reply = await self._wire.run(build(await self.place(session)))
+        reply = await self._connection.run(build(await self.place(session)))
         if reply[0] != b"MOVED":
             return reply
         self._keep(Place(session, TreeId(reply[1].decode()), reply[2].decode()))
-        return await self._wire.run(build(await self.place(session)))
+        return await self._connection.run(build(await self.place(session)))
 
     async def fire(self, shard: int, count: int = 100) -> tuple[Fired, ...]:
         """Turns the shard's due timers into queue entries."""
-        now, members = await self._wire.run(call("timers_due", [self.keys.timers(shard)], count=count))
+        now, members = await self._connection.run(call("timers_due", [self.keys.timers(shard)], count=count))
         self._clock.note(now)
         found = []
         for member in members:
@@ -82,7 +82,7 @@ class Timers(Reader):
             reply = await self._placed(session, build)
         except UnknownSession:
             # Its session was deleted between the two looks; the timer has no session to wake.
-            await self._wire.command("ZREM", self.keys.timers(shard), f"{session}:{timer}")
+            await self._connection.command("ZREM", self.keys.timers(shard), f"{session}:{timer}")
             return None
         match code_of(reply, session):
             case "OK":

@@ -40,7 +40,7 @@ class Trees(Timers):
 
     async def reserve(self, tree: TreeId, count: int) -> range:
         """Reserves agent ids of the tree, which are given out once."""
-        reply = await self._wire.run(call("reserve", [self.keys.agents(tree)], count=count))
+        reply = await self._connection.run(call("reserve", [self.keys.agents(tree)], count=count))
         if code_of(reply, tree) != "OK":
             raise unexpected("reserve", reply[0].decode())
         self._clock.note(reply[2])
@@ -48,7 +48,7 @@ class Trees(Timers):
 
     async def raise_limits(self, tree: TreeId, change: LimitChange) -> LimitsRaised:
         """Adds to limits, once per change, and wakes the sessions that wait for room in a budget."""
-        reply = await self._wire.run(self._raise_call(tree, change))
+        reply = await self._connection.run(self._raise_call(tree, change))
         match code_of(reply, tree):
             case "OK" | "DUP" as code:
                 _, now, limits, woken = reply
@@ -99,7 +99,7 @@ class Trees(Timers):
         known, gone = await self._split(tree, sessions)
         standings = {session: Standing(session, "gone", 0, None) for session in gone}
         while known:
-            reply = await self._wire.run(self._revoke_call(known, tree, silent))
+            reply = await self._connection.run(self._revoke_call(known, tree, silent))
             match code_of(reply, tree):
                 case "OK":
                     self._note_time(self.keys.shard_of(tree), reply[1])

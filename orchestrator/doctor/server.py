@@ -29,7 +29,7 @@ async def look_at_redis(settings: Settings) -> list[Finding]:
     """Asks the server of the deployment, or starts the private one for as long as the look takes."""
     try:
         with redis_url(settings) as url:
-            facts = await examine(_wire(settings, url))
+            facts = await examine(_connection(settings, url))
             rights = await _look_at_rights(settings, url)
     except EmbeddedError as error:
         return [Finding("redis", "missing", "no private server can be had", str(error))]
@@ -45,8 +45,8 @@ async def look_at_redis(settings: Settings) -> list[Finding]:
 
 async def _look_at_rights(settings: Settings, url: str) -> list[Finding]:
     keys = Keys(settings.redis.prefix, settings.redis.shards)
-    async with aclosing(connect(_wire(settings, url))) as wire:
-        missing = await missing_rights(wire, keys)
+    async with aclosing(connect(_connection(settings, url))) as connection:
+        missing = await missing_rights(connection, keys)
     if not missing:
         return []
     detail = f"the user may not run {', '.join(missing)} on {keys.prefix}*"
@@ -148,7 +148,7 @@ async def _look_at_upkeep(settings: Settings) -> list[Finding]:
         return []
     place = without_credentials(url)
     try:
-        facts = await examine(_wire(settings, url))
+        facts = await examine(_connection(settings, url))
     except BrokerError as error:
         remedy = "start it, or correct upkeep.url (DENDRO_UPKEEP_URL); sessions run on without it"
         return [Finding("upkeep", "warn", f"{place}: {error}", remedy)]
@@ -157,7 +157,7 @@ async def _look_at_upkeep(settings: Settings) -> list[Finding]:
     return [Finding("upkeep", "ok", f"{facts.version}, {place}")]
 
 
-def _wire(settings: Settings, url: str) -> RedisSettings:
+def _connection(settings: Settings, url: str) -> RedisSettings:
     # One node is asked about itself, also where it belongs to a cluster.
     return settings.redis.model_copy(update={"url": url, "cluster": False})
 

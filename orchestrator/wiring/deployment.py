@@ -19,7 +19,7 @@ from orchestrator.broker.connection import connect
 from orchestrator.broker.embedded import EmbeddedConfig, EmbeddedRedis
 from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import BrokerConfig
-from orchestrator.broker.retries import InsistingWire
+from orchestrator.broker.retries import RetryingConnection
 from orchestrator.broker.rights import require_rights
 from orchestrator.broker.texts import Texts
 from orchestrator.core.chain import ChainKey
@@ -108,12 +108,12 @@ async def deployment(
     """
     connection, config = connect(settings.redis.at(url)), broker_config(settings)
     connection.outage = outage
-    insisting = InsistingWire(connection, patience_s or OPENING_S)
+    retrying = RetryingConnection(connection, patience_s or OPENING_S)
     if patience_s:
-        connection = insisting
+        connection = retrying
     broker = Broker(connection, config, time.monotonic)
     try:
-        await require_rights(insisting, broker.keys)
+        await require_rights(retrying, broker.keys)
         await broker.open()
         blobs = Blobs(connection, broker.keys)
         yield Deployment(broker, Texts(blobs), blobs)

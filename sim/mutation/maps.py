@@ -62,20 +62,20 @@ class Measuring:
 
     def note_scripts(self) -> None:
         """Of scripts there are no lines: every run of one is noted."""
-        from orchestrator.broker.connection import Call, Wire
+        from orchestrator.broker.connection import Call, Connection
 
-        run, run_all = Wire.run, Wire.run_all
+        run, run_all = Connection.run, Connection.run_all
 
-        async def noted(wire: Wire, call: Call) -> list[Any]:
+        async def noted(wire: Connection, call: Call) -> list[Any]:
             self.scripts[call.script.name].add(self._context)
             return await run(wire, call)
 
-        async def all_noted(wire: Wire, calls: Sequence[Call]) -> list[list[Any]]:
+        async def all_noted(wire: Connection, calls: Sequence[Call]) -> list[list[Any]]:
             for call in calls:
                 self.scripts[call.script.name].add(self._context)
             return await run_all(wire, calls)
 
-        vars_of: Any = Wire
+        vars_of: Any = Connection
         vars_of.run, vars_of.run_all = noted, all_noted
 
     def save(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import Call, Commands, Wire
+from orchestrator.broker.connection import Call, Commands, Connection
 from orchestrator.broker.follow import hash8_of
 from orchestrator.broker.records import (
     BrokerConfig,
@@ -69,12 +69,12 @@ class Backend:
     """A server, or the double: brokers to act with and clients to look with."""
 
     name: str
-    connect: Callable[[], Wire]
+    connect: Callable[[], Connection]
     look: Callable[[], Sequence[Commands]]
     real: bool
 
-    def broker(self, config: BrokerConfig | None = None, wire: Wire | None = None) -> Broker:
-        return Broker(wire or self.connect(), config or BrokerConfig(), lambda: 0.0)
+    def broker(self, config: BrokerConfig | None = None, connection: Connection | None = None) -> Broker:
+        return Broker(connection or self.connect(), config or BrokerConfig(), lambda: 0.0)
 
 
 async def created(broker: Broker, session: SessionId | None = None, **changes: Any) -> SessionId:
@@ -116,10 +116,10 @@ async def working(broker: Broker, **changes: Any) -> Claimed:
     return await claimed(broker, session)
 
 
-class RecordingWire(Wire):
+class RecordingConnection(Connection):
     """Remembers every script call on its way."""
 
-    def __init__(self, inner: Wire) -> None:
+    def __init__(self, inner: Connection) -> None:
         self._inner = inner
         self.clustered = inner.clustered
         self.calls: list[Call] = []

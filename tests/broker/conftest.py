@@ -12,7 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import Wire, connect
+from orchestrator.broker.connection import Connection, connect
 from orchestrator.broker.records import BrokerConfig
 from orchestrator.tables import RedisSettings
 from tests.broker.actors import Backend
@@ -64,7 +64,7 @@ async def _over_servers(kind: str, nodes: list[RedisServer]) -> tuple[Backend, l
     for client in clients:
         await client.flushall()
 
-    def dial() -> Wire:
+    def dial() -> Connection:
         return connect(RedisSettings(url=nodes[0].url, cluster=kind == "cluster"))
 
     return Backend(kind, dial, lambda: clients, real=True), clients
@@ -77,7 +77,7 @@ async def backend(
     """An empty deployment of each kind."""
     if request.param == "double":
         double = fakeredis.FakeAsyncRedis()
-        yield Backend("double", lambda: Wire(double, double), lambda: [double], real=False)
+        yield Backend("double", lambda: Connection(double, double), lambda: [double], real=False)
         await double.aclose()
         return
     backend, clients = await _over_servers(request.param, servers(request.param))

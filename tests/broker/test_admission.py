@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from orchestrator.broker.admission import GRACE_MS, PATIENCE_MS, Admitted, Limits, Wait
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import Wire
+from orchestrator.broker.connection import Connection
 from orchestrator.broker.records import BrokerConfig
 from tests.broker.actors import Backend
 from tests.broker.doubles import FakeClock, redis_time
@@ -47,7 +47,7 @@ def clock() -> Iterator[FakeClock]:
 @pytest.fixture
 async def fleet(clock: FakeClock) -> AsyncIterator[Fleet]:
     client = fakeredis.FakeAsyncRedis()
-    broker = Broker(Wire(client, client), BrokerConfig(), clock.monotonic)
+    broker = Broker(Connection(client, client), BrokerConfig(), clock.monotonic)
     yield Fleet(broker, clock)
     await broker.aclose()
 
@@ -220,7 +220,7 @@ def test_no_stretch_of_time_carries_more_than_it_refills_and_a_minute(
 async def _never_too_much(story: list[tuple[str, int, int, int]], clock: FakeClock) -> None:
     limits = Limits(requests_per_minute=6, tokens_per_minute=1_000)
     client = fakeredis.FakeAsyncRedis()
-    fleet = Fleet(Broker(Wire(client, client), BrokerConfig(), clock.monotonic), clock)
+    fleet = Fleet(Broker(Connection(client, client), BrokerConfig(), clock.monotonic), clock)
     sent: list[tuple[int, int]] = []
     for kind, number, estimate, used in story:
         if kind == "move":

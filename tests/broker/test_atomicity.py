@@ -17,7 +17,7 @@ import pytest
 from orchestrator.broker.admission import Limits
 from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import Call, Wire
+from orchestrator.broker.connection import Call, Connection
 from orchestrator.broker.errors import BrokerError, OutOfMemory
 from orchestrator.broker.follow import hash8_of
 from orchestrator.broker.records import (
@@ -48,7 +48,7 @@ from orchestrator.core.ids import AgentId
 from tests.broker.actors import (
     SHARD,
     Backend,
-    RecordingWire,
+    RecordingConnection,
     claimed,
     entries_after,
     everything,
@@ -65,26 +65,26 @@ SHRINKING = {"delete"}
 DELETED_ANYHOW = {"rollout", "eq", "sq", "seen", "seen_at", "snapshot", "tree", "blob"}
 """Keys that `delete` deletes whatever they are."""
 
-Provoke = Callable[[Backend, Wire, Call], Awaitable[None]]
+Provoke = Callable[[Backend, Connection, Call], Awaitable[None]]
 
 
 async def tell_story(backend: Backend, provoke: Provoke) -> set[str]:
     """Runs every script once with all that it can carry; answers the names of those that ran."""
     inner = backend.connect()
-    wire = RecordingWire(inner)
+    connection = RecordingConnection(inner)
 
     async def before(call: Call) -> None:
         await provoke(backend, inner, call)
 
-    wire.before = before
-    broker = backend.broker(BrokerConfig(lease_s=60.0, max_tries=3), wire=wire)
+    connection.before = before
+    broker = backend.broker(BrokerConfig(lease_s=60.0, max_tries=3), connection=connection)
     async with aclosing(broker):
-        await _life_of_a_tree(broker, wire)
+        await _life_of_a_tree(broker, connection)
         await _end_of_a_session(broker)
-    return {call.script.name for call in wire.calls}
+    return {call.script.name for call in connection.calls}
 
 
-async def _life_of_a_tree(broker: Broker, wire: Wire) -> None:
+async def _life_of_a_tree(broker: Broker, connection: Connection) -> None:
     root = new_session(
         entries=entries_after(GENESIS, 0, 0, [b"born"]),
         events=(NewEvent(b"hello", 1, "00000000"),),
@@ -98,9 +98,9 @@ async def _life_of_a_tree(broker: Broker, wire: Wire) -> None:
     await broker.emit(held.claim, [NewEvent(b"delta", 1, hash8_of(held.head))])
     await broker.renew([held.claim])
     await broker.reserve(held.claim.tree, 1)
-    await Blobs(wire, broker.keys).put(held.claim.tree, b"content")
+    await Blobs(connection, broker.keys).put(held.claim.tree, b"content")
     await broker.heartbeat("w1", b"state")
-    assert await missing_rights(wire, broker.keys) == ()
+    assert await missing_rights(connection, broker.keys) == ()
     for ticket in ("first", "second"):
         await broker.admit("openai", ticket, 10, Limits(1, 10))
     await broker.settle("openai", 10, 5, Limits(1, 10))
@@ -178,11 +178,11 @@ async def _end_of_a_session(broker: Broker) -> None:
     await broker.delete_session(born.session)
 
 
-async def _refused(backend: Backend, wire: Wire, call: Call) -> None:
+async def _refused(backend: Backend, connection: Connection, call: Call) -> None:
     """The call must fail, and leave everything as it was."""
     before = await everything(backend.look())
     try:
-        reply = await wire.run(call)
+        reply = await connection.run(call)
     except BrokerError:
         pass
     else:
@@ -190,84 +190,88 @@ async def _refused(backend: Backend, wire: Wire, call: Call) -> None:
     assert await everything(backend.look()) == before, call.script.name
 
 
-async def _wrong_type_at_each_key(backend: Backend, wire: Wire, call: Call) -> None:
+async def _wrong_type_at_each_key(backend: Backend, connection: Connection, call: Call) -> None:
     for key in dict.fromkeys(call.keys):
         if call.script.name == "delete" and key.split(":")[2] in DELETED_ANYHOW:
             continue
-        kind = await wire.command("TYPE", key)
+        kind = await connection.command("TYPE", key)
         if kind != b"none":
-            await wire.command("RENAME", key, f"{key}:kept")
-        await wire.command(*(("RPUSH", key, "x") if kind != b"list" else ("SET", key, "x")))
-        await _refused(backend, wire, call)
+            await connection.command("RENAME", key, f"{key}:kept")
+        await connection.command(*(("RPUSH", key, "x") if kind != b"list" else ("SET", key, "x")))
+        await _refused(backend, connection, call)
         if call.script.name not in READ_ONLY:
-            reply = await wire.run(call)
+            reply = await connection.run(call)
             assert reply[:2] == [b"CORRUPT", key.encode()], (call.script.name, key, reply)
-            await _refused_by_its_arguments(backend, wire, replace(call, args=[*call.args, "one too many"]))
-        await wire.command("DEL", key)
+            await _refused_by_its_arguments(
+                backend, connection, replace(call, args=[*call.args, "one too many"])
+            )
+        await connection.command("DEL", key)
         if kind != b"none":
-            await wire.command("RENAME", f"{key}:kept", key)
+            await connection.command("RENAME", f"{key}:kept", key)
 
 
-async def _stream_ahead_of_its_session(backend: Backend, wire: Wire, call: Call) -> None:
+async def _stream_ahead_of_its_session(backend: Backend, connection: Connection, call: Call) -> None:
     streams = [k for k in dict.fromkeys(call.keys) if k.split(":")[2] in ("rollout", "eq", "sq", "tree")]
     if call.script.name not in ("create", "commit", "submit", "emit", "fire", "raise_limits"):
         return
     for key in streams:
         if call.script.name == "submit" and ":eq:" in key:
             continue
-        existed = await wire.command("EXISTS", key)
-        await wire.command("XADD", key, "999999-0", "p", "from nowhere")
-        await _refused(backend, wire, call)
-        assert (await wire.run(call))[:2] in ([b"CORRUPT", key.encode()], [b"FENCED", 0]), call.script.name
-        await wire.command(*(("XDEL", key, "999999-0") if existed else ("DEL", key)))
+        existed = await connection.command("EXISTS", key)
+        await connection.command("XADD", key, "999999-0", "p", "from nowhere")
+        await _refused(backend, connection, call)
+        assert (await connection.run(call))[:2] in ([b"CORRUPT", key.encode()], [b"FENCED", 0]), (
+            call.script.name
+        )
+        await connection.command(*(("XDEL", key, "999999-0") if existed else ("DEL", key)))
         if existed:
-            await _lower_last_id(wire, key)
+            await _lower_last_id(connection, key)
 
 
-async def _lower_last_id(wire: Wire, key: str) -> None:
+async def _lower_last_id(connection: Connection, key: str) -> None:
     """XDEL leaves the stream's last id where it was; the story goes on with the next one."""
-    entries = await wire.command("XRANGE", key, "-", "+")
-    await wire.command("DEL", key)
+    entries = await connection.command("XRANGE", key, "-", "+")
+    await connection.command("DEL", key)
     for entry_id, fields in entries:
         flat: list[Any] = [part for pair in fields.items() for part in pair]
-        await wire.command("XADD", key, entry_id, *flat)
+        await connection.command("XADD", key, entry_id, *flat)
 
 
-async def _bad_arguments(backend: Backend, wire: Wire, call: Call) -> None:
+async def _bad_arguments(backend: Backend, connection: Connection, call: Call) -> None:
     if call.script.name in READ_ONLY:
         return
     args = list(call.args)
     for wrong in ([], args[:-1], args[: len(args) // 2], [*args, "one too many"]):
-        await _refused_by_its_arguments(backend, wire, replace(call, args=wrong))
+        await _refused_by_its_arguments(backend, connection, replace(call, args=wrong))
 
 
-async def _refused_by_its_arguments(backend: Backend, wire: Wire, call: Call) -> None:
+async def _refused_by_its_arguments(backend: Backend, connection: Connection, call: Call) -> None:
     """The script must say so before it looks at a key."""
     before = await everything(backend.look())
     with pytest.raises(BrokerError, match="MISCALL"):
-        await wire.run(call)
+        await connection.run(call)
     assert await everything(backend.look()) == before, call.script.name
 
 
-async def _foreign_claim(backend: Backend, wire: Wire, call: Call) -> None:
+async def _foreign_claim(backend: Backend, connection: Connection, call: Call) -> None:
     at = {"emit": 1, "renew": 2, "release": 3, "snapshot": 1, "seal": 1, "archive": 2, "commit": 4}
     if call.script.name not in at:
         return
     args = list(call.args)
     args[at[call.script.name]] = "somebody else's"
-    await _refused(backend, wire, replace(call, args=args))
+    await _refused(backend, connection, replace(call, args=args))
 
 
-async def _out_of_memory(backend: Backend, wire: Wire, call: Call) -> None:
+async def _out_of_memory(backend: Backend, connection: Connection, call: Call) -> None:
     if call.script.name in READ_ONLY | SHRINKING:
         return
     before = await everything(backend.look())
-    await wire.command("CONFIG", "SET", "maxmemory", "1")
+    await connection.command("CONFIG", "SET", "maxmemory", "1")
     try:
         with pytest.raises(OutOfMemory):
-            await wire.run(call)
+            await connection.run(call)
     finally:
-        await wire.command("CONFIG", "SET", "maxmemory", "0")
+        await connection.command("CONFIG", "SET", "maxmemory", "0")
     assert await everything(backend.look()) == before, call.script.name
 
 
@@ -303,7 +307,7 @@ async def test_every_script_sent_twice_answers_and_changes_nothing_more(backend:
     }
     sent: list[Call] = []
 
-    async def again(_: Backend, inner: Wire, call: Call) -> None:
+    async def again(_: Backend, inner: Connection, call: Call) -> None:
         if sent and sent[-1].script.name in idempotent:
             before = _without_hints(await everything(backend.look()))
             await inner.run(sent[-1])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import Wire
+from orchestrator.broker.connection import Connection
 from orchestrator.broker.records import BrokerConfig, Committed, Refused, TimerSet
 from orchestrator.broker.tree_records import (
     Account,
@@ -127,7 +127,7 @@ async def test_wall_clock_runs_out_by_itself(broker: Broker) -> None:
 async def test_wall_clock_of_a_tree_runs_from_its_birth() -> None:
     with redis_time(FakeClock()) as clock:
         client = fakeredis.FakeAsyncRedis()
-        broker = Broker(Wire(client, client), BrokerConfig(), clock.monotonic)
+        broker = Broker(Connection(client, client), BrokerConfig(), clock.monotonic)
         root = await root_of(broker, limit_wall=b"10000")
         clock.advance(9.0)
         await root.does(within_budget=True)
@@ -366,7 +366,7 @@ def test_held_is_the_sum_of_reservations_and_overshoot_is_what_was_in_flight(
 async def _accounts_add_up(acts: list[tuple[str, int, int, int]]) -> None:
     with redis_time(FakeClock()):
         client = fakeredis.FakeAsyncRedis()
-        broker = Broker(Wire(client, client), BrokerConfig(), lambda: 0.0)
+        broker = Broker(Connection(client, client), BrokerConfig(), lambda: 0.0)
         root = await root_of(broker, limit_tokens=str(LIMIT).encode())
         agents = [root, await root.spawns(1), await root.spawns(2)]
         held: dict[tuple[int, str], int] = {}

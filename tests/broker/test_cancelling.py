@@ -17,14 +17,14 @@ pytestmark = pytest.mark.realredis
 
 async def stopped_after(turns: int, url: str) -> bool:
     """Whether a blocking command, cancelled after so many turns of the loop, ends as cancelled."""
-    wire = connect(RedisSettings(url=url))
-    await wire.command("PING")
-    asking = asyncio.create_task(wire.command("BLPOP", "empty", 1))
+    connection = connect(RedisSettings(url=url))
+    await connection.command("PING")
+    asking = asyncio.create_task(connection.command("BLPOP", "empty", 1))
     for _ in range(turns):
         await asyncio.sleep(0)
     asking.cancel()
     await asyncio.wait({asking})
-    await wire.aclose()
+    await connection.aclose()
     return asking.cancelled()
 
 

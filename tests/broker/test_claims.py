@@ -25,7 +25,7 @@ from tests.broker.actors import (
     POOL,
     SHARD,
     Backend,
-    RecordingWire,
+    RecordingConnection,
     claimed,
     created,
     lease_runs_out,
@@ -220,10 +220,10 @@ async def test_progress_forgives_earlier_claims(hasty: Broker) -> None:
 
 
 async def test_good_guess_saves_the_look_and_the_answer_names_the_next(backend: Backend) -> None:
-    wire = RecordingWire(backend.connect())
-    broker = backend.broker(wire=wire)
+    connection = RecordingConnection(backend.connect())
+    broker = backend.broker(connection=connection)
     first, second = [await created(broker, submissions=WORK) for _ in range(2)]
-    wire.calls.clear()
+    connection.calls.clear()
     found = await broker.claim(POOL, "w1", "c1", SHARD, first)
     assert found is not None
     assert (found.claim.session, found.after) == (first, second)
@@ -231,7 +231,7 @@ async def test_good_guess_saves_the_look_and_the_answer_names_the_next(backend: 
     assert found is not None
     assert (found.claim.session, found.after) == (second, None)
     assert await broker.claim(POOL, "w1", "c3", SHARD, second) is None
-    assert [call.script.name for call in wire.calls] == ["claim"] * 3
+    assert [call.script.name for call in connection.calls] == ["claim"] * 3
     await broker.aclose()
 
 

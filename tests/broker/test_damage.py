@@ -15,11 +15,11 @@ from tests.broker.actors import SHARD, Backend, created, session_id, step, worki
 async def test_reader_of_a_session_whose_hash_holds_no_number_is_told_which_key_it_is(
     backend: Backend,
 ) -> None:
-    wire = backend.connect()
-    broker = backend.broker(wire=wire)
+    connection = backend.connect()
+    broker = backend.broker(connection=connection)
     session = await created(broker)
     key = broker.keys.session(session)
-    await wire.command("HSET", key, "seq", "many")
+    await connection.command("HSET", key, "seq", "many")
     with pytest.raises(Corrupt, match="a field of it cannot be read") as caught:
         await broker.head(session)
     assert key in str(caught.value)
@@ -37,12 +37,12 @@ async def test_reader_of_a_session_whose_hash_holds_no_number_is_told_which_key_
 async def test_reader_of_a_log_with_an_entry_that_is_none_is_told_its_number(
     backend: Backend, fields: tuple[str, ...], reason: str
 ) -> None:
-    wire = backend.connect()
-    broker = backend.broker(wire=wire)
+    connection = backend.connect()
+    broker = backend.broker(connection=connection)
     held = await working(broker)
     await broker.commit(step(held, held.claim, "k", [b"a", b"b"]))
     session = held.claim.session
-    await wire.command("XADD", broker.keys.rollout(session), "3-0", *fields)
+    await connection.command("XADD", broker.keys.rollout(session), "3-0", *fields)
     assert [entry.seq for entry in await broker.read_rollout(session, 0, 2)] == [1, 2]
     with pytest.raises(DamagedEntry, match=reason) as caught:
         await broker.read_rollout(session)
@@ -51,14 +51,14 @@ async def test_reader_of_a_log_with_an_entry_that_is_none_is_told_its_number(
 
 
 async def test_content_that_cannot_be_unpacked_is_corrupt(backend: Backend) -> None:
-    wire = backend.connect()
-    broker = backend.broker(wire=wire)
+    connection = backend.connect()
+    broker = backend.broker(connection=connection)
     held = await working(broker)
     tree, digest = held.claim.tree, digest_of(b"content")
     for damaged in (b"not packed", zstandard.compress(b"content")[:-2]):
-        await wire.command("SET", broker.keys.blob(tree, digest), damaged)
+        await connection.command("SET", broker.keys.blob(tree, digest), damaged)
         with pytest.raises(Corrupt, match="cannot be unpacked"):
-            await Blobs(wire, broker.keys).get(tree, digest)
+            await Blobs(connection, broker.keys).get(tree, digest)
     await broker.aclose()
 
 
@@ -66,10 +66,10 @@ async def test_content_beyond_the_bound_is_refused_before_it_is_sent(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blobs, "MAX_BLOB_BYTES", 1_000)
-    wire = backend.connect()
-    broker = backend.broker(wire=wire)
+    connection = backend.connect()
+    broker = backend.broker(connection=connection)
     held = await working(broker)
-    stored = Blobs(wire, broker.keys)
+    stored = Blobs(connection, broker.keys)
     with pytest.raises(CommitTooLarge, match=r"may have 1,000 bytes, this has 1,001"):
         await stored.put(held.claim.tree, b"x" * 1_001)
     assert await stored.get(held.claim.tree, digest_of(b"x" * 1_001)) is None

@@ -13,7 +13,7 @@ from orchestrator.broker.connection import Call
 from orchestrator.broker.errors import SessionHeld
 from orchestrator.broker.records import Approval, BrokerConfig, NewSession, SessionHead, TimerSet
 from orchestrator.core.ids import AgentId
-from tests.broker.actors import Backend, RecordingWire, everything, session_id, submitted
+from tests.broker.actors import Backend, RecordingConnection, everything, session_id, submitted
 from tests.broker.families import Agent, root_of
 
 IN_HAND = {"timers_set": (TimerSet("t", 1, 1 << 45),), "approvals_open": (Approval("a", b"x"),)}
@@ -68,14 +68,14 @@ async def test_tree_of_which_one_session_is_used_keeps_every_session(
 
 
 async def test_deleted_tree_takes_all_of_its_own_and_nothing_of_another(backend: Backend) -> None:
-    wire = backend.connect()
-    async with aclosing(backend.broker(BrokerConfig(lease_s=60.0), wire)) as broker:
+    connection = backend.connect()
+    async with aclosing(backend.broker(BrokerConfig(lease_s=60.0), connection)) as broker:
         other = await _family(broker)
-        await Blobs(wire, broker.keys).put(other[0].tree, b"kept")
+        await Blobs(connection, broker.keys).put(other[0].tree, b"kept")
         before = await everything(backend.look())
         family = await _family(broker)
         for number in range(3):
-            await Blobs(wire, broker.keys).put(family[0].tree, b"text %d" % number)
+            await Blobs(connection, broker.keys).put(family[0].tree, b"text %d" % number)
         await broker.delete_tree(await _seen(broker, family))
         left = await everything(backend.look())
         # Hints of who is due, and the clock of their turns, are the pool's.
@@ -121,10 +121,10 @@ async def test_agent_that_an_earlier_version_deleted_does_not_keep_its_tree(brok
 
 
 async def test_text_that_is_stored_while_a_tree_is_deleted_goes_with_it(backend: Backend) -> None:
-    wire = RecordingWire(backend.connect())
-    async with aclosing(backend.broker(BrokerConfig(lease_s=60.0), wire)) as broker:
+    connection = RecordingConnection(backend.connect())
+    async with aclosing(backend.broker(BrokerConfig(lease_s=60.0), connection)) as broker:
         family = await _family(broker)
-        tree, blobs = family[0].tree, Blobs(wire, broker.keys)
+        tree, blobs = family[0].tree, Blobs(connection, broker.keys)
         await blobs.put(tree, b"early")
         seen, late = await _seen(broker, family), [b"late"]
 
@@ -132,7 +132,7 @@ async def test_text_that_is_stored_while_a_tree_is_deleted_goes_with_it(backend:
             if call.script.name == "delete" and late:
                 await blobs.put(tree, late.pop())
 
-        wire.before = somebody_restores
+        connection.before = somebody_restores
         await broker.delete_tree(seen)
         assert not [key for key in await everything(backend.look()) if b":blob" in key]
 
@@ -146,8 +146,8 @@ async def test_tree_that_is_gone_is_deleted_again_without_harm(broker: Broker) -
 
 
 async def test_wide_tree_with_many_texts_goes_in_one_call(backend: Backend) -> None:
-    wire = RecordingWire(backend.connect())
-    async with aclosing(backend.broker(BrokerConfig(lease_s=60.0), wire)) as broker:
+    connection = RecordingConnection(backend.connect())
+    async with aclosing(backend.broker(BrokerConfig(lease_s=60.0), connection)) as broker:
         root = await root_of(broker)
         ids = range(1, 1_001)
         born = [NewSession(session_id(), root.tree, "default", AgentId(i), root.session) for i in ids]
@@ -155,8 +155,8 @@ async def test_wide_tree_with_many_texts_goes_in_one_call(backend: Backend) -> N
             await root.does(children=tuple(born[first : first + 100]))
         await root.parks()
         names = [f"{number:064x}" for number in range(9_000)]
-        await wire.command("SADD", broker.keys.blobs(root.tree), *names)
+        await connection.command("SADD", broker.keys.blobs(root.tree), *names)
         seen = await broker.heads([root.session, *(child.session for child in born)])
         await broker.delete_tree(seen)
-        assert [call.script.name for call in wire.calls].count("delete") == 1
+        assert [call.script.name for call in connection.calls].count("delete") == 1
         assert await broker.count_sessions() == 0

@@ -9,7 +9,7 @@ import pytest
 from redis import exceptions as foreign
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import Commands, Wire
+from orchestrator.broker.connection import Commands, Connection
 from orchestrator.broker.records import BrokerConfig, TimerSet
 from orchestrator.broker.scripts import load
 from tests.broker.actors import POOL, SHARD, Backend, step, working
@@ -63,7 +63,7 @@ async def test_script_declares_itself_and_compiles_on_the_server(server: Backend
 async def test_clock_of_the_double_is_replaced_in_one_place() -> None:
     with redis_time(FakeClock()) as clock:
         client = fakeredis.FakeAsyncRedis()
-        broker = Broker(Wire(client, client), BrokerConfig(lease_s=6.0), clock.monotonic)
+        broker = Broker(Connection(client, client), BrokerConfig(lease_s=6.0), clock.monotonic)
         held = await working(broker)
         assert held.now_ms == clock.now_ms() == broker.now_ms()
         await broker.commit(

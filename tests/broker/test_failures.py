@@ -22,7 +22,7 @@ from tests.broker.actors import (
     POOL,
     SHARD,
     Backend,
-    RecordingWire,
+    RecordingConnection,
     claimed,
     created,
     step,
@@ -44,8 +44,8 @@ def binary(request: pytest.FixtureRequest) -> Path:
 
 @asynccontextmanager
 async def broker_of(server: RedisServer, **config: Any) -> AsyncIterator[Broker]:
-    wire = connect(RedisSettings(url=server.url, command_timeout_s=2.0))
-    async with aclosing(Broker(wire, BrokerConfig(**config), lambda: 0.0)) as broker:
+    connection = connect(RedisSettings(url=server.url, command_timeout_s=2.0))
+    async with aclosing(Broker(connection, BrokerConfig(**config), lambda: 0.0)) as broker:
         yield broker
 
 
@@ -112,7 +112,7 @@ async def test_restored_holder_that_wrote_nothing_since_may_go_on(tmp_path: Path
             assert isinstance(await broker.commit(step(held, held.claim, "k1")), Committed)
 
 
-class _DeafWire(RecordingWire):
+class _DeafConnection(RecordingConnection):
     """Loses the next reply after the command took effect."""
 
     deaf = False
@@ -126,10 +126,10 @@ class _DeafWire(RecordingWire):
 
 
 async def test_commit_whose_reply_was_lost_is_answered_when_sent_again(server: Backend) -> None:
-    wire = _DeafWire(server.connect())
-    async with aclosing(server.broker(BrokerConfig(lease_s=60.0), wire=wire)) as broker:
+    connection = _DeafConnection(server.connect())
+    async with aclosing(server.broker(BrokerConfig(lease_s=60.0), connection=connection)) as broker:
         held = await working(broker)
-        wire.deaf = True
+        connection.deaf = True
         request = step(held, held.claim, "k1", cursor="1-0", release="park")
         with pytest.raises(Unavailable):
             await broker.commit(request)
@@ -151,8 +151,8 @@ async def test_forgotten_scripts_are_sent_again(server: Backend) -> None:
 
 async def test_server_that_is_gone_stalled_or_a_replica_is_unavailable(tmp_path: Path, binary: Path) -> None:
     with start_redis(tmp_path, binary) as server:
-        wire = connect(RedisSettings(url=server.url, command_timeout_s=1.0))
-        async with aclosing(Broker(wire, BrokerConfig(), lambda: 0.0)) as broker:
+        connection = connect(RedisSettings(url=server.url, command_timeout_s=1.0))
+        async with aclosing(Broker(connection, BrokerConfig(), lambda: 0.0)) as broker:
             session = await created(broker)
             os.kill(server.pid, signal.SIGSTOP)
             with pytest.raises(Unavailable):
@@ -191,9 +191,9 @@ async def test_wrong_password_is_a_misconfiguration(tmp_path: Path, binary: Path
         async with broker_of(server) as broker:
             with pytest.raises(Misconfigured):
                 await broker.open()
-        wire = connect(RedisSettings(url=f"unix://:secret@{server.socket}"))
-        await wire.command("CONFIG", "SET", "requirepass", "")
-        await wire.aclose()
+        connection = connect(RedisSettings(url=f"unix://:secret@{server.socket}"))
+        await connection.command("CONFIG", "SET", "requirepass", "")
+        await connection.aclose()
 
 
 ERRORS: Sequence[tuple[Exception, type[BrokerError]]] = [

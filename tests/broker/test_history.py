@@ -95,9 +95,9 @@ async def test_prompts_take_no_more_bytes_than_a_history_may(
 
 async def test_history_under_a_key_of_another_type_is_damaged(backend: Backend, broker: Broker) -> None:
     log, _ = broker.keys.history("anna")
-    wire = backend.connect()
-    await wire.command("SET", log, "x")
-    await wire.aclose()
+    connection = backend.connect()
+    await connection.command("SET", log, "x")
+    await connection.aclose()
     with pytest.raises(Corrupt):
         await add(broker, "first")
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from orchestrator.broker.connection import Wire
+from orchestrator.broker.connection import Connection
 from orchestrator.broker.records import (
     BrokerConfig,
     Claimed,
@@ -54,7 +54,7 @@ class Lives(RuleBasedStateMachine):
         self.patch = redis_time(FakeClock())
         self.clock = self.patch.__enter__()
         client = fakeredis.FakeAsyncRedis()
-        backend = Backend("double", lambda: Wire(client, client), lambda: [client], real=False)
+        backend = Backend("double", lambda: Connection(client, client), lambda: [client], real=False)
         self.broker = backend.broker(BrokerConfig(lease_s=LEASE_S, max_tries=1_000_000))
         self.expected: dict[SessionId, Expected] = {}
         for _ in range(2):

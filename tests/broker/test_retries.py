@@ -1,4 +1,4 @@
-"""A wire that waits for a server which is not there yet, and the rights that a user lacks on one that is."""
+"""A connection that waits for a server that is not there yet, and rights that a user lacks on a server."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 import fakeredis
 import pytest
 
-from orchestrator.broker.connection import Wire
+from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import Misconfigured, Unavailable
 from orchestrator.broker.keys import Keys
-from orchestrator.broker.retries import InsistingWire
+from orchestrator.broker.retries import RetryingConnection
 from orchestrator.broker.rights import COMMANDS, remedy
 
 
-class Starting(Wire):
+class Starting(Connection):
     """A server that answers from the third time on."""
 
     def __init__(self, error: Exception) -> None:
@@ -31,28 +31,28 @@ class Starting(Wire):
 
 async def test_command_is_sent_again_until_the_server_answers() -> None:
     starting = Starting(Unavailable("nobody listens"))
-    wire = InsistingWire(starting, 20.0)
-    assert await wire.command("SET", "key", "value") is True
-    assert (await wire.command("GET", "key"), starting.asked) == (b"value", 4)
-    await wire.aclose()
+    connection = RetryingConnection(starting, 20.0)
+    assert await connection.command("SET", "key", "value") is True
+    assert (await connection.command("GET", "key"), starting.asked) == (b"value", 4)
+    await connection.aclose()
 
 
 async def test_person_whose_server_does_not_come_is_told_how_long_it_was_waited_for_and_what_to_do() -> None:
     starting = Starting(Unavailable("nobody listens"))
-    wire = InsistingWire(starting, 0.0)
+    connection = RetryingConnection(starting, 0.0)
     with pytest.raises(Unavailable, match=r"nobody listens; waited 0 s for it: start the server") as caught:
-        await wire.command("PING")
+        await connection.command("PING")
     assert (starting.asked, "DENDRO_REDIS_URL" in str(caught.value)) == (1, True)
-    await wire.aclose()
+    await connection.aclose()
 
 
 async def test_mistake_in_the_settings_is_not_waited_out() -> None:
     starting = Starting(Misconfigured("wrong password"))
-    wire = InsistingWire(starting, 20.0)
+    connection = RetryingConnection(starting, 20.0)
     with pytest.raises(Misconfigured):
-        await wire.command("PING")
+        await connection.command("PING")
     assert starting.asked == 1
-    await wire.aclose()
+    await connection.aclose()
 
 
 def test_administrator_reads_which_rights_are_missing() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.broker.connection import Wire, connect
+from orchestrator.broker.connection import Connection, connect
 from orchestrator.broker.errors import Misconfigured, Unavailable
 from orchestrator.broker.sentinels import SentinelUrl
 from orchestrator.tables import RedisSettings
@@ -56,7 +56,7 @@ def watched(tmp_path: Path) -> Iterator[tuple[RedisServer, Sentinel]]:
         yield primary, stack.enter_context(start_sentinel(tmp_path / "sentinel", port))
 
 
-def dial(url: str) -> Wire:
+def dial(url: str) -> Connection:
     return connect(RedisSettings(url=url, connect_timeout_s=1.0, command_timeout_s=2.0))
 
 
@@ -67,14 +67,14 @@ async def test_the_primary_is_found_through_the_first_sentinel_that_answers(
     primary, sentinel = watched
     (silent,) = free_ports(1)
     hosts = f"127.0.0.1:{silent},127.0.0.1:{sentinel.port}"
-    async with aclosing(dial(f"redis+sentinel://{hosts}/main/2")) as wire:
-        await wire.command("SET", "found", "yes")
+    async with aclosing(dial(f"redis+sentinel://{hosts}/main/2")) as connection:
+        await connection.command("SET", "found", "yes")
     with closing(primary.client()) as look:
         assert look.execute_command("SELECT", 2)
         assert look.get("found") == b"yes"
-    async with aclosing(dial(f"redis+sentinel://{hosts}/other")) as wire:
+    async with aclosing(dial(f"redis+sentinel://{hosts}/other")) as connection:
         with pytest.raises(Unavailable, match="knows no 'other'"):
-            await wire.command("PING")
+            await connection.command("PING")
 
 
 @pytest.mark.realredis
@@ -82,17 +82,17 @@ async def test_a_server_that_is_no_primary_is_left_whatever_the_sentinel_says(
     watched: tuple[RedisServer, Sentinel],
 ) -> None:
     primary, sentinel = watched
-    async with aclosing(dial(f"redis+sentinel://127.0.0.1:{sentinel.port}/main")) as wire:
-        await wire.command("SET", "key", "value")
-        await wire.command("REPLICAOF", "127.0.0.1", 1)
+    async with aclosing(dial(f"redis+sentinel://127.0.0.1:{sentinel.port}/main")) as connection:
+        await connection.command("SET", "key", "value")
+        await connection.command("REPLICAOF", "127.0.0.1", 1)
         with pytest.raises(Unavailable):
-            await wire.command("SET", "key", "value")
+            await connection.command("SET", "key", "value")
         # Reading would do there; but what is read is old, and who reads would never learn of the failover.
         with pytest.raises(Unavailable, match="no primary"):
-            await wire.command("GET", "key")
+            await connection.command("GET", "key")
         with closing(primary.client()) as operator:
             operator.execute_command("REPLICAOF", "NO", "ONE")
-        assert await wire.command("GET", "key") == b"value"
+        assert await connection.command("GET", "key") == b"value"
 
 
 @pytest.mark.realredis
@@ -101,20 +101,20 @@ async def test_a_sentinel_with_a_password_is_told_it_or_named(watched: tuple[Red
     with closing(sentinel.client()) as operator:
         operator.execute_command("ACL", "SETUSER", "default", "resetpass", ">open")
     url = f"redis+sentinel://127.0.0.1:{sentinel.port}/main"
-    async with aclosing(dial(url)) as wire:
+    async with aclosing(dial(url)) as connection:
         with pytest.raises(Misconfigured, match="sentinel_password"):
-            await wire.command("PING")
-    async with aclosing(dial(f"{url}?sentinel_password=open")) as wire:
-        assert await wire.command("PING")
+            await connection.command("PING")
+    async with aclosing(dial(f"{url}?sentinel_password=open")) as connection:
+        assert await connection.command("PING")
 
 
 @pytest.mark.realredis
 async def test_a_connection_to_a_server_that_was_demoted_is_given_up(tmp_path: Path) -> None:
     with start_redis(tmp_path) as server:
-        async with aclosing(dial(server.url)) as wire:
-            before = await wire.command("CLIENT", "ID")
-            await wire.command("REPLICAOF", "127.0.0.1", 1)
+        async with aclosing(dial(server.url)) as connection:
+            before = await connection.command("CLIENT", "ID")
+            await connection.command("REPLICAOF", "127.0.0.1", 1)
             with pytest.raises(Unavailable):
-                await wire.command("SET", "key", "value")
+                await connection.command("SET", "key", "value")
             # Behind a name that leads to the new primary by now, the next one would be there.
-            assert await wire.command("CLIENT", "ID") != before
+            assert await connection.command("CLIENT", "ID") != before

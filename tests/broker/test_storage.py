@@ -62,8 +62,8 @@ async def test_archived_session_asks_to_be_restored_and_goes_on(broker: Broker) 
 
 
 async def test_archived_session_is_held_by_nobody_and_offered_to_nobody(backend: Backend) -> None:
-    wire = backend.connect()
-    broker = backend.broker(wire=wire)
+    connection = backend.connect()
+    broker = backend.broker(connection=connection)
     held, _ = await _three_entries(broker)
     session, place = held.claim.session, await broker.place(held.claim.session)
     await broker.snapshot(held.claim, 3, b"s3")
@@ -72,9 +72,9 @@ async def test_archived_session_is_held_by_nobody_and_offered_to_nobody(backend:
     assert await broker.claim_session(session, "upkeep", "u1", parked=True) is None
     # As it was left by an upkeep that did hold one.
     shard = broker.keys.shard_of(session)
-    await wire.command("ZADD", broker.keys.due(shard, place.pool), 1, session)
+    await connection.command("ZADD", broker.keys.due(shard, place.pool), 1, session)
     assert await broker.claim(place.pool, "w1", "c2", shard) is None
-    assert await wire.command("ZCARD", broker.keys.due(shard, place.pool)) == 0
+    assert await connection.command("ZCARD", broker.keys.due(shard, place.pool)) == 0
     await broker.aclose()
 
 
@@ -87,9 +87,9 @@ async def test_session_with_something_queued_is_not_archived(broker: Broker) -> 
 
 
 async def test_blob_is_stored_once_and_proved_on_reading(backend: Backend) -> None:
-    wire = backend.connect()
-    broker = backend.broker(wire=wire)
-    blobs = Blobs(wire, broker.keys)
+    connection = backend.connect()
+    broker = backend.broker(connection=connection)
+    blobs = Blobs(connection, broker.keys)
     tree = (await working(broker)).claim.tree
     content = b"line\n" * 10_000
     digest = await blobs.put(tree, content)
@@ -97,21 +97,21 @@ async def test_blob_is_stored_once_and_proved_on_reading(backend: Backend) -> No
     assert await blobs.get(tree, digest) == content
     assert await blobs.get(tree, digest_of(b"never stored")) is None
     other = await blobs.put(tree, b"other")
-    packed = await wire.command("GET", broker.keys.blob(tree, other))
-    await wire.command("SET", broker.keys.blob(tree, digest), packed)
+    packed = await connection.command("GET", broker.keys.blob(tree, other))
+    await connection.command("SET", broker.keys.blob(tree, digest), packed)
     with pytest.raises(Corrupt):
         await blobs.get(tree, digest)
     await broker.aclose()
 
 
 async def test_deleted_tree_leaves_nothing_of_its_own(backend: Backend) -> None:
-    wire = backend.connect()
-    broker = backend.broker(wire=wire)
+    connection = backend.connect()
+    broker = backend.broker(connection=connection)
     held = await working(broker)
     session = held.claim.session
     with pytest.raises(SessionHeld):
         await broker.delete_session(session)
-    await Blobs(wire, broker.keys).put(held.claim.tree, b"content")
+    await Blobs(connection, broker.keys).put(held.claim.tree, b"content")
     await broker.snapshot(held.claim, 0, b"state")
     parks = step(
         held,

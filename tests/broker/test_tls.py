@@ -52,8 +52,8 @@ def options(certs: Path) -> str:
 
 @pytest.mark.realredis
 async def test_a_session_is_worked_on_over_tls(certs: Path, port: int) -> None:
-    wire = connect(RedisSettings(url=f"rediss://127.0.0.1:{port}/0?{options(certs)}"))
-    async with aclosing(Broker(wire, BrokerConfig(), lambda: 0.0)) as broker:
+    connection = connect(RedisSettings(url=f"rediss://127.0.0.1:{port}/0?{options(certs)}"))
+    async with aclosing(Broker(connection, BrokerConfig(), lambda: 0.0)) as broker:
         assert (await working(broker)).claim.worker == "w1"
 
 
@@ -71,18 +71,18 @@ async def test_a_session_is_worked_on_over_tls(certs: Path, port: int) -> None:
 async def test_what_is_wrong_with_certificates_is_told(
     certs: Path, port: int, host: str, query: str, words: str
 ) -> None:
-    wire = connect(RedisSettings(url=f"rediss://{host}:{port}/0?{query.format(certs)}"))
-    async with aclosing(wire):
+    connection = connect(RedisSettings(url=f"rediss://{host}:{port}/0?{query.format(certs)}"))
+    async with aclosing(connection):
         with pytest.raises(BrokerError, match=words):
-            await wire.command("PING")
+            await connection.command("PING")
 
 
 @pytest.mark.realredis
 async def test_a_name_may_differ_for_who_says_so(certs: Path, port: int) -> None:
     url = f"rediss://localhost:{port}/0?{options(certs)}"
     for said in ("ssl_check_hostname=false", "ssl_cert_reqs=none"):
-        async with aclosing(connect(RedisSettings(url=f"{url}&{said}"))) as wire:
-            assert await wire.command("PING")
+        async with aclosing(connect(RedisSettings(url=f"{url}&{said}"))) as connection:
+            assert await connection.command("PING")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from orchestrator.broker.follow import EqCursor, Followed, follow, hash8_of
 from orchestrator.broker.records import NewEvent, NewSession, Refused
 from orchestrator.broker.tree_records import Draw, InboxDepth, TreeEvent
 from orchestrator.core.ids import AgentId, SessionId
-from tests.broker.actors import POOL, Backend, RecordingWire, created, session_id
+from tests.broker.actors import POOL, Backend, RecordingConnection, created, session_id
 from tests.broker.families import Agent, depths_event, letter, root_of
 
 
@@ -235,13 +235,13 @@ async def test_step_sent_again_tells_once(broker: Broker) -> None:
 
 
 async def test_usual_step_looks_at_no_other_session(backend: Backend) -> None:
-    wire = RecordingWire(backend.connect())
-    broker = backend.broker(wire=wire)
+    connection = RecordingConnection(backend.connect())
+    broker = backend.broker(connection=connection)
     root = await root_of(broker)
     await root.spawns(1)
     await root.does()
-    assert len(wire.calls[-1].keys) == 14
-    assert wire.calls[-1].args[-1] == 0
+    assert len(connection.calls[-1].keys) == 14
+    assert connection.calls[-1].args[-1] == 0
     await broker.aclose()
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import Wire
+from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import BrokerConfig, Committed, Fenced, NewSession, Released, Renewed
 from orchestrator.broker.tree_records import Draw, Spend, Standing, TreeEvent
@@ -225,7 +225,7 @@ def test_letters_arrive_once_in_order_and_are_counted_whatever_is_sent_again(dee
 
 async def _letters(deeds: list[Deed]) -> None:
     client = fakeredis.FakeAsyncRedis()
-    broker = Broker(Wire(client, client), BrokerConfig(), lambda: 0.0)
+    broker = Broker(Connection(client, client), BrokerConfig(), lambda: 0.0)
     root = await root_of(broker)
     agents = [root, await root.spawns(1), await root.spawns(2)]
     for agent in agents:

@@ -9,7 +9,7 @@ import fakeredis
 import pytest
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import Wire
+from orchestrator.broker.connection import Connection
 from orchestrator.broker.records import BrokerConfig
 from orchestrator.broker.witness import Witness
 from tests.broker.actors import POOL, SHARD, working
@@ -31,7 +31,7 @@ class Clocks:
 
     def opened(self, client: fakeredis.FakeAsyncRedis) -> Broker:
         config = BrokerConfig(lease_s=LEASE_S, watch_s=LEASE_S)
-        return Broker(Wire(client, client), config, self.own.time)
+        return Broker(Connection(client, client), config, self.own.time)
 
 
 @pytest.fixture

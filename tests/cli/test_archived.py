@@ -19,14 +19,14 @@ pytestmark = [pytest.mark.realredis, pytest.mark.slow]
 
 async def _archived(machine: Machine, server: RedisServer, session: str) -> None:
     """Moves a closed session away, as upkeep does after its days."""
-    wire = connect(RedisSettings(url=server.url))
+    connection = connect(RedisSettings(url=server.url))
     try:
-        storage = storage_over(wire, machine.folder.parent / "home" / "archive")
+        storage = storage_over(connection, machine.folder.parent / "home" / "archive")
         await storage.broker.open()
         in_two_days = round(time.time() * 1000) + 2 * DAY_MS
         assert await archive_session(mover_of(storage), SessionId(session), in_two_days) is Moved.DONE
     finally:
-        await wire.aclose()
+        await connection.aclose()
 
 
 async def test_person_goes_on_with_an_archived_session(machine: Machine, redis_server: RedisServer) -> None:

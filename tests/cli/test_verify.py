@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import Wire
+from orchestrator.broker.connection import Connection
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import BrokerConfig, SessionHead, StoredEntry
 from orchestrator.cli.verify import _expected, _reports
@@ -329,11 +329,11 @@ async def kept_storage() -> AsyncIterator[Storage]:
     kept, server = Kept.of("keyed"), fakeredis.FakeServer()
     kept.put_into(fakeredis.FakeRedis(server=server))
     client = fakeredis.FakeAsyncRedis(server=server)
-    wire = Wire(client, client)
-    broker = Broker(wire, BrokerConfig(), time.monotonic)
+    connection = Connection(client, client)
+    broker = Broker(connection, BrokerConfig(), time.monotonic)
     await broker.open()
     archive = Archive.at(kept.archive.as_uri(), kept.secret)
-    yield Storage(broker, Blobs(wire, broker.keys), archive, kept.secret)
+    yield Storage(broker, Blobs(connection, broker.keys), archive, kept.secret)
     await broker.aclose()
 
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 from unittest import mock
 
 from orchestrator.broker.connection import Call as ScriptCall
-from orchestrator.broker.connection import Wire, connect
+from orchestrator.broker.connection import Connection, connect
 from orchestrator.broker.records import LogPlace, StoredEntry
 from orchestrator.core.calls import PatchWork
 from orchestrator.core.commands import Assessment, CallFinished
@@ -33,10 +33,10 @@ SENT_S = 0.002
 """Enough for the bytes to leave; whether the answer came back in that time is part of the game."""
 
 
-class DeadlyWire(Wire):
+class DeadlyConnection(Connection):
     """Dies around scripts and commands."""
 
-    def __init__(self, inner: Wire, doom: Doom) -> None:
+    def __init__(self, inner: Connection, doom: Doom) -> None:
         self._inner = inner
         self._doom = doom
         self.clustered = inner.clustered
@@ -152,7 +152,7 @@ def deadly_parts(doom: Doom, folder: Path) -> Iterator[None]:
 
     DeadlyFile.doom = doom
     with (
-        mock.patch.object(deployment, "connect", lambda config: DeadlyWire(connect(config), doom)),
+        mock.patch.object(deployment, "connect", lambda config: DeadlyConnection(connect(config), doom)),
         mock.patch.object(worker, "Ports", deadly_ports),
         _deadly_supervisor(doom.point, folder),
         mock.patch("orchestrator.runtime.copies.RolloutFile", DeadlyFile),

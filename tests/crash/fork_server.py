@@ -78,7 +78,7 @@ class ForkServer:
     async def start(self, point: Point | None = None, **environ: str) -> WorkerProcess:
         """Starts a worker; it claims as soon as it is up."""
         order = {
-            "point": point.wire() if point else None,
+            "point": point.connection() if point else None,
             "cwd": str(self.cwd),
             "environ": {**self.environ, **environ},
             "log": str(self.log),

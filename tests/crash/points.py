@@ -63,7 +63,7 @@ class Point:
     name: str
     nth: int
 
-    def wire(self) -> dict[str, Any]:
+    def connection(self) -> dict[str, Any]:
         return asdict(self)
 
 

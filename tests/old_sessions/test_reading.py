@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import Wire, connect
+from orchestrator.broker.connection import Connection, connect
 from orchestrator.broker.records import BrokerConfig
 from orchestrator.core.ids import SessionId
 from orchestrator.core.snapshot import digest
@@ -45,17 +45,17 @@ async def storage(request: pytest.FixtureRequest, kept: Kept) -> AsyncIterator[S
         double = fakeredis.FakeServer()
         kept.put_into(fakeredis.FakeRedis(server=double))
         client = fakeredis.FakeAsyncRedis(server=double)
-        wire = Wire(client, client)
+        connection = Connection(client, client)
     else:
         server: RedisServer = request.getfixturevalue("shared_server")
         with server.client() as redis:
             redis.flushall()
             kept.put_into(redis)
-        wire = connect(RedisSettings(url=server.url))
-    broker = Broker(wire, BrokerConfig(), time.monotonic)
+        connection = connect(RedisSettings(url=server.url))
+    broker = Broker(connection, BrokerConfig(), time.monotonic)
     await broker.open()
     yield Storage(
-        broker, Blobs(wire, broker.keys), Archive.at(kept.archive.as_uri(), kept.secret), kept.secret
+        broker, Blobs(connection, broker.keys), Archive.at(kept.archive.as_uri(), kept.secret), kept.secret
     )
     await broker.aclose()
 

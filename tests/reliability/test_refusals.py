@@ -13,9 +13,9 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 from orchestrator.runtime.runner import Ended
 from tests.runtime.conftest import harness, redis_server
+from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
 from tests.runtime.players import calls, ends
-from tests.runtime.wires import Gate
 
 __all__ = ["harness", "redis_server"]
 pytestmark = pytest.mark.realredis
@@ -55,13 +55,13 @@ async def test_a_command_that_ends_while_redis_is_full_is_recorded_when_there_is
     runner = asyncio.create_task(harness.runner(await harness.claimed(session)).run())
     await harness.tools.began("c1").wait()
     await limit_memory(harness, 1)
-    sent = harness.wire.sent["commit"]
+    sent = harness.connection.sent["commit"]
 
     async def noted(_: object) -> None:
-        if harness.wire.sent["commit"] > sent + 2:
+        if harness.connection.sent["commit"] > sent + 2:
             refused.set()
 
-    harness.wire.before["commit"] = noted
+    harness.connection.before["commit"] = noted
     command.open()
     await refused.wait()
     assert not runner.done()
@@ -79,7 +79,7 @@ async def test_a_worker_outlives_a_full_redis(harness: Harness) -> None:
     async def noted(_: object) -> None:
         tried.set()
 
-    harness.wire.before["claim"] = noted
+    harness.connection.before["claim"] = noted
     worker = harness.worker()
     running = asyncio.create_task(worker.run())
     await asyncio.wait_for(tried.wait(), 20)

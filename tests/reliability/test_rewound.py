@@ -12,9 +12,9 @@ import pytest
 from orchestrator.core.ids import SessionId
 from orchestrator.runtime.runner import Ended
 from tests.broker.actors import holder_died
+from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness, opened
 from tests.runtime.players import calls, ends, message
-from tests.runtime.wires import Gate
 from tests.servers import RedisServer, start_redis
 
 pytestmark = pytest.mark.realredis

@@ -43,8 +43,8 @@ from orchestrator.runtime.runner import Ended, Runner, RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
 from orchestrator.tables import LogSettings, RedisSettings, WorkerSettings
 from orchestrator.views.event import Event
+from tests.runtime.connections import ScriptedConnection
 from tests.runtime.players import FakeSupervisor, ScriptedModels, ScriptedTools
-from tests.runtime.wires import ScriptedWire
 
 POOL = "harness"
 SHARDS = 2
@@ -62,7 +62,7 @@ class Harness:
     """A worker's ports, and a client beside it on a connection of its own."""
 
     url: str
-    wire: ScriptedWire
+    connection: ScriptedConnection
     ports: Ports
     client: Client
     broker: Broker
@@ -207,18 +207,18 @@ async def hasty_broker(url: str) -> AsyncIterator[Broker]:
 @asynccontextmanager
 async def opened(url: str, **config: Any) -> AsyncIterator[Harness]:
     """A harness on an empty server."""
-    wire = ScriptedWire(connect(RedisSettings(url=url, command_timeout_s=5.0)))
-    broker = Broker(wire, broker_config(**config), time.monotonic)
+    connection = ScriptedConnection(connect(RedisSettings(url=url, command_timeout_s=5.0)))
+    broker = Broker(connection, broker_config(**config), time.monotonic)
     await broker.open()
     beside = open_broker(url, **config)
     plain = connect(RedisSettings(url=url))
     models, tools, supervisor = ScriptedModels(), ScriptedTools(), FakeSupervisor()
-    ports = Ports(broker, PatientTexts(Blobs(wire, broker.keys), asyncio.sleep), models, tools)
+    ports = Ports(broker, PatientTexts(Blobs(connection, broker.keys), asyncio.sleep), models, tools)
     person = ClientPorts(beside, Texts(Blobs(plain, broker.keys)), secrets.token_bytes)
     try:
         yield Harness(
             url,
-            wire,
+            connection,
             ports,
             Client(person, f"client-{next(_numbers)}", "ann"),
             beside,

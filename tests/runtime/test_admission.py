@@ -20,9 +20,9 @@ from orchestrator.runtime.admission import IMAGE_BYTES, estimated_tokens
 from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.runner import Ended
 from orchestrator.tables import ModelSettings, ProviderSettings
+from tests.runtime.connections import lost
 from tests.runtime.harness import Harness
 from tests.runtime.players import USAGE, ends, message
-from tests.runtime.wires import lost
 
 MINUTE = 100_000
 LIMITS = Limits(tokens_per_minute=MINUTE)
@@ -62,7 +62,7 @@ async def test_provider_without_limits_is_never_asked_about(harness: Harness) ->
     session = await harness.session()
     await harness.say(session)
     await harness.run(session)
-    assert (harness.wire.sent["admit"], harness.wire.sent["settle"]) == (0, 0)
+    assert (harness.connection.sent["admit"], harness.connection.sent["settle"]) == (0, 0)
 
 
 async def test_request_with_room_is_sent_at_once_and_settled_by_its_usage(harness: Harness) -> None:
@@ -71,8 +71,8 @@ async def test_request_with_room_is_sent_at_once_and_settled_by_its_usage(harnes
     await harness.say(session)
     await harness.run(session)
     assert len(harness.models.prompts) == 1
-    asked = next(args for name, args in harness.wire.calls if name == "admit")
-    settled = next(args for name, args in harness.wire.calls if name == "settle")
+    asked = next(args for name, args in harness.connection.calls if name == "admit")
+    settled = next(args for name, args in harness.connection.calls if name == "settle")
     assert list(settled) == [asked[1], USAGE["total_tokens"], MINUTE]
 
 
@@ -150,16 +150,16 @@ async def test_lost_answers_about_room_are_asked_for_again(harness: Harness) -> 
         pass
 
     limited(harness, sleep=nap)
-    harness.wire.before["admit"] = lost(2)
+    harness.connection.before["admit"] = lost(2)
     session = await harness.session()
     await harness.say(session)
     await harness.run(session)
-    assert (harness.wire.sent["admit"], len(harness.models.prompts)) == (3, 1)
+    assert (harness.connection.sent["admit"], len(harness.models.prompts)) == (3, 1)
 
 
 async def test_account_that_cannot_be_settled_spoils_no_response(harness: Harness) -> None:
     limited(harness)
-    harness.wire.before["settle"] = lost(1)
+    harness.connection.before["settle"] = lost(1)
     session = await harness.session()
     await harness.say(session)
     assert await harness.run(session) is Ended.PARKED
@@ -174,7 +174,7 @@ async def test_usage_that_the_provider_does_not_tell_leaves_the_estimate(harness
     session = await harness.session()
     await harness.say(session)
     await harness.run(session)
-    assert harness.wire.sent["settle"] == 0
+    assert harness.connection.sent["settle"] == 0
 
 
 async def test_response_that_failed_is_settled_by_the_usage_that_it_told(harness: Harness) -> None:
@@ -185,7 +185,7 @@ async def test_response_that_failed_is_settled_by_the_usage_that_it_told(harness
     session = await harness.session()
     await harness.say(session)
     await harness.run(session)
-    settled = next(args for name, args in harness.wire.calls if name == "settle")
+    settled = next(args for name, args in harness.connection.calls if name == "settle")
     assert settled[1] == USAGE["total_tokens"]
     assert await harness.facts(session, "request_ended") == [
         {"kind": "request_ended", "n": 1, "outcome": "failed", "usage": USAGE}

@@ -37,11 +37,11 @@ async def test_a_poke_during_a_read_that_finds_nothing_leads_to_another_read(har
     assert not arrivals
 
     async def spoken_behind_the_read(_: Sequence[Any]) -> None:
-        del harness.wire.after["XRANGE"]
+        del harness.connection.after["XRANGE"]
         await harness.say(session, id="late")
         arrivals.poke(None)
 
-    harness.wire.after["XRANGE"] = spoken_behind_the_read
+    harness.connection.after["XRANGE"] = spoken_behind_the_read
     arrivals.poke(None)
     await arrivals.read()
     assert ids(arrivals) == ["late"]

@@ -25,10 +25,10 @@ from orchestrator.runtime.calls import ToolCalls
 from orchestrator.runtime.loader import load
 from orchestrator.runtime.ports import CallSite
 from orchestrator.runtime.runner import Ended
+from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
 from tests.runtime.players import calls, ends, message
 from tests.runtime.test_worker_claims import at_work
-from tests.runtime.wires import Gate
 
 
 async def test_a_tool_that_breaks_down_ends_its_command_for_people_and_model(harness: Harness) -> None:
@@ -193,12 +193,12 @@ async def test_a_delta_that_comes_while_another_is_being_sent_is_sent_as_well(ha
     session, sending, more, silence = await harness.session(), Gate(), Gate(), Gate()
     harness.models.will([TextDelta("one"), more, TextDelta("two"), silence, message("one two"), ends()])
     await harness.say(session)
-    harness.wire.before["emit"] = sending.wait
+    harness.connection.before["emit"] = sending.wait
     running = asyncio.create_task(harness.run(session))
     await sending.reached.wait()
     more.open()
     await silence.reached.wait()
-    del harness.wire.before["emit"]
+    del harness.connection.before["emit"]
     sending.open()
     assert (await harness.until(session, "agent_message_delta"))[-1].msg["delta"] == "one"
     assert (await harness.until(session, "agent_message_delta"))[-1].msg["delta"] == "two"

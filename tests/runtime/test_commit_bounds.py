@@ -13,9 +13,9 @@ from orchestrator.protocol import ops
 from orchestrator.runtime.commits import Writing
 from orchestrator.runtime.journal import Step
 from orchestrator.runtime.runner import Ended
+from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
 from tests.runtime.players import ends, message
-from tests.runtime.wires import Gate
 
 LONG = "so it is " * 6_600
 

@@ -10,9 +10,9 @@ from orchestrator.core.settings import Rules
 from orchestrator.model.events import ItemDone, ReasoningRawDelta, TextDelta
 from orchestrator.runtime.deltas import PIECE_CHARS, Deltas
 from orchestrator.runtime.runner import Ended
+from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
 from tests.runtime.players import calls, ends, message
-from tests.runtime.wires import Gate
 
 
 async def test_deltas_come_before_the_text_that_they_lead_up_to(harness: Harness) -> None:

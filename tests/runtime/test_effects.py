@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from orchestrator.runtime.effects import Effects
-from tests.runtime.wires import Gate
+from tests.runtime.connections import Gate
 
 
 @dataclass

@@ -27,9 +27,9 @@ from orchestrator.tools.patch.bounds import MOST_BYTES, MOST_FILES
 from orchestrator.tools.site import ToolConfig
 from orchestrator.tools.toolbox import Toolbox
 from orchestrator.views.patterns import why_not_allowed
+from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
 from tests.runtime.players import ends
-from tests.runtime.wires import Gate
 
 SUPPORT = SandboxSupport(None, 0, ())
 FILES = 5_000

@@ -13,10 +13,10 @@ from orchestrator.protocol import ops
 from orchestrator.runtime.renewal import Leases
 from orchestrator.tables import WorkerSettings
 from tests.broker.doubles import FakeClock
+from tests.runtime.connections import Gate, lost
 from tests.runtime.harness import Harness, open_broker
 from tests.runtime.players import calls, ends
 from tests.runtime.test_worker_claims import at_work
-from tests.runtime.wires import Gate, lost
 
 FREQUENT = WorkerSettings.model_construct(renew_s=0.05, trust_s=30.0, stall_s=30.0)
 BRIEF = WorkerSettings.model_construct(renew_s=0.05, trust_s=3.0, stall_s=30.0)
@@ -54,7 +54,7 @@ async def test_a_renewed_claim_is_trusted_from_the_moment_the_renewal_was_sent(h
     async def slow(_: object) -> None:
         it.clock.advance(0.5)
 
-    harness.wire.before["renew"] = slow
+    harness.connection.before["renew"] = slow
     it.leases.tick()
     (outcome,) = await it.leases.renew(it.broker)
     assert outcome.tip is not None
@@ -94,13 +94,13 @@ async def test_a_stuck_loop_is_not_renewed_for(harness: Harness) -> None:
     it.leases.tick()
     it.clock.advance(4.1)
     assert await it.leases.renew(it.broker) == []
-    assert harness.wire.sent["renew"] == 0
+    assert harness.connection.sent["renew"] == 0
     assert it.leases.distrusted() == [it.claim]
 
 
 async def test_a_renewal_that_is_not_answered_extends_nothing(harness: Harness) -> None:
     it = await held(harness)
-    harness.wire.after["renew"] = lost(1)
+    harness.connection.after["renew"] = lost(1)
     it.clock.advance(2.0)
     it.leases.tick()
     assert await it.leases.renew(it.broker) == []
@@ -134,7 +134,7 @@ async def test_a_claim_that_was_given_back_meanwhile_is_not_extended(harness: Ha
     async def given_back(_: object) -> None:
         it.leases.let_go(it.claim)
 
-    harness.wire.after["renew"] = given_back
+    harness.connection.after["renew"] = given_back
     it.leases.tick()
     await it.leases.renew(it.broker)
     assert it.extended == [1_004.0]

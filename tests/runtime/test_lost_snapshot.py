@@ -16,7 +16,7 @@ async def test_a_runner_whose_snapshot_is_fenced_starts_nothing_more(harness: Ha
     async def taken_away(_: Sequence[Any]) -> None:
         await harness.broker.revoke(session)
 
-    harness.wire.before["snapshot"] = taken_away
+    harness.connection.before["snapshot"] = taken_away
     assert await harness.run(session, snapshot_every=1) is Ended.LOST
     assert harness.models.prompts == []
 
@@ -28,7 +28,7 @@ async def test_a_runner_whose_log_went_back_behind_its_commit_starts_nothing_mor
     async def put_back(_: Sequence[Any]) -> None:
         await harness.broker.command("HSET", harness.broker.keys.session(session), "seq", "1")
 
-    harness.wire.before["snapshot"] = put_back
+    harness.connection.before["snapshot"] = put_back
     assert await harness.run(session, snapshot_every=1) is Ended.LOST
     assert harness.models.prompts == []
 
@@ -43,6 +43,6 @@ async def test_a_runner_whose_queue_went_back_behind_what_it_has_read_lets_the_s
         await harness.broker.command("HSET", harness.broker.keys.session(session), "sq", "0")
         await harness.broker.command("DEL", harness.broker.keys.sq(session))
 
-    harness.wire.before["commit"] = put_back
+    harness.connection.before["commit"] = put_back
     assert await harness.run(session) is Ended.LOST
     assert harness.models.prompts == []

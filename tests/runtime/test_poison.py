@@ -22,10 +22,10 @@ from orchestrator.runtime import runner as runners
 from orchestrator.runtime.defects import submission_of
 from orchestrator.runtime.intake import command_of
 from orchestrator.runtime.runner import Ended
+from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
 from tests.runtime.players import USAGE, calls, ends
 from tests.runtime.test_worker_claims import at_work
-from tests.runtime.wires import Gate
 
 POISON = "poison"
 

@@ -26,8 +26,8 @@ async def broker(redis_server: RedisServer) -> AsyncIterator[Broker]:
     """A broker whose leases do not run out by themselves."""
     with closing(redis_server.client()) as client:
         client.flushall()
-    wire = connect(RedisSettings(url=redis_server.url))
-    opened = Broker(wire, BrokerConfig(lease_s=60.0), lambda: 0.0)
+    connection = connect(RedisSettings(url=redis_server.url))
+    opened = Broker(connection, BrokerConfig(lease_s=60.0), lambda: 0.0)
     await opened.open()
     yield opened
     await opened.aclose()

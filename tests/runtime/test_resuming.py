@@ -6,9 +6,9 @@ import asyncio
 
 from orchestrator.runtime.loader import Cache
 from orchestrator.runtime.runner import Ended
+from tests.runtime.connections import Gate, lost
 from tests.runtime.harness import Harness, opened
 from tests.runtime.players import calls, ends
-from tests.runtime.wires import Gate, lost
 
 
 async def test_a_large_output_is_a_blob_and_the_state_is_the_same_live_and_replayed(harness: Harness) -> None:
@@ -41,7 +41,9 @@ async def test_a_snapshot_is_taken_and_the_next_worker_reads_only_what_follows(h
     async with opened(harness.url) as another:
         await another.say(session)
         assert await another.run(session) is Ended.PARKED
-        reads = [args for name, args in another.wire.calls if name == "XRANGE" and ":rollout:" in args[1]]
+        reads = [
+            args for name, args in another.connection.calls if name == "XRANGE" and ":rollout:" in args[1]
+        ]
         assert reads
         assert all(args[2] == f"({head.snapshot_seq}-0" for args in reads)
     assert await harness.digest(session) == await harness.live_digest(session)
@@ -66,7 +68,7 @@ async def test_a_cached_state_is_used_only_if_nobody_wrote_since(harness: Harnes
     await harness.run(session)
 
     def reads() -> int:
-        return sum(name == "XRANGE" and ":rollout:" in args[1] for name, args in harness.wire.calls)
+        return sum(name == "XRANGE" and ":rollout:" in args[1] for name, args in harness.connection.calls)
 
     before = reads()
     await harness.say(session)
@@ -90,7 +92,7 @@ async def test_a_broken_connection_costs_a_running_command_nothing(harness: Harn
     task = asyncio.create_task(runner.run())
     await harness.tools.began("c1").wait()
     for name in ("commit", "XRANGE", "snapshot", "emit", "put_blob", "GET"):
-        harness.wire.before[name] = lost(2)
+        harness.connection.before[name] = lost(2)
     runner.poke()
     harness.tools.outputs["c1"] = "y" * 50_000
     command.open()
@@ -108,7 +110,7 @@ async def test_a_worker_that_cannot_read_a_text_at_once_reads_it_again(harness: 
     await harness.run(session)
     async with opened(harness.url) as another:
         await another.say(session)
-        another.wire.before["GET"] = lost(3)
+        another.connection.before["GET"] = lost(3)
         assert await another.run(session) is Ended.PARKED
         assert another.models.outputs()["c1"] == "z" * 50_000
         assert not await another.logged_events(session, "error")
@@ -117,5 +119,5 @@ async def test_a_worker_that_cannot_read_a_text_at_once_reads_it_again(harness: 
 async def test_a_load_that_is_cut_is_gone_on_with(harness: Harness) -> None:
     session = await harness.session()
     await harness.say(session)
-    harness.wire.before["XRANGE"] = lost(1)
+    harness.connection.before["XRANGE"] = lost(1)
     assert await harness.run(session) is Ended.PARKED

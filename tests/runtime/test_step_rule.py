@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from orchestrator.runtime.runner import Ended
+from tests.runtime.connections import Gate, lost
 from tests.runtime.harness import Harness
 from tests.runtime.players import calls, ends, message
-from tests.runtime.wires import Gate, lost
 
 
 async def test_a_command_that_ends_while_another_step_is_being_committed_is_not_run_again(
@@ -21,13 +21,13 @@ async def test_a_command_that_ends_while_another_step_is_being_committed_is_not_
     task = asyncio.create_task(runner.run())
     await harness.tools.began("c1").wait()
 
-    harness.wire.before["commit"] = committing.wait
+    harness.connection.before["commit"] = committing.wait
     streaming.open()
     await committing.reached.wait()
     running.open()
     while not harness.tools.ended:
         await asyncio.sleep(0)
-    del harness.wire.before["commit"]
+    del harness.connection.before["commit"]
     committing.open()
 
     assert await task is Ended.PARKED
@@ -51,7 +51,7 @@ async def test_a_session_is_given_back_although_its_stream_ends_after_its_last_w
 async def test_a_command_whose_step_lost_its_answer_is_started_once(harness: Harness) -> None:
     session = await harness.session()
     harness.models.will([calls("c1")])
-    harness.wire.after["commit"] = lost(4)
+    harness.connection.after["commit"] = lost(4)
     await harness.say(session)
     assert await harness.run(session) is Ended.PARKED
     assert harness.tools.started == {"c1": 1}
@@ -64,7 +64,7 @@ async def test_nothing_starts_while_its_step_is_not_answered(harness: Harness) -
     session, held = await harness.session(), Gate()
     harness.models.will([calls("c1")])
     await harness.say(session)
-    harness.wire.before["commit"] = held.wait
+    harness.connection.before["commit"] = held.wait
     runner = asyncio.create_task(harness.runner(await harness.claimed(session)).run())
     await held.reached.wait()
     assert not harness.models.prompts, "the request is not begun in the log"
@@ -79,7 +79,7 @@ async def test_nothing_starts_after_a_step_that_was_fenced(harness: Harness) -> 
     async def revoked(_: object) -> None:
         await harness.broker.revoke(session)
 
-    harness.wire.before["commit"] = revoked
+    harness.connection.before["commit"] = revoked
     before = len(await harness.log(session))
     assert await harness.run(session) is Ended.LOST
     assert not harness.models.prompts

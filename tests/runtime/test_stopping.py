@@ -8,9 +8,9 @@ from typing import Any
 from orchestrator.model.events import TextDelta
 from orchestrator.protocol import ops
 from orchestrator.runtime.runner import Ended, Runner
+from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
 from tests.runtime.players import calls, ends, message
-from tests.runtime.wires import Gate
 
 
 async def running(harness: Harness, session: str, **config: Any) -> tuple[Runner, asyncio.Task[Ended]]:
@@ -78,12 +78,12 @@ async def test_a_poke_that_meets_a_read_under_way_is_not_forgotten(harness: Harn
     runner, task = await running(harness, session)
     await silence.reached.wait()
 
-    harness.wire.after["XRANGE"] = reading.wait
+    harness.connection.after["XRANGE"] = reading.wait
     runner.poke()
     await reading.reached.wait()
     await harness.submit(session, ops.Interrupt())
     runner.poke()
-    del harness.wire.after["XRANGE"]
+    del harness.connection.after["XRANGE"]
     reading.open()
     assert await asyncio.wait_for(task, 20) is Ended.PARKED
 
@@ -155,7 +155,7 @@ async def test_a_command_that_starts_while_the_worker_is_told_to_leave_has_a_gra
         if sent == 2:
             await committing.wait()
 
-    harness.wire.after["commit"] = second
+    harness.connection.after["commit"] = second
     runner, task = await running(harness, session, drain_grace_s=0.05)
     await committing.reached.wait()
     runner.drain()
@@ -186,7 +186,7 @@ async def test_a_lost_claim_stops_a_command_while_a_commit_is_on_its_way(harness
     await harness.say(session)
     runner, task = await running(harness, session)
     await harness.tools.began("c1").wait()
-    harness.wire.before["commit"] = committing.wait
+    harness.connection.before["commit"] = committing.wait
     silence.open()
     await committing.reached.wait()
     runner.lose()

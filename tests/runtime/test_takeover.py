@@ -15,9 +15,9 @@ from orchestrator.model.events import TextDelta
 from orchestrator.protocol import ops
 from orchestrator.runtime.runner import Ended
 from tests.broker.actors import holder_died
+from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness, hasty_broker, open_broker
 from tests.runtime.players import calls, ends, message
-from tests.runtime.wires import Gate
 
 
 async def lost_during(harness: Harness, session: SessionId, began: asyncio.Event) -> None:
@@ -129,7 +129,7 @@ async def test_a_release_whose_answer_was_lost_is_not_an_error(harness: Harness)
         if len(sent) in (2, 4):
             raise Unavailable("cut")
 
-    harness.wire.after["commit"] = lose_the_last
+    harness.connection.after["commit"] = lose_the_last
     assert await harness.run(session) is Ended.PARKED
     head = await harness.broker.head(session)
     assert head is not None

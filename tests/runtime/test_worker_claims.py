@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from orchestrator.runtime.worker import Worker
+from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness, open_broker
 from tests.runtime.players import calls
-from tests.runtime.wires import Gate
 
 
 @asynccontextmanager
@@ -51,7 +51,7 @@ async def test_a_draining_worker_does_not_run_what_it_was_just_about_to_claim(ha
     session, claiming = await harness.session(), Gate()
     harness.tools.gates["c1"] = Gate()
     harness.models.will([calls("c1")])
-    harness.wire.after["claim"] = claiming.wait
+    harness.connection.after["claim"] = claiming.wait
     await harness.say(session)
     worker = harness.worker()
     async with asyncio.timeout(20):

@@ -11,9 +11,9 @@ from orchestrator.core.settings import SessionFacts, WorkspaceMark
 from orchestrator.runtime.runner import Ended
 from orchestrator.runtime.workspace import MOMENT_S, RecentLooks, look
 from tests.broker.actors import holder_died
+from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
 from tests.runtime.players import calls, ends
-from tests.runtime.wires import Gate
 
 
 def marked(folder: Path, said: str | None, expected: str = "0123") -> SessionFacts:

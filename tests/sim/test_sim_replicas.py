@@ -11,7 +11,7 @@ import pytest
 from redis import exceptions as foreign
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import Wire
+from orchestrator.broker.connection import Connection
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import BrokerConfig, Claim
 from orchestrator.core.ids import SessionId, TreeId
@@ -42,7 +42,7 @@ class Fleet:
         self.network = Network(self.loop, double, Random(2), Trace(self.loop.time))
         self.replicas = self.network.replicas = Replicas(double, self.loop.time, Random(3), likely)
         line = Line(self.network, "w1")
-        self.broker = Broker(Wire(line, line), BrokerConfig(prefix="d:", shards=1), self.loop.time)
+        self.broker = Broker(Connection(line, line), BrokerConfig(prefix="d:", shards=1), self.loop.time)
 
     def confirms(self, seq: int) -> bool:
         heard: list[bool] = []

@@ -30,9 +30,9 @@ from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.subagents.assess import Asking, assess_agent_call
 from orchestrator.tools.subagents.specs import NAMES, OFFERED
 from tests.broker.actors import holder_died, lease_runs_out
+from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
 from tests.runtime.players import ScriptedTools, ends, message
-from tests.runtime.wires import Gate
 
 Cue = ModelEvent | Gate | asyncio.Event | Exception
 Outputs = Mapping[str, Any]
@@ -185,7 +185,7 @@ class TreeHarness:
 
     def dies_at(self, commit: int, *, told: bool) -> asyncio.Event:
         """All workers stand still at this commit: before it, or (`told`) behind it; sets the event."""
-        reached, wire = asyncio.Event(), self.harness.wire
+        reached, connection = asyncio.Event(), self.harness.connection
         left = commit
 
         async def stand_still(_: Any) -> None:
@@ -195,12 +195,12 @@ class TreeHarness:
                 reached.set()
                 await self._let_go.wait()
 
-        (wire.after if told else wire.before)["commit"] = stand_still
+        (connection.after if told else connection.before)["commit"] = stand_still
         return reached
 
     async def bury(self) -> None:
         """The workers are dead, and nobody says so: their leases run out."""
-        for hooks in (self.harness.wire.before, self.harness.wire.after):
+        for hooks in (self.harness.connection.before, self.harness.connection.after):
             hooks.pop("commit", None)
         tasks = [*self._tasks, *(task for _, task in self._workers)]
         for task in tasks:

@@ -12,8 +12,8 @@ from orchestrator.core.ids import SessionId
 from orchestrator.model.errors import RetryableModelError
 from orchestrator.protocol import ops
 from orchestrator.tools.subagents.specs import PRUNE
+from tests.runtime.connections import Gate
 from tests.runtime.players import calls, message
-from tests.runtime.wires import Gate
 from tests.tree.harness import Cue, Outputs, TreeHarness, asks, noted, outputs_of
 
 WAITS = [asks("w", "await")]

@@ -9,8 +9,8 @@ from orchestrator.model.errors import FatalKind, FatalModelError, RateLimited
 from orchestrator.runtime import budget
 from orchestrator.runtime.budget import Accounting
 from orchestrator.tables import ModelPrice, ModelSettings
+from tests.runtime.connections import Gate
 from tests.runtime.players import USAGE, calls, message
-from tests.runtime.wires import Gate
 from tests.tree.harness import TreeHarness, asks
 
 PRICE = ModelPrice(input=1.25, cached_input=0.125, output=10.0)

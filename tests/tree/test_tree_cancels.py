@@ -11,8 +11,8 @@ from orchestrator.core.draft import REAP_BELOW_TIMER, REAP_TIMER
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol import ops
 from orchestrator.runtime.worker import Worker
+from tests.runtime.connections import Gate
 from tests.runtime.players import calls, message
-from tests.runtime.wires import Gate
 from tests.tree.harness import Cue, TreeHarness, asks
 from workers.upkeep_reaping import end_cancelled
 

@@ -12,8 +12,8 @@ from orchestrator.model.errors import FatalKind, FatalModelError
 from orchestrator.protocol import ops
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.runtime.runner import Ended
+from tests.runtime.connections import Gate
 from tests.runtime.players import calls, message
-from tests.runtime.wires import Gate
 from tests.tree.harness import Cue, TreeHarness, asks
 
 WAITS = [asks("w", "await")]

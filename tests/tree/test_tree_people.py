@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.protocol import ops
+from tests.runtime.connections import Gate
 from tests.runtime.players import calls, message
-from tests.runtime.wires import Gate
 from tests.tree.harness import TreeHarness, asks
 
 WAITS = [asks("w", "await")]

@@ -13,7 +13,7 @@ import orjson
 
 from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import Wire
+from orchestrator.broker.connection import Connection
 from orchestrator.broker.records import (
     BrokerConfig,
     Claim,
@@ -49,9 +49,9 @@ DAY_MS = 86_400_000
 _numbers = itertools.count(1)
 
 
-def storage_over(wire: Wire, archive: Path, **config: Any) -> Storage:
-    broker = Broker(wire, BrokerConfig(**{"lease_s": 60.0, **config}), time.monotonic)
-    return Storage(broker, Blobs(wire, broker.keys), Archive.at(archive.as_uri()))
+def storage_over(connection: Connection, archive: Path, **config: Any) -> Storage:
+    broker = Broker(connection, BrokerConfig(**{"lease_s": 60.0, **config}), time.monotonic)
+    return Storage(broker, Blobs(connection, broker.keys), Archive.at(archive.as_uri()))
 
 
 def mover_of(storage: Storage, seal_after: int = 10) -> Mover:

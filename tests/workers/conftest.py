@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from orchestrator.broker.connection import Wire, connect
+from orchestrator.broker.connection import Connection, connect
 from orchestrator.rollouts.storage import Storage
 from orchestrator.tables import RedisSettings
 from tests.servers import RedisServer, start_redis
@@ -32,15 +32,15 @@ async def server(shared_server: RedisServer) -> RedisServer:
 
 
 @pytest.fixture
-async def wire(server: RedisServer) -> AsyncIterator[Wire]:
+async def connection(server: RedisServer) -> AsyncIterator[Connection]:
     opened = connect(RedisSettings(url=server.url))
     yield opened
     await opened.aclose()
 
 
 @pytest.fixture
-async def storage(wire: Wire, tmp_path: Path) -> Storage:
-    opened = storage_over(wire, tmp_path / "archive")
+async def storage(connection: Connection, tmp_path: Path) -> Storage:
+    opened = storage_over(connection, tmp_path / "archive")
     await opened.broker.open()
     return opened
 

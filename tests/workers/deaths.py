@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.broker.connection import Call, Wire
+from orchestrator.broker.connection import Call, Connection
 from orchestrator.rollouts.objects import Objects
 
 
@@ -30,10 +30,10 @@ class Countdown:
                 raise Death
 
 
-class MortalWire(Wire):
+class MortalConnection(Connection):
     """A connection of a process with a countdown."""
 
-    def __init__(self, inner: Wire, countdown: Countdown) -> None:
+    def __init__(self, inner: Connection, countdown: Countdown) -> None:
         self._inner = inner
         self._countdown = countdown
         self.clustered = inner.clustered

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.broker.connection import Wire
+from orchestrator.broker.connection import Connection
 from orchestrator.core.ids import TreeId
 from orchestrator.rollouts.storage import Storage
 from tests.workers.actors import DAY_MS, NOON_MS, Author, is_told, session_id, some_entries
@@ -25,9 +25,9 @@ async def _retain(storage: Storage, now_ms: int = LATER_MS) -> list[bool]:
 
 
 async def test_ended_tree_leaves_nothing_in_redis_or_archive(
-    mover: Mover, storage: Storage, wire: Wire, tmp_path: Path
+    mover: Mover, storage: Storage, connection: Connection, tmp_path: Path
 ) -> None:
-    empty = set(await wire.command("KEYS", "*"))
+    empty = set(await connection.command("KEYS", "*"))
     root = await Author(storage).is_born()
     child = await Author(storage, session_id()).is_born(TreeId(root.session))
     for author in (root, child):
@@ -36,7 +36,7 @@ async def test_ended_tree_leaves_nothing_in_redis_or_archive(
     assert list((tmp_path / "archive" / root.session).iterdir())
     assert await _retain(storage, LATER_MS - 1) == []
     assert await _retain(storage) == [True]
-    left = set(await wire.command("KEYS", "*")) - empty
+    left = set(await connection.command("KEYS", "*")) - empty
     # The pool's clock and hints are the deployment's, not the tree's.
     assert all(b":clock:" in key or b":ready:" in key for key in left)
     assert not (tmp_path / "archive" / root.session).exists()

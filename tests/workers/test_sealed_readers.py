@@ -8,7 +8,7 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from orchestrator.broker.connection import Wire
+from orchestrator.broker.connection import Connection
 from orchestrator.broker.texts import Texts
 from orchestrator.core.ids import TreeId
 from orchestrator.core.settings import SessionFacts
@@ -49,14 +49,14 @@ def _ports(storage: Storage, *, archived: bool) -> Ports:
 
 
 async def test_worker_without_a_usable_snapshot_loads_from_the_archive(
-    author: Author, storage: Storage, wire: Wire
+    author: Author, storage: Storage, connection: Connection
 ) -> None:
     claimed = await storage.broker.claim_session(author.session, "w1", "c1", parked=True)
     assert claimed is not None
     without_archive, with_archive = (_ports(storage, archived=archived) for archived in (False, True))
     position = (await load(without_archive, claimed, Cache())).position
     assert digest(position.state) == digest(author.position.state)
-    await wire.command("DEL", storage.broker.keys.snapshot(author.session))
+    await connection.command("DEL", storage.broker.keys.snapshot(author.session))
     position = (await load(with_archive, claimed, Cache())).position
     assert digest(position.state) == digest(author.position.state)
     with pytest.raises(BrokenLog, match="given no archive"):
@@ -64,14 +64,14 @@ async def test_worker_without_a_usable_snapshot_loads_from_the_archive(
 
 
 async def test_snapshot_of_a_forgotten_branch_does_not_stop_a_session(
-    author: Author, storage: Storage, wire: Wire
+    author: Author, storage: Storage, connection: Connection
 ) -> None:
     """Redis was put back to before the snapshot, the snapshot's key was not."""
     data = await storage.broker.snapshot_of(author.session)
     assert data is not None
     place, _, body = data.partition(b"\n")
     forgotten = orjson.dumps({**orjson.loads(place), "head": "ab" * 32}) + b"\n" + body
-    await wire.command("SET", storage.broker.keys.snapshot(author.session), forgotten)
+    await connection.command("SET", storage.broker.keys.snapshot(author.session), forgotten)
     claimed = await storage.broker.claim_session(author.session, "w1", "c1", parked=True)
     assert claimed is not None
     position = (await load(_ports(storage, archived=True), claimed, Cache())).position

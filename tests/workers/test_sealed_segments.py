@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.broker.connection import Wire
+from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import SessionArchived, UnknownSession
 from orchestrator.broker.records import SessionHead
 from orchestrator.core import entries as e
@@ -196,7 +196,9 @@ async def test_restored_session_can_be_archived_again(mover: Mover, storage: Sto
     assert len(await log_of(storage, author.session)) == 62
 
 
-async def test_large_texts_come_back_with_their_session(mover: Mover, storage: Storage, wire: Wire) -> None:
+async def test_large_texts_come_back_with_their_session(
+    mover: Mover, storage: Storage, connection: Connection
+) -> None:
     large = "x" * 100_000
     author = await Author(storage).is_born()
     output = {"type": "function_call_output", "call_id": "c", "output": large}
@@ -204,31 +206,31 @@ async def test_large_texts_come_back_with_their_session(mover: Mover, storage: S
     assert await archive_session(mover, author.session, NOON_MS + DAY_MS) is Moved.DONE
     tree = (await head_of(storage, author.session)).tree
     keys = storage.broker.keys
-    digests = [d.decode() for d in await wire.command("SMEMBERS", keys.blobs(tree))]
+    digests = [d.decode() for d in await connection.command("SMEMBERS", keys.blobs(tree))]
     assert len(digests) == 1
-    await wire.command("DEL", keys.blob(tree, digests[0]), keys.blobs(tree))
+    await connection.command("DEL", keys.blob(tree, digests[0]), keys.blobs(tree))
     assert await storage.blobs.get(tree, digests[0]) is None
     assert await storage.archive.read_blob(tree, digests[0]) == large.encode()
     await restore_session(storage, author.session)
     assert await storage.blobs.get(tree, digests[0]) == large.encode()
 
 
-async def test_broken_log_is_not_sealed(mover: Mover, storage: Storage, wire: Wire) -> None:
+async def test_broken_log_is_not_sealed(mover: Mover, storage: Storage, connection: Connection) -> None:
     author = await Author(storage).is_born()
     await (await author.writes(some_entries(50))).snapshots()
-    await wire.command("XDEL", storage.broker.keys.rollout(author.session), "7-0")
+    await connection.command("XDEL", storage.broker.keys.rollout(author.session), "7-0")
     with pytest.raises(BrokenArchive):
         await seal_session(mover, author.session)
     assert len(await in_redis(storage, author.session)) == 49
 
 
 async def test_unusable_snapshot_is_made_good_from_the_archive(
-    mover: Mover, storage: Storage, wire: Wire
+    mover: Mover, storage: Storage, connection: Connection
 ) -> None:
     author = await _sealed(mover)
     before = await state_of(storage, author.session)
     for damage in (b"not a snapshot", b'{"core":0,"seq":300,"head":""}\n{}'):
-        await wire.command("SET", storage.broker.keys.snapshot(author.session), damage)
+        await connection.command("SET", storage.broker.keys.snapshot(author.session), damage)
         assert await state_of(storage, author.session) == before
 
 

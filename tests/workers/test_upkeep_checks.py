@@ -8,7 +8,7 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from orchestrator.broker.connection import Wire
+from orchestrator.broker.connection import Connection
 from orchestrator.broker.records import TimerSet, WorkerState
 from orchestrator.core import entries as e
 from orchestrator.core.blobs import externalise
@@ -35,16 +35,16 @@ async def test_whole_log_is_verified_wherever_it_is(mover: Mover, storage: Stora
 
 
 async def test_altered_log_is_reported(
-    mover: Mover, storage: Storage, wire: Wire, caplog: pytest.LogCaptureFixture
+    mover: Mover, storage: Storage, connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     author, sound = await _half_sealed(mover), await _half_sealed(mover)
     entries = await storage.broker.read_rollout(author.session, 0, 100)
     key = storage.broker.keys.rollout(author.session)
-    await wire.command("DEL", key)
+    await connection.command("DEL", key)
     for entry in entries:
         payload = b"altered" if entry.seq == 50 else entry.payload
         fields = ("p", payload, "s", entry.salt, "e", entry.epoch, "h", entry.chain)
-        await wire.command("XADD", key, f"{entry.seq}-0", *fields)
+        await connection.command("XADD", key, f"{entry.seq}-0", *fields)
     with caplog.at_level(logging.ERROR, "dendro.upkeep"):
         assert await verify_some(storage, [author.session, sound.session, SessionId(_unknown())]) == 1
     (report,) = caplog.messages
@@ -52,9 +52,11 @@ async def test_altered_log_is_reported(
     assert "at 50" in report
 
 
-async def test_log_that_lost_its_end_is_reported(mover: Mover, storage: Storage, wire: Wire) -> None:
+async def test_log_that_lost_its_end_is_reported(
+    mover: Mover, storage: Storage, connection: Connection
+) -> None:
     author = await _half_sealed(mover)
-    await wire.command("XDEL", storage.broker.keys.rollout(author.session), "60-0")
+    await connection.command("XDEL", storage.broker.keys.rollout(author.session), "60-0")
     found = await verify_session(storage, author.session)
     assert found is not None
     assert found.seq == 60
@@ -70,7 +72,7 @@ async def test_segment_that_is_gone_is_reported(
     assert (found.seq, "missing" in found.reason) == (1, True)
 
 
-async def test_text_that_is_gone_is_reported(storage: Storage, wire: Wire) -> None:
+async def test_text_that_is_gone_is_reported(storage: Storage, connection: Connection) -> None:
     author = await Author(storage).is_born()
     blobs: dict[str, bytes] = {}
     output = {"type": "function_call_output", "call_id": "c", "output": "much " * 2_000}
@@ -78,7 +80,7 @@ async def test_text_that_is_gone_is_reported(storage: Storage, wire: Wire) -> No
     [digest] = [await storage.blobs.put(TreeId(author.session), content) for content in blobs.values()]
     await author.writes([said])
     assert await verify_session(storage, author.session) is None
-    await wire.command("DEL", storage.broker.keys.blob(TreeId(author.session), digest))
+    await connection.command("DEL", storage.broker.keys.blob(TreeId(author.session), digest))
     found = await verify_session(storage, author.session)
     assert found is not None
     assert (found.seq, digest[:16] in found.reason) == (1, True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.broker.connection import Wire
+from orchestrator.broker.connection import Connection
 from orchestrator.core import entries as e
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.archive import Archive
@@ -27,7 +27,7 @@ from tests.workers.actors import (
     state_of,
     storage_over,
 )
-from tests.workers.deaths import Countdown, Death, MortalObjects, MortalWire
+from tests.workers.deaths import Countdown, Death, MortalConnection, MortalObjects
 from workers.upkeep_retention import delete_tree, expired_trees, finish_deletions
 from workers.upkeep_sealing import Moved, Mover, archive_session, seal_session
 
@@ -37,13 +37,13 @@ LATER_MS = NOON_MS + DAY_MS
 
 
 @pytest.fixture
-def mortal(wire: Wire, tmp_path: Path) -> Callable[[int], Mover]:
+def mortal(connection: Connection, tmp_path: Path) -> Callable[[int], Mover]:
     """A mover that dies at its n-th step. Its leases run out at once: nobody waits for the dead."""
 
     def born(dies_at: int) -> Mover:
         countdown = Countdown(dies_at)
         folder = tmp_path / "archive"
-        storage = storage_over(MortalWire(wire, countdown), folder, lease_s=0.0)
+        storage = storage_over(MortalConnection(connection, countdown), folder, lease_s=0.0)
         archive = Archive(MortalObjects(folder.as_uri(), countdown))
         return mover_of(Storage(storage.broker, storage.blobs, archive))
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from orchestrator.broker.connection import Call, Wire
+from orchestrator.broker.connection import Call, Connection
 from orchestrator.broker.errors import Unavailable
 
 Hook = Callable[[Sequence[Any]], Awaitable[None]]
@@ -45,10 +45,10 @@ def lost(times: int = 1) -> Hook:
     return break_
 
 
-class ScriptedWire(Wire):
+class ScriptedConnection(Connection):
     """Hooks before a script or command is sent, and after it took effect but before its answer is told."""
 
-    def __init__(self, inner: Wire) -> None:
+    def __init__(self, inner: Connection) -> None:
         self._inner = inner
         self.clustered = inner.clustered
         self.before: dict[str, Hook] = {}
