@@ -133,20 +133,20 @@ async def _commits(broker: Broker, count: int) -> list[Figure]:
 
 async def _submit_to_claim(broker: Broker, count: int) -> Figure:
     sessions = [await _session(broker) for _ in range(count)]
-    cursors = (await broker.wait_for_hints(POOL, "bench", {}, 1.0)).cursors
+    cursors = (await broker.wait_for_notices(POOL, "bench", {}, 1.0)).cursors
     times = []
     for session in sessions:
-        waiting = asyncio.ensure_future(broker.wait_for_hints(POOL, "bench", cursors, 5.0))
+        waiting = asyncio.ensure_future(broker.wait_for_notices(POOL, "bench", cursors, 5.0))
         # The worker must be waiting before the client submits, or no hint would be measured.
         await asyncio.sleep(0.001)
         began = time.perf_counter()
         await broker.submit(Submit(session, "bench", "s", b"{}"))
-        hints = await waiting
-        [(shard, guess)] = hints.named.items()
+        notices = await waiting
+        [(shard, guess)] = notices.named.items()
         found = await broker.claim(POOL, "bench", secrets.token_hex(8), shard, guess)
         times.append(time.perf_counter() - began)
         assert found is not None
-        cursors = hints.cursors
+        cursors = notices.cursors
         await broker.commit(
             CommitRequest(
                 found.claim,

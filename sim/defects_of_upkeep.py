@@ -95,7 +95,7 @@ DEFECTS = (
     Mutant(
         "workers reap nobody",
         "a worker leaves cancelled agents of other pools to their own workers, who are gone",
-        swapped(reaper.Reaper, "look", lambda real: lambda self: _nothing()),
+        swapped(reaper.Reaper, "poll", lambda real: lambda self: _nothing()),
         "abandoned",
     ),
     Mutant(

@@ -37,7 +37,7 @@ from orchestrator.core.counts import counted
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.storage import Storage
-from orchestrator.runtime.reaper import GRACE_MS, trees_to_look_after
+from orchestrator.runtime.reaper import GRACE_MS, trees_with_cancels
 from orchestrator.settings import Settings
 from orchestrator.tables import RedisSettings
 from orchestrator.wiring import chain_key, deployment, redis_url, worker_name
@@ -110,7 +110,7 @@ async def timers(ctx: Context) -> None:
     fired = await fire_timers(broker)
     if fired:
         log.info("%s fired", counted(len(fired), "timer"))
-    for tree in await trees_to_look_after(broker, fired):
+    for tree in await trees_with_cancels(broker, fired):
         # Workers come first, if there are any.
         await _defer(queue, broker.config.prefix, reap.__name__, tree, after_s=GRACE_MS / 1000)
 

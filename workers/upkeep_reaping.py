@@ -14,7 +14,7 @@ from orchestrator.runtime.worker import Worker
 
 log = logging.getLogger("dendro.upkeep")
 
-LOOK_S = 0.2
+POLL_S = 0.2
 AT_MOST_S = 60.0
 """Time limit of `end_cancelled`: a cancel that is not over by then is found again when its timer fires."""
 
@@ -25,7 +25,7 @@ async def end_cancelled(broker: Broker, tree: TreeId, reaping: Opening) -> bool:
     """Brings the tree's cancels to an end, unless another worker does; returns whether they are over."""
     worker: Worker | None = None
     async with AsyncExitStack() as stack:
-        for _ in range(int(AT_MOST_S / LOOK_S)):
+        for _ in range(int(AT_MOST_S / POLL_S)):
             found = await forsaken(broker, tree)
             if found.lying:
                 if worker is None:
@@ -34,5 +34,5 @@ async def end_cancelled(broker: Broker, tree: TreeId, reaping: Opening) -> bool:
                 worker.adopt(found.lying)
             elif not found.left or worker is None:
                 return not found.left
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
     return False

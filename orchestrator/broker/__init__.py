@@ -7,7 +7,7 @@ Design note: the right to write a session
 =========================================
 
 Authority. `due:<pool>` and `leases:<pool>` say what is claimable; the hash `session:<session>` says
-who may write, and on top of what; the rollout stream is what was written. Hints, pokes and a
+who may write, and on top of what; the rollout stream is what was written. Notices and a
 worker's memory are none of these: lost or doubled, they change when something happens, never what.
 
 States of a session, by where it stands:
@@ -70,8 +70,8 @@ What fails, and what follows
 - `LOADING`, `BUSY`, `READONLY`, `MISCONF`, a lost connection: `Unavailable`; send the same again.
 
 Fairness. Trees take turns in a pool (start-time fair queueing): a session becomes due at
-max(the pool's clock, its tree's last turn) + 1, and a claim moves the clock to the turn it took. A hint
-names a session, and a claim names who comes next: a worker that believes them saves the look, and nobody
+max(the pool's clock, its tree's last turn) + 1, and a claim moves the clock to the turn it took. A notice
+names a session, and a claim names who comes next: a worker that believes them saves the poll, and nobody
 gets in out of turn, because the script claims such a one only if it is the next.
 
 Design note: what several sessions of a tree share

@@ -28,8 +28,8 @@ from orchestrator.broker.errors import (
     Unavailable,
     UnknownSession,
 )
-from orchestrator.broker.hints import Listening
 from orchestrator.broker.history import History
+from orchestrator.broker.notices import Listener
 from orchestrator.broker.records import (
     BrokerConfig,
     Claim,
@@ -38,10 +38,10 @@ from orchestrator.broker.records import (
     Committed,
     Emitted,
     Fenced,
-    Hints,
     LogPlace,
     NewEvent,
     NewTree,
+    Notices,
     Place,
     Refused,
     Released,
@@ -72,7 +72,7 @@ class Broker(Trees, Storage, Deletion, Admission, History):
 
     def __init__(self, connection: Connection, config: BrokerConfig, monotonic: Callable[[], float]) -> None:
         super().__init__(connection, config, monotonic)
-        self._listening = Listening(connection, self.keys)
+        self._listener = Listener(connection, self.keys)
 
     async def open(self) -> None:
         """Fixes the shard count at the first start ever; raises `Misconfigured` if it differs."""
@@ -102,7 +102,7 @@ class Broker(Trees, Storage, Deletion, Admission, History):
                 raise unexpected("create", code)
 
     async def submit(self, submit: Submit) -> Submitted:
-        """Puts one submission into the queue, once, and pokes the worker that holds the session."""
+        """Puts one submission into the queue, once, and notifies the worker that holds the session."""
         reply = await self._placed(
             submit.session, lambda p: requests.submit_call(self.keys, self.config, submit, p)
         )
@@ -123,7 +123,7 @@ class Broker(Trees, Storage, Deletion, Admission, History):
             case code:
                 raise unexpected("submit", code)
         if done.holder and not done.duplicate:
-            await self.poke([(submit.session, done.holder)])
+            await self.notify([(submit.session, done.holder)])
         return done
 
     # ── holding ───────────────────────────────────────────────────────────────────────────────
@@ -134,7 +134,7 @@ class Broker(Trees, Storage, Deletion, Admission, History):
         """Takes one session of the shard: an expired lease first, else the fairest that is due.
 
         Expired ones first: they have waited a whole lease already, and the pool may never be idle.
-        `guess` is who that may be: a good one saves a look, a bad one changes nothing.
+        `guess` is who that may be: a good one saves a poll, a bad one changes nothing.
         Raises `Corrupt` for a damaged session once nothing else can be claimed.
         """
         who = (pool, worker, claim_id)
@@ -145,7 +145,7 @@ class Broker(Trees, Storage, Deletion, Admission, History):
         return await self._claim_first(shard, who)
 
     async def _claim_next(self, guess: SessionId, who: tuple[str, str, str]) -> tuple[Claimed | None, bool]:
-        """Claims the session that is next, from a guess on; False if only a look can tell which one is."""
+        """Claims the session that is next, from a guess on; False if only a poll can tell which one is."""
         for _ in range(_CANDIDATES):
             reply = await self._connection.run(self._claim_call(guess, who, "next"))
             try:
@@ -328,10 +328,10 @@ class Broker(Trees, Storage, Deletion, Admission, History):
                 self._clock.note(reply[7])
                 for child in request.children:
                     self._keep(Place(child.session, child.tree, child.pool))
-                pokes = [part.decode() for part in reply[8]]
-                held = [(SessionId(s), w) for s, w in zip(pokes[::2], pokes[1::2], strict=True)]
+                notified = [part.decode() for part in reply[8]]
+                held = [(SessionId(s), w) for s, w in zip(notified[::2], notified[1::2], strict=True)]
                 if held:
-                    await self.poke(held)
+                    await self.notify(held)
                 if reply[9]:
                     await self.fire_soon(self.keys.shard_of(request.claim.session))
                 return committed(reply, request.commit_id)
@@ -393,15 +393,15 @@ class Broker(Trees, Storage, Deletion, Admission, History):
             raise BrokerError(f"heartbeat of {worker} was answered {reply[0].decode()}")
         self._clock.note(reply[1])
 
-    async def wait_for_hints(
+    async def wait_for_notices(
         self, pool: str, worker: str, cursors: Mapping[str, str], timeout_s: float
-    ) -> Hints:
+    ) -> Notices:
         """Waits until something may be claimable in the pool or changed in a held session.
 
         The first call gets no cursors and answers at once; each answer carries those of the next.
         """
-        return await self._listening.wait((pool, worker), cursors, timeout_s)
+        return await self._listener.wait((pool, worker), cursors, timeout_s)
 
     async def aclose(self) -> None:
-        await self._listening.aclose()
+        await self._listener.aclose()
         await super().aclose()

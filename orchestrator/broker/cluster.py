@@ -63,7 +63,7 @@ class Cluster:
         self._nodes: dict[Address, Redis] = {}
         self._stretches: tuple[Stretch, ...] = ()
         self._owners: dict[int, Address] = {}
-        self._looking = asyncio.Lock()
+        self._refreshing = asyncio.Lock()
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Runs a command; raises the client library's errors."""
@@ -105,9 +105,9 @@ class Cluster:
 
     async def _owner(self, slot: int) -> Address:
         if slot not in self._owners:
-            async with self._looking:
+            async with self._refreshing:
                 if not self._stretches:
-                    self._stretches = await self._look()
+                    self._stretches = await self._read_slots()
             found = next((s.primary for s in self._stretches if s.first <= slot <= s.last), None)
             if found is None:
                 self._forget()
@@ -120,7 +120,7 @@ class Cluster:
         self._stretches = ()
         self._owners.clear()
 
-    async def _look(self) -> tuple[Stretch, ...]:
+    async def _read_slots(self) -> tuple[Stretch, ...]:
         """Asks one node after the other where the slots are."""
         silent = []
         for address in tuple(dict.fromkeys((*self._nodes, self._first))):

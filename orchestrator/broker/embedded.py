@@ -63,7 +63,7 @@ SOCKET_PATH_BYTES = 107
 """`sun_path` has 108 bytes, the last one a NUL (unix(7))."""
 
 LOG_BYTES = 1024 * 1024
-LOOK_S = 0.01
+POLL_S = 0.01
 
 CONFIGURATION = """\
 # Written by Dendro at each start; changes are lost.
@@ -250,7 +250,7 @@ def _stop(config: EmbeddedConfig) -> None:
                 f"the private server (pid {pid}) does not end; its log ends: {_end_of_log(config)} "
                 f"See {config.folder / 'redis.log'}, then end it by hand"
             )
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     if (record := _read_record(config)) is not None:
         _write_record(config, _Record(record.version, "", record.socket))
 
@@ -314,7 +314,7 @@ def _await_answer(config: EmbeddedConfig, address: Path) -> bool:
             deadline = time.monotonic() + config.silence_s
         elif not _server_lives(config):
             return False
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     return False
 
 

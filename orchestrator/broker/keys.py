@@ -24,14 +24,14 @@ a tree live in one slot and a script may touch them together.
     {s}:leases:<pool>       zset    claim renew commit release   peek, serving,    its members
                                     revoke archive               wakes
     {s}:clock:<pool>        string  claim                        wakes             the deployment
-    {s}:ready:<pool>        stream  wakes                        waiting workers   the last 256 hints
+    {s}:ready:<pool>        stream  wakes                        waiting workers   the last 256 notices
     {s}:timers              zset    commit raise_limits; fire    timers_due        its members
     {s}:confirmed           string  confirmed                    nobody            the deployment
     {s}:approvals           hash    commit                       approval queue    until decided
     {s}:sessions            zset    create commit                listings          the sessions
     {s0}:workers            hash    heartbeat                    doctor            a day after the last beat
     {s0}:heard              zset    heartbeat                    as workers        as workers
-    {s0}:control:<worker>   stream  poke                         that worker       10 min after the last poke
+    {s0}:control:<worker>   stream  notify                       that worker       10 min after the last one
     {s0}:provider:<name>    hash    admit settle                 admit settle      the deployment
     {s0}:waiting:<name>     zset    admit                        admit             its members
     {h…}:history:<person>   stream  add_to_history               history look-ups  the newest 10,000

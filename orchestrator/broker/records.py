@@ -419,15 +419,15 @@ class WorkerState:
 
 
 @dataclass(frozen=True, slots=True)
-class Hints:
-    """Why a wait ended: shards to look at, held sessions to look at. Neither is a promise."""
+class Notices:
+    """Why a wait ended: shards to poll, held sessions to poll. Neither is a promise."""
 
     shards: tuple[int, ...]
-    pokes: tuple[SessionId, ...]
+    notified: tuple[SessionId, ...]
     cursors: Mapping[str, str]
     """To be given to the next wait."""
     named: Mapping[int, SessionId] = field(default_factory=dict)
-    """The session of each shard that the first hint named: worth a guess."""
+    """The session of each shard that the first notice named: worth a guess."""
 
 
 @dataclass(frozen=True, slots=True)

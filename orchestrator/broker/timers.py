@@ -1,6 +1,6 @@
-"""Wake-ups of sessions from outside: timers that are due, and pokes to the worker that holds a session.
+"""Wake-ups of sessions from outside: timers that are due, and notices to the worker that holds a session.
 
-A timer is durable and becomes a queue entry; a poke is a hint and free to be lost.
+A timer is durable and becomes a queue entry; a notice is free to be lost.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _FIRED_SOON = 32
 
 
 class Timers(Reader):
-    """The part of the broker that fires timers and pokes workers."""
+    """The part of the broker that fires timers and notifies workers."""
 
-    async def poke(self, held: Sequence[tuple[SessionId, str]]) -> None:
+    async def notify(self, held: Sequence[tuple[SessionId, str]]) -> None:
         """Tells workers that a session of theirs was given something. Free to be lost."""
         rows: list[Sequence[str | bytes | int]] = []
         for session, worker in held:
             key = self.keys.control(worker)
             rows.append(("XADD", key, "MAXLEN", "~", 256, "*", "s", session))
             rows.append(("EXPIRE", key, _CONTROL_KEPT_S))
-        # What the poke is about is already in the queue, and the next renewal answers its tip.
+        # What the notice is about is already in the queue, and the next renewal answers its tip.
         with suppress(Unavailable):
             await self._connection.commands(rows)
 
@@ -81,7 +81,7 @@ class Timers(Reader):
         try:
             reply = await self._placed(session, build)
         except UnknownSession:
-            # Its session was deleted between the two looks; the timer has no session to wake.
+            # Its session was deleted between the two reads; the timer has no session to wake.
             await self._connection.command("ZREM", self.keys.timers(shard), f"{session}:{timer}")
             return None
         match code_of(reply, session):
@@ -89,7 +89,7 @@ class Timers(Reader):
                 _, n, generation, holder, now = reply
                 self._clock.note(now)
                 if holder:
-                    await self.poke([(session, holder.decode())])
+                    await self.notify([(session, holder.decode())])
                 return Fired(session, timer, generation, queue_id(n))
             case "NONE":
                 return None
@@ -97,7 +97,7 @@ class Timers(Reader):
                 raise unexpected("fire", code)
 
     async def fire_soon(self, shard: int) -> None:
-        """Fires what a script has just made due. Free to fail: a worker looks within a second.
+        """Fires what a script has just made due. Free to fail: a worker polls within a second.
 
         Only so many, because a commit's answer waits for it.
         """

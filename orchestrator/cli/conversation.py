@@ -55,7 +55,7 @@ NEWS_OF_HOLDER = frozenset({"task_started", "exec_command_begin", "stream_error"
 PATIENCE_S = 5.0
 """The wait without a worker after which a person is told so."""
 PARK_S = 10.0
-LOOK_S = 0.05
+POLL_S = 0.05
 
 
 def put_question(*, again: bool = False) -> None:
@@ -244,7 +244,7 @@ class Conversation:
         while self._running:
             for task in self._running:
                 task.cancel()
-            await asyncio.wait(self._running, timeout=LOOK_S)
+            await asyncio.wait(self._running, timeout=POLL_S)
 
     async def _follow(self, cursor: EqCursor) -> None:
         async for event in self.seat.client.follow(self.seat.session, cursor):
@@ -378,7 +378,7 @@ class Conversation:
             async with asyncio.timeout(PARK_S):
                 # A release is no event, so it has to be looked for.
                 while (head := await self.seat.client.head(self.seat.session)) and head.holder:  # noqa: ASYNC110
-                    await asyncio.sleep(LOOK_S)
+                    await asyncio.sleep(POLL_S)
 
     # ── what we send ──────────────────────────────────────────────────────────────────────────
 

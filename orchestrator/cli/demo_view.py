@@ -125,7 +125,7 @@ def _summary(
 
 PAUSE_S = 0.1
 """Between two drawings: more often than that nobody sees."""
-LOOK_S = 0.4
+POLL_S = 0.4
 """A line that an agent said is no entry of the tree log, and is seen after this long."""
 STYLES = {"error": "bold red", "agent_message": "bold", "agent_reasoning": "dim italic"}
 
@@ -178,7 +178,7 @@ class Picture:
         while True:
             try:
                 picture = await self._draw(reader)
-                await reader.broker.wait_tree(reader.tree, picture.registry.tree_seq, LOOK_S)
+                await reader.broker.wait_tree(reader.tree, picture.registry.tree_seq, POLL_S)
             except Unavailable as error:
                 self.note(f"{error}; looking again", "dim")
             await asyncio.sleep(PAUSE_S)

@@ -140,7 +140,7 @@ async def _all_stopped(found: Opened, target: Addressed) -> str:
     import time
 
     from orchestrator.core.registry import projected
-    from orchestrator.gateways.submit import LOOK_S, PATIENCE_S
+    from orchestrator.gateways.submit import PATIENCE_S, POLL_S
 
     began = time.monotonic()
     while True:
@@ -151,4 +151,4 @@ async def _all_stopped(found: Opened, target: Addressed) -> str:
             return f"{target.name} and {counted(len(below), 'agent')} below: nothing of them runs"
         if time.monotonic() - began > PATIENCE_S:
             raise Fault(f"handed in; still at work: agents {', '.join(map(str, busy))}")
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)

@@ -251,10 +251,10 @@ async def _search(invocation: Invocation, text: str, limit: int, *, content: boo
 
     async with opened(invocation.settings()) as found:
         with ctrl_c() as left:
-            await left.unless(_look(found, text, limit, content=content, all=all))
+            await left.unless(_search_each(found, text, limit, content=content, all=all))
 
 
-async def _look(found: Opened, text: str, limit: int, *, content: bool, all: bool) -> None:
+async def _search_each(found: Opened, text: str, limit: int, *, content: bool, all: bool) -> None:
     from orchestrator.views.search import matches
     from orchestrator.views.sessions import Filter, found_rows
 

@@ -27,7 +27,7 @@ STDIN, STDOUT = 0, 1
 _KEPT = frozenset("\n\t")
 _CONTROL_PICTURES = 0x2400
 """Unicode's pictures of the C0 controls stand in the controls' own order."""
-LOOK_S = 0.05
+POLL_S = 0.05
 
 
 def plain(text: str) -> str:
@@ -148,7 +148,7 @@ class Left(asyncio.Event):
                 # Asked again until it works: a cancellation that meets the end of what `wait_for`
                 # waited for is forgotten on Python 3.11 (bpo-37658).
                 doing.cancel()
-                await asyncio.wait((doing,), timeout=LOOK_S)
+                await asyncio.wait((doing,), timeout=POLL_S)
 
 
 @contextmanager

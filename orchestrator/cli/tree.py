@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from orchestrator.views.tree import TreePicture, TreeReader
 
-LOOK_S = 1.0
+POLL_S = 1.0
 """A change that the tree log does not tell of (a line said) is seen after this long."""
 PLAIN_WIDTH = 400
 
@@ -88,8 +88,8 @@ async def _watch(reader: TreeReader, picture: TreePicture, console: Console) -> 
         while not left.is_set():
             live.update(Group(headline(picture), drawing(picture)), refresh=True)
             try:
-                await left.unless(reader.broker.wait_tree(reader.tree, picture.registry.tree_seq, LOOK_S))
+                await left.unless(reader.broker.wait_tree(reader.tree, picture.registry.tree_seq, POLL_S))
                 picture = await reader.picture()
             except Unavailable as error:
                 live.console.print(f"{error}; looking again", style="dim", markup=False)
-                await left.unless(asyncio.sleep(LOOK_S))
+                await left.unless(asyncio.sleep(POLL_S))

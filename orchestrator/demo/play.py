@@ -34,7 +34,7 @@ from orchestrator.wiring import Deployment
 PROMPT = "Survey this repository with agents, and merge what they find into REPORT.md."
 WHOLE_S = 55.0
 REST_S = 10.0
-LOOK_S = 0.05
+POLL_S = 0.05
 THINK_S = 1.0
 """The demo waits this long before it answers an approval, so that it is seen to be open."""
 
@@ -159,7 +159,7 @@ class Play:
             for task in self._tasks:
                 # Python 3.11 may forget a cancellation that meets the end of a wait (bpo-37658).
                 task.cancel()
-            await asyncio.wait(self._tasks, timeout=LOOK_S)
+            await asyncio.wait(self._tasks, timeout=POLL_S)
 
     async def _follow(self, role: Role) -> None:
         async for event in self._client.follow(role.session):
@@ -253,7 +253,7 @@ class Play:
             async with asyncio.timeout(REST_S):
                 for role in list(self.story.roles.values()):
                     while not await self._rests(role):  # noqa: ASYNC110 - a release is no event
-                        await asyncio.sleep(LOOK_S)
+                        await asyncio.sleep(POLL_S)
                     # A worker that found nothing left to do has made no event.
                     await self._tell_takeover(role)
         except TimeoutError:

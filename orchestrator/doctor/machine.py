@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from orchestrator.doctor.findings import Finding, without_credentials
-from orchestrator.doctor.server import look_at_redis
+from orchestrator.doctor.server import check_redis
 from orchestrator.sandbox.trusted_files import find_program
 from orchestrator.settings import FolderConfig, Settings
 
@@ -29,10 +29,10 @@ EARLIEST_TIME_S = 1_767_225_600
 
 
 async def diagnose(settings: Settings) -> list[Finding]:
-    """The findings about this machine, looked at once."""
-    looks = (_look_at_sandbox, _look_at_git, _look_at_home, _look_at_archive)
+    """The findings about this machine, checked at once."""
+    checks = (_check_sandbox, _check_git, _check_home, _check_archive)
     redis, *others = await asyncio.gather(
-        look_at_redis(settings), *(asyncio.to_thread(look, settings) for look in looks)
+        check_redis(settings), *(asyncio.to_thread(check, settings) for check in checks)
     )
     found_here = [finding for findings in others for finding in findings]
     judged = [*_judge_settings(settings), *judge_model(settings), *judge_clock(time.time())]
@@ -97,7 +97,7 @@ def judge_clock(now_s: float) -> Iterator[Finding]:
         yield Finding("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now_s)))
 
 
-def _look_at_sandbox(settings: Settings) -> list[Finding]:
+def _check_sandbox(settings: Settings) -> list[Finding]:
     # Imported here: the probe's module needs Linux, and the rest of the doctor should speak elsewhere too.
     from orchestrator.sandbox.landlock import gaps
     from orchestrator.sandbox.probe import probe
@@ -120,7 +120,7 @@ def _look_at_sandbox(settings: Settings) -> list[Finding]:
     return [Finding("sandbox", "warn" if unconfined else "missing", detail, remedy)]
 
 
-def _look_at_git(settings: Settings) -> list[Finding]:
+def _check_git(settings: Settings) -> list[Finding]:
     remedy = "install git (Debian: apt install git): diffs of a turn and the demo need it"
     program = find_program("git", settings.host.search_path)
     if program is None:
@@ -132,14 +132,14 @@ def _look_at_git(settings: Settings) -> list[Finding]:
     return [Finding("git", "ok", f"{said.stdout.strip()}, {program}")]
 
 
-def _look_at_home(settings: Settings) -> list[Finding]:
+def _check_home(settings: Settings) -> list[Finding]:
     finding = _try_to_write(settings.home)
     if finding is not None:
         return [Finding("home", "missing", finding, "make it writable, or set DENDRO_HOME")]
     return [Finding("home", "ok", str(settings.home)), _judge_space(settings.home)]
 
 
-def _look_at_archive(settings: Settings) -> list[Finding]:
+def _check_archive(settings: Settings) -> list[Finding]:
     parts = urlsplit(settings.upkeep.archive_url)
     shown = without_credentials(settings.upkeep.archive_url)
     if parts.scheme != "file":

@@ -1,4 +1,4 @@
-"""The doctor's look at Redis: is it there, and what do its settings mean for the sessions kept on it?"""
+"""The doctor's checks of Redis: is it there, and what do its settings mean for the sessions kept on it?"""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ MAX_LAG_S = 2
 LOSES = {"always": "nothing acknowledged is lost", "everysec": "a crash of its host may lose a second"}
 
 
-async def look_at_redis(settings: Settings) -> list[Finding]:
-    """Asks the server of the deployment, or starts the private one for as long as the look takes."""
+async def check_redis(settings: Settings) -> list[Finding]:
+    """Asks the server of the deployment, or starts the private one for as long as the check takes."""
     try:
         with redis_url(settings) as url:
             facts = await examine(_connection(settings, url))
-            rights = await _look_at_rights(settings, url)
+            rights = await _check_rights(settings, url)
     except EmbeddedError as error:
         return [Finding("redis", "missing", "no private server can be had", str(error))]
     except Misconfigured as error:
@@ -40,10 +40,10 @@ async def look_at_redis(settings: Settings) -> list[Finding]:
         advice = "start it, or correct redis.url (DENDRO_REDIS_URL); without one a private server is used"
         return [Finding("redis", "missing", f"{_place(settings)}: {error}", advice)]
     found = [*judge_server(facts, settings), *judge_access(settings)]
-    return [*found, *rights, *await _look_at_upkeep(settings)]
+    return [*found, *rights, *await _check_upkeep(settings)]
 
 
-async def _look_at_rights(settings: Settings, url: str) -> list[Finding]:
+async def _check_rights(settings: Settings, url: str) -> list[Finding]:
     keys = Keys(settings.redis.prefix, settings.redis.shards)
     async with aclosing(connect(_connection(settings, url))) as connection:
         missing = await missing_rights(connection, keys)
@@ -142,7 +142,7 @@ def _judge_failover(found: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding("redis failover", "warn", detail, remedy)
 
 
-async def _look_at_upkeep(settings: Settings) -> list[Finding]:
+async def _check_upkeep(settings: Settings) -> list[Finding]:
     url = settings.upkeep.url
     if url is None or url == settings.redis.url:
         return []

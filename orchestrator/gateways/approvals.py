@@ -25,7 +25,7 @@ from orchestrator.rollouts.source import LogSource
 from orchestrator.views.approvals import Asked, Decided
 
 PATIENCE_S = 10.0
-LOOK_S = 0.05
+POLL_S = 0.05
 
 
 def answer_op(request: Mapping[str, Any], decision: ReviewDecision) -> ops.Op:
@@ -47,7 +47,7 @@ async def decide(client: Client, found: LogSource, asked: Asked, decision: Revie
         async with asyncio.timeout(PATIENCE_S):
             # An answer is no event, so it has to be looked for.
             while (answer := await _answer(found, asked)) is None:  # noqa: ASYNC110
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_S)
     except TimeoutError:
         return Decided(asked, "", "", ours=False)
     decided, who = answer

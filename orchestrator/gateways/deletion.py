@@ -18,7 +18,7 @@ MOST_S = 10.0
 """For the agents of the tree to end."""
 CLOSED_S = 2.0
 """From the close of a session to its deletion, if it is to be deleted: some tenths of a second."""
-LOOK_S = 0.05
+POLL_S = 0.05
 
 
 async def left_behind(found: LogSource, session: SessionId) -> SessionHead | None:
@@ -27,11 +27,11 @@ async def left_behind(found: LogSource, session: SessionId) -> SessionHead | Non
         async with asyncio.timeout(MOST_S):
             # Neither a release nor a deletion is an event, so they have to be looked for.
             while await _ends(found, session):  # noqa: ASYNC110
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_S)
     with suppress(TimeoutError):
         async with asyncio.timeout(CLOSED_S):
             while (head := await found.broker.head(session)) is not None and head.status == "closed":  # noqa: ASYNC110
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_S)
     return await found.broker.head(session)
 
 

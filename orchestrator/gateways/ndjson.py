@@ -124,7 +124,7 @@ class NdjsonConnection:
         self._eof = True
         while not self._ended.done():
             await self._leave_if_at_rest()
-            await asyncio.sleep(AT_REST_LOOK_S)
+            await asyncio.sleep(AT_REST_POLL_S)
 
     async def _line(self, line: Frame) -> None:
         if isinstance(line, OverlongLine):
@@ -183,5 +183,5 @@ class NdjsonConnection:
             self._ended.set_result(ending)
 
 
-AT_REST_LOOK_S = 0.1
+AT_REST_POLL_S = 0.1
 QUIET_S = 2.0

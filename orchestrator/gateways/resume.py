@@ -24,7 +24,7 @@ from orchestrator.views.find import find
 
 READ_S = 15.0
 """A worker that was started with the command reads within a second or two, on a busy machine later."""
-LOOK_S = 0.05
+POLL_S = 0.05
 LOOK_BACK = 500
 """Events behind the end among which the open requests of a parked session are looked for."""
 
@@ -99,7 +99,7 @@ async def until_read(found: LogSource, head: SessionHead) -> bool:
             while waiting:
                 heads = await found.broker.heads(waiting)
                 waiting = [each.session for each in heads if each.sq_tip != each.cursor]
-                await asyncio.sleep(LOOK_S if waiting else 0)
+                await asyncio.sleep(POLL_S if waiting else 0)
     return not waiting
 
 

@@ -19,7 +19,7 @@ from orchestrator.views.status import no_worker
 
 PATIENCE_S = 10.0
 """A worker answers within milliseconds, one that takes over within seconds."""
-LOOK_S = 0.05
+POLL_S = 0.05
 
 
 class OpRefused(Exception):
@@ -78,7 +78,7 @@ async def _within(seconds: float, looking: Coroutine[Any, Any, Event | None]) ->
         while not task.done():
             # Python 3.11 may forget a cancellation that meets the end of a wait (bpo-37658).
             task.cancel()
-            await asyncio.wait((task,), timeout=LOOK_S)
+            await asyncio.wait((task,), timeout=POLL_S)
 
 
 def unread(pool: str) -> str:

@@ -116,7 +116,7 @@ class _Audit:
             own = created_ms(child) >= created_ms(self._end.session)
             if own and await self._storage.broker.head(child) is None:
                 self._find(seq, f"it made session {child}, which is gone")
-        await self._look_beyond()
+        await self._check_beyond()
         return found
 
     def _find(self, seq: int, reason: str) -> None:
@@ -148,13 +148,13 @@ class _Audit:
         for entry in page:
             # Nearly all are of neither kind, and a look for one character or at the beginning is cheap.
             if b"$" in entry.payload or _FACT in entry.payload[:_KIND_WITHIN] or entry.seq <= NAMING_ENTRIES:
-                await self._look_into(entry)
+                await self._check_entry(entry)
         if self._notes:
             for entry in page:
                 if entry.seq in self._notes:
                     self._compare(entry)
 
-    async def _look_into(self, entry: StoredEntry) -> None:
+    async def _check_entry(self, entry: StoredEntry) -> None:
         try:
             if entry.seq <= NAMING_ENTRIES:
                 self._named_by(entry)
@@ -242,7 +242,7 @@ class _Audit:
         elif walk.head != end.head:
             self._find(end.seq, "the session's hash names another chain head")
 
-    async def _look_beyond(self) -> None:
+    async def _check_beyond(self) -> None:
         """Notes of entries that the log does not have: it was cut short, or Redis has lost its end."""
         beyond = [(seq, notes[0].by) for seq, notes in self._notes.items() if seq > self._end.seq]
         sealed = await self._storage.archive.sealed_through(self._end.tree, self._end.session)

@@ -49,7 +49,7 @@ class Arrivals:
 
     # ── what is told ──────────────────────────────────────────────────────────────────────────
 
-    def poke(self, tip: str | None) -> None:
+    def notify(self, tip: str | None) -> None:
         """Notes that the SQ may hold news; `tip`, if known, is its last entry."""
         if tip is None or self._is_news(tip):
             self.unread = True
@@ -96,7 +96,7 @@ class Arrivals:
             )
             if page is None:
                 return
-            # A poke during the read may be about an entry that came after it.
+            # A notice during the read may be about an entry that came after it.
             self.unread = self.unread or len(page) == SQ_PAGE
             await self._accept(page)
 

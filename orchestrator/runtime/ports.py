@@ -24,7 +24,7 @@ from orchestrator.model.request import Item, Prompt
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.files import Files, locked
-from orchestrator.runtime.workspace import WorkspaceCheck, look
+from orchestrator.runtime.workspace import WorkspaceCheck, check_workspace
 from orchestrator.tables import ModelSettings
 from orchestrator.tools.subagents.port import Tree
 
@@ -103,7 +103,7 @@ class Ports:
     tools: Tools
     model_settings: ModelSettings = field(default_factory=ModelSettings)
     """A provider without a table in it has the defaults."""
-    workspace: WorkspaceCheck = look
+    workspace: WorkspaceCheck = check_workspace
     archive: Archive | None = None
     """Sealed parts of logs; read only when a snapshot cannot be used."""
     files: Files = locked

@@ -94,7 +94,7 @@ async def taken_at_once(broker: Broker, tree: TreeId, under: int, known: Iterabl
     return Forsaken(bool(found.active), tuple(lying))
 
 
-async def trees_to_look_after(broker: Broker, fired: Sequence[Fired]) -> list[TreeId]:
+async def trees_with_cancels(broker: Broker, fired: Sequence[Fired]) -> list[TreeId]:
     """The trees whose cancels were not over when these timers fired."""
     trees = []
     for timer in fired:
@@ -115,10 +115,10 @@ class Reaper:
 
     async def receive(self, fired: Sequence[Fired]) -> None:
         """Notes the trees of cancels that are not over."""
-        for tree in await trees_to_look_after(self.broker, fired):
+        for tree in await trees_with_cancels(self.broker, fired):
             self._since.setdefault(tree, self.broker.now_ms())
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Adopts agents that the workers of their own pools have left unended."""
         for tree, since_ms in list(self._since.items()):
             waited_ms = self.broker.now_ms() - since_ms

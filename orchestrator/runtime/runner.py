@@ -114,9 +114,9 @@ class Runner:
 
     # ── what the worker tells its runner ──────────────────────────────────────────────────────
 
-    def poke(self, tip: str | None = None) -> None:
+    def notify(self, tip: str | None = None) -> None:
         """Notes that the SQ may hold news; `tip`, if known, is its last entry."""
-        self._arrivals.poke(tip)
+        self._arrivals.notify(tip)
 
     def lose(self, *, fenced: bool = False) -> None:
         """Stops whatever runs now: the claim is over (`fenced`), or can no longer be trusted."""

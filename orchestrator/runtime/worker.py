@@ -1,7 +1,7 @@
 """A worker: claims sessions while it has room, and hands each to a runner.
 
 Nothing here is remembered that matters: `due` and `leases` in Redis say what is claimable,
-hints only say when to look, and a look every second finds whatever a lost hint was about.
+notices only say when to poll, and a poll every second finds whatever a lost notice was about.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from orchestrator.runtime.reaper import GRACE_MS, Reaper
 from orchestrator.runtime.renewal import RenewalOutcome, Renewing, Report
 from orchestrator.runtime.runner import Ended, Runner, RunnerConfig
 
-LOOK_S = 1.0
+POLL_S = 1.0
 TICK_S = 0.5
 HEARTBEAT_S = 5.0
 UNAVAILABLE_S = 0.5
@@ -50,10 +50,10 @@ class Worker:
         self._cache = Cache()
         self._runners: dict[str, Runner] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._look = asyncio.Event()
+        self._poll_due = asyncio.Event()
         self._draining = asyncio.Event()
-        self._hinted: dict[tuple[str, int], SessionId | None] = {}
-        """(pool, shard) pairs to look at, in the order of their hints, and who may be next there."""
+        self._to_poll: dict[tuple[str, int], SessionId | None] = {}
+        """(pool, shard) pairs to poll, in the order of their notices, and who may be next there."""
         self._backlog = False
         self._broken: BaseException | None = None
         self._reaper = Reaper(ports.broker, self.adopt, config.reap_grace_ms)
@@ -62,15 +62,15 @@ class Worker:
     async def run(self) -> None:
         """Claims and runs sessions until `drain`, then waits for those it holds."""
         self._renewal.start()
-        self._hint_everything()
+        self._poll_everything()
         chores = [
             self._ports.spawn(chore, f"worker:{name}")
             for name, chore in (
                 ("tick", self._tick()),
-                ("look", self._look_regularly()),
+                ("poll", self._poll_regularly()),
                 ("timers", self._timers()),
                 ("heartbeat", self._heartbeat()),
-                *((f"hints:{pool}", self._listen(pool)) for pool in self._config.pools),
+                *((f"notices:{pool}", self._listen(pool)) for pool in self._config.pools),
             )
         ]
         for chore in chores:
@@ -87,7 +87,7 @@ class Worker:
             raise self._broken
 
     def _chore_ended(self, chore: asyncio.Task[None]) -> None:
-        """Makes the worker leave when a chore fails: it must not go on without its ticks, looks or hints."""
+        """Makes the worker leave when a chore fails: it must not go on without its ticks or polls."""
         if not chore.cancelled() and (error := chore.exception()) is not None:
             log.critical("%s failed: the worker leaves", chore.get_name(), exc_info=error)
             self._broken = error
@@ -96,7 +96,7 @@ class Worker:
     def drain(self) -> None:
         """Takes nothing more; running sessions are given back at their next boundary."""
         self._draining.set()
-        self._look.set()
+        self._poll_due.set()
         for runner in self._runners.values():
             runner.drain()
 
@@ -108,44 +108,44 @@ class Worker:
 
     async def _claim_until_drained(self) -> None:
         while not self._draining.is_set():
-            self._look.clear()
+            self._poll_due.clear()
             try:
                 await self._claim_all()
             except BrokerError as error:
                 log.warning("cannot claim: %s", error)
                 await self._ports.sleep(UNAVAILABLE_S)
                 continue
-            await self._look.wait()
+            await self._poll_due.wait()
 
-    async def _look_regularly(self) -> None:
-        """Hints every shard at regular times.
+    async def _poll_regularly(self) -> None:
+        """Notices every shard at regular times.
 
-        A busy worker that looked only where it is hinted would leave the sessions of a dead one lying, for
-        nobody hints at a lease that runs out.
+        A busy worker that polled only where it is notified would leave the sessions of a dead one lying, for
+        no notice tells of a lease that runs out.
         """
         while True:
-            await self._ports.sleep(LOOK_S)
-            self._hint_everything()
-            self._look.set()
+            await self._ports.sleep(POLL_S)
+            self._poll_everything()
+            self._poll_due.set()
 
-    def _hint_everything(self) -> None:
+    def _poll_everything(self) -> None:
         for pool in self._config.pools:
             for shard in range(self._ports.broker.config.shards):
-                self._hinted.setdefault((pool, shard))
+                self._to_poll.setdefault((pool, shard))
 
     async def _claim_all(self) -> None:
-        """Claims from the hinted shards until nothing is claimable there or there is no room."""
+        """Claims from the shards to poll until nothing is claimable there or there is no room."""
         self._backlog = False
-        while self._hinted and not self._draining.is_set():
+        while self._to_poll and not self._draining.is_set():
             if not self._room():
                 self._backlog = True
                 return
-            (pool, shard), guess = next(iter(self._hinted.items()))
-            # Taken off first: a hint that arrives meanwhile is about something that the look may have missed.
-            del self._hinted[pool, shard]
+            (pool, shard), guess = next(iter(self._to_poll.items()))
+            # Taken off first: a notice that arrives meanwhile may be about something that the poll missed.
+            del self._to_poll[pool, shard]
             after = await self._claim_one(pool, shard, guess)
             if after is not None:
-                self._hinted[pool, shard] = after
+                self._to_poll[pool, shard] = after
 
     def _room(self) -> bool:
         return len(self._runners) < self._config.runner.worker.concurrency
@@ -206,7 +206,7 @@ class Worker:
             self._renewal.let_go(runner.claim)
             self._runners.pop(runner.claim.claim_id, None)
             log.info("session %s: %s", runner.claim.session, ended)
-            self._look.set()
+            self._poll_due.set()
 
     # ── chores ────────────────────────────────────────────────────────────────────────────────
 
@@ -214,20 +214,20 @@ class Worker:
         cursors: Any = {}
         while True:
             try:
-                hints = await self._ports.broker.wait_for_hints(pool, self._config.name, cursors, 30.0)
+                notices = await self._ports.broker.wait_for_notices(pool, self._config.name, cursors, 30.0)
             except BrokerError as error:
                 log.warning("not listening: %s", error)
                 await self._ports.sleep(UNAVAILABLE_S)
                 continue
-            cursors = hints.cursors
-            if hints.shards:
-                for shard in hints.shards:
-                    self._hinted[pool, shard] = self._hinted.get((pool, shard)) or hints.named.get(shard)
-                self._look.set()
-            for session in hints.pokes:
+            cursors = notices.cursors
+            if notices.shards:
+                for shard in notices.shards:
+                    self._to_poll[pool, shard] = self._to_poll.get((pool, shard)) or notices.named.get(shard)
+                self._poll_due.set()
+            for session in notices.notified:
                 for runner in self._runners.values():
                     if runner.claim.session == session:
-                        runner.poke()
+                        runner.notify()
 
     async def _tick(self) -> None:
         while True:
@@ -245,10 +245,10 @@ class Worker:
             try:
                 for shard in range(self._ports.broker.config.shards):
                     await self._reaper.receive(await self._ports.broker.fire(shard))
-                await self._reaper.look()
+                await self._reaper.poll()
             except BrokerError as error:
-                log.warning("timers were not looked at: %s", error)
-            await self._ports.sleep(LOOK_S)
+                log.warning("timers were not polled: %s", error)
+            await self._ports.sleep(POLL_S)
 
     async def _heartbeat(self) -> None:
         while True:
@@ -273,4 +273,4 @@ class Worker:
                 # Not news by itself: the answer may be about a claim that was given back meanwhile.
                 runner.lose(fenced=True)
             else:
-                runner.poke(outcome.tip)
+                runner.notify(outcome.tip)

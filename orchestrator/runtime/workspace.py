@@ -42,7 +42,7 @@ class Workspace:
         return self._found[cwd]
 
 
-async def look(facts: SessionFacts, cwd: str) -> str | None:
+async def check_workspace(facts: SessionFacts, cwd: str) -> str | None:
     """The check of a real machine: that the folder exists, and that a marked one bears its mark."""
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -54,30 +54,32 @@ async def look(facts: SessionFacts, cwd: str) -> str | None:
         )
 
 
-class RecentLooks:
+class RecentChecks:
     """The check of one worker: a folder that was found in order a moment ago is not looked at again.
 
     Hundreds of claims a second are of a few folders, and each look takes a thread. What goes wrong
     within the moment is met as by a session that was claimed just before: it looks once, too.
     """
 
-    def __init__(self, check: WorkspaceCheck = look, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, check: WorkspaceCheck = check_workspace, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._check = check
         self._clock = clock
-        self._looked: dict[tuple[WorkspaceMark | None, str], float] = {}
+        self._checked: dict[tuple[WorkspaceMark | None, str], float] = {}
 
     async def __call__(self, facts: SessionFacts, cwd: str) -> str | None:
         place, began = (facts.workspace, cwd), self._clock()
-        if began - self._looked.get(place, -MOMENT_S) < MOMENT_S:
+        if began - self._checked.get(place, -MOMENT_S) < MOMENT_S:
             return None
         found = await self._check(facts, cwd)
         if found is None:
             self._forget_before(began - MOMENT_S)
-            self._looked[place] = began
+            self._checked[place] = began
         return found
 
     def _forget_before(self, horizon: float) -> None:
-        self._looked = {place: at for place, at in self._looked.items() if at > horizon}
+        self._checked = {place: at for place, at in self._checked.items() if at > horizon}
 
 
 def _fault(mark: WorkspaceMark | None, cwd: str) -> str | None:

@@ -24,7 +24,7 @@ from orchestrator.wiring.deployment import redis_url
 from orchestrator.wiring.embedded_worker import reaping
 from orchestrator.wiring.open_deployment import Opened
 
-LOOK_S = 0.1
+POLL_S = 0.1
 FORCE_AFTER_S = 10.0
 """A worker that is alive stops what runs within this time; one that is not is taken its claim."""
 
@@ -93,7 +93,7 @@ async def wait_for_ends(
                     url = stack.enter_context(redis_url(found.settings))
                     worker = await stack.enter_async_context(reaping(found.settings, url))
                 worker.adopt(lying)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
     return left
 
 

@@ -23,7 +23,7 @@ from orchestrator.runtime.providers import ModelClients
 from orchestrator.runtime.renewal import Confirm, Renewal, Report
 from orchestrator.runtime.runner import RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
-from orchestrator.runtime.workspace import RecentLooks
+from orchestrator.runtime.workspace import RecentChecks
 from orchestrator.sandbox.limits import half_of_memory
 from orchestrator.sandbox.probe import SandboxSupport, probe
 from orchestrator.settings import Settings
@@ -92,7 +92,7 @@ async def running_worker(
                 models=models,
                 tools=ToolCalls(Toolbox(tools, supervisor), texts),
                 model_settings=settings.model,
-                workspace=RecentLooks(),
+                workspace=RecentChecks(),
                 archive=archive(settings),
                 version=VERSION,
             )

@@ -158,12 +158,12 @@ async def test_mail_to_a_held_session_pokes_its_holder(broker: Broker) -> None:
     child = await parent_of(broker, held)
     await submitted(broker, child.session)
     await claimed(broker, child.session, "w2", "c2")
-    cursors = (await broker.wait_for_hints(POOL, "w2", {}, 0.01)).cursors
+    cursors = (await broker.wait_for_notices(POOL, "w2", {}, 0.01)).cursors
     head = await broker.head(held.claim.session)
     assert head is not None
     letter = Mail(child.session, b"m", False, "m")
     await committed(broker, CommitRequest(held.claim, "k", head.seq, head.head, "spawn", mail=(letter,)))
-    assert (await broker.wait_for_hints(POOL, "w2", cursors, 5.0)).pokes == (child.session,)
+    assert (await broker.wait_for_notices(POOL, "w2", cursors, 5.0)).notified == (child.session,)
 
 
 async def test_commit_without_entries_that_arrives_again_behind_another_changes_nothing(

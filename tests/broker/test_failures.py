@@ -167,7 +167,7 @@ async def test_server_that_is_gone_stalled_or_a_replica_is_unavailable(tmp_path:
             with pytest.raises(Unavailable):
                 await submitted(broker, session, "s3")
             with pytest.raises(Unavailable):
-                await broker.wait_for_hints(POOL, "w1", {}, 1.0)
+                await broker.wait_for_notices(POOL, "w1", {}, 1.0)
 
 
 async def test_busy_server_is_unavailable(tmp_path: Path, binary: Path) -> None:

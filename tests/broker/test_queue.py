@@ -157,21 +157,21 @@ async def test_ids_are_forgotten_only_past_both_bounds(backend: Backend) -> None
 async def test_submission_tells_who_holds_the_session_and_pokes_it(broker: Broker) -> None:
     held = await working(broker)
     session = held.claim.session
-    cursors = (await broker.wait_for_hints("default", "w1", {}, 0.01)).cursors
+    cursors = (await broker.wait_for_notices("default", "w1", {}, 0.01)).cursors
     told = await submitted(broker, session, "s2")
     assert told.holder == "w1"
-    hints = await broker.wait_for_hints("default", "w1", cursors, 5.0)
-    assert hints.pokes == (session,)
+    notices = await broker.wait_for_notices("default", "w1", cursors, 5.0)
+    assert notices.notified == (session,)
 
 
 async def test_waiting_worker_hears_of_a_session_that_became_due(broker: Broker) -> None:
     session = await created(broker)
-    cursors = (await broker.wait_for_hints("default", "w1", {}, 0.01)).cursors
+    cursors = (await broker.wait_for_notices("default", "w1", {}, 0.01)).cursors
     await submitted(broker, session)
-    hints = await broker.wait_for_hints("default", "w1", cursors, 5.0)
-    assert hints.shards == (broker.keys.shard_of(session),)
-    assert hints.named == {broker.keys.shard_of(session): session}
-    assert (await broker.wait_for_hints("default", "w1", hints.cursors, 0.01)).shards == ()
+    notices = await broker.wait_for_notices("default", "w1", cursors, 5.0)
+    assert notices.shards == (broker.keys.shard_of(session),)
+    assert notices.named == {broker.keys.shard_of(session): session}
+    assert (await broker.wait_for_notices("default", "w1", notices.cursors, 0.01)).shards == ()
 
 
 async def test_creation_is_idempotent_and_conflicts_are_named(broker: Broker) -> None:

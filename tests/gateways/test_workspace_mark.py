@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.core.settings import SessionFacts
 from orchestrator.gateways.workspace import mark
-from orchestrator.runtime.workspace import look
+from orchestrator.runtime.workspace import check_workspace
 
 
 def git(folder: Path, *words: str) -> str:
@@ -30,7 +30,7 @@ async def test_worker_knows_the_folder_that_was_marked(tmp_path: Path) -> None:
     for folder in (repository(tmp_path / "repo"), tmp_path):
         found = mark(folder, "0123")
         assert found is not None
-        assert await look(SessionFacts(workspace=found), str(folder)) is None
+        assert await check_workspace(SessionFacts(workspace=found), str(folder)) is None
 
 
 def test_second_session_finds_the_mark_of_the_first(tmp_path: Path) -> None:

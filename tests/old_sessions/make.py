@@ -316,7 +316,7 @@ def deployed(name: str) -> Iterator[Deployment]:
 
 
 TRANSIENT = (b"ready:", b"control:", b"workers", b"heard", b"arq:", b"eq:")
-"""Hints, heartbeats, the upkeep queue, and events that expire in any case."""
+"""Notices, heartbeats, the upkeep queue, and events that expire in any case."""
 
 
 def dump(redis: PlainRedis) -> dict[str, Any]:

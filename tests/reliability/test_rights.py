@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.broker.errors import Misconfigured
 from orchestrator.broker.rights import COMMANDS, command_names
-from orchestrator.doctor.server import look_at_redis
+from orchestrator.doctor.server import check_redis
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring import deployment
 from tests.cli.machine import Machine
@@ -109,7 +109,7 @@ async def test_missing_rights_are_told_before_anything_is_done(
     with pytest.raises(Misconfigured, match=told):
         async with deployment(settings, settings.redis.url or ""):
             pass
-    found = [finding for finding in await look_at_redis(settings) if finding.level == "missing"]
+    found = [finding for finding in await check_redis(settings) if finding.level == "missing"]
     assert [diagnosed in finding.detail for finding in found] == [True]
     with closing(server.client()) as admin:
         assert admin.keys() == []
@@ -126,5 +126,5 @@ def test_a_missing_right_is_one_line_at_the_terminal(server: RedisServer, tmp_pa
 async def test_the_doctor_needs_no_more_than_the_page_says(server: RedisServer, tmp_path: Path) -> None:
     rights = (*documented(), *documented_for("`dendro doctor`"))
     settings = settings_of(as_user(server, *rights), tmp_path)
-    assert "missing" not in {finding.level for finding in await look_at_redis(settings)}
+    assert "missing" not in {finding.level for finding in await check_redis(settings)}
     assert denied(server) == []

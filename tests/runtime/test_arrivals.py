@@ -39,10 +39,10 @@ async def test_a_poke_during_a_read_that_finds_nothing_leads_to_another_read(har
     async def spoken_behind_the_read(_: Sequence[Any]) -> None:
         del harness.connection.after["XRANGE"]
         await harness.say(session, id="late")
-        arrivals.poke(None)
+        arrivals.notify(None)
 
     harness.connection.after["XRANGE"] = spoken_behind_the_read
-    arrivals.poke(None)
+    arrivals.notify(None)
     await arrivals.read()
     assert ids(arrivals) == ["late"]
 
@@ -52,11 +52,11 @@ async def test_the_tip_of_what_was_read_is_no_news(harness: Harness) -> None:
     await harness.say(session, id="first")
     arrivals = await arrivals_of(harness, await harness.claimed(session))
     assert ids(arrivals) == ["first"]
-    arrivals.poke(arrivals.inbox[-1][1])
+    arrivals.notify(arrivals.inbox[-1][1])
     assert not arrivals.unread
     await harness.say(session, id="second")
     (entry,) = await harness.broker.read_sq(session, str(arrivals.inbox[-1][1]))
-    arrivals.poke(entry.id)
+    arrivals.notify(entry.id)
     await arrivals.read()
     assert ids(arrivals) == ["first", "second"]
 

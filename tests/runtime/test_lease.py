@@ -187,7 +187,7 @@ async def test_a_renewal_tells_of_what_a_lost_poke_was_about(
     async def unheard(*_: object) -> None:
         return None
 
-    monkeypatch.setattr(harness.broker, "poke", unheard)
+    monkeypatch.setattr(harness.broker, "notify", unheard)
     async with at_work(harness.worker(times=FREQUENT)):
         await harness.tools.began("c1").wait()
         await harness.submit(session, ops.Interrupt())

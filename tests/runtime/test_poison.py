@@ -200,7 +200,7 @@ async def test_a_defect_while_a_command_runs_ends_it_with_its_proof_and_never_ru
     running = asyncio.create_task(runner.run())
     await harness.tools.began("c1").wait()
     await harness.say(session, POISON, "second")
-    runner.poke()
+    runner.notify()
     assert await running is Ended.HANDED_ON
     assert harness.tools.killed == ["c1"]
     ended = [await harness.run(session)]

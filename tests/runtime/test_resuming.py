@@ -93,7 +93,7 @@ async def test_a_broken_connection_costs_a_running_command_nothing(harness: Harn
     await harness.tools.began("c1").wait()
     for name in ("commit", "XRANGE", "snapshot", "emit", "put_blob", "GET"):
         harness.connection.before[name] = lost(2)
-    runner.poke()
+    runner.notify()
     harness.tools.outputs["c1"] = "y" * 50_000
     command.open()
     assert await task is Ended.PARKED

@@ -26,7 +26,7 @@ async def test_an_interrupt_closes_the_stream_and_keeps_what_was_said(harness: H
     runner, task = await running(harness, session)
     await silence.reached.wait()
     await harness.submit(session, ops.Interrupt())
-    runner.poke()
+    runner.notify()
     assert await task is Ended.PARKED
     assert harness.models.streaming == 0
     assert [e["reason"] for e in await harness.logged_events(session, "turn_aborted")] == ["interrupted"]
@@ -41,7 +41,7 @@ async def test_an_interrupt_waits_for_the_proof_that_the_command_is_dead(harness
     runner, task = await running(harness, session)
     await harness.tools.began("c1").wait()
     await harness.submit(session, ops.Interrupt())
-    runner.poke()
+    runner.notify()
     await death.reached.wait()
     assert not await harness.logged_events(session, "turn_aborted"), "not before the proof"
     death.open()
@@ -61,7 +61,7 @@ async def test_new_input_replaces_the_task_that_runs_a_command(harness: Harness)
     runner, task = await running(harness, session)
     await harness.tools.began("c1").wait()
     await harness.say(session, "second")
-    runner.poke()
+    runner.notify()
     assert await task is Ended.PARKED
     assert [e["reason"] for e in await harness.logged_events(session, "turn_aborted")] == ["replaced"]
     assert [fact["outcome"] for fact in await harness.facts(session, "task_ended")] == [
@@ -79,10 +79,10 @@ async def test_a_poke_that_meets_a_read_under_way_is_not_forgotten(harness: Harn
     await silence.reached.wait()
 
     harness.connection.after["XRANGE"] = reading.wait
-    runner.poke()
+    runner.notify()
     await reading.reached.wait()
     await harness.submit(session, ops.Interrupt())
-    runner.poke()
+    runner.notify()
     del harness.connection.after["XRANGE"]
     reading.open()
     assert await asyncio.wait_for(task, 20) is Ended.PARKED
@@ -130,9 +130,9 @@ async def test_nothing_is_started_again_while_the_grace_ends(harness: Harness) -
     await harness.tools.began("c1").wait()
     runner.drain()
     await death.reached.wait()
-    # The stream is closed already, the command is not dead yet: a poke makes the runner look.
+    # The stream is closed already, the command is not dead yet: a notice makes the runner look.
     await harness.submit(session, ops.GetPath())
-    runner.poke()
+    runner.notify()
     await harness.until(session, "conversation_path")
     death.open()
     assert await task is Ended.YIELDED

@@ -92,7 +92,7 @@ async def test_an_interrupt_that_a_lost_worker_had_begun_is_finished_by_the_next
     task = asyncio.create_task(runner.run())
     await harness.tools.began("c1").wait()
     await harness.submit(session, ops.Interrupt())
-    runner.poke()
+    runner.notify()
     await death.reached.wait()
     await holder_died(harness.broker, session)
     runner.lose()

@@ -9,7 +9,7 @@ from pathlib import Path
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts, WorkspaceMark
 from orchestrator.runtime.runner import Ended
-from orchestrator.runtime.workspace import MOMENT_S, RecentLooks, look
+from orchestrator.runtime.workspace import MOMENT_S, RecentChecks, check_workspace
 from tests.broker.actors import holder_died
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
@@ -25,11 +25,11 @@ def marked(folder: Path, said: str | None, expected: str = "0123") -> SessionFac
 
 
 async def test_folder_with_its_mark_fits(tmp_path: Path) -> None:
-    assert await look(marked(tmp_path, "0123"), str(tmp_path)) is None
+    assert await check_workspace(marked(tmp_path, "0123"), str(tmp_path)) is None
 
 
 async def test_another_folder_at_the_same_path_is_told_by_both_ids_and_the_remedy(tmp_path: Path) -> None:
-    fault = await look(marked(tmp_path, "4567"), str(tmp_path))
+    fault = await check_workspace(marked(tmp_path, "4567"), str(tmp_path))
     assert fault is not None
     assert "should say 0123, and it says 4567" in fault
     assert "mount the same folder" in fault
@@ -37,21 +37,21 @@ async def test_another_folder_at_the_same_path_is_told_by_both_ids_and_the_remed
 
 
 async def test_folder_without_a_mark_is_another_one(tmp_path: Path) -> None:
-    fault = await look(marked(tmp_path, None), str(tmp_path))
+    fault = await check_workspace(marked(tmp_path, None), str(tmp_path))
     assert fault is not None
     assert "it cannot be read (No such file or directory)" in fault
 
 
 async def test_unmarked_folder_only_has_to_exist(tmp_path: Path) -> None:
-    assert await look(SessionFacts(), str(tmp_path)) is None
-    fault = await look(SessionFacts(), str(tmp_path / "gone"))
+    assert await check_workspace(SessionFacts(), str(tmp_path)) is None
+    fault = await check_workspace(SessionFacts(), str(tmp_path / "gone"))
     assert fault is not None
     assert "is not on this worker's machine" in fault
-    assert await look(SessionFacts(), "") is not None
+    assert await check_workspace(SessionFacts(), "") is not None
 
 
 async def test_name_that_is_too_long_for_a_folder_is_told_as_one_that_is_not_there(tmp_path: Path) -> None:
-    told = await look(SessionFacts(), str(tmp_path / ("x" * 5_000)))
+    told = await check_workspace(SessionFacts(), str(tmp_path / ("x" * 5_000)))
     assert told is not None
     assert "is not on this worker's machine" in told
 
@@ -64,7 +64,7 @@ async def test_a_folder_in_order_is_looked_at_once_in_a_moment_and_a_faulty_one_
         looked += 1
         return found
 
-    recent = RecentLooks(check, lambda: now)
+    recent = RecentChecks(check, lambda: now)
     assert [await recent(SessionFacts(), "/a") for _ in range(3)] == [None] * 3
     assert looked == 1
     await recent(SessionFacts(), "/b")

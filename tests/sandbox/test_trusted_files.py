@@ -19,7 +19,7 @@ from orchestrator.instructions.project import ProjectDocs
 from orchestrator.instructions.skills import Skills
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.items import InputImage
-from orchestrator.runtime.workspace import look
+from orchestrator.runtime.workspace import check_workspace
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.sandbox.trusted_files import find_program, read_regular
 from orchestrator.settings.repository import in_work_tree
@@ -122,7 +122,7 @@ async def test_mark_that_a_command_planted_holds_nobody_up(kind: str, workspace:
     plant(file, kind, home)
     found = mark(workspace, "0123")
     assert found is None or found.id != "0123"
-    fault = await look(
+    fault = await check_workspace(
         SessionFacts(workspace=WorkspaceMark(str(workspace), str(file), "0123")), str(workspace)
     )
     assert fault is not None

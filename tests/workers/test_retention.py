@@ -37,7 +37,7 @@ async def test_ended_tree_leaves_nothing_in_redis_or_archive(
     assert await _retain(storage, LATER_MS - 1) == []
     assert await _retain(storage) == [True]
     left = set(await connection.command("KEYS", "*")) - empty
-    # The pool's clock and hints are the deployment's, not the tree's.
+    # The pool's clock and notices are the deployment's, not the tree's.
     assert all(b":clock:" in key or b":ready:" in key for key in left)
     assert not (tmp_path / "archive" / root.session).exists()
 

@@ -1,7 +1,7 @@
-"""Waiting for work without asking for it: one blocking read over streams of hints.
+"""Waiting for work without asking for it: one blocking read over streams of notices.
 
-A hint says "look", never "this is yours": it may be lost or doubled. The truth is in `due`,
-`leases` and the queues, which a worker looks at every second anyway.
+A notice says "poll", never "this is yours": it may be lost or doubled. The truth is in `due`,
+`leases` and the queues, which a worker polls every second anyway.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.keys import Keys
-from orchestrator.broker.records import START, Hints
+from orchestrator.broker.records import START, Notices
 from orchestrator.core.ids import SessionId
 
 Found = dict[str, list[Any]]
 """Entries by stream."""
 
 
-class Listening:
-    """The hints that one process waits for."""
+class Listener:
+    """The notices that one process waits for."""
 
     def __init__(self, connection: Connection, keys: Keys) -> None:
         self._connection = connection
@@ -28,19 +28,19 @@ class Listening:
         self._waiting: dict[tuple[str, str], asyncio.Task[Found]] = {}
         """In a cluster: reads that have no answer yet, by stream and cursor."""
 
-    async def wait(self, who: tuple[str, str], cursors: Mapping[str, str], timeout_s: float) -> Hints:
-        """Waits for a hint in the pool's streams or the worker's own; `who` is (pool, worker)."""
+    async def wait(self, who: tuple[str, str], cursors: Mapping[str, str], timeout_s: float) -> Notices:
+        """Waits for a notice in the pool's streams or the worker's own; `who` is (pool, worker)."""
         pool, worker = who
         ready = {self._keys.ready(shard, pool): shard for shard in range(self._keys.shards)}
         control = self._keys.control(worker)
         streams = [*ready, control]
         if any(key not in cursors for key in streams):
-            return Hints(tuple(ready.values()), (), await _tips(self._connection, streams))
+            return Notices(tuple(ready.values()), (), await _tips(self._connection, streams))
         found = await self._read({key: cursors[key] for key in streams}, timeout_s)
         later = {**cursors, **{key: entries[-1][0].decode() for key, entries in found.items()}}
         named = {ready[key]: _session(entries[0]) for key, entries in found.items() if key in ready}
-        pokes = dict.fromkeys(map(_session, found.get(control, ())))
-        return Hints(tuple(named), tuple(pokes), later, named)
+        notified = dict.fromkeys(map(_session, found.get(control, ())))
+        return Notices(tuple(named), tuple(notified), later, named)
 
     async def _read(self, cursors: Mapping[str, str], timeout_s: float) -> Found:
         if not self._connection.clustered:
@@ -72,8 +72,8 @@ class Listening:
         await asyncio.gather(*self._waiting.values(), return_exceptions=True)
 
 
-def _session(hint: tuple[bytes, dict[bytes, bytes]]) -> SessionId:
-    return SessionId(hint[1][b"s"].decode())
+def _session(notice: tuple[bytes, dict[bytes, bytes]]) -> SessionId:
+    return SessionId(notice[1][b"s"].decode())
 
 
 async def _tips(connection: Connection, streams: list[str]) -> dict[str, str]:
