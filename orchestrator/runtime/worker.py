@@ -247,7 +247,7 @@ class Worker:
                     await self._reaper.receive(await self._ports.broker.fire(shard))
                 await self._reaper.poll()
             except BrokerError as error:
-                log.warning("timers were not polled: %s", error)
+                log.warning("timers were not looked at: %s", error)
             await self._ports.sleep(POLL_S)
 
     async def _heartbeat(self) -> None:
