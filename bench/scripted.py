@@ -113,7 +113,7 @@ def step_of(position: Position, epoch: int, *commands: c.Command) -> Step:
     now_ms = int(time.time() * 1000)
     step = Step(position, Writer(epoch, secrets.token_bytes), now_ms)
     for command in commands:
-        step.take(decide(step.position.state, command, c.Moment(now_ms, epoch)))
+        step.take(decide(step.position.state, command, c.Moment(now_ms, epoch, step.position.seq)))
     return step
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.core import evolve, mail_delivery, rules_approval, rules_standing, rules_stop, rules_task
+from orchestrator.core.draft import Draft
 from orchestrator.core.frozen import replace
 from orchestrator.runtime import copies
-from orchestrator.runtime.journal import Step
 from orchestrator.runtime.renewal import Leases
 from orchestrator.runtime.worker import Worker
 from sim.planting import Mutant, lua, swapped, text
@@ -130,12 +130,17 @@ DEFECTS = (
         "state is not the log's",
         "what a worker remembers of where a call was asked about is off by one",
         text(
-            Step,
-            "_append",
-            "evolve(before.state, encoded.entry, seq)",
-            "evolve(before.state, encoded.entry, seq - 1)",
+            Draft,
+            "add",
+            "stated(self.state, new, self._seq)",
+            "stated(self.state, new, self._seq - 1)",
         ),
         "approvals",
+    ),
+    Mutant(
+        "worker remembers what the log left out",
+        "the state of a worker holds texts whole for which the log has references",
+        text(Draft, "_append", " and encoded.entry is entry", ""),
     ),
     Mutant(
         "snapshot is not the log's",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.core.draft import Decision
+from orchestrator.core.draft import Note
 from orchestrator.runtime import runner
 from sim.planting import Mutant, swapped
 
@@ -15,7 +15,7 @@ def _claims_only(real: Any) -> Any:
 
 
 def _nothing(real: Any) -> Any:
-    return lambda command, error, state: Decision()
+    return lambda command, error, state: Note()
 
 
 DEFECTS = (

@@ -23,6 +23,8 @@ class Moment:
     at_ms: int
     """Redis's clock, Unix milliseconds."""
     epoch: int
+    seq: int
+    """The last entry of the log."""
     rules: Rules = field(default_factory=Rules)
     jitter: float = 1.0
     """Scales a retry's delay, 0.9..1.1."""

@@ -11,10 +11,11 @@ from orchestrator.core import facts as f
 from orchestrator.core.commands import Moment
 from orchestrator.core.entries import Entry
 from orchestrator.core.evolve import evolve, stated
-from orchestrator.core.facts import Fact
-from orchestrator.core.frozen import record
+from orchestrator.core.facts import Fact, RequestFact
+from orchestrator.core.frozen import record, replace
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State, Task
+from orchestrator.core.stored import Encoded, encode_entry
 from orchestrator.protocol.wire import EventModel
 
 
@@ -142,10 +143,23 @@ class TreePart:
 
 
 @record
+class Metered:
+    """A fact about a model request, and the state that it met: what the tree's budget is charged by."""
+
+    fact: RequestFact
+    state: State
+
+
+@record
 class Decision:
     """The content of one commit, visible at once. Each `event_msg` entry is an event on the EQ too."""
 
-    entries: tuple[Entry, ...] = ()
+    state: State
+    """The state behind the entries, as every fold of the log will find it."""
+    entries: tuple[Encoded, ...] = ()
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
+    """Texts that are too large for the entries, by hash: to be stored before the entries are."""
+    requests: tuple[Metered, ...] = ()
     timers_set: tuple[Timer, ...] = ()
     timers_clear: tuple[str, ...] = ()
     approvals_open: tuple[OpenApproval, ...] = ()
@@ -156,21 +170,54 @@ class Decision:
     """None in the usual case: the decision concerns no other session."""
 
 
-class Draft:
-    """Collects entries and keeps the state that they lead to.
+@record
+class Note:
+    """Entries and events that no rule decides on: an error, a warning, a piece of a text as it streams."""
 
-    `evolve` gets 0 for `seq` here: the real numbers are given by the commit, and no rule
-    reads a number that its own decision produced.
+    entries: tuple[Entry, ...] = ()
+    tree: TreePart | None = None
+
+
+def noted(state: State, note: Note, moment: Moment) -> Decision:
+    """The decision that records a note."""
+    draft = Draft(state, moment)
+    draft.add(*note.entries)
+    return replace(draft.decision(), tree=note.tree)
+
+
+class Draft:
+    """Collects entries in their stored form and folds them, each once.
+
+    Rules read `state`, where every text is whole. The log keeps a reference where a text is too large for
+    its line; from such an entry on, the state of the log is folded beside the one that rules read.
     """
 
-    __slots__ = ("_clear", "_close", "_entries", "_open", "_set", "export", "moment", "state", "tree")
+    __slots__ = (
+        "_blobs",
+        "_clear",
+        "_close",
+        "_entries",
+        "_logged",
+        "_open",
+        "_requests",
+        "_seq",
+        "_set",
+        "export",
+        "moment",
+        "state",
+        "tree",
+    )
 
     def __init__(self, state: State, moment: Moment) -> None:
         self.state = state
         self.moment = moment
         self.export = False
         self.tree = TreeDraft()
-        self._entries: list[Entry] = []
+        self._logged = state
+        self._seq = moment.seq
+        self._entries: list[Encoded] = []
+        self._blobs: dict[str, bytes] = {}
+        self._requests: list[Metered] = []
         self._set: list[Timer] = []
         self._clear: list[str] = []
         self._open: list[OpenApproval] = []
@@ -190,12 +237,23 @@ class Draft:
 
     def add(self, *news: Entry | Fact) -> None:
         for new in news:
+            self._seq += 1
             if isinstance(new, Entry):
-                self.state = evolve(self.state, new, 0)
-                self._entries.append(new)
+                self._append(new, evolve(self.state, new, self._seq))
             else:
-                self.state = stated(self.state, new, 0)
-                self._entries.append(e.fact(new))
+                if new.of == "request":
+                    self._requests.append(Metered(new, self._logged))
+                self._append(e.fact(new), stated(self.state, new, self._seq))
+
+    def _append(self, entry: Entry, state: State) -> None:
+        """Adds an entry that leads to `state`."""
+        encoded = encode_entry(entry, self.moment.at_ms, self._blobs)
+        if self._logged is self.state and encoded.entry is entry:
+            self._logged = state
+        else:
+            self._logged = evolve(self._logged, encoded.entry, self._seq)
+        self.state = state
+        self._entries.append(encoded)
 
     def event(self, message: EventModel) -> None:
         """An event of the running task."""
@@ -233,7 +291,10 @@ class Draft:
 
     def decision(self) -> Decision:
         return Decision(
+            self._logged,
             tuple(self._entries),
+            self._blobs,
+            tuple(self._requests),
             tuple(self._set),
             tuple(self._clear),
             tuple(self._open),

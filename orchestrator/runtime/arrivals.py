@@ -14,7 +14,7 @@ from collections.abc import Callable
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import START, SqEntry
 from orchestrator.core import commands as c
-from orchestrator.core.draft import REAP_BELOW_TIMER, REAP_TIMER, Decision
+from orchestrator.core.draft import REAP_BELOW_TIMER, REAP_TIMER, Note
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol.ops import CancelAgent, ExecApproval, MessageAgent, PatchApproval
@@ -105,7 +105,7 @@ class Arrivals:
             self.inbox.append((await self._command(entry), entry.id))
             self._read_to = entry.id
 
-    async def _command(self, entry: SqEntry) -> c.Command | Decision | Unreadable:
+    async def _command(self, entry: SqEntry) -> c.Command | Note | Unreadable:
         try:
             return await with_images(await self._with_lookups(command_of(entry), entry))
         except BrokerError:
@@ -114,14 +114,14 @@ class Arrivals:
             # It is told of in its turn, behind what came before it.
             return Unreadable(entry.submission, error)
 
-    def pass_over_first(self, instead: Callable[[str], Decision]) -> None:
-        """Replaces the oldest entry that came with the claim by the decision `instead` of its id."""
+    def pass_over_first(self, instead: Callable[[str], Note]) -> None:
+        """Replaces the oldest entry that came with the claim by the note `instead` of its id."""
         first = self._context.claimed.first[:1]
         for entry in first:
             place = next(at for at, (_, sq_id) in enumerate(self.inbox) if sq_id == entry.id)
             self.inbox[place] = (instead(entry.submission), entry.id)
 
-    async def _with_lookups(self, command: c.Command | Decision, entry: SqEntry) -> c.Command | Decision:
+    async def _with_lookups(self, command: c.Command | Note, entry: SqEntry) -> c.Command | Note:
         """Looks up the agents and requests below that a person's op may be meant for."""
         if isinstance(command, c.TimerFired) and command.id in (REAP_TIMER, REAP_BELOW_TIMER):
             return replace(command, left=await self._reap())

@@ -13,13 +13,13 @@ from typing import Any
 
 from orchestrator.broker.records import Refused
 from orchestrator.core import commands as c
-from orchestrator.core.draft import Decision
+from orchestrator.core.draft import Note
 from orchestrator.core.state import State
 from orchestrator.protocol.ops import GetPath, Shutdown
 from orchestrator.runtime.deltas import Delta
 from orchestrator.runtime.intake import Unreadable
 
-Arrived = c.Command | Decision | Delta | Unreadable
+Arrived = c.Command | Note | Delta | Unreadable
 Arrival = tuple[Arrived, str | None]
 """Something to decide (or decided already, or only to be shown), and the SQ entry that it came from."""
 
@@ -58,15 +58,13 @@ class Bisect:
     def refused(self, answer: Refused, inbox: deque[Arrival]) -> None:
         """Puts back what arrived, or what it became."""
         decided = [*self.arrived, *((command, None) for command in self.made)]
-        commands = [
-            arrival for arrival in decided if not isinstance(arrival[0], (Delta, Decision, Unreadable))
-        ]
+        commands = [arrival for arrival in decided if not isinstance(arrival[0], (Delta, Note, Unreadable))]
         if len(commands) != 1:
             inbox.extendleft(reversed(self.arrived))
             self.singly = len(decided)
             return
         (command, sq_id) = commands[0]
-        assert not isinstance(command, (Delta, Decision, Unreadable))
+        assert not isinstance(command, (Delta, Note, Unreadable))
         if isinstance(command, c.CommitRefused) and answer.reason == "budget_free":
             # Room was made between the two commits: it is tried once more.
             inbox.appendleft((command.command, sq_id))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from orchestrator.broker.errors import CommitTooLarge
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
-from orchestrator.core.draft import COUNTED, Decision, TreePart
+from orchestrator.core.draft import COUNTED, Note, TreePart
 from orchestrator.core.state import State
 from orchestrator.protocol.codec import short_id
 from orchestrator.protocol.events import WarningEvent
@@ -57,13 +57,13 @@ def submission_of(command: c.Command | Unreadable) -> str:
             return ""
 
 
-def given_up(submission: str, why: str) -> Decision:
+def given_up(submission: str, why: str) -> Note:
     """The `error` that a submission ends with which cannot be decided; nothing else of it happens."""
     text = f"not done: {why}; nothing of this submission was applied, and the session goes on without it"
-    return Decision((e.error(short_id(submission), text),))
+    return Note((e.error(short_id(submission), text),))
 
 
-def passed_over(submission: str, claims: int) -> Decision:
+def passed_over(submission: str, claims: int) -> Note:
     """The `error` of a submission that is not even tried any more."""
     return given_up(
         submission,
@@ -72,9 +72,7 @@ def passed_over(submission: str, claims: int) -> Decision:
     )
 
 
-def instead_of(
-    command: c.Command | Unreadable, error: Exception, state: State
-) -> c.Command | Decision | None:
+def instead_of(command: c.Command | Unreadable, error: Exception, state: State) -> c.Command | Note | None:
     """The substitute for a command that failed alone; None if there is none."""
     why = _why(error)
     match command:
@@ -100,7 +98,7 @@ def _why(error: Exception) -> str:
     return f"internal error: {reason(error)}; the worker's log has the trace, please report it"
 
 
-def _letter_given_up(letter: c.MailArrived, why: str) -> Decision:
+def _letter_given_up(letter: c.MailArrived, why: str) -> Note:
     taken = (0, 0) if letter.kind not in COUNTED else (int(not letter.interrupt), int(letter.interrupt))
     text = f"a {letter.kind} of another agent was not read: {why}"
-    return Decision((e.event("", WarningEvent(message=text)),), tree=TreePart(taken=taken))
+    return Note((e.event("", WarningEvent(message=text)),), tree=TreePart(taken=taken))

@@ -14,7 +14,7 @@ from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.calls import CustomWork, PatchWork, RunnableWork, spec_of, work_of
-from orchestrator.core.draft import Decision
+from orchestrator.core.draft import Note
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import TreeId
 from orchestrator.core.state import Call, State
@@ -37,7 +37,7 @@ class Unreadable:
     error: Exception
 
 
-def command_of(entry: SqEntry) -> c.Command | Decision:
+def command_of(entry: SqEntry) -> c.Command | Note:
     """The command of an entry; an op that this version cannot read is answered by an `error`."""
     if entry.kind == "timer":
         return c.TimerFired(entry.submission, entry.generation)
@@ -48,7 +48,7 @@ def command_of(entry: SqEntry) -> c.Command | Decision:
     try:
         submission = parse_submission(entry.payload)
     except MalformedSubmission as error:
-        return Decision((_unread(entry, error),))
+        return Note((_unread(entry, error),))
     return c.Submitted(submission.id, submission.op, entry.client, entry.sender, entry.seq)
 
 
@@ -57,7 +57,7 @@ def _unread(entry: SqEntry, error: Exception) -> e.Entry:
     return e.event(short_id(entry.submission), told)
 
 
-async def with_images(command: c.Command | Decision) -> c.Command | Decision:
+async def with_images(command: c.Command | Note) -> c.Command | Note:
     """A `local_image` is read where the session runs, and becomes an `image` (September 2025, InputItem)."""
     match command:
         case c.Submitted(op=ops.UserInput() | ops.UserTurn() as op) if any(

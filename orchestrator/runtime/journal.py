@@ -14,11 +14,9 @@ from orchestrator.broker.records import Approval, NewEntry, NewEvent, TimerSet
 from orchestrator.broker.seal import encode_request, event_of, seal
 from orchestrator.core import facts as f
 from orchestrator.core.chain import ChainKey
-from orchestrator.core.draft import Decision, TreePart
-from orchestrator.core.entries import DENDRO, EVENT_MSG
-from orchestrator.core.evolve import evolve
+from orchestrator.core.draft import Decision, Metered, TreePart
+from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.state import State
-from orchestrator.core.stored import Encoded, encode_entry
 from orchestrator.rollouts.position import Position
 from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.tree_step import TreeSite, TreeStep
@@ -75,14 +73,10 @@ class Step:
 
     def take(self, decision: Decision) -> None:
         """Adds one decision: from here on the position is what the log will say."""
-        for entry in decision.entries:
-            if entry.type == DENDRO:
-                self._account(f.decode(entry.payload))
-            encoded = encode_entry(entry, self.at_ms, self.blobs)
-            self._append(encoded)
-            if entry.type == EVENT_MSG:
-                position = self.position
-                self.show(event_of(encoded, position.seq, position.head))
+        self.blobs |= decision.blobs
+        for metered in decision.requests:
+            self._account(metered)
+        self._append(decision)
         self._take_timers(decision)
         self._take_approvals(decision)
         self.export = self.export or decision.export
@@ -107,9 +101,9 @@ class Step:
         self.size += sum(len(approval.payload) for approval in news)
         self.approvals_close += decision.approvals_close
 
-    def _account(self, fact: f.Fact | f.UnknownFact) -> None:
+    def _account(self, metered: Metered) -> None:
         """A request's begin reserves, its end settles."""
-        accounting, state = self.writer.accounting, self.position.state
+        accounting, state, fact = self.writer.accounting, metered.state, metered.fact
         if isinstance(fact, f.RequestBegun):
             self._shared.reservation = accounting.reservation(state, fact)
         elif isinstance(fact, f.RequestEnded):
@@ -138,13 +132,17 @@ class Step:
         self.events.append(event)
         self.size += len(event.payload)
 
-    def _append(self, encoded: Encoded) -> None:
-        before = self.position
-        seq = before.seq + 1
-        sealed = seal(encoded.line, seq, before.head, self.writer)
-        self.entries.append(sealed)
-        self.position = Position(evolve(before.state, encoded.entry, seq), seq, sealed.chain)
-        self.size += len(encoded.line)
+    def _append(self, decision: Decision) -> None:
+        seq, head = self.position.seq, self.position.head
+        for encoded in decision.entries:
+            seq += 1
+            sealed = seal(encoded.line, seq, head, self.writer)
+            head = sealed.chain
+            self.entries.append(sealed)
+            self.size += len(encoded.line)
+            if encoded.entry.type == EVENT_MSG:
+                self.show(event_of(encoded, seq, head))
+        self.position = Position(decision.state, seq, head)
 
     @property
     def empty(self) -> bool:

@@ -18,7 +18,7 @@ from orchestrator.broker.records import Claimed, Committed, Fenced, NewEvent, Re
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core.decide import IllegalCommand, decide
-from orchestrator.core.draft import Decision
+from orchestrator.core.draft import Decision, Note, noted
 from orchestrator.core.frozen import replace
 from orchestrator.core.outstanding import AssessCall, CloseCalls, OweRequest, TellChildren, Work, outstanding
 from orchestrator.core.settings import Rules
@@ -109,7 +109,7 @@ class Runner:
         self._lost = False
         self._fenced = False
         self._cut = False
-        self._instead: c.Command | Decision | None = None
+        self._instead: c.Command | Note | None = None
         """The last substitute for a command that failed."""
 
     # ── what the worker tells its runner ──────────────────────────────────────────────────────
@@ -234,22 +234,26 @@ class Runner:
         except Exception as error:
             # A part of it may be in the step: nothing of that may be committed.
             raise _Broken(error) from error
-        if not isinstance(command, (Decision, Unreadable)):
+        if not isinstance(command, (Note, Unreadable)):
             self._side_work.settle(command)
 
-    def _decision(self, step: Step, command: c.Command | Decision | Unreadable) -> Decision:
-        if isinstance(command, Decision):
-            return command
+    def _decision(self, step: Step, command: c.Command | Note | Unreadable) -> Decision:
+        if isinstance(command, Note):
+            return self._noted(step, command)
         if isinstance(command, Unreadable):
             raise command.error
         try:
             return decide(step.position.state, command, self._moment(step))
         except IllegalCommand as illegal:
             if isinstance(command, c.Submitted):
-                return given_up(command.id, str(illegal))
+                return self._noted(step, given_up(command.id, str(illegal)))
             # What an effect still had to say of work that was stopped meanwhile.
             log.info("session %s: %s", self.claim.session, illegal)
-            return Decision()
+            return Decision(step.position.state)
+
+    def _noted(self, step: Step, note: Note) -> Decision:
+        at = step.position
+        return noted(at.state, note, c.Moment(step.at_ms, self.claim.epoch, at.seq))
 
     def _show(self, step: Step, delta: Delta) -> None:
         task = step.position.state.task
@@ -261,7 +265,8 @@ class Runner:
             self._writing.delta(delta, step.base)
 
     def _moment(self, step: Step) -> c.Moment:
-        return c.Moment(step.at_ms, self.claim.epoch, self._rules(step.position.state), self._ports.jitter())
+        at = step.position
+        return c.Moment(step.at_ms, self.claim.epoch, at.seq, self._rules(at.state), self._ports.jitter())
 
     def _rules(self, state: State) -> Rules:
         settings = state.task.settings if state.task else state.settings
@@ -393,7 +398,7 @@ class Runner:
         warned = warnings(self._journal.state, news)
         if warned is not None:
             self._warned.update((account.kind, account.limit) for account in news)
-            self._arrivals.inbox.append((Decision(tree=warned), None))
+            self._arrivals.inbox.append((Note(tree=warned), None))
 
     def _decide_again(self, fault: c.FileNotWritten) -> None:
         """Puts the parts of an unsent step back, to be decided again behind `fault`."""
@@ -416,7 +421,7 @@ class Runner:
             self._bisect.singly = len(arrived) + len(made)
             return
         command, sq_id = arrived[0] if arrived else (made[0], None)
-        if isinstance(command, (Delta, Decision)) or command is self._instead:
+        if isinstance(command, (Delta, Note)) or command is self._instead:
             raise error
         self._instead = instead_of(command, error, self._journal.state)
         if self._instead is None:

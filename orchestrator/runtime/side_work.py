@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Iterable
 
 from orchestrator.core import commands as c
-from orchestrator.core.draft import Decision
+from orchestrator.core.draft import Note
 from orchestrator.core.entries import EVENT_MSG, Entry
 from orchestrator.core.outstanding import FollowRequest, OweRequest, RunCall, StopAll, Work
 from orchestrator.core.state import Call, State
@@ -141,7 +141,7 @@ class SideWork:
         if task is None or (raw and not self._context.config.rules.show_raw_reasoning):
             return
         if self._context.config.log.rollout_deltas:
-            self._arrivals.add((Decision((Entry(EVENT_MSG, message, task.id),)), None))
+            self._arrivals.add((Note((Entry(EVENT_MSG, message, task.id),)), None))
         elif self._arrivals.inbox or not self._arrivals.resting:
             # What happened before it (an item was done) is not in the log yet, and its event comes first.
             self._arrivals.add((Delta(task.id, message), None))
@@ -167,7 +167,7 @@ class SideWork:
         elif (key := _ended_by(command)) is not None:
             self._effects.settle(key)
 
-    def reopen(self, command: c.Command | Decision | Delta) -> None:
+    def reopen(self, command: c.Command | Note | Delta) -> None:
         """Reopens the effect whose last result was decided in a step that was not committed."""
         if (key := _ended_by(command)) is not None:
             self._effects.reopen(key)
@@ -229,7 +229,7 @@ def call_of(state: State, call_id: str) -> Call:
     return call
 
 
-def _ended_by(command: c.Command | Decision | Delta) -> EffectKey | None:
+def _ended_by(command: c.Command | Note | Delta) -> EffectKey | None:
     """The effect whose last result a command is."""
     match command:
         case c.CallFinished(call_id):

@@ -121,8 +121,12 @@ class Seen:
     decision: Decision
 
     @property
+    def entries(self) -> list[Entry]:
+        return [encoded.entry for encoded in self.decision.entries]
+
+    @property
     def events(self) -> list[tuple[str, Mapping[str, Any]]]:
-        return [(entry.id, entry.payload) for entry in self.decision.entries if entry.type == e.EVENT_MSG]
+        return [(entry.id, entry.payload) for entry in self.entries if entry.type == e.EVENT_MSG]
 
     @property
     def types(self) -> list[str]:
@@ -179,6 +183,14 @@ class Session:
             self.lines.append(encoded.line)
             self.state = evolve(self.state, encoded.entry, self.seq)
 
+    def take(self, decision: Decision) -> None:
+        """Appends a decision's entries as a commit does; its state is the one that their fold gives."""
+        self.blobs |= decision.blobs
+        for encoded in decision.entries:
+            self.lines.append(encoded.line)
+            self.state = evolve(self.state, encoded.entry, self.seq)
+        assert decision.state == self.state
+
     def text_of(self, digest: str) -> str | None:
         data = self.blobs.get(digest)
         return None if data is None else data.decode()
@@ -189,8 +201,8 @@ class Session:
 
     def happens(self, command: c.Command) -> Seen:
         """Decides a command at this moment, under this claim, and commits the decision."""
-        decision = decide(self.state, command, c.Moment(self.now_ms, self.epoch, self.rules))
-        self.record(*decision.entries)
+        decision = decide(self.state, command, c.Moment(self.now_ms, self.epoch, self.seq, self.rules))
+        self.take(decision)
         self._upkeep(decision)
         self.seen.append(Seen(decision))
         return self.seen[-1]

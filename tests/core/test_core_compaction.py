@@ -70,7 +70,7 @@ def test_rollout_holds_the_replacement_so_that_a_replay_needs_no_rule() -> None:
     session = talked()
     session.compact()
     summarises(session)
-    compacted = [entry for entry in session.seen[-1].decision.entries if entry.type == "compacted"]
+    compacted = [entry for entry in session.seen[-1].entries if entry.type == "compacted"]
     assert list(compacted[0].payload["replacement_history"]) == session.shown()
 
 

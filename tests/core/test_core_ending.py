@@ -22,7 +22,7 @@ from orchestrator.core.rules_ending import BY_FAILURE, BY_USER
 from orchestrator.core.rules_model import MOST_CALLS
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import Phase, State
-from orchestrator.core.stored import decode_entry, encode_entry, encode_event
+from orchestrator.core.stored import decode_entry, encode_event
 from orchestrator.protocol.ids import CallId
 from tests.core.auditor import Audit, check_calls, check_liveness
 from tests.core.driver import Session, a_command, assistant, op, text
@@ -45,9 +45,9 @@ class Crowded(Session):
         before = len(self.lines)
         seen = super().happens(command)
         size = sum(map(len, self.lines[before:]))
-        for entry in seen.decision.entries:
+        for entry in seen.entries:
             if entry.type == EVENT_MSG:
-                size += len(encode_event(encode_entry(entry, self.now_ms, {}).entry))
+                size += len(encode_event(entry))
         assert len(seen.decision.entries) <= MOST_ENTRIES
         assert size <= MOST_BYTES
         return seen

@@ -59,7 +59,7 @@ def test_every_request_records_the_settings_it_goes_out_with() -> None:
     session = Session()
     session.say("go")
     session.begin()
-    contexts = [entry for entry in session.seen[-1].decision.entries if entry.type == "turn_context"]
+    contexts = [entry for entry in session.seen[-1].entries if entry.type == "turn_context"]
     assert [entry.payload["model"] for entry in contexts] == ["gpt-5"]
     assert "effort" not in contexts[0].payload
 

@@ -71,7 +71,7 @@ def test_failed_response_without_a_usage_leaves_the_accounts_and_the_log_as_they
     session.begin()
     seen = session.breaks()
     assert session.state.tokens is None
-    assert [entry.payload for entry in seen.decision.entries if "usage" in entry.payload] == []
+    assert [entry.payload for entry in seen.entries if "usage" in entry.payload] == []
 
 
 def used(session: Session) -> int:

@@ -59,12 +59,12 @@ class Agent(Session):
     def happens(self, command: c.Command) -> Seen:
         assert self.tree is not None
         self.now_ms = max(self.now_ms, self.tree.now_ms)
-        decision = decide(self.state, command, c.Moment(self.now_ms, self.epoch, self.rules))
+        decision = decide(self.state, command, c.Moment(self.now_ms, self.epoch, self.seq, self.rules))
         refusal = self.tree.refusal(self, decision.tree)
         if refusal is not None:
             assert not isinstance(command, c.CommitRefused), refusal
             return self.happens(c.CommitRefused(command, *refusal))
-        self.record(*decision.entries)
+        self.take(decision)
         self._upkeep(decision)
         self.tree.commit(self, decision)
         self.seen.append(Seen(decision))

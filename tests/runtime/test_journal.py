@@ -11,42 +11,43 @@ from orchestrator.rollouts.position import Position
 from orchestrator.runtime.journal import Step, Writer
 
 NOON_MS = 1_800_000_000_000
+STATE = State()
 BARK = Timer("watchdog:1", 1, NOON_MS + 2_000)
 
 ASKED = OpenApproval("c1", {"call_id": "c1", "turn": "u1"})
 
 
 def a_step(*decisions: Decision) -> Step:
-    step = Step(Position(State(), 0, GENESIS), Writer(1, bytes), NOON_MS)
+    step = Step(Position(STATE, 0, GENESIS), Writer(1, bytes), NOON_MS)
     for decision in decisions:
         step.take(decision)
     return step
 
 
 def test_step_does_not_set_a_timer_that_a_later_decision_of_it_clears() -> None:
-    step = a_step(Decision(timers_set=(BARK,)), Decision(timers_clear=(BARK.id,)))
+    step = a_step(Decision(STATE, timers_set=(BARK,)), Decision(STATE, timers_clear=(BARK.id,)))
     assert step.timers_set == []
     assert step.timers_clear == [BARK.id], "one of an earlier step may still be there"
 
 
 def test_step_sets_a_timer_that_an_earlier_decision_of_it_cleared() -> None:
-    step = a_step(Decision(timers_clear=(BARK.id,)), Decision(timers_set=(BARK,)))
+    step = a_step(Decision(STATE, timers_clear=(BARK.id,)), Decision(STATE, timers_set=(BARK,)))
     assert step.timers_set == [TimerSet(BARK.id, BARK.generation, BARK.at_ms)]
 
 
 def test_step_does_not_ask_people_what_a_later_decision_of_it_has_settled() -> None:
-    step = a_step(Decision(approvals_open=(ASKED,)), Decision(approvals_close=("c1",)))
+    step = a_step(Decision(STATE, approvals_open=(ASKED,)), Decision(STATE, approvals_close=("c1",)))
     assert step.approvals_open == []
     assert step.approvals_close == ["c1"], "one of an earlier step may still be there"
 
 
 def test_step_asks_people_again_what_an_earlier_decision_of_it_has_settled() -> None:
-    step = a_step(Decision(approvals_close=("c1",)), Decision(approvals_open=(ASKED,)))
+    step = a_step(Decision(STATE, approvals_close=("c1",)), Decision(STATE, approvals_open=(ASKED,)))
     assert [asked.key for asked in step.approvals_open] == ["c1"]
 
 
 def test_draft_does_not_set_a_timer_that_it_clears_afterwards() -> None:
-    draft = Draft(State(), Moment(NOON_MS, 1))
+    draft = Draft(STATE, Moment(NOON_MS, 1, 0))
     draft.set_timer(BARK.id, BARK.at_ms)
     draft.clear_timer(BARK.id)
     decision = draft.decision()

@@ -29,7 +29,8 @@ from orchestrator.broker.records import (
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.chain import GENESIS
-from orchestrator.core.draft import Decision
+from orchestrator.core.commands import Moment
+from orchestrator.core.draft import Note, noted
 from orchestrator.core.entries import Entry
 from orchestrator.core.history import user_message
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id
@@ -139,7 +140,8 @@ class Author:
     async def _commit(self, entries: Sequence[Entry], **more: Any) -> None:
         claim = await self._take()
         step = Step(self.position, Writer(claim.epoch, secrets.token_bytes), NOON_MS)
-        step.take(Decision(tuple(entries)))
+        moment = Moment(NOON_MS, claim.epoch, self.position.seq)
+        step.take(noted(self.position.state, Note(tuple(entries)), moment))
         for content in step.blobs.values():
             await self.storage.blobs.put(claim.tree, content)
         request = CommitRequest(
