@@ -29,7 +29,7 @@ class SubagentStatus(StrEnum):
 
 
 class LifecycleChange(StrEnum):
-    """What changed about an agent; `updated` tells a new label and is Dendro's own."""
+    """The change of an agent; `updated` reports a new label and is Dendro's own."""
 
     CREATED = "created"
     STATUS = "status"

@@ -22,7 +22,7 @@ from orchestrator.protocol.wire import JsonValue
 NAME_BYTES: Final = 1_024
 """Ids, names of models and providers."""
 PATH_BYTES: Final = 4_096
-"""What Linux takes as a path."""
+"""The longest path that Linux takes."""
 LINE_BYTES: Final = 4_096
 INSTRUCTION_BYTES: Final = 1 << 20
 TEXT_BYTES: Final = 4 << 20
@@ -32,9 +32,9 @@ JSON_BYTES: Final = 64 << 10
 JSON_DEPTH: Final = 64
 """The log's lines nest a schema further, and a line may nest 128 levels."""
 BESIDE_BYTES: Final = 128 << 10
-"""What is left of an operation in the log when its texts are stored beside it."""
+"""The rest of an operation in the log when its texts are stored beside it."""
 STORED_BYTES: Final = 256
-"""What a text may take there: a longer one is stored beside it, under its hash."""
+"""The bytes of a text there: a longer one is stored beside it, under its hash."""
 _NODE_BYTES: Final = 32
 
 TEXTS: Final[Mapping[str, int]] = {
@@ -123,7 +123,7 @@ def check_op_bounds(op: Op, id: SubmissionId = NO_ID) -> None:
 
 
 def _checked(path: str, name: str, value: Any) -> int:
-    """What the value weighs in the log beside its long texts; raises `_Beyond`."""
+    """The value's bytes in the log beside its long texts; raises `_Beyond`."""
     if isinstance(value, BaseModel):
         fields = type(value).model_fields
         parts = ((f"{path}.{field}", field, getattr(value, field)) for field in fields)

@@ -1,4 +1,4 @@
-"""What a client may look up: history entries, custom prompts, skills."""
+"""Catalogues that a client may read: history entries, custom prompts, skills."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from orchestrator.protocol.wire import Flag, JsonValue, Maybe, Source, Uint, Wir
 
 
 class HistoryEntry(WireModel):
-    """One line of the history of prompts that all sessions share."""
+    """A line of the history of prompts that all sessions share."""
 
     conversation_id: str
     ts: Uint
@@ -35,7 +35,7 @@ class SkillScope(StrEnum):
 
 
 class SkillMetadata(WireModel):
-    """One skill as a client lists it."""
+    """A skill as a client lists it."""
 
     stated_in = Source.DECEMBER_2025
     name: str

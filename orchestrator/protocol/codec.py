@@ -94,7 +94,7 @@ def _op(value: JsonValue, submission_id: SubmissionId) -> Op:
 
 
 def encode_submission(submission: Submission) -> bytes:
-    """One line of the SQ, without its newline."""
+    """A line of the SQ, without its newline."""
     return b'{"id":%b,"op":%b}' % (orjson.dumps(submission.id), _dump(submission.op))
 
 
@@ -124,7 +124,7 @@ def event_msg(value: JsonValue) -> EventMsg:
 
 
 def encode_event(event: Event) -> bytes:
-    """One line of the EQ, without its newline."""
+    """A line of the EQ, without its newline."""
     rest = _members(event.extra)
     return b'{"id":%b,"msg":%b%b}' % (orjson.dumps(event.id), encode_msg(event.msg), rest)
 
@@ -221,7 +221,7 @@ def encode_payload(item: RolloutItem) -> bytes:
 
 
 def encode_rollout_line(line: RolloutLine) -> bytes:
-    """One line of a rollout, without its newline; own fields only where they have a value."""
+    """A line of a rollout, without its newline; own fields only where they have a value."""
     own = {name: value for name in _OWN_TYPES if (value := getattr(line, name)) is not None}
     return b'{"timestamp":%b,"type":%b,"payload":%b%b%b}' % (
         orjson.dumps(line.timestamp),

@@ -1,4 +1,4 @@
-"""What a person hands in: the items of `user_input` and `user_turn`."""
+"""Input of a person: the items of `user_input` and `user_turn`."""
 
 from __future__ import annotations
 

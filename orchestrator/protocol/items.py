@@ -56,11 +56,11 @@ ContentItem: TypeAlias = InputText | InputImage | OutputText | UnknownContent
 ContentItemField = Annotated[ContentItem, OneOf()]
 
 ToolOutput: TypeAlias = LargeText | tuple[ContentItemField, ...]
-"""What a tool hands to the model: text, or content items when there is an image."""
+"""The output of a tool for the model: text, or content items when there is an image."""
 
 
 class SummaryText(WireModel):
-    """One part of a reasoning summary."""
+    """A part of a reasoning summary."""
 
     type: Literal["summary_text"] = "summary_text"
     text: str
@@ -94,7 +94,7 @@ class Message(ItemModel):
 
 
 class Reasoning(ItemModel):
-    """What the model thought: a summary, and the encrypted text that it needs back."""
+    """The model's reasoning: a summary, and the encrypted text that it needs back."""
 
     type: Literal["reasoning"] = "reasoning"
     id: Maybe[str] = None
@@ -287,7 +287,7 @@ ResponseInputItemField = Annotated[ResponseInputItem, OneOf()]
 
 
 class DynamicToolResponse(WireModel):
-    """What a client's own tool returned."""
+    """The output of a client's own tool."""
 
     stated_in = Source.JANUARY_2026
     success: Flag

@@ -14,7 +14,7 @@ RequestId: TypeAlias = Annotated[int, Strict()] | str
 
 
 class McpInvocation(WireModel):
-    """One call of a server's tool."""
+    """A call of a server's tool."""
 
     server: str
     tool: str
@@ -22,7 +22,7 @@ class McpInvocation(WireModel):
 
 
 class CallToolResult(WireModel):
-    """What an MCP tool returned; `isError` marks a tool's own failure."""
+    """The result of an MCP tool; `isError` marks a tool's own failure."""
 
     content: tuple[JsonValue, ...] = ()
     structured_content: Annotated[Maybe[JsonValue], Field(alias="structuredContent")] = None

@@ -19,7 +19,7 @@ class StepStatus(StrEnum):
 
 
 class PlanItemArg(WireModel):
-    """One step of a plan."""
+    """A step of a plan."""
 
     step: str
     status: StepStatus
@@ -51,7 +51,7 @@ class PlanOutputEvent(WireModel):
 
 
 class PlanRequest(WireModel):
-    """What a planning session is to plan."""
+    """The subject of a planning session."""
 
     stated_in = Source.DECEMBER_2025
     goal: str
@@ -84,7 +84,7 @@ PlanApprovalResponseField = Annotated[PlanApprovalResponse, OneOf()]
 
 
 class QuestionOption(WireModel):
-    """One answer to choose."""
+    """An answer to choose."""
 
     stated_in = Source.DECEMBER_2025
     label: str

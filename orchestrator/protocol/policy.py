@@ -1,6 +1,6 @@
-"""What an agent may do and who is asked: approval policy, sandbox policy, decisions.
+"""Policies of a session: approval policy, sandbox policy, decisions.
 
-Only the shapes. What a policy means is `sandbox`'s and `core`'s to know.
+Only the shapes: `sandbox` and `core` give a policy its meaning.
 """
 
 from __future__ import annotations

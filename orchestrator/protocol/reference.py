@@ -37,6 +37,7 @@ from orchestrator.protocol import (
     usage,
     wire,
 )
+from orchestrator.protocol.served import SENT_EVENTS, SERVED_OPS
 
 SHARED: Final[tuple[ModuleType, ...]] = (
     inputs, policy, scalars, commands, plans, review, usage, faults, mcp, agents, catalog,
@@ -92,6 +93,8 @@ document states what, and what was decided where documents differ: [sources](sou
 - Unknown fields of events, items and rollout payloads are kept and written again; those of
   operations are ignored. Unknown events, items and rollout lines are kept whole; an unknown
   operation is refused.
+- An operation is *served*, or *not served*: then it is read and answered by an `error`. An event
+  is *sent* by this version, or *only read*: in rollouts of other programs and versions.
 """
 
 BOUNDS: Final = f"""\
@@ -112,10 +115,10 @@ def page() -> str:
 def _lines() -> Iterator[str]:
     yield HEAD
     yield "## Operations\n"
-    yield from _variants(ops.Op)
+    yield from _variants(ops.Op, SERVED_OPS, ("served", "not served"))
     yield from _bounds()
     yield "## Events\n"
-    yield from _variants(events.EventMsg)
+    yield from _variants(events.EventMsg, SENT_EVENTS, ("sent", "only read"))
     yield "## Rollout lines\n"
     yield from _rollout()
     for title, module in (("Response items", items), ("Turn items", turn_items)):
@@ -138,11 +141,15 @@ def _bounds() -> Iterator[str]:
     yield ""
 
 
-def _variants(union: Any) -> Iterator[str]:
+def _variants(union: Any, done: frozenset[str], words: tuple[str, str]) -> Iterator[str]:
+    """The variants of a union; `words` say of each whether this version has it `done`."""
     models = [member for member in get_args(union) if not issubclass(member, wire.Unknown)]
-    yield " · ".join(f"[`{wire.tag_of(model)}`](#{wire.tag_of(model)})" for model in models) + "\n"
+    for is_done, word in zip((True, False), words, strict=True):
+        tags = [tag for tag in map(wire.tag_of, models) if (tag in done) is is_done]
+        yield f"{word.capitalize()}: " + " · ".join(f"[`{tag}`](#{tag})" for tag in tags) + "\n"
     for model in models:
-        yield from _model(model, f"### `{wire.tag_of(model)}`")
+        tag = wire.tag_of(model)
+        yield from _model(model, f"### `{tag}`", words[0] if tag in done else words[1])
 
 
 def _rollout() -> Iterator[str]:
@@ -172,9 +179,10 @@ def _module(module: ModuleType) -> Iterator[str]:
             yield from _model(model, f"#### `{model.__name__}`")
 
 
-def _model(model: type[BaseModel], heading: str) -> Iterator[str]:
+def _model(model: type[BaseModel], heading: str, status: str = "") -> Iterator[str]:
     stated_in: wire.Source = model.stated_in  # type: ignore[attr-defined]
-    yield f"{heading}\n\n{_first_line(model)} *({stated_in.value})*\n"
+    says = f"{_first_line(model)} {status.capitalize()}." if status else _first_line(model)
+    yield f"{heading}\n\n{says} *({stated_in.value})*\n"
     if set(model.model_fields) == {"type"} and issubclass(model, wire.OpModel | wire.EventModel):
         return
     yield "| field | type | presence |\n|---|---|---|"

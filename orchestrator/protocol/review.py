@@ -46,7 +46,7 @@ ReviewTargetField = Annotated[ReviewTarget, OneOf()]
 
 
 class ReviewRequest(WireModel):
-    """What to review: a prompt (September 2025) or a target (January 2026)."""
+    """The subject of a review: a prompt (September 2025) or a target (January 2026)."""
 
     prompt: Maybe[str] = None
     target: Maybe[ReviewTargetField] = None
@@ -74,7 +74,7 @@ class ReviewCodeLocation(WireModel):
 
 
 class ReviewFinding(WireModel):
-    """One finding of a review."""
+    """A finding of a review."""
 
     title: str
     body: str
@@ -84,7 +84,7 @@ class ReviewFinding(WireModel):
 
 
 class ReviewOutputEvent(WireModel):
-    """What a review found."""
+    """The findings of a review."""
 
     findings: tuple[ReviewFinding, ...] = ()
     overall_correctness: str = ""

@@ -34,7 +34,7 @@ class BaseInstructions(WireModel):
 
 
 class SessionMeta(WireModel):
-    """Who made the session, where, and with what; a file's first one counts."""
+    """The session's origin: its program, its folder and its provider; a file's first line counts."""
 
     id: str
     forked_from_id: Maybe[str] = None
@@ -97,7 +97,7 @@ RolloutItem: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class RolloutLine:
-    """One line of the log. `type` on the wire follows from the item's class.
+    """A line of the log. `type` on the wire follows from the item's class.
 
     `id` is the `Event.id` the item belongs to, `seq` its place, `epoch` the claim that
     wrote it, `agent_id` its agent in the tree; `salt` and `chain` tie it to the line before.

@@ -119,7 +119,7 @@ class ModeKind(StrEnum):
 
 
 class CollaborationSettings(WireModel):
-    """What a collaboration mode sets for its turns."""
+    """Settings of a collaboration mode for its turns."""
 
     stated_in = Source.JANUARY_2026
     model: str
@@ -160,7 +160,7 @@ class OutputStream(StrEnum):
 
 
 class ExecCommandSource(StrEnum):
-    """Who asked for a command."""
+    """The origin of a command."""
 
     AGENT = "agent"
     USER_SHELL = "user_shell"
@@ -169,7 +169,7 @@ class ExecCommandSource(StrEnum):
 
 
 class UserMessageKind(StrEnum):
-    """What a user message holds."""
+    """The kind of a user message."""
 
     PLAIN = "plain"
     USER_INSTRUCTIONS = "user_instructions"

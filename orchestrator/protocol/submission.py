@@ -34,7 +34,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What an agent reports, under the id of the submission that started its task.
+    """A report of an agent, under the id of the submission that started its task.
 
     `extra` keeps fields that a newer version put beside `id` and `msg`.
     """

@@ -30,14 +30,14 @@ class UnknownMessageContent(Unknown):
 
 
 class UserMessageItem(TurnItemModel):
-    """What the person handed in."""
+    """The person's input."""
 
     type: Literal["UserMessage"] = "UserMessage"
     content: tuple[InputItemField, ...]
 
 
 class AgentMessageItem(TurnItemModel):
-    """What the agent said."""
+    """The agent's message."""
 
     type: Literal["AgentMessage"] = "AgentMessage"
     content: tuple[Annotated[AgentMessageText | UnknownMessageContent, OneOf()], ...]
@@ -51,7 +51,7 @@ class PlanItem(TurnItemModel):
 
 
 class ReasoningItem(TurnItemModel):
-    """What the agent thought."""
+    """The agent's reasoning."""
 
     type: Literal["Reasoning"] = "Reasoning"
     summary_text: tuple[str, ...] = ()

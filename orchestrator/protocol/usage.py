@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.protocol.wire import Int, Maybe, Number, Source, Uint, WireModel
 
 BASELINE_TOKENS = 12_000
-"""What the fixed prompt takes of every window; not counted as used by the person."""
+"""The tokens of the fixed prompt in every window; not counted as used by the person."""
 
 
 class TokenUsage(WireModel):
@@ -52,7 +52,7 @@ class TokenUsageInfo(WireModel):
 
 
 class RateLimitWindow(WireModel):
-    """One window of a provider's rate limit."""
+    """A window of a provider's rate limit."""
 
     stated_in = Source.RECORDED
     used_percent: Number

@@ -20,7 +20,7 @@ from pydantic_core import CoreSchema, core_schema
 T = TypeVar("T")
 
 JsonValue: TypeAlias = Any
-"""Whatever `orjson.loads` returns; kept and written out again, never looked into."""
+"""Any value that `orjson.loads` returns; kept and written out again, never read."""
 
 JsonObject: TypeAlias = dict[str, JsonValue]
 
@@ -99,20 +99,20 @@ class WireModel(BaseModel):
 
 
 class OpModel(WireModel):
-    """What a client asks for; the base of every `Op`. Unknown fields are dropped, at any depth."""
+    """A client's request; the base of every `Op`. Unknown fields are dropped, at any depth."""
 
     model_config = ConfigDict(extra="ignore")
     type: str
 
 
 class EventModel(WireModel):
-    """What an agent reports; the base of every `EventMsg`."""
+    """A report of an agent; the base of every `EventMsg`."""
 
     type: str
 
 
 class ItemModel(WireModel):
-    """One item of the model's conversation; the base of every `ResponseItem`."""
+    """An item of the model's conversation; the base of every `ResponseItem`."""
 
     type: str
 

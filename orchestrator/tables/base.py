@@ -23,7 +23,7 @@ MIB = 1024 * KIB
 _MARK = "setting"
 
 FolderRule = Literal["free", "trusted", "down", "up"] | tuple[object, ...]
-"""What the `dendro.toml` of a folder may do with a setting while no person has trusted it.
+"""The effect of a folder's `dendro.toml` on a setting while no person has trusted the file.
 
 free      set it: nothing comes of it that the person has not permitted
 trusted   nothing: it loosens a bound, or names where data, keys or programs are
@@ -33,7 +33,7 @@ a tuple   move it towards the first of these values, which permits least
 
 
 class Table(BaseModel):
-    """One table of the configuration file, frozen; its types and limits are checked when it is made."""
+    """A table of the configuration file, frozen; its types and limits are checked when it is made."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, hide_input_in_errors=True, allow_inf_nan=False

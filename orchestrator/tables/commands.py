@@ -1,4 +1,4 @@
-"""What can be set of commands that agents run: their limits, their environment, their sandbox."""
+"""Settings of commands that agents run: their limits, their environment, their sandbox."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class SandboxSettings(Table):
 
 
 class SandboxPolicy(Table):
-    """What a session's commands may do."""
+    """The permissions of a session's commands."""
 
     mode: SandboxMode = setting(
         "read-only",

@@ -1,4 +1,4 @@
-"""What can be set of MCP servers: programs and URLs whose tools a worker offers to its agents."""
+"""Settings of MCP servers: programs and URLs whose tools a worker offers to its agents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OF_URLS = ("bearer_token_env_var", "http_headers", "env_http_headers", "proxy",
 
 
 class McpServerSettings(Table):
-    """One MCP server: a table `[mcp_servers.NAME]`. It belongs to the worker; a client never sends one."""
+    """An MCP server: a table `[mcp_servers.NAME]`. It belongs to the worker; a client never sends one."""
 
     id: str
 

@@ -1,4 +1,4 @@
-"""What can be set of models: their providers, their prices, and what a worker knows of them."""
+"""Settings of models: their providers, their prices, and what a worker knows of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.tables.base import Secret, Table, setting, unfit
 
 
 class ProviderSettings(Table):
-    """One model provider: a table `[model_providers.NAME]`. Never leaves the worker."""
+    """A model provider: a table `[model_providers.NAME]`. Never leaves the worker."""
 
     id: str
 
@@ -28,7 +28,7 @@ class ProviderSettings(Table):
     """Environment variable that holds the API key."""
 
     env_key_instructions: str = setting("")
-    """What to tell a person when that variable is empty."""
+    """The text for a person when that variable is empty."""
 
     wire_api: Literal["responses"] = setting("responses")
     """Protocol: the Responses API."""
@@ -100,7 +100,7 @@ class ProviderSettings(Table):
 
 
 class ModelPrice(Table):
-    """What a model costs: a table `[model_prices."NAME"]`, in dollars per million tokens."""
+    """The cost of a model: a table `[model_prices."NAME"]`, in dollars per million tokens."""
 
     input: float = setting(0.0, at_least=0)
     """Input tokens that were not cached."""

@@ -1,4 +1,4 @@
-"""What can be set of the service: Redis, chain, workers, logs, upkeep, connections, calling the person."""
+"""Settings of the service: Redis, chain, workers, logs, upkeep, connections, notifications."""
 
 from __future__ import annotations
 

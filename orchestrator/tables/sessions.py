@@ -1,4 +1,4 @@
-"""What can be set of sessions and trees: how a new one starts, and what its agents may do and use."""
+"""Settings of sessions and trees: how a new one starts, and what its agents may do and use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_FALLBACKS = 16
 
 
 class SessionDefaults(Table):
-    """What a new session starts with. It travels with the session, wherever that runs."""
+    """The start of a new session. It travels with the session, wherever that runs."""
 
     cwd: Path
 
@@ -45,8 +45,8 @@ class SessionDefaults(Table):
     """Length of answers; sent to `gpt-5` models only."""
 
     approval_policy: ApprovalPolicy = setting("on-request", "approval_policy", folder=APPROVAL_POLICIES)
-    """Who is asked before a command: always unless known to be safe, after a denial by the sandbox, when
-    the model asks for more, or never."""
+    """The person is asked before a command: always unless it is known to be safe, after a denial by the
+    sandbox, when the model asks for more, or never."""
 
     approval_timeout_s: float | None = setting(
         None, "approval_timeout_s", folder="down", at_least=1, shown_default="never"
@@ -54,7 +54,7 @@ class SessionDefaults(Table):
     """Seconds after which an open approval is denied in the timer's name."""
 
     on_user_input: Literal["replace", "steer"] = setting("replace", "on_user_input", folder="free")
-    """What input does to a running task: end it and start anew, or join it."""
+    """The effect of input on a running task: end it and start anew, or join it."""
 
     pool: str = setting("", "pool", folder="trusted", shown_default="`host:<machine id>`")
     """Which workers may run the session."""

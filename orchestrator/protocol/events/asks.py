@@ -111,12 +111,12 @@ class PlanApprovalRequest(EventModel):
 
 
 class RequestResolved(EventModel):
-    """What an agent asked of people is settled: decided by somebody, or withdrawn with its turn.
+    """The end of an agent's request to people: decided by a person, or withdrawn with its turn.
 
-    Told where the request was told, so that whoever still shows it can take it away. `decision`
-    is the answer's word, or `withdrawn`; `who` is empty for that, and `timer` for an answer that
-    nobody gave in time. A session without agents is told nothing of what the client that gave the
-    task has answered: that client knows.
+    Published where the request was published, so that every client that still shows it can take it
+    away. `decision` is the answer's word, or `withdrawn`; `who` is empty for that, and `timer` where
+    no answer came in time. In a session without agents an answer of the client that gave the task is
+    not published: that client knows it.
     """
 
     stated_in = Source.DENDRO

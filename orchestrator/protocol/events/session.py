@@ -54,7 +54,7 @@ class ConversationPath(EventModel):
 
 
 class GetHistoryEntryResponse(EventModel):
-    """One entry of the shared history of prompts, if there is one at that place."""
+    """An entry of the shared history of prompts, if there is one at that place."""
 
     type: Literal["get_history_entry_response"] = "get_history_entry_response"
     offset: Uint

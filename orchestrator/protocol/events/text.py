@@ -26,7 +26,7 @@ class AgentMessageDelta(EventModel):
 
 
 class UserMessage(EventModel):
-    """What the person said, as the model got it."""
+    """The person's message, as the model got it."""
 
     type: Literal["user_message"] = "user_message"
     message: LargeText
@@ -69,7 +69,7 @@ _STREAMED = {model: tag_of(model) for model in get_args(StreamedText)}
 
 
 def text_delta(model: type[StreamedText], delta: str) -> JsonObject:
-    """What `written(model(delta=delta))` is, unchecked: a model streams thousands of them."""
+    """The payload of `model(delta=delta)`, unchecked: a model streams thousands of them."""
     return {"type": _STREAMED[model], "delta": delta}
 
 

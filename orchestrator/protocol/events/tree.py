@@ -57,7 +57,7 @@ class SubAgentToolCallBegin(EventModel):
 
 
 class SubAgentToolCallActivity(EventModel):
-    """What the helper does now; an empty text clears it."""
+    """The helper's present activity; an empty text clears it."""
 
     stated_in = Source.DECEMBER_2025
     type: Literal["sub_agent_tool_call_activity"] = "sub_agent_tool_call_activity"

@@ -1,0 +1,74 @@
+"""The part of the protocol that this version serves and sends; the rest is read, and passed on.
+
+A test holds both sets against the code.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SERVED_OPS: Final = frozenset(
+    {
+        "cancel_agent",
+        "compact",
+        "configure_session",
+        "exec_approval",
+        "get_path",
+        "interrupt",
+        "message_agent",
+        "override_turn_context",
+        "patch_approval",
+        "set_thread_name",
+        "shutdown",
+        "user_input",
+        "user_turn",
+    }
+)
+"""Operations that a session carries out; the others are answered by an `error`."""
+
+SENT_EVENTS: Final = frozenset(
+    {
+        "agent_inbox",
+        "agent_message",
+        "agent_message_delta",
+        "agent_reasoning",
+        "agent_reasoning_delta",
+        "agent_reasoning_raw_content",
+        "agent_reasoning_raw_content_delta",
+        "agent_reasoning_section_break",
+        "apply_patch_approval_request",
+        "background_event",
+        "conversation_path",
+        "error",
+        "exec_approval_request",
+        "exec_command_begin",
+        "exec_command_end",
+        "exec_command_output_delta",
+        "mcp_tool_call_begin",
+        "mcp_tool_call_end",
+        "patch_apply_begin",
+        "patch_apply_end",
+        "plan_update",
+        "request_resolved",
+        "session_configured",
+        "shutdown_complete",
+        "stream_error",
+        "sub_agent_tool_call_activity",
+        "sub_agent_tool_call_begin",
+        "sub_agent_tool_call_end",
+        "sub_agent_tool_call_tokens",
+        "subagent_lifecycle",
+        "task_complete",
+        "task_started",
+        "thread_name_updated",
+        "token_count",
+        "turn_aborted",
+        "turn_diff",
+        "user_message",
+        "view_image_tool_call",
+        "warning",
+        "web_search_begin",
+        "web_search_end",
+    }
+)
+"""Events that a session publishes; the others are read in rollouts of other programs and versions."""
