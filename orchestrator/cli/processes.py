@@ -81,7 +81,7 @@ def model_stub(
     delta_delay_ms: Annotated[float, typer.Option(min=0, help="Pause before every delta.")] = 0,
     think_ms: Annotated[float, typer.Option(min=0, help="Pause before every answer.")] = 0,
 ) -> None:
-    """Serves the Responses API without a model, for tests and demos.
+    """Serves the Responses API and chat completions without a model, for tests and demos.
 
     Answers come from a scenario file or a built-in behaviour, and name their
     model `stub:…`. The first line that it prints is the base URL. A scenario is

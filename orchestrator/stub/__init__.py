@@ -1,4 +1,4 @@
-"""The model stub: a real HTTP server that speaks the Responses API without a model.
+"""The model stub: a real HTTP server that speaks the Responses API and chat completions without one.
 
 It answers from a scenario file or from a small built-in behaviour, on loopback only, for
 the demo, the tests, and users who want deterministic runs. It never hides: every response

@@ -6,7 +6,7 @@ built directly by the behaviours. Nothing here knows HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, ClassVar, Protocol
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 import orjson
 from pydantic import ConfigDict
 
-from orchestrator.stub.request_shape import check_shape
+from orchestrator.stub.request_shape import checked
 
 _STRICT = ConfigDict(extra="forbid")
 
@@ -125,7 +125,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StubRequest:
-    """A model request as the scripts see it."""
+    """A model request as the scripts see it, in the form of the Responses API."""
 
     session: str
     body: Mapping[str, Any]
@@ -134,14 +134,18 @@ class StubRequest:
     """Eight hex digits of the body: the same request gets the same ids, whoever repeats it."""
 
     @classmethod
-    def of(cls, raw: bytes, session_header: str | None) -> StubRequest:
+    def of(
+        cls,
+        raw: bytes,
+        session_header: str | None,
+        read: Callable[[Mapping[str, Any]], Mapping[str, Any]] = checked,
+    ) -> StubRequest:
         """Reads a posted body; raises ValueError without a JSON object, `InvalidRequest` for a wrong type."""
         body = orjson.loads(raw)
         if not isinstance(body, dict):
             raise ValueError("the body is not a JSON object")
-        check_shape(body)
         session = body.get("prompt_cache_key") or session_header or ""
-        return cls(str(session), body, len(raw), blake2b(raw, digest_size=4).hexdigest())
+        return cls(str(session), read(body), len(raw), blake2b(raw, digest_size=4).hexdigest())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The stub's HTTP face: `POST /v1/responses` (and `/responses`), `GET /requests`, `GET /health`.
+"""The stub's HTTP face: `POST /v1/responses`, `POST /v1/chat/completions`, `GET /requests`, `GET /health`.
 
 Loopback only. It streams what the script answers, at the configured pace, and produces the
 faults that a step asks for. What to answer is the script's business.
@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
 import orjson
 import uvicorn
@@ -22,9 +23,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from orchestrator.stub.chat_render import chat_frames
+from orchestrator.stub.chat_request import translated
 from orchestrator.stub.journal import Exchange, Journal
 from orchestrator.stub.render import Frame, Identity, frames
-from orchestrator.stub.request_shape import InvalidRequest
+from orchestrator.stub.request_shape import InvalidRequest, checked
 from orchestrator.stub.script import Answer, Script, Step, StubRequest, Usage
 from orchestrator.stub.unoffered import UnofferedTools
 
@@ -61,6 +64,21 @@ class NotLoopback(ValueError):
     """The stub's host would let other machines reach it."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Wire:
+    """A wire format: how a request is read, and how an answer is written."""
+
+    read: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    frames: Callable[[Answer, Identity, Callable[[int], Usage]], list[Frame]]
+    id_prefix: str
+
+
+_WIRES = {
+    "/responses": _Wire(checked, frames, "resp_"),
+    "/chat/completions": _Wire(translated, chat_frames, "chatcmpl-"),
+}
+
+
 class Stub:
     """The routes of one server, with its journal."""
 
@@ -75,25 +93,28 @@ class Stub:
         """The ASGI application."""
         return Starlette(
             routes=[
-                Route("/v1/responses", self.respond, methods=["POST"]),
-                Route("/responses", self.respond, methods=["POST"]),
+                *(
+                    Route(f"{root}{path}", partial(self.respond, wire), methods=["POST"])
+                    for path, wire in _WIRES.items()
+                    for root in ("/v1", "")
+                ),
                 Route("/requests", self.requests),
                 Route("/health", self.health),
             ]
         )
 
-    async def respond(self, request: Request) -> ASGIApp:
+    async def respond(self, wire: _Wire, request: Request) -> ASGIApp:
         """Chooses and renders the answer to a model request."""
         raw = await request.body()
         try:
-            asked = StubRequest.of(raw, request.headers.get("session_id"))
+            asked = StubRequest.of(raw, request.headers.get("session_id"), wire.read)
         except ValueError as error:
             code = "invalid_request" if isinstance(error, InvalidRequest) else "invalid_json"
             return _json({"error": {"code": code, "message": str(error)}}, 400)
         exchange = self.journal.open(asked.session, raw)
         answer = self._script.answer(asked)
         self._unoffered.check(asked, answer)
-        return _Reply(answer.step, self._frames(asked, answer), self._pace, exchange, self.journal)
+        return _Reply(answer.step, self._frames(wire, asked, answer), self._pace, exchange, self.journal)
 
     async def requests(self, request: Request) -> Response:
         """The requests received, oldest first; `?session=` keeps those of one session."""
@@ -104,11 +125,11 @@ class Stub:
         """Reports that the server is up, which script it runs, and how many requests it has had."""
         return _json({"ok": True, "model": self._model, "received": self.journal.received})
 
-    def _frames(self, asked: StubRequest, answer: Answer) -> list[Frame]:
+    def _frames(self, wire: _Wire, asked: StubRequest, answer: Answer) -> list[Frame]:
         if answer.step.status is not None:
             return []
-        identity = Identity(self._model, f"resp_{asked.digest}_{answer.id_prefix}")
-        return frames(answer, identity, lambda size: Usage(input=asked.size // 4, output=size // 4))
+        identity = Identity(self._model, f"{wire.id_prefix}{asked.digest}_{answer.id_prefix}")
+        return wire.frames(answer, identity, lambda size: Usage(input=asked.size // 4, output=size // 4))
 
 
 class _Reply:
