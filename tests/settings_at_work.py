@@ -31,7 +31,7 @@ from orchestrator.gateways.workspace import Workspace
 from orchestrator.model.client import HttpBudget, ModelClient
 from orchestrator.model.connections import Connections
 from orchestrator.model.errors import ModelError
-from orchestrator.model.responses.body import request_body
+from orchestrator.model.formats import format_of
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.ops import AddToHistory
@@ -390,9 +390,17 @@ def body(settings: Settings) -> dict[str, Any]:
 
     async def build() -> dict[str, Any]:
         following = _Following(ports(settings), state, lambda _: None, lambda _: None, HttpBudget(0))
-        return request_body(await _prompt(following, None))
+        table = provider(settings)
+        return format_of(table).body(await _prompt(following, None), table)
 
     return asyncio.run(build())
+
+
+def role_of_developer(settings: Settings) -> str:
+    """The role under which a request shows a developer's message."""
+    table, message = provider(settings), {"type": "message", "role": "developer", "content": "x"}
+    body = format_of(table).body(prompt(input=[message]), table)
+    return str(body["messages"][-1]["role"])
 
 
 def fleet_asked(settings: Settings) -> Any:

@@ -411,7 +411,7 @@ def test_usual_variables_set_the_openai_provider(load: Load) -> None:
 
 
 def test_provider_that_only_the_peer_can_use_is_left_out_until_chosen(load: Load) -> None:
-    file = "[model_providers.chat]\nbase_url = 'http://x/v1'\nwire_api = 'chat'\n"
+    file = "[model_providers.chat]\nbase_url = 'http://x/v1'\nwire_api = 'odd'\n"
     found = load(file)
     assert set(found.model.providers) == {"openai"}
     assert "provider chat is left out" in found.warnings[0]

@@ -245,6 +245,16 @@ EFFECTS: Mapping[str, Effect] = {
         '"Ask Ann."', lambda s: said_of_model(s).rpartition("| ")[2], "Ask Ann.",
         (*PROVIDER, f'{X}.env_key="NO"'),
     ),
+    f"{X}.wire_api": Effect(
+        '"chat"', lambda s: str(request(s).url), "http://x/v1/chat/completions", PROVIDER
+    ),
+    f"{X}.supports_reasoning_effort": Effect(
+        "true", lambda s: body(s).get("reasoning_effort"), "high",
+        (*PROVIDER, f'{X}.wire_api="chat"', 'model_reasoning_effort="high"'),
+    ),
+    f"{X}.developer_role": Effect(
+        '"user"', at_work.role_of_developer, "user", (*PROVIDER, f'{X}.wire_api="chat"')
+    ),
     f"{X}.query_params": Effect('{ v = "1" }', lambda s: request(s).url.query, b"v=1", PROVIDER),
     f"{X}.http_headers": Effect('{ Team = "a" }', lambda s: request(s).headers.get("Team"), "a", PROVIDER),
     f"{X}.env_http_headers": Effect(
@@ -295,8 +305,6 @@ EFFECTS: Mapping[str, Effect] = {
     "model_prices.gpt-5.cached_input": Effect("3", asked_price, 3_000_000, ("model_prices.gpt-5.output=0",)),
     "model_prices.gpt-5.output": Effect("4", asked_price, 4_000_000, ("model_prices.gpt-5.input=0",)),
 }  # fmt: skip
-ONE_VALUE = {f"{X}.wire_api"}
-"""Settings that take a single value today: any other is refused."""
 SEEN_FROM_OUTSIDE = {
     f"{M}.url": (
         "tests/mcp/test_http.py",
@@ -348,7 +356,7 @@ def load(folder: Path, *overrides: str) -> Settings:
 
 
 def test_each_setting_has_an_effect_that_is_named_here() -> None:
-    assert keys() == EFFECTS.keys() | ONE_VALUE | SEEN_FROM_OUTSIDE.keys()
+    assert keys() == EFFECTS.keys() | SEEN_FROM_OUTSIDE.keys()
     for file, name in SEEN_FROM_OUTSIDE.values():
         assert f"def {name}(" in (REPOSITORY / file).read_text()
 
@@ -363,8 +371,14 @@ def test_setting_has_its_effect(key: str, tmp_path: Path) -> None:
 
 
 def test_a_provider_of_another_protocol_is_refused_by_the_protocols_that_there_are(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r'wire_api = .*chat.*: allowed are "responses"'):
-        load(tmp_path, *PROVIDER, f'{X}.wire_api="chat"')
+    with pytest.raises(SettingsError, match=r'wire_api = .*grpc.*: allowed are "responses", "chat"'):
+        load(tmp_path, *PROVIDER, f'{X}.wire_api="grpc"')
+
+
+def test_a_provider_that_keeps_no_responses_cannot_be_asked_to_go_on_from_one(tmp_path: Path) -> None:
+    both = (f'{X}.wire_api="chat"', f"{X}.previous_response_id=true")
+    with pytest.raises(SettingsError, match=r'x\.previous_response_id = .*false with wire_api = "chat"'):
+        load(tmp_path, *PROVIDER, *both)
 
 
 def test_queue_of_upkeep_waits_for_its_server_as_long_as_the_settings_say(tmp_path: Path) -> None:

@@ -161,10 +161,13 @@ class ModelClient:
         chunks = cast(_Chunks, aiter(cast(httpx.AsyncByteStream, response.stream)))
         parser = SseParser()
         clock = asyncio.get_running_loop().time
-        deadline = clock() + self.provider.stream_idle_timeout_s
+        idle_s, read = self.provider.stream_idle_timeout_s, reader.read
+        deadline = clock() + idle_s
         completed, size = False, 0
         try:
             while not completed:
+                if reader.finished:
+                    deadline = min(deadline, clock() + _LAST_FIGURES_S)
                 chunk = await self._next_chunk(chunks, deadline, reader)
                 if chunk is None:
                     for event in reader.end():
@@ -174,14 +177,14 @@ class ModelClient:
                 if size > self.provider.max_response_bytes:
                     raise self._endless()
                 for sse in parser.feed(chunk):
-                    for event in reader.read(sse):
+                    for event in read(sse):
                         completed = type(event) is Completed
                         yield event
                     if completed:
                         break
                     # Only events end a silence, comments do not; and the time that our own
                     # caller spends between two events is no silence of the server.
-                    deadline = clock() + self._patience_s(reader)
+                    deadline = clock() + idle_s
         except SseEventTooLarge as error:
             raise self._cut(str(error)) from error
         finally:
@@ -207,10 +210,6 @@ class ModelClient:
                 return f"no event within {self.provider.stream_idle_timeout_s:g} s"
             case _:
                 return _reason(error)
-
-    def _patience_s(self, reader: ResponseReader) -> float:
-        idle_s = self.provider.stream_idle_timeout_s
-        return min(idle_s, _LAST_FIGURES_S) if reader.finished else idle_s
 
     async def _send(self, transport: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
         name, idle_s = self.provider.id, self.provider.stream_idle_timeout_s

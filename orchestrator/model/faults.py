@@ -19,6 +19,11 @@ def broken(provider: str, what: str) -> RetryableModelError:
     return RetryableModelError(f"{CUT}: model provider {provider} sent {what}")
 
 
+def incomplete(provider: str, reason: str) -> RetryableModelError:
+    """The error of a response that its server ended before the model did."""
+    return RetryableModelError(f"{CUT}: model provider {provider} left the response incomplete ({reason})")
+
+
 def excerpt(data: bytes) -> str:
     """The beginning of what was sent, for an error text."""
     return repr(data[:EXCERPT_BYTES].decode("utf-8", "replace"))

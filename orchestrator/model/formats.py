@@ -1,6 +1,7 @@
 """The wire formats of requests and responses: what the client leaves to each of them.
 
     ResponsesFormat   POST {base_url}/responses          `wire_api = "responses"`
+    ChatFormat        POST {base_url}/chat/completions   `wire_api = "chat"`
 
 A format knows neither connections nor waits; the client knows neither fields nor events of a format.
 """
@@ -8,8 +9,9 @@ A format knows neither connections nor waits; the client knows neither fields no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
+from orchestrator.model.chat.format import ChatFormat
 from orchestrator.model.events import ModelEvent
 from orchestrator.model.request import Prompt
 from orchestrator.model.responses.format import ResponsesFormat
@@ -58,4 +60,10 @@ class WireFormat(Protocol):
 
 def format_of(provider: ProviderSettings) -> WireFormat:
     """The wire format that the provider's table names."""
-    return ResponsesFormat()
+    match provider.wire_api:
+        case "responses":
+            return ResponsesFormat()
+        case "chat":
+            return ChatFormat()
+        case _:
+            assert_never(provider.wire_api)

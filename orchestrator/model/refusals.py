@@ -31,6 +31,12 @@ _FATAL_CODES: dict[str, tuple[FatalKind, CodexErrorInfo, str]] = {
         "context_window_exceeded",
         "the conversation no longer fits the model's context window; compact it or start a new session",
     ),
+    "exceed_context_size_error": (
+        FatalKind.CONTEXT_LENGTH_EXCEEDED,
+        "context_window_exceeded",
+        "the conversation no longer fits the context that the server was started with; compact it, start a "
+        "new session, or raise the server's context size",
+    ),
     "insufficient_quota": (
         FatalKind.INSUFFICIENT_QUOTA,
         "usage_limit_exceeded",
@@ -73,9 +79,10 @@ class ProviderFault:
         """Reads the `error` object; anything else is a fault without particulars."""
         if not isinstance(error, dict):
             return cls(None, error if isinstance(error, str) else None)
-        code = error.get("code") or error.get("type")
+        # Servers of chat completions repeat the HTTP status as a code, and name the fault by its type.
+        codes = (code for code in (error.get("code"), error.get("type")) if code and isinstance(code, str))
         message = error.get("message")
-        return cls(code if isinstance(code, str) else None, message if isinstance(message, str) else None)
+        return cls(next(codes, None), message if isinstance(message, str) else None)
 
     @classmethod
     def of_body(cls, body: bytes) -> ProviderFault:
@@ -84,7 +91,11 @@ class ProviderFault:
             parsed = orjson.loads(body)
         except orjson.JSONDecodeError:
             return cls(None, _shown(body))
-        return cls.of(parsed.get("error", parsed.get("detail")) if isinstance(parsed, dict) else None)
+        if isinstance(parsed, list):
+            parsed = next(iter(parsed), None)
+        if not isinstance(parsed, dict):
+            return cls(None, None)
+        return cls.of(parsed.get("error", parsed.get("detail", parsed)))
 
     def __str__(self) -> str:
         return self.message or self.code or "no reason given"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from orchestrator.tables.base import Secret, Table, setting, unfit
+from orchestrator.tables.base import Secret, Table, conflict, setting, unfit
 
 
 class ProviderSettings(Table):
@@ -30,8 +30,9 @@ class ProviderSettings(Table):
     env_key_instructions: str = setting("")
     """The text for a person when that variable is empty."""
 
-    wire_api: Literal["responses"] = setting("responses")
-    """Protocol: the Responses API."""
+    wire_api: Literal["responses", "chat"] = setting("responses")
+    """Protocol: the Responses API (`POST {base_url}/responses`), or chat completions (`POST
+    {base_url}/chat/completions`), which most servers of open models speak."""
 
     query_params: Mapping[str, str] = setting({}, hidden=True)
     """Added to every URL."""
@@ -70,6 +71,14 @@ class ProviderSettings(Table):
     previous_response_id: bool = setting(False)
     """Send only what is new and name the response before. Only for providers that store responses."""
 
+    supports_reasoning_effort: bool = setting(False)
+    """With `wire_api = "chat"`: send `model_reasoning_effort` as `reasoning_effort`. Off, because servers
+    whose model does not reason refuse it."""
+
+    developer_role: Literal["system", "developer", "user"] = setting("system")
+    """With `wire_api = "chat"`: the role of the messages that are neither the person's nor the model's, such
+    as an agent's part in its tree. `"user"` for models whose template takes one system message alone."""
+
     parallel_tool_calls: bool = setting(False)
     """Let the model ask for several calls in one response: for trees that make many agents at once. Off, as
     with the recorded Codex; not every model of a provider takes it."""
@@ -97,6 +106,13 @@ class ProviderSettings(Table):
         if not usable:
             raise unfit("an http:// or https:// URL")
         return url.rstrip("/")
+
+    @model_validator(mode="after")
+    def _keeps_what_it_names(self) -> Self:
+        if self.wire_api == "chat" and self.previous_response_id:
+            allowed = 'false with wire_api = "chat": chat completions keep no responses'
+            raise conflict(f"model_providers.{self.id}.previous_response_id", "true", allowed)
+        return self
 
 
 class ModelPrice(Table):

@@ -106,13 +106,15 @@ async def raw_server(
     server = await asyncio.start_server(handle, "127.0.0.1", 0)
     facts.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
     async with server:
-        yield facts
-        for writer in open_ends:
-            writer.close()
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
-        # A handler that the loop's end would have to cancel is reported as an error of its own.
-        await asyncio.gather(*at_work)
+        try:
+            yield facts
+        finally:
+            for writer in open_ends:
+                writer.close()
+                with contextlib.suppress(ConnectionError):
+                    await writer.wait_closed()
+            # A handler that the loop's end would have to cancel is reported as an error of its own.
+            await asyncio.gather(*at_work)
 
 
 async def _read_request(reader: asyncio.StreamReader) -> None:

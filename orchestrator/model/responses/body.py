@@ -26,7 +26,7 @@ def request_body(prompt: Prompt) -> dict[str, Any]:
     body: dict[str, Any] = {
         "model": prompt.model,
         "instructions": prompt.instructions,
-        "input": [_outgoing(item) for item in prompt.input],
+        "input": [sent for item in prompt.input if (sent := _outgoing(item)) is not None],
         "tools": list(prompt.tools),
         "tool_choice": "auto",
         "parallel_tool_calls": prompt.parallel_tool_calls,
@@ -43,11 +43,16 @@ def request_body(prompt: Prompt) -> dict[str, Any]:
     return body
 
 
-def _outgoing(item: Item) -> Item:
-    """Raw reasoning stays here: the provider takes its own back only in encrypted form."""
-    if item.get("type") == "reasoning" and item.get("content"):
-        return {key: value for key, value in item.items() if key != "content"}
-    return item
+def _outgoing(item: Item) -> Item | None:
+    """Raw reasoning stays here: the provider takes its own back only in encrypted form.
+
+    Reasoning of a provider of chat completions has no other form; of that nothing is sent.
+    """
+    if item.get("type") != "reasoning" or not item.get("content"):
+        return item
+    if not item.get("summary") and "encrypted_content" not in item:
+        return None
+    return {key: value for key, value in item.items() if key != "content"}
 
 
 def _reasoning(prompt: Prompt) -> dict[str, str] | None:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import orjson
 
-from orchestrator.model.errors import CUT, ModelError, RetryableModelError
+from orchestrator.model.errors import ModelError
 from orchestrator.model.events import (
     Completed,
     Created,
@@ -23,7 +23,7 @@ from orchestrator.model.events import (
     ReasoningSummaryDelta,
     TextDelta,
 )
-from orchestrator.model.faults import broken, excerpt, raise_fault
+from orchestrator.model.faults import broken, excerpt, incomplete, raise_fault
 from orchestrator.model.refusals import ProviderFault
 from orchestrator.model.responses.items import kept_item
 from orchestrator.model.shapes import BrokenItem, check_item, name_of
@@ -115,7 +115,7 @@ def _raise_error(provider: str, data: Any) -> NoReturn:
 def _raise_incomplete(provider: str, data: Any) -> NoReturn:
     details = (data.get("response") or {}).get("incomplete_details") or {}
     reason = details.get("reason") or "no reason given"
-    raise RetryableModelError(f"{CUT}: model provider {provider} left the response incomplete ({reason})")
+    raise incomplete(provider, reason)
 
 
 _READERS: dict[str, Callable[[Any], ModelEvent]] = {

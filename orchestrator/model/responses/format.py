@@ -40,14 +40,16 @@ class ResponsesReader:
 
     def read(self, sse: SseEvent) -> Sequence[ModelEvent]:
         event = decode(self._provider, sse)
-        return () if event is None or self._again(event) else (event,)
+        if event is None or (type(event) is ItemDone and self._again(event)):
+            return ()
+        return (event,)
 
     def end(self) -> Sequence[ModelEvent]:
         return ()
 
-    def _again(self, event: ModelEvent) -> bool:
+    def _again(self, event: ItemDone) -> bool:
         """Whether this very item was handed out before, under the same index and id."""
-        if not isinstance(event, ItemDone) or event.place == (None, ""):
+        if event.place == (None, ""):
             return False
         # A server may give one index to all its items: only the same content is the same item.
         digest = hashlib.sha256(orjson.dumps(event.item, option=orjson.OPT_SORT_KEYS)).digest()
