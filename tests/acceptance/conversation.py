@@ -24,6 +24,7 @@ from orchestrator.stub import Scenario, StubConfig, running
 from tests.acceptance.allowances import Message
 from tests.acceptance.comparator import has_come
 from tests.acceptance.placeholders import Bindings
+from tests.acceptance.wires import RESPONSES, asked
 
 PROTO = (sys.executable, "-m", "orchestrator.cli.main", "proto")
 PATIENCE_S = 45.0
@@ -203,14 +204,16 @@ class Scene:
 
 
 @contextlib.asynccontextmanager
-async def scene(root: Path, config: str, model: Sequence[Message]) -> AsyncIterator[Scene]:
+async def scene(
+    root: Path, config: str, model: Sequence[Message], wire: str = RESPONSES
+) -> AsyncIterator[Scene]:
     """Sets up the folders and serves the scripted model; requests and log are read at the end."""
-    setup = set_up(root, _with_provider_table(config))
+    setup = set_up(root, _with_provider_table(config, wire))
     try:
         async with running(StubConfig(Scenario.parse(list(model)))) as stub:
             found = Scene(setup, stub.base_url, Held())
             yield found
-            found.held.requests += await _requests(stub.base_url)
+            found.held.requests += [asked(body, wire) for body in await _requests(stub.base_url)]
         found.held.rollout += list(_rollout(found.held))
     finally:
         _stop_orphan(setup)
@@ -223,11 +226,13 @@ def _stop_orphan(setup: Setup) -> None:
         os.kill(int(pidfile.read_text()), signal.SIGTERM)
 
 
-def _with_provider_table(config: str) -> str:
-    """`config.toml` holds a choice of lines: retry keys belong to the provider's table."""
+def _with_provider_table(config: str, wire: str) -> str:
+    """`config.toml` holds a choice of lines: retry keys and format belong to the provider's table."""
     lines = config.splitlines()
     own = [line for line in lines if line.split("=")[0].strip() in _RETRY_KEYS]
     rest = [line for line in lines if line not in own]
+    if wire != RESPONSES:
+        own.append(f'wire_api = "{wire}"')
     return "\n".join([*rest, "[model_providers.openai]", *own]) + "\n" if own else config
 
 

@@ -19,16 +19,18 @@ import pytest
 from tests.acceptance.comparator import compare_events, compare_requests, compare_rollout
 from tests.acceptance.conversation import Setup, hold, scene
 from tests.acceptance.placeholders import ABSENT, Difference
+from tests.acceptance.wires import expected, over
 
-FILES = sorted((Path(__file__).parent / "further").glob("*.json"))
+FOLDER = Path(__file__).parent / "further"
+FILES = sorted(FOLDER.glob("*.json"))
 OPEN_DOORS = 'model = "gpt-5"\napproval_policy = "never"\nsandbox_mode = "danger-full-access"\n'
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-async def test_client_is_served_as_the_protocol_says(file: Path, tmp_path: Path) -> None:
-    told = json.loads(file.read_text())
-    async with scene(tmp_path, told.get("config", OPEN_DOORS), told["model"]) as place:
+@pytest.mark.parametrize(("wire", "name"), over([file.stem for file in FILES]))
+async def test_client_is_served_as_the_protocol_says(wire: str, name: str, tmp_path: Path) -> None:
+    told = json.loads((FOLDER / f"{name}.json").read_text())
+    async with scene(tmp_path, told.get("config", OPEN_DOORS), told["model"], wire) as place:
         bindings = place.setup.bindings()
         _furnish(place.setup, told.get("before", {}))
         found: list[Difference] = []
@@ -36,12 +38,12 @@ async def test_client_is_served_as_the_protocol_says(file: Path, tmp_path: Path)
             arguments = [bindings.fill(argument) for argument in process.get("arguments", [])]
             async with place.proto(*arguments) as proto:
                 exit_code = await hold(proto, process["lines"], bindings)
-            expected = [line["eq"] for line in process["lines"] if "eq" in line]
-            found += compare_events(expected, proto.events, bindings)
+            events = [line["eq"] for line in process["lines"] if "eq" in line]
+            found += compare_events(events, proto.events, bindings)
             if exit_code != process.get("exit", 0):
                 found.append(Difference(f"exit code {number}", process.get("exit", 0), exit_code))
     if "requests" in told:
-        found += compare_requests(told["requests"], place.held.requests, bindings)
+        found += compare_requests(expected(told["requests"], wire), place.held.requests, bindings)
     if "rollout" in told:
         found += compare_rollout(told["rollout"], place.held.rollout, bindings)
     found += _files(place.setup, told.get("files", {}))

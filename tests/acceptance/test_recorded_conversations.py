@@ -9,20 +9,24 @@ import pytest
 from tests.acceptance.allowances import decided
 from tests.acceptance.comparator import compare_events, compare_requests, compare_rollout
 from tests.acceptance.conversation import hold, scene
-from tests.acceptance.recordings import FOLDERS, read
+from tests.acceptance.recordings import FOLDERS, TRANSCRIPTS, read
+from tests.acceptance.wires import expected, over
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-async def test_a_recorded_client_is_served_as_the_peer_served_it(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("wire", "name"), over([folder.name for folder in FOLDERS]))
+async def test_a_recorded_client_is_served_as_the_peer_served_it(
+    wire: str, name: str, tmp_path: Path
+) -> None:
+    folder = TRANSCRIPTS / name
     recorded = decided(read(folder))
-    async with scene(tmp_path, (folder / "config.toml").read_text(), recorded.model) as place:
+    async with scene(tmp_path, (folder / "config.toml").read_text(), recorded.model, wire) as place:
         bindings = place.setup.bindings()
         async with place.proto() as proto:
             exit_code = await hold(proto, recorded.lines, bindings)
     held = place.held
     found = compare_events(recorded.events(), held.events, bindings)
-    found += compare_requests(recorded.requests, held.requests, bindings)
+    found += compare_requests(expected(recorded.requests, wire), held.requests, bindings)
     found += compare_rollout(recorded.rollout, held.rollout, bindings)
     assert not found, "\n".join([*map(str, found), held.told()])
     assert exit_code == 0

@@ -1,0 +1,77 @@
+"""The wire formats that a conversation is held over, and what a request says in either.
+
+A recorded request is one of the Responses API. Over chat completions the same conversation has to be asked
+with: its fields that chat completions do not have are left out, and the request that came is read back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from orchestrator.stub.chat_request import translated
+from tests.acceptance.allowances import Message
+from tests.acceptance.placeholders import Json
+
+RESPONSES, CHAT = "responses", "chat"
+
+NOT_OVER_CHAT = {
+    "plain": "its first answer begins with a summary of reasoning, which chat completions do not have",
+    "reasoning_sections": "it is about summaries of reasoning",
+    "custom_apply_patch": "its call is of a custom tool, which chat completions have as a function alone",
+    "local_shell_call": "its call is of the hosted shell, which chat completions have as a function alone",
+}
+"""Conversations with items that chat completions cannot carry, and which."""
+_IN_BOTH = ("input", "parallel_tool_calls")
+
+
+def over(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Each conversation with each wire format that can carry it."""
+    return [
+        (wire, name)
+        for wire in (RESPONSES, CHAT)
+        for name in names
+        if wire == RESPONSES or name not in NOT_OVER_CHAT
+    ]
+
+
+def expected(requests: Sequence[Message], wire: str) -> list[Message]:
+    """Recorded requests as far as the wire format has words for them."""
+    return list(requests) if wire == RESPONSES else [_readable(_in_both(request)) for request in requests]
+
+
+def asked(body: Message, wire: str) -> Message:
+    """A request that the model was sent, in the form of the recorded ones."""
+    if wire == RESPONSES:
+        return body
+    assert body["stream_options"] == {"include_usage": True}
+    read: Message = _in_both(translated(body))
+    return read
+
+
+def _in_both(request: Json) -> Json:
+    """The request; a word, if the conversation leaves it free."""
+    if not isinstance(request, dict):
+        return request
+    return {name: request[name] for name in _IN_BOTH if name in request}
+
+
+def _readable(request: Json) -> Json:
+    """The request, with arguments that are no JSON object as the text of one: servers would refuse them."""
+    if not isinstance(request, dict):
+        return request
+    return {**request, "input": [_readable_item(item) for item in request["input"]]}
+
+
+def _readable_item(item: Json) -> Json:
+    arguments = item.get("arguments", "") if isinstance(item, dict) else ""
+    if not arguments.startswith("{") or _is_object(arguments):
+        return item
+    return {**item, "arguments": json.dumps({"arguments": arguments}, separators=(",", ":"))}
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except json.JSONDecodeError:
+        return False
