@@ -63,7 +63,7 @@ DEFECTS = (
     Mutant(
         "cancelled above first",
         "an agent is reported canceled before those below it have ended",
-        text(rules_standing, "came_to_rest", "if tree.canceling and tree.ending_children:", "if False:"),
+        text(rules_standing, "come_to_rest", "elif tree.ending_children:", "elif False:"),
         "family",
     ),
     Mutant(

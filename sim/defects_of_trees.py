@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.core import (
+    advance,
     compaction,
     rules_cancelling,
-    rules_ending,
     rules_making,
     rules_task,
     rules_timers,
@@ -35,12 +35,12 @@ def _unsettled(real: Any) -> Any:
 
 
 def _keeps_its_slot(real: Any) -> Any:
-    def came_to_rest(draft: Draft, outcome: str, message: Any) -> None:
-        real(draft, outcome, message)
-        if outcome == "failed":
+    def come_to_rest(draft: Draft) -> None:
+        real(draft)
+        if draft.over is not None and draft.over.outcome == "failed":
             draft.tree.draws = [draw for draw in draft.tree.draws if draw.amount > 0]
 
-    return came_to_rest
+    return come_to_rest
 
 
 def _uncounted(real: Any) -> Any:
@@ -142,7 +142,7 @@ DEFECTS = (
     Mutant(
         "slot kept by who fails",
         "an agent whose task fails does not give its slot back",
-        swapped(rules_ending, "came_to_rest", _keeps_its_slot),
+        swapped(advance, "come_to_rest", _keeps_its_slot),
     ),
     Mutant(
         "spawn does not count",

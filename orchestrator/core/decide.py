@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from orchestrator.core import commands as c
+from orchestrator.core.advance import advance
 from orchestrator.core.draft import Decision, DoesNotFit, Draft
 from orchestrator.core.rules_calls import assessed, finished
 from orchestrator.core.rules_cancelling import tell_next
@@ -44,6 +45,7 @@ def decide(state: State, command: c.Command, moment: c.Moment) -> Decision:
     draft = Draft(state, moment)
     try:
         _apply(draft, command)
+        advance(draft)
     except DoesNotFit as error:
         raise IllegalCommand(type(command).__name__, state.status, str(error)) from error
     return draft.decision()

@@ -13,8 +13,9 @@ from orchestrator.core.entries import Entry
 from orchestrator.core.evolve import evolve, stated
 from orchestrator.core.facts import Fact, RequestFact
 from orchestrator.core.frozen import record, replace
+from orchestrator.core.phases import check
 from orchestrator.core.settings import SessionFacts, TurnSettings
-from orchestrator.core.state import State, Task
+from orchestrator.core.state import Outcome, State, Task
 from orchestrator.core.stored import Encoded, encode_entry
 from orchestrator.protocol.wire import EventModel
 
@@ -24,6 +25,15 @@ class DoesNotFit(Exception):
 
     Nothing else that a rule raises is about the command: it is a defect.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOver:
+    """The end of the task that this decision ended."""
+
+    outcome: Outcome
+    message: str | None
+    """Its last message, or the error that it failed with."""
 
 
 SLOTS = "slots"
@@ -202,14 +212,19 @@ class Draft:
         "_requests",
         "_seq",
         "_set",
+        "before",
         "export",
         "moment",
+        "over",
         "state",
         "tree",
     )
 
     def __init__(self, state: State, moment: Moment) -> None:
+        self.before = state
+        """The state that the command met."""
         self.state = state
+        self.over: TaskOver | None = None
         self.moment = moment
         self.export = False
         self.tree = TreeDraft()
@@ -243,7 +258,9 @@ class Draft:
             else:
                 if new.of == "request":
                     self._requests.append(Metered(new, self._logged))
-                self._append(e.fact(new), stated(self.state, new, self._seq))
+                state = stated(self.state, new, self._seq)
+                check(self.state, state)
+                self._append(e.fact(new), state)
 
     def _append(self, entry: Entry, state: State) -> None:
         """Adds an entry that leads to `state`."""
@@ -254,6 +271,10 @@ class Draft:
             self._logged = evolve(self._logged, encoded.entry, self._seq)
         self.state = state
         self._entries.append(encoded)
+
+    def end_task(self, outcome: Outcome, message: str | None = None) -> None:
+        self.add(f.TaskEnded(outcome))
+        self.over = TaskOver(outcome, message)
 
     def event(self, message: EventModel) -> None:
         """An event of the running task."""

@@ -14,7 +14,7 @@ from orchestrator.core.draft import DoesNotFit, Draft, Letter, TreeEvent
 from orchestrator.core.rules_activity import activity
 from orchestrator.core.rules_ending import stop
 from orchestrator.core.rules_surfacing import WITHDRAWN, resolved
-from orchestrator.core.rules_task import approval_timer, settle
+from orchestrator.core.rules_task import approval_timer
 from orchestrator.core.state import Answer, Call, Phase
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ops import ExecApproval, PatchApproval
@@ -197,7 +197,6 @@ def _remember(draft: Draft, call: Call) -> None:
 def reject(draft: Draft, call: Call, text: str) -> None:
     """Ends the call without having run it; the turn goes on."""
     close(draft, call, text)
-    settle(draft)
 
 
 def run(draft: Draft, call: Call, work: RunnableWork, auto_approved: bool = False) -> None:

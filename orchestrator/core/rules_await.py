@@ -11,13 +11,13 @@ from orchestrator.core.call_ends import close
 from orchestrator.core.calls import Await, AwaitWork
 from orchestrator.core.draft import Draft
 from orchestrator.core.mail_delivery import await_result, collect, in_order, is_instruction
-from orchestrator.core.rules_task import settle, wait_timer
+from orchestrator.core.rules_task import wait_timer
 from orchestrator.core.state import Call, Phase, State
 from orchestrator.core.tree import Mail
 
 
 def await_agents(draft: Draft, call: Call, asked: Await) -> None:
-    """Returns at once with what is there, or when nothing can come; else waits."""
+    """Lets the call wait; it ends at once if something is there, or nothing can come (`end_wait`)."""
     children = draft.state.tree.listed_children
     if not children:
         finish(draft, call, "there is no agent to wait for; spawn or fork one first")
@@ -30,21 +30,18 @@ def await_agents(draft: Draft, call: Call, asked: Await) -> None:
     generation = draft.next_generation()
     work = AwaitWork(asked.agent_ids, generation, deadline)
     draft.add(f.CallMoved(call.call_id, Phase.WAITING, work=work))
-    if not woken(draft):
-        draft.set_timer_of(wait_timer(call.call_id), generation, deadline)
+    draft.set_timer_of(wait_timer(call.call_id), generation, deadline)
 
 
-def woken(draft: Draft) -> bool:
-    """Ends the task's wait if there is a reason to; True if it did."""
+def end_wait(draft: Draft) -> None:
+    """Ends the task's wait for agents if there is a reason to."""
     task = draft.state.task
     call = task.waiting if task is not None and not task.stopping else None
     if call is None or not isinstance(call.work, AwaitWork):
-        return False
+        return
     mails = _matching(draft.state, call.work)
-    if not mails and not _instructed(draft.state) and _something_to_come(draft.state, call.work):
-        return False
-    _end(draft, call, mails, timed_out=False)
-    return True
+    if mails or _instructed(draft.state) or not _something_to_come(draft.state, call.work):
+        _end(draft, call, mails, timed_out=False)
 
 
 def timed_out(draft: Draft, call: Call, wait: AwaitWork) -> None:
@@ -80,4 +77,3 @@ def _something_to_come(state: State, wait: AwaitWork) -> bool:
 def finish(draft: Draft, call: Call, output: str, sent: f.LetterSent | None = None) -> None:
     """The call is over with this output; `sent` is the letter that it wrote, for whoever reads the log."""
     close(draft, call, output, sent=sent)
-    settle(draft)

@@ -23,7 +23,7 @@ from orchestrator.core.rules_activity import activity, uses
 from orchestrator.core.rules_approval import reject, run
 from orchestrator.core.rules_subagents import agent_call
 from orchestrator.core.rules_surfacing import surface
-from orchestrator.core.rules_task import approval_timer, settle
+from orchestrator.core.rules_task import approval_timer
 from orchestrator.core.state import Call, Phase
 from orchestrator.protocol.items import ToolOutput
 from orchestrator.protocol.wire import EventModel, JsonObject, written
@@ -117,4 +117,3 @@ def _done(
     else:
         uses(draft, call.name)
     close(draft, call, output, baselines=baselines)
-    settle(draft)

@@ -27,8 +27,7 @@ from orchestrator.core.draft import (
 )
 from orchestrator.core.ids import AgentId
 from orchestrator.core.mail_delivery import take, tell_undelivered
-from orchestrator.core.rules_standing import came_to_rest, end_watchdogs, mark_of
-from orchestrator.core.rules_task import start_next
+from orchestrator.core.rules_standing import end_watchdogs, mark_of
 from orchestrator.core.tree import Child
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
@@ -75,7 +74,6 @@ def tell_next(draft: Draft) -> None:
     draft.add(f.ToldToEnd(min(MOST_TOLD, len(tree.to_end))))
     telling = [id for id in tree.to_end[:MOST_TOLD] if _may_be_told(tree.children[id])]
     _tell(draft, telling, tree.end_reason or "")
-    _over_if_all_ended(draft)
 
 
 def _leave_unread(draft: Draft) -> None:
@@ -90,13 +88,6 @@ def pass_over(draft: Draft, session: str) -> None:
     tree = draft.state.tree
     left = tuple(id for id in tree.to_end if tree.children[id].session != session)
     draft.add(f.ToEnd(left, tree.end_reason))
-    _over_if_all_ended(draft)
-
-
-def _over_if_all_ended(draft: Draft) -> None:
-    if not draft.state.tree.ending_children:
-        came_to_rest(draft, "canceled", None)
-        start_next(draft)
 
 
 def _may_be_told(child: Child) -> bool:

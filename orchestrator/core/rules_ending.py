@@ -30,9 +30,8 @@ from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.history import Item, user_message
 from orchestrator.core.rules_budget import give_up_waiting
 from orchestrator.core.rules_cancelling import expect_ends, mark_and_tell
-from orchestrator.core.rules_standing import came_to_rest
 from orchestrator.core.rules_surfacing import withdrawn
-from orchestrator.core.rules_task import RETRY_TIMER, approval_timer, start_next, wait_timer
+from orchestrator.core.rules_task import RETRY_TIMER, approval_timer, wait_timer
 from orchestrator.core.state import Call, Phase, StopReason, Task
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import SubAgentErr
@@ -186,7 +185,7 @@ def _end_helpers(draft: Draft, calls: Sequence[tuple[Call, HelperWork]], why: st
 
 
 def _over(draft: Draft, reason: StopReason, failure: tuple[str, Any]) -> None:
-    """Ends the task with its final event, and lets the session go on to whatever is next."""
+    """Ends the task with its final event."""
     message: str | None = None
     if reason == FAILED:
         # `error`, then `task_complete` with a null message (protocol order of every version).
@@ -198,6 +197,4 @@ def _over(draft: Draft, reason: StopReason, failure: tuple[str, Any]) -> None:
             draft.add(e.item(user_message(TURN_ABORTED_MARKER)))
         told = "interrupted" if reason == "canceled" else reason
         draft.event(ev.TurnAborted(reason=TurnAbortReason(told)))
-    draft.add(f.TaskEnded(reason))
-    start_next(draft)
-    came_to_rest(draft, reason, message)
+    draft.end_task(reason, message)

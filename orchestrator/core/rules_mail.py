@@ -12,13 +12,11 @@ from orchestrator.core.draft import SLOTS, Draft, Draw
 from orchestrator.core.ids import AgentId
 from orchestrator.core.mail_delivery import forget_children, tell_inbox, tell_read, tell_undelivered
 from orchestrator.core.rules_approval import routed_answer
-from orchestrator.core.rules_await import woken
 from orchestrator.core.rules_cancelling import begin_canceling, heard_end
 from orchestrator.core.rules_ending import stop
 from orchestrator.core.rules_helper import helper_done
 from orchestrator.core.rules_people import interrupt_below
-from orchestrator.core.rules_standing import came_to_rest, change, tell_ended
-from orchestrator.core.rules_task import begin_mail_task, start_next, wants_turn
+from orchestrator.core.rules_standing import change, tell_ended
 from orchestrator.core.tree import ACTIVE, ChildChanges, Mail, MailKind, TreeChanges
 from orchestrator.protocol.agents import LifecycleChange
 from orchestrator.protocol.events import SubagentLifecycle
@@ -35,7 +33,6 @@ def mail_arrived(draft: Draft, command: MailArrived) -> None:
             _child_status(draft, command.payload)
         case "gone":
             forget_children(draft, [AgentId(int(command.payload["agent_id"]))])
-            woken(draft)
         case "ended":
             _ended(draft, command.payload)
         case "interrupt":
@@ -68,11 +65,9 @@ def _message(draft: Draft, command: MailArrived) -> None:
             stop(draft, "interrupted", command.key)
         return
     draft.add(f.MailReceived(_mail(command)))
-    if command.interrupt and draft.state.task is not None:
+    if command.interrupt:
         # What runs is stopped; the letter begins the task that follows.
         stop(draft, "interrupted", command.key)
-        return
-    attend(draft)
 
 
 def _take_slot(draft: Draft, refused: bool) -> None:
@@ -125,7 +120,6 @@ def _completion(draft: Draft, command: MailArrived) -> None:
         helper_done(draft, child, content)
     else:
         draft.add(f.MailReceived(_mail(command)))
-        attend(draft)
 
 
 def _ended(draft: Draft, content: Mapping[str, Any]) -> None:
@@ -133,12 +127,9 @@ def _ended(draft: Draft, content: Mapping[str, Any]) -> None:
     id = content["from"]["agent_id"]
     heard_end(draft, id)
     _correct(draft, id, content)
-    if not (draft.state.tree.canceling or draft.state.closing):
-        return
-    if content["evidence"] == "presumed":
+    ending = draft.state.tree.canceling or draft.state.closing
+    if ending and content["evidence"] == "presumed":
         draft.add(f.AgentChanged({"evidence": "presumed"}))
-    came_to_rest(draft, "canceled", None)
-    start_next(draft)
 
 
 def _correct(draft: Draft, agent_id: AgentId, content: Mapping[str, Any]) -> None:
@@ -151,7 +142,6 @@ def _correct(draft: Draft, agent_id: AgentId, content: Mapping[str, Any]) -> Non
         status = "idle"
         tell_read(draft, child, content)
     draft.add(f.ChildChanged(agent_id, {"status": status}))
-    woken(draft)
 
 
 def _child_status(draft: Draft, content: Mapping[str, Any]) -> None:
@@ -160,14 +150,6 @@ def _child_status(draft: Draft, content: Mapping[str, Any]) -> None:
     if child is None:
         return
     draft.add(f.ChildChanged(id, {"status": content["status"]}))
-
-
-def attend(draft: Draft) -> None:
-    """Ends a wait, or begins a task, for news that a model may want."""
-    if draft.state.task is not None:
-        woken(draft)
-    elif not draft.state.closing and wants_turn(draft.state):
-        begin_mail_task(draft)
 
 
 def cancel(draft: Draft, reason: str) -> None:
@@ -180,4 +162,3 @@ def cancel(draft: Draft, reason: str) -> None:
             tell_ended(draft)
         return
     stop(draft, "canceled")
-    came_to_rest(draft, "canceled", None)

@@ -32,7 +32,6 @@ from orchestrator.core.mail_delivery import inbox_event, watchers
 from orchestrator.core.narrowing import helper_settings, narrowed
 from orchestrator.core.rules_activity import STARTING
 from orchestrator.core.rules_await import finish
-from orchestrator.core.rules_task import settle
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import Call, Phase
 from orchestrator.core.tree import AgentStatus, Child, TreeChanges, TreeView
@@ -221,7 +220,6 @@ def _wait_for_helper(draft: Draft, call: Call, asked: Helper) -> None:
     draft.event(work.begin(call_id))
     draft.event(ev.SubAgentToolCallActivity(call_id=call_id, activity=STARTING))
     draft.add(f.CallMoved(call.call_id, Phase.WAITING, work=work))
-    settle(draft)
 
 
 def _dumps(value: Any) -> str:

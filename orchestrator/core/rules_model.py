@@ -15,7 +15,7 @@ from orchestrator.core.mail_delivery import deliver
 from orchestrator.core.rules_activity import made, thinks
 from orchestrator.core.rules_ending import fail, first_said
 from orchestrator.core.rules_standing import heading
-from orchestrator.core.rules_task import RETRY_TIMER, complete, settle, token_count
+from orchestrator.core.rules_task import RETRY_TIMER, complete, token_count
 from orchestrator.core.settings import HELD_WAIT_S
 from orchestrator.core.state import Phase, Purpose
 from orchestrator.core.tokens import must_compact
@@ -137,9 +137,7 @@ def response_completed(draft: Draft, command: ResponseCompleted) -> None:
     )
     if command.rate_limits is not None:
         draft.add(f.RateLimitsReported(command.rate_limits))
-    if request.purpose != "compact":
-        settle(draft)
-    elif not draft.task.stopping:
+    if request.purpose == "compact" and not draft.task.stopping:
         _compacted(draft)
 
 

@@ -19,7 +19,6 @@ from orchestrator.core.rules_task import (
     bookmarked,
     change_settings,
     input_message,
-    start_next,
     user_message_event,
 )
 from orchestrator.core.settings import SettingsChanges
@@ -94,8 +93,6 @@ def _user_turn(draft: Draft, command: Submitted, turn: UserTurn) -> None:
         return
     draft.add(f.InputQueued(command.id, turn, command.client or None))
     stop(draft, "replaced", command.id)
-    # A session that was closed over queued input is free, and goes on with the oldest.
-    start_next(draft)
 
 
 def _steers(draft: Draft, turn: UserTurn) -> bool:
@@ -164,4 +161,3 @@ def _shutdown(draft: Draft, command: Submitted) -> None:
     draft.add(f.Closing(command.id))
     cancel_children(draft, "the session above was closed")
     stop(draft, "interrupted", command.id)
-    start_next(draft)

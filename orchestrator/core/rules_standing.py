@@ -22,6 +22,7 @@ from orchestrator.core.draft import (
 )
 from orchestrator.core.history import Item
 from orchestrator.core.mail_delivery import inbox_event, watchers
+from orchestrator.core.state import Outcome
 from orchestrator.core.tree import ACTIVE, AgentStatus, TreeChanges
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import CancelEvidence, LifecycleChange, SubagentStatus
@@ -73,19 +74,26 @@ def _asked_by_parent(draft: Draft) -> bool:
     return any(mail.content.get("turn") == tree.turns for mail in letters)
 
 
-def came_to_rest(draft: Draft, outcome: str, message: str | None) -> None:
+def come_to_rest(draft: Draft) -> None:
     """The last task ended and none follows: the result goes to the parent, the slot back to the tree."""
-    facts, tree = draft.state.facts, draft.state.tree
+    facts, tree, over = draft.state.facts, draft.state.tree, draft.over
     if facts.is_root or draft.state.task is not None or tree.ended:
         return
-    if tree.canceling and tree.ending_children:
+    if not tree.canceling:
+        if over is not None:
+            _rest(draft, over.outcome, over.message)
+    elif tree.ending_children:
         # Its end is told when everything below it has ended: a cancel that is done is done for all.
         return
-    if tree.canceling and tree.status not in ACTIVE:
+    elif tree.status not in ACTIVE:
         draft.add(f.AgentChanged({"ended": True}))
         tell_ended(draft)
-        return
-    outcome = "canceled" if tree.canceling else outcome
+    else:
+        _rest(draft, "canceled", over.message if over is not None else None)
+
+
+def _rest(draft: Draft, outcome: Outcome, message: str | None) -> None:
+    facts, tree = draft.state.facts, draft.state.tree
     status: AgentStatus = _STATUS_AFTER.get(outcome, "ready")
     turn = tree.turns + 1
     if tree.slot:

@@ -9,7 +9,6 @@ from orchestrator.core.commands import ResponseBroken, Stopped, TaskRefused, Too
 from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.rules_ending import all_stopped, fail, go_on
 from orchestrator.core.rules_model import response_broken
-from orchestrator.core.rules_task import settle
 from orchestrator.core.state import Call, Phase
 from orchestrator.protocol import events as ev
 
@@ -68,7 +67,6 @@ def _judge(draft: Draft, call: Call, judgement: str) -> None:
         ends = (work.broken_off(call.call_id, IN_DOUBT),) if isinstance(work, RunnableWork) else ()
         close(draft, call, IN_DOUBT, events=ends)
         draft.event(ev.WarningEvent(message=f"call {call.call_id} is {IN_DOUBT}"))
-    settle(draft)
 
 
 def _repeatable(draft: Draft, call: Call) -> bool:

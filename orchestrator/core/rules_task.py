@@ -11,10 +11,11 @@ from orchestrator.core import facts as f
 from orchestrator.core.context import context_change, environment_context, is_context
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import Item
+from orchestrator.core.phases import TaskPhase, task_phase
 from orchestrator.core.rules_activity import tokens_used
-from orchestrator.core.rules_standing import came_to_rest, end_watchdogs, took_task
+from orchestrator.core.rules_standing import end_watchdogs, took_task
 from orchestrator.core.settings import SettingsChanges
-from orchestrator.core.state import Queued, State, TaskKind
+from orchestrator.core.state import Queued, State, Task, TaskKind
 from orchestrator.core.tokens import counted
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
@@ -28,7 +29,7 @@ NO_RATE_LIMITS = RateLimitSnapshot()
 
 
 def start_next(draft: Draft) -> None:
-    """Gives the free session to what waits for it: a shutdown first, then queued input in order."""
+    """Gives the free session to what waits for it: a shutdown first, then queued input, then mail."""
     state = draft.state
     if state.task is not None or state.tree.canceling or state.tree.pruned:
         return
@@ -36,17 +37,33 @@ def start_next(draft: Draft) -> None:
         # A tree is closed from below: its end is told when nothing of it is left.
         if not state.tree.ending_children:
             close(draft, state.closing)
-    elif state.queue:
+    elif state.queue and _may_take_input(draft):
         begin_task(draft, state.queue[0])
-    elif _interrupted_by_mail(state) or (state.outcome == "completed" and wants_turn(state)):
+    elif _mail_begins(draft):
         begin_mail_task(draft)
 
 
-def _interrupted_by_mail(state: State) -> bool:
-    return any(mail.interrupt for mail in state.tree.inbox)
+def _may_take_input(draft: Draft) -> bool:
+    """Whether queued input begins a task: a session that was closed over it waits for more input."""
+    state = draft.state
+    return not state.closed or len(state.queue) > len(draft.before.queue)
 
 
-def wants_turn(state: State) -> bool:
+def _mail_begins(draft: Draft) -> bool:
+    """Whether mail begins a task: when it comes, or when the task that it met ends."""
+    state = draft.state
+    if draft.over is not None:
+        interrupted = any(mail.interrupt for mail in state.tree.inbox)
+        return interrupted or (state.outcome == "completed" and _wants_turn(state))
+    return _mail_came(draft) and _wants_turn(state)
+
+
+def _mail_came(draft: Draft) -> bool:
+    now, before = draft.state.tree.inbox, draft.before.tree.inbox
+    return bool(now) and now[-1] not in before[-1:]
+
+
+def _wants_turn(state: State) -> bool:
     """Whether the inbox of an idle session begins a task: an order does, a result if that is wanted.
 
     After an interrupt or an error a result waits for the next input; so does what agents write to a root.
@@ -189,15 +206,19 @@ def token_count(draft: Draft, response_id: ResponseId | None = None) -> None:
     )
 
 
-def settle(draft: Draft) -> None:
+def end_turn(draft: Draft) -> None:
     """A response is complete and its calls are done: the turn is over. Is the task?"""
     task = draft.state.task
-    if task is None or task.stopping or not task.response_complete or task.calls.any_open:
+    if task is None or not _turn_over(task) or _turn_over(draft.before.task):
         return
     token_count(draft, task.response_id)
     tokens_used(draft)
     if not (task.calls or task.steered or task.goes_on or _joins(draft.state)):
         complete(draft, task.last_message)
+
+
+def _turn_over(task: Task | None) -> bool:
+    return task is not None and task_phase(task) is TaskPhase.TURN_OVER
 
 
 def _joins(state: State) -> bool:
@@ -208,9 +229,7 @@ def _joins(state: State) -> bool:
 
 def complete(draft: Draft, last_message: str | None) -> None:
     draft.event(ev.TaskComplete(last_agent_message=last_message, response_id=draft.task.response_id))
-    draft.add(f.TaskEnded("completed"))
-    start_next(draft)
-    came_to_rest(draft, "completed", last_message)
+    draft.end_task("completed", last_message)
 
 
 def approval_timer(call_id: str) -> str:

@@ -17,9 +17,10 @@ import orjson
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
+from orchestrator.core.advance import advance
 from orchestrator.core.calls import ApplyPatch, Exec, RunnableWork
 from orchestrator.core.decide import decide
-from orchestrator.core.draft import Decision, OpenApproval, Timer
+from orchestrator.core.draft import Decision, Draft, OpenApproval, Timer
 from orchestrator.core.entries import Entry
 from orchestrator.core.evolve import evolve, fold
 from orchestrator.core.history import Item, for_model, message_text, user_message
@@ -208,6 +209,7 @@ class Session:
         return self.seen[-1]
 
     def _upkeep(self, decision: Decision) -> None:
+        self._is_at_its_fixpoint()
         for id in decision.timers_clear:
             self.timers.pop(id, None)
         for timer in decision.timers_set:
@@ -217,6 +219,13 @@ class Session:
         for opened in decision.approvals_open:
             self.approvals[opened.call_id] = opened
         self.exports += decision.export
+
+    def _is_at_its_fixpoint(self) -> None:
+        """Checks that the decision leaves nothing to follow from the state by itself."""
+        moment = c.Moment(self.now_ms, self.epoch, self.seq, self.rules)
+        draft = Draft(self.state, moment)
+        advance(draft)
+        assert draft.decision() == Draft(self.state, moment).decision()
 
     # --- what people do --------------------------------------------------------------
 

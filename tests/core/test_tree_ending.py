@@ -203,3 +203,14 @@ def test_agent_that_has_ended_says_so_to_everybody_who_asks() -> None:
     tree.root.shutdown()
     tree.settle()
     assert tree.root.state.closed
+
+
+def test_agent_that_was_shut_down_reports_once_however_many_of_its_children_end() -> None:
+    tree, (child,) = a_family()
+    child.spawns("one")
+    child.spawns("two")
+    child.shutdown()
+    turns = child.state.tree.turns
+    tree.settle()
+    assert child.state.closed
+    assert (child.state.tree.turns, child.standing) == (turns, "ready")

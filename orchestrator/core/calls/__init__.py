@@ -51,7 +51,7 @@ class UnknownWork:
 
 
 Runnable: TypeAlias = Exec | ApplyPatch | Custom
-"""What a call asks for that has to be run, and perhaps to be approved."""
+"""Assessments of calls that have to be run, and perhaps to be approved."""
 RunnableWork: TypeAlias = ExecWork | PatchWork | CustomWork
 Waiting: TypeAlias = AwaitWork | HelperWork
 CallWork: TypeAlias = RunnableWork | Waiting | UnknownWork

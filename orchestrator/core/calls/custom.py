@@ -33,7 +33,7 @@ class Custom:
     payload: JsonObject
     """The input of the tool's `run`: JSON of at most 64 KiB."""
     summary: str
-    """One line that says what the call does."""
+    """The purpose of the call, in one line."""
     cwd: str
     ask: str | None = None
     """The reason why a person has to approve it; None: it runs at once."""
