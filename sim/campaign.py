@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 
 from sim.double import opened
-from sim.loop import silenced
+from sim.loop import silenced, unlisted
 from sim.world import Outcome, World
 
 BATCH = 25
@@ -67,7 +67,7 @@ def run_batch(
 
 def stories(plan: Iterable[tuple[str | None, int]], *, traced: bool = False) -> Iterator[Outcome]:
     """Runs workloads (None: the seed chooses) under seeds, one after the other in this process."""
-    with _garbage_kept(), opened() as double:
+    with _garbage_kept(), unlisted(), opened() as double:
         for workload, seed in plan:
             outcome = World(seed, double, workload).run(traced=traced)
             # Nobody holds the world any more; what is left behind it are caches, which stay.

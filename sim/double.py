@@ -10,7 +10,7 @@ say the same is tested.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha1
 from typing import Any
@@ -146,6 +146,11 @@ class Double:
         reply = self._execute(encoded(args))
         assert self._store.writes == before, args[0]
         return _parsed(args[0], reply)
+
+    def goes_on(self, streams: Iterable[tuple[bytes, bytes]]) -> bool:
+        """Whether any of the streams has an entry behind an id: whether a read from there on finds something."""
+        now_us = self._now_us()
+        return any(self._store.goes_on(now_us, key, behind) for key, behind in streams)
 
     def _execute(self, command: Command) -> Any:
         name = command[0]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.resources import files
 from random import Random
@@ -68,8 +68,20 @@ class Waiter:
 
     machine: str
     row: tuple[Any, ...]
-    keys: frozenset[str]
     future: asyncio.Future[Any]
+    keys: frozenset[str] = field(init=False)
+    behind: list[tuple[bytes, bytes]] = field(init=False)
+    """Each stream with the id behind which it is read."""
+
+    def __post_init__(self) -> None:
+        words = self.row[self.row.index("STREAMS") + 1 :]
+        keys, ids = words[: len(words) // 2], words[len(words) // 2 :]
+        self.keys = frozenset(keys)
+        self.behind = list(zip(encoded(keys), encoded(ids), strict=True))
+
+    def reads(self, server: Double) -> Any:
+        """The entries that it finds; None as long as there are none."""
+        return server.look(*self.row) if server.goes_on(self.behind) else None
 
 
 @dataclass(slots=True)
@@ -278,15 +290,12 @@ class Network:
     def _block(self, sent: Sent, future: asyncio.Future[Any]) -> None:
         args = sent.args
         at = args.index("BLOCK")
-        row, block_s = (*args[:at], *args[at + 2 :]), int(args[at + 1]) / 1000
-        found = self._server(sent.machine).look(*row)
-        if found:
+        waiter = Waiter(sent.machine, (*args[:at], *args[at + 2 :]), future)
+        if found := waiter.reads(self._server(sent.machine)):
             self._loop.on(self.lane, self._reply_to, future, found, after=self._delay())
             return
-        streams = row[row.index("STREAMS") + 1 :]
-        keys = frozenset(streams[: len(streams) // 2])
-        self._waiters.append(Waiter(sent.machine, row, keys, future))
-        self._loop.on(self.waiting, self._reply_to, future, None, after=block_s)
+        self._waiters.append(waiter)
+        self._loop.on(self.waiting, self._reply_to, future, None, after=int(args[at + 1]) / 1000)
 
     def _reply_to(self, future: asyncio.Future[Any], found: Any) -> None:
         if not future.done():
@@ -298,7 +307,7 @@ class Network:
             if waiter.future.done():
                 continue
             concerned = not touched.isdisjoint(waiter.keys) and self._server(waiter.machine) is server
-            found = server.look(*waiter.row) if concerned else None
+            found = waiter.reads(server) if concerned else None
             if found:
                 late = self._rng.random() < self.weather.late_wake
                 delay = self._rng.uniform(0.1, 3.0) if late else self._delay()

@@ -8,6 +8,8 @@
 
 local raw_pairs, format, sort = pairs, string.format, table.sort
 local insert, remove, huge = table.insert, table.remove, math.huge
+local floor, ceil = math.floor, math.ceil
+local MOST_WORDS = 5000
 -- Runs are short: translating them to machine code costs more than it saves.
 if jit then jit.off() end
 
@@ -247,7 +249,7 @@ local function rank_of(zset, score, member)
   local order, scores = zset.order, zset.scores
   local low, high = 1, #order + 1
   while low < high do
-    local middle = math.floor((low + high) / 2)
+    local middle = floor((low + high) / 2)
     local other = order[middle]
     local at = scores[other]
     if at < score or (at == score and (not member or other < member)) then low = middle + 1 else high = middle end
@@ -357,10 +359,18 @@ local function id_text(ms, n)
   return format('%.0f-%.0f', ms, n)
 end
 
+-- The parts of ids that were read. The same few are said again and again.
+local read_ms, read_n, ids_read = {}, {}, 0
+
 local function id_of(word, n_if_missing)
-  local ms, n = string.match(word, '^(%d+)%-(%d+)$')
+  local ms, n = read_ms[word], read_n[word]
+  if ms then return ms, n or n_if_missing end
+  ms, n = string.match(word, '^(%d+)%-(%d+)$')
   ms = ms or string.match(word, '^%d+$') or error(BAD_ID, 0)
-  return tonumber(ms), n and tonumber(n) or n_if_missing
+  ms, n = tonumber(ms), n and tonumber(n)
+  if ids_read == MOST_WORDS then read_ms, read_n, ids_read = {}, {}, 0 end
+  read_ms[word], read_n[word], ids_read = ms, n, ids_read + 1
+  return ms, n or n_if_missing
 end
 
 -- The place behind all entries whose id is below this one, or up to it.
@@ -368,7 +378,7 @@ local function place(stream, ms, n, inclusive)
   local all_ms, all_n = stream.ms, stream.n
   local low, high = stream.first, stream.last + 1
   while low < high do
-    local middle = math.floor((low + high) / 2)
+    local middle = floor((low + high) / 2)
     local at_ms, at_n = all_ms[middle], all_n[middle]
     local is_below = at_ms < ms or (at_ms == ms and (at_n < n or (inclusive and at_n == n)))
     if is_below then low = middle + 1 else high = middle end
@@ -395,22 +405,26 @@ end
 
 -- With `MAXLEN [~|=] n` in front, or without.
 function command.XADD(key, ...)
-  local words, at, most = {...}, 1, nil
-  if words[1] == 'MAXLEN' then
-    at = (words[2] == '~' or words[2] == '=') and 3 or 2
-    most, at = tonumber(words[at]), at + 1
+  local id, second, third, fourth = ...
+  local at, most = 1, nil
+  if id == 'MAXLEN' then
+    if second == '~' or second == '=' then
+      at, most, id = 4, tonumber(third), fourth
+    else
+      at, most, id = 3, tonumber(second), third
+    end
   end
   local stream = made_stream(key)
   local ms, n
-  if words[at] == '*' then
-    ms, n = math.floor(now_us / 1000), 0
+  if id == '*' then
+    ms, n = floor(now_us / 1000), 0
     if ms <= stream.top_ms then ms, n = stream.top_ms, stream.top_n + 1 end
   else
-    ms, n = id_of(words[at], 0)
+    ms, n = id_of(id, 0)
   end
   if ms < stream.top_ms or (ms == stream.top_ms and n <= stream.top_n) then error(STALE_ID, 0) end
   local last = stream.last + 1
-  stream.ms[last], stream.n[last], stream.rows[last] = ms, n, {unpack(words, at + 1)}
+  stream.ms[last], stream.n[last], stream.rows[last] = ms, n, {select(at + 1, ...)}
   stream.last, stream.top_ms, stream.top_n = last, ms, n
   if most then cut(stream, last - most + 1) end
   writes = writes + 1
@@ -489,9 +503,14 @@ end
 
 -- ── what is said ─────────────────────────────────────────────────────────────────────────────────
 
--- Scripts may give numbers; Redis has but strings.
+-- Scripts may give numbers; Redis has but strings. Most calls have few words, and are looked at without a table.
 local function call(name, ...)
-  local known, words, changed = command[name] or error('ERR unknown command ' .. tostring(name), 0), {...}, false
+  local known = command[name] or error('ERR unknown command ' .. tostring(name), 0)
+  local first, second, third = ...
+  if select('#', ...) <= 3 and type(first) ~= 'number' and type(second) ~= 'number' and type(third) ~= 'number' then
+    return known(...)
+  end
+  local words, changed = {...}, false
   for i = 1, #words do
     if type(words[i]) == 'number' then words[i], changed = format('%.17g', words[i]), true end
   end
@@ -512,45 +531,61 @@ setmetatable(_G, {
 })
 
 -- A reply is handed out flat, in one step: a list is `true`, its length and its items; nothing is false. The
--- length is negative where all items are strings. It ends at its first nil, wherever Lua thinks that it does.
-local function flatten(value, flat)
-  local at = #flat + 1
-  if type(value) ~= 'table' then
-    if value == true then value = 1 end
-    if type(value) == 'number' then value = value < 0 and math.ceil(value) or math.floor(value) end
-    flat[at] = value or false
+-- length is negative where all items are strings and numbers. It ends at its first nil, wherever Lua thinks that
+-- it does. Writes from a place of `flat` on, and answers the place behind.
+local function flatten(value, flat, at)
+  local kind = type(value)
+  if kind == 'number' then
+    flat[at] = value < 0 and ceil(value) or floor(value)
+    return at + 1
+  elseif kind ~= 'table' then
+    flat[at] = value == true and 1 or value or false
+    return at + 1
   elseif value.err then
     error(value.err, 0)
   elseif value.ok then
     flat[at] = value.ok
-  else
-    flat[at], flat[at + 1] = true, 0
-    local n, sign = 0, -1
-    while value[n + 1] ~= nil do
-      n = n + 1
-      local item = value[n]
-      if type(item) == 'string' then flat[#flat + 1] = item else
-        sign = 1
-        flatten(item, flat)
-      end
-    end
-    flat[at + 1] = sign * n
+    return at + 1
   end
+  local length, n, sign, item = at + 1, 0, -1, value[1]
+  flat[at], flat[length], at = true, 0, at + 2
+  while item ~= nil do
+    kind = type(item)
+    if kind == 'string' then
+      flat[at], at = item, at + 1
+    else
+      if kind ~= 'number' then sign = 1 end
+      at = flatten(item, flat, at)
+    end
+    n = n + 1
+    item = value[n + 1]
+  end
+  flat[length] = sign * n
+  return at
 end
 
 -- What fits onto Lua's stack by itself, else in a table.
 local function told(reply)
+  local kind = type(reply)
+  if kind == 'string' or not reply then return writes, reply or false end
   local flat = {}
-  flatten(reply, flat)
-  if #flat > 5000 then return writes, flat end
-  return writes, unpack(flat)
+  local size = flatten(reply, flat, 1) - 1
+  if size > MOST_WORDS then return writes, flat end
+  return writes, unpack(flat, 1, size)
 end
 
-local function run(now, script, keys, argv)
+local function run_with(now, script, keys, argv)
   now_us = now
   rawset(_G, 'KEYS', keys)
   rawset(_G, 'ARGV', argv)
   return told(script())
+end
+
+-- With so many arguments, and the keys behind them.
+local function run(now, script, count, ...)
+  local argv, keys = {...}, {}
+  for i = count + 1, #argv do keys[i - count], argv[i] = argv[i], nil end
+  return run_with(now, script, keys, argv)
 end
 
 local function say(now, name, ...)
@@ -609,6 +644,16 @@ function reads.entries(key, after, most)
   return #reply, unpack(reply)
 end
 
+-- Whether a stream has anything behind an id.
+function reads.goes_on(now, key, id)
+  now_us = now
+  local stream = of('stream', key)
+  if not stream or id == '$' or stream.last < stream.first then return false end
+  local ms, n = id_of(id, 0)
+  local last = stream.last
+  return stream.ms[last] > ms or (stream.ms[last] == ms and stream.n[last] > n)
+end
+
 -- How long a stream is, its last number, and when it expires.
 function reads.stream(key, now)
   local stream, at = values[key], expires_us[key]
@@ -626,4 +671,4 @@ function reads.set(key)
 end
 
 clear()
-return run, say, clear, reads
+return {run, run_with}, say, clear, reads

@@ -10,8 +10,7 @@ server.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,8 @@ except ImportError:
     from lupa import lua51 as lua
 
 _COMMANDS = Path(__file__).with_name("store.lua")
+_MOST_WORDS = 5_000
+"""So many lie on Lua's stack; more are handed over in a table."""
 _PAGE = 200
 """Entries of a stream that are handed out at once: all lie on Lua's stack, with their words."""
 _UNREAD: tuple[int, int, dict[bytes, bytes]] = -1, -1, {}
@@ -37,10 +38,12 @@ class Store:
         self._lua: Any = lua.LuaRuntime(encoding=None, unpack_returned_tuples=True)
         self._table: Any = self._lua.table_from
         self._compiled: dict[bytes, Any] = {}
-        self._run, self._say, self._clear, reads = self._lua.execute(_COMMANDS.read_bytes())
+        runs, self._say, self._clear, reads = self._lua.execute(_COMMANDS.read_bytes())
+        self._run, self._run_with = runs[1], runs[2]
         self._writes, self._hash, self._score = reads[b"writes"], reads[b"hash"], reads[b"score"]
         self._least, self._members, self._entries = reads[b"least"], reads[b"members"], reads[b"entries"]
         self._stream, self._text, self._set = reads[b"stream"], reads[b"text"], reads[b"set"]
+        self._goes_on = reads[b"goes_on"]
         self._hashes: dict[bytes, tuple[int, int, dict[bytes, bytes]]] = {}
         """Hashes that were read: after how many writes, when they had changed last, and as they were then."""
         self._lowest: dict[bytes, tuple[int, float]] = {}
@@ -59,7 +62,9 @@ class Store:
         script = self._compiled.get(source)
         if script is None:
             script = self._compiled[source] = self._lua.compile(source)
-        return self._told(self._run, now_us, script, self._table(keys), self._table(argv))
+        if len(keys) + len(argv) <= _MOST_WORDS:
+            return self._told(self._run, now_us, script, len(argv), *argv, *keys)
+        return self._told(self._run_with, now_us, script, self._table(keys), self._table(argv))
 
     def say(self, now_us: int, command: Sequence[bytes]) -> Any:
         """The reply to one command; raises the client library's errors."""
@@ -67,13 +72,23 @@ class Store:
 
     def _told(self, said: Callable[..., Any], *words: Any) -> Any:
         try:
-            self.writes, *flat = said(*words)
+            flat = said(*words)
         except lua.LuaError as error:
             self.writes = self._writes()
             raise ResponseError(str(error)) from error
-        if len(flat) == 1 and lua.lua_type(flat[0]) == "table":
-            flat = [flat[0][at] for at in range(1, len(flat[0]) + 1)]
-        return _grown(iter(flat), 1)[0]
+        self.writes, first = flat[0], flat[1]
+        if first is False:
+            return None
+        if first is not True:
+            if type(first) is bytes or lua.lua_type(first) != "table":
+                return first
+            flat = [self.writes, *(first[at] for at in range(1, len(first) + 1))]
+        return _list(flat, 3, flat[2])[0]
+
+    def goes_on(self, now_us: int, key: bytes, behind: bytes) -> bool:
+        """Whether a stream has an entry behind an id."""
+        found: bool = self._goes_on(now_us, key, behind)
+        return found
 
     # ── beside the commands ───────────────────────────────────────────────────────────────────
 
@@ -138,13 +153,18 @@ class Store:
             n = int(entries[-1][0].partition(b"-")[0])
 
 
-def _grown(flat: Iterator[Any], length: int) -> list[Any]:
-    """So many items of a reply, lists in lists, from what the interpreter hands out."""
+def _list(flat: Sequence[Any], at: int, length: int) -> tuple[list[Any], int]:
+    """So many items of a reply from a place on, lists in lists, and the place behind; where the length is negative
+    all items are as they are."""
+    if length < 0:
+        return list(flat[at : at - length]), at - length
     items: list[Any] = []
     for _ in range(length):
-        item = next(flat)
+        item = flat[at]
+        at += 1
         if item is True:
-            inner = next(flat)
-            item = list(islice(flat, -inner)) if inner < 0 else _grown(flat, inner)
-        items.append(None if item is False else item)
-    return items
+            item, at = _list(flat, at + 1, flat[at])
+        elif item is False:
+            item = None
+        items.append(item)
+    return items, at
