@@ -24,9 +24,21 @@ local TYPES = {}
 for _, kind in ipairs({'string', 'hash', 'set', 'zset', 'stream'}) do TYPES[kind] = {ok = kind} end
 
 local values, expires_us, now_us, writes
+-- By key, the number of its last change, counted over all keys.
+local changes, last_change
 
 local function clear()
-  values, expires_us, now_us, writes = {}, {}, 0, 0
+  values, expires_us, now_us, writes, changes, last_change = {}, {}, 0, 0, {}, 0
+end
+
+local function change(key)
+  last_change = last_change + 1
+  changes[key] = last_change
+end
+
+local function wrote(key)
+  writes = writes + 1
+  change(key)
 end
 
 -- ── keys ─────────────────────────────────────────────────────────────────────────────────────────
@@ -34,6 +46,7 @@ end
 local function drop(key)
   local had = values[key] ~= nil
   values[key], expires_us[key] = nil, nil
+  change(key)
   return had
 end
 
@@ -83,7 +96,7 @@ end
 function command.PEXPIRE(key, after_ms)
   if not found(key) then return 0 end
   expires_us[key] = now_us + tonumber(after_ms) * 1000
-  writes = writes + 1
+  wrote(key)
   return 1
 end
 
@@ -107,7 +120,7 @@ function command.SET(key, text, condition)
   if condition and (condition ~= 'NX' or found(key)) then return false end
   drop(key)
   values[key] = {kind = 'string', text = text}
-  writes = writes + 1
+  wrote(key)
   return OK
 end
 
@@ -128,7 +141,7 @@ function command.HSET(key, ...)
     if #words[i + 1] > 64 or #name > 64 then hash.hashed = true end
   end
   if #names > 128 then hash.hashed = true end
-  writes = writes + 1
+  wrote(key)
   hash.changed = writes
   return #names - before
 end
@@ -205,7 +218,7 @@ function command.HDEL(key, ...)
       end
     end
   end
-  if gone > 0 then writes = writes + 1 end
+  if gone > 0 then wrote(key) end
   hash.changed = writes
   if #hash.names == 0 then drop(key) end
   return gone
@@ -228,7 +241,7 @@ function command.SADD(key, ...)
   for _, member in ipairs({...}) do
     if not set.members[member] then set.members[member], added = true, added + 1 end
   end
-  if added > 0 then writes = writes + 1 end
+  if added > 0 then wrote(key) end
   return added
 end
 
@@ -281,7 +294,7 @@ function command.ZADD(key, ...)
         values[key] = zset
       end
       if put_member(zset, score, member) then added = added + 1 end
-      writes = writes + 1
+      wrote(key)
     end
   end
   return added
@@ -297,7 +310,7 @@ function command.ZREM(key, ...)
       zset.scores[member], gone = nil, gone + 1
     end
   end
-  if gone > 0 then writes = writes + 1 end
+  if gone > 0 then wrote(key) end
   if #zset.order == 0 then drop(key) end
   return gone
 end
@@ -386,11 +399,11 @@ local function place(stream, ms, n, inclusive)
   return low
 end
 
-local function cut(stream, first)
+local function cut(key, stream, first)
   local gone = math.max(0, first - stream.first)
   for i = stream.first, first - 1 do stream.ms[i], stream.n[i], stream.rows[i] = nil, nil, nil end
   stream.first = stream.first + gone
-  if gone > 0 then writes = writes + 1 end
+  if gone > 0 then wrote(key) end
   return gone
 end
 
@@ -426,8 +439,8 @@ function command.XADD(key, ...)
   local last = stream.last + 1
   stream.ms[last], stream.n[last], stream.rows[last] = ms, n, {select(at + 1, ...)}
   stream.last, stream.top_ms, stream.top_n = last, ms, n
-  if most then cut(stream, last - most + 1) end
-  writes = writes + 1
+  if most then cut(key, stream, last - most + 1) end
+  wrote(key)
   return id_text(ms, n)
 end
 
@@ -438,9 +451,9 @@ function command.XTRIM(key, strategy, ...)
   local threshold = words[#words]
   if strategy == 'MINID' then
     local ms, n = id_of(threshold, 0)
-    return cut(stream, place(stream, ms, n, false))
+    return cut(key, stream, place(stream, ms, n, false))
   end
-  return cut(stream, stream.last - tonumber(threshold) + 1)
+  return cut(key, stream, stream.last - tonumber(threshold) + 1)
 end
 
 function command.XLEN(key)
@@ -622,13 +635,21 @@ function reads.least(key)
   return zset and zset.scores[zset.order[1]] or nil
 end
 
--- Scores and members in turn.
-function reads.members(key)
-  local zset, reply = values[key], {}
+-- When a sorted set changed last, and its scores and members in turn; nothing but that if it is as it was then.
+function reads.members(key, known)
+  local zset, reply, at = values[key], {}, changes[key] or 0
+  if at == known then return at end
   for i, member in ipairs(zset and zset.order or {}) do
     reply[2 * i - 1], reply[2 * i] = zset.scores[member], member
   end
-  return #reply, unpack(reply)
+  return at, unpack(reply)
+end
+
+-- When each key changed last, behind a number that keeps one from standing alone.
+function reads.changes(...)
+  local keys = {...}
+  for i = 1, #keys do keys[i] = changes[keys[i]] or 0 end
+  return 0, unpack(keys)
 end
 
 -- Up to `most` entries of a stream behind `n`-0: each its id, how many words follow, and these.

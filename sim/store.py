@@ -29,6 +29,7 @@ _MOST_WORDS = 5_000
 _PAGE = 200
 """Entries of a stream that are handed out at once: all lie on Lua's stack, with their words."""
 _UNREAD: tuple[int, int, dict[bytes, bytes]] = -1, -1, {}
+_NO_MEMBERS: tuple[int, dict[bytes, float]] = -1, {}
 
 
 class Store:
@@ -43,9 +44,11 @@ class Store:
         self._writes, self._hash, self._score = reads[b"writes"], reads[b"hash"], reads[b"score"]
         self._least, self._members, self._entries = reads[b"least"], reads[b"members"], reads[b"entries"]
         self._stream, self._text, self._set = reads[b"stream"], reads[b"text"], reads[b"set"]
-        self._goes_on = reads[b"goes_on"]
+        self._goes_on, self._changes = reads[b"goes_on"], reads[b"changes"]
         self._hashes: dict[bytes, tuple[int, int, dict[bytes, bytes]]] = {}
         """Hashes that were read: after how many writes, when they had changed last, and as they were then."""
+        self._zsets: dict[bytes, tuple[int, dict[bytes, float]]] = {}
+        """Sorted sets that were read: when they had changed last, and as they were then."""
         self._lowest: dict[bytes, tuple[int, float]] = {}
         """The lowest scores of sorted sets that were asked for: after how many writes, and what they were."""
         self.writes = 0
@@ -54,6 +57,7 @@ class Store:
     def clear(self) -> None:
         self._clear()
         self._hashes.clear()
+        self._zsets.clear()
         self._lowest.clear()
         self.writes = 0
 
@@ -120,9 +124,21 @@ class Store:
         return lowest
 
     def members(self, key: bytes) -> dict[bytes, float]:
-        """A sorted set's members with their scores, in its order."""
-        found = self._members(key)
-        return dict(zip(found[2::2], found[1::2], strict=True)) if type(found) is tuple else {}
+        """A sorted set's members with their scores, in its order; not to be changed."""
+        changed, members = self._zsets.get(key, _NO_MEMBERS)
+        found = self._members(key, changed)
+        if type(found) is tuple:
+            self._zsets[key] = found[0], dict(zip(found[2::2], found[1::2], strict=True))
+        elif found != changed:
+            self._zsets[key] = found, {}
+        else:
+            return members
+        return self._zsets[key][1]
+
+    def changes(self, keys: Sequence[bytes]) -> Sequence[int]:
+        """The number of each key's last change; one that stands still says that the key's value does."""
+        found: Sequence[int] = self._changes(*keys)[1:]
+        return found
 
     def stream(self, key: bytes, now_us: int) -> tuple[int, int, float | None]:
         """How long a stream is, its last number, and when it expires."""

@@ -58,6 +58,7 @@ class Sight:
         self._keys = list(dict.fromkeys(keys))
         self.now_us = now_us
         self.now = now_us // 1000
+        self._changes = store.changes(self._keys)
         self._before: dict[bytes, Any] = {key: self._read(key) for key in self._keys}
         self._after: dict[bytes, Any] = {}
 
@@ -122,10 +123,14 @@ class Sight:
 
     def differences(self) -> list[str]:
         """The differences from the statement, key by key."""
-        return [found for key in self._keys if (found := self._difference(key))]
+        changes = zip(self._keys, self._changes, self._store.changes(self._keys), strict=True)
+        # Of a key that nothing is stated of, and that nothing changed, there is nothing to compare.
+        concerned = ((key, was != now) for key, was, now in changes if was != now or key in self._after)
+        return [found for key, changed in concerned if (found := self._difference(key, changed))]
 
-    def _difference(self, key: bytes) -> str:
-        before, now, name = self._before[key], self._read(key), key.decode()
+    def _difference(self, key: bytes, changed: bool) -> str:
+        before, name = self._before[key], key.decode()
+        now = self._read(key) if changed else before
         if kind_of(key) in STREAMS:
             return self._of_stream(name, key, before, now)
         stated = self._after.get(key, before)
