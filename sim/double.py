@@ -148,7 +148,7 @@ class Double:
         return _parsed(args[0], reply)
 
     def goes_on(self, streams: Iterable[tuple[bytes, bytes]]) -> bool:
-        """Whether any of the streams has an entry behind an id: whether a read from there on finds something."""
+        """Whether a read finds something: whether any of the streams has an entry behind its id."""
         now_us = self._now_us()
         return any(self._store.goes_on(now_us, key, behind) for key, behind in streams)
 

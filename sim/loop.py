@@ -298,7 +298,7 @@ def silenced() -> Iterator[None]:
 
 @contextmanager
 def unlisted() -> Iterator[None]:
-    """Keeps tasks out of asyncio's list of all tasks: nobody asks for it here, and each costs a weak reference."""
+    """Keeps tasks out of asyncio's list of all tasks, which costs each a weak reference."""
     listed: Any = vars(asyncio.tasks).get("_all_tasks")
     if listed is None:
         yield

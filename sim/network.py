@@ -11,7 +11,7 @@ Knows scripts by name, for the trace, and keys, for those who block on streams.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.resources import files
@@ -338,8 +338,8 @@ class Line:
         self._network = network
         self._machine = machine
 
-    async def execute_command(self, *args: Any, **options: Any) -> Any:
-        return await self._network.send(self._machine, args)
+    def execute_command(self, *args: Any, **options: Any) -> Coroutine[Any, Any, Any]:
+        return self._network.send(self._machine, args)
 
     def pipeline(self, transaction: bool) -> Row:
         return Row(self)

@@ -6,7 +6,8 @@ A part of `Watch` (`sim/watch.py`), which knows the sessions.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.replies import number_of
@@ -17,6 +18,9 @@ from sim.loop import SimLoop
 if TYPE_CHECKING:
     from sim.moving import Moving
     from sim.watch import Seen
+
+
+A = TypeVar("A")
 
 
 class Resting:
@@ -30,10 +34,23 @@ class Resting:
     _double: Double
     _loop: SimLoop
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._answers: dict[str, tuple[int, object, Any]] = {}
+        """Answers by their question, each with the writes and the sessions that it was true of."""
+
     @property
     @abstractmethod
     def redis_s(self) -> float:
         """The time that Redis's clock shows, counted from the beginning."""
+
+    def _of_writes(self, question: str, answered: Callable[[], A]) -> A:
+        """An answer that nothing but a write to Redis changes: the same one until there is one."""
+        known = self._answers.get(question)
+        if known is None or known[0] != self._double.writes or known[1] is not self.sessions:
+            known = self._answers[question] = self._double.writes, self.sessions, answered()
+        answer: A = known[2]
+        return answer
 
     def quarantined(self) -> list[str]:
         """Sessions that nobody may hold until somebody readmits them."""
@@ -57,6 +74,9 @@ class Resting:
 
     def idle(self) -> bool:
         """Whether nobody holds a session and none is due: whatever happens next is a timer or a person."""
+        return self._of_writes("idle", self._is_idle)
+
+    def _is_idle(self) -> bool:
         return not self.leased() and not any(
             self._double.scored(self.keys.due(self.keys.shard_of(session), seen.pool), session) is not None
             for session, seen in self.sessions.items()
@@ -89,7 +109,10 @@ class Resting:
 
     def resting(self) -> list[str]:
         """Sessions that are not at rest, each with the reason."""
-        found = [*self.moving.left(), *(f"{session} is quarantined" for session in self.quarantined())]
+        return [*self.moving.left(), *self._of_writes("resting", self._unfinished)]
+
+    def _unfinished(self) -> list[str]:
+        found = [f"{session} is quarantined" for session in self.quarantined()]
         for session, seen in self.sessions.items():
             shard = self.keys.shard_of(session)
             for place in ("due", "leases"):

@@ -124,25 +124,25 @@ function command.SET(key, text, condition)
   return OK
 end
 
--- ── hashes: `names` has the fields in the order in which they came ───────────────────────────────
+-- ── hashes: `names` has the fields in the order in which they came, `set` after how many writes each was set ──
 
 function command.HSET(key, ...)
   local hash = of('hash', key)
   if not hash then
-    hash = {kind = 'hash', fields = {}, names = {}}
+    hash = {kind = 'hash', fields = {}, names = {}, set = {}, began = writes + 1}
     values[key] = hash
   end
-  local fields, names, words = hash.fields, hash.names, {...}
+  local fields, names, set, words = hash.fields, hash.names, hash.set, {...}
   local before = #names
+  wrote(key)
+  hash.changed = writes
   for i = 1, #words, 2 do
     local name = words[i]
     if fields[name] == nil then names[#names + 1] = name end
-    fields[name] = words[i + 1]
+    fields[name], set[name] = words[i + 1], writes
     if #words[i + 1] > 64 or #name > 64 then hash.hashed = true end
   end
   if #names > 128 then hash.hashed = true end
-  wrote(key)
-  hash.changed = writes
   return #names - before
 end
 
@@ -219,7 +219,7 @@ function command.HDEL(key, ...)
     end
   end
   if gone > 0 then wrote(key) end
-  hash.changed = writes
+  hash.changed, hash.began = writes, writes
   if #hash.names == 0 then drop(key) end
   return gone
 end
@@ -614,14 +614,19 @@ function reads.writes()
   return writes
 end
 
--- When a hash changed last, and its fields and values in turn; nothing but that if it is as it was then.
-function reads.hash(key, changed)
+-- When a hash changed last, whether all of it follows, and fields and values in turn: those that were set since it
+-- was read, or all if any is gone since then. Nothing but the first if it is as it was.
+function reads.hash(key, known)
   local hash = values[key]
   if not hash or hash.kind ~= 'hash' then return 0 end
-  if hash.changed == changed then return changed end
-  local flat = {}
-  for i, name in ipairs(hash.names) do flat[2 * i - 1], flat[2 * i] = name, hash.fields[name] end
-  return hash.changed, unpack(flat)
+  if hash.changed == known then return known end
+  local flat, fields, set, at, whole = {}, hash.fields, hash.set, 0, known < hash.began
+  for _, name in ipairs(hash.names) do
+    if whole or set[name] > known then
+      flat[at + 1], flat[at + 2], at = name, fields[name], at + 2
+    end
+  end
+  return hash.changed, whole, unpack(flat, 1, at)
 end
 
 function reads.score(key, member)

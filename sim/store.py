@@ -104,7 +104,8 @@ class Store:
             return fields
         found = self._hash(key, changed)
         if type(found) is tuple:
-            changed, fields = found[0], dict(zip(found[1::2], found[2::2], strict=True))
+            news = dict(zip(found[2::2], found[3::2], strict=True))
+            changed, fields = found[0], news if found[1] else fields | news
         elif not found:
             changed, fields = -1, {}
         self._hashes[key] = self.writes, changed, fields
@@ -170,8 +171,10 @@ class Store:
 
 
 def _list(flat: Sequence[Any], at: int, length: int) -> tuple[list[Any], int]:
-    """So many items of a reply from a place on, lists in lists, and the place behind; where the length is negative
-    all items are as they are."""
+    """So many items of a reply from a place on, lists in lists, and the place behind.
+
+    Where the length is negative, all items are as they are.
+    """
     if length < 0:
         return list(flat[at : at - length]), at - length
     items: list[Any] = []

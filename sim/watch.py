@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from orchestrator.broker.keys import Keys
-from orchestrator.broker.replies import number_of, stored_entry, tree_entry
+from orchestrator.broker.replies import stored_entry, tree_entry
 from orchestrator.core.blobs import REFERENCE, resolve
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 from orchestrator.core.entries import COMPACTED, DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
@@ -57,6 +57,7 @@ from tests.core.auditor import Audit
 QUARANTINED = {"id": "", "msg": {"type": "error", "message": "set aside", "codex_error_info": None}}
 """The event that followers of a quarantined session get, which no log has."""
 SALT_BYTES = 16
+_NO_AGENTS = RegistryView(), 0
 _REFERS = f'"{REFERENCE}"'.encode()
 
 
@@ -81,7 +82,7 @@ class Seen:
     claim: str = ""
     state: State = field(default_factory=State)
     entries: list[Entry] = field(default_factory=list)
-    audit: Audit = field(default_factory=Audit)
+    audit: Audit = field(default_factory=lambda: Audit(plain=True))
     grammar: Grammar = field(default_factory=Grammar)
     running: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     """Decisions to start, by call."""
@@ -318,7 +319,7 @@ class Watch(Resting, Branches):
         self, session: str, seen: Seen, entry_id: bytes, fields: dict[bytes, bytes], epoch: int
     ) -> None:
         stored = stored_entry(entry_id, fields)
-        if number_of(entry_id) != seen.seq + 1 or stored.seq != seen.seq + 1:
+        if stored.seq != seen.seq + 1:
             self.broken("gapless", f"{session}: entry {stored.seq} follows entry {seen.seq}")
         head = next_chain(
             seen.head, stored.seq, stored.epoch, payload_digest(stored.salt, stored.payload), self.secret
@@ -476,7 +477,7 @@ class Watch(Resting, Branches):
         anew = tree not in self.trees
         if anew:
             self.surfaced.anew(tree)
-        view, at = self.trees.get(tree, (RegistryView(), 0))
+        view, at = self.trees.get(tree, _NO_AGENTS)
         entries = self._double.stream_after(self.keys.tree(tree), at)
         if not entries:
             return

@@ -124,10 +124,8 @@ class Keys:
 
     def pool(self, shard: int, pool: str) -> tuple[str, str, str, str]:
         """due, leases, ready, clock: the order in which every script expects them."""
-        due, leases, ready, clock = (
-            self.of_shard(shard, f"{k}:{pool}") for k in ("due", "leases", "ready", "clock")
-        )
-        return due, leases, ready, clock
+        tag = f"{self.prefix}{{s{shard}}}:"
+        return f"{tag}due:{pool}", f"{tag}leases:{pool}", f"{tag}ready:{pool}", f"{tag}clock:{pool}"
 
     def due(self, shard: int, pool: str) -> str:
         return self.of_shard(shard, f"due:{pool}")

@@ -152,7 +152,8 @@ class Calls:
     @property
     def begun(self) -> tuple[Call, ...]:
         """The calls that run, or wait for people or for agents."""
-        return tuple(self._all[place] for place in self._begun)
+        # Mostly there are none, and this is asked of every entry.
+        return tuple([self._all[place] for place in self._begun]) if self._begun else ()
 
     def get(self, call_id: str) -> Call | None:
         place = self._places.get(call_id)

@@ -28,7 +28,14 @@ class Usage:
     @classmethod
     def of(cls, wire: Mapping[str, Any]) -> Usage:
         """From the wire's TokenUsage; absent counts are zero."""
-        return cls(*[int(wire.get(name) or 0) for name in _COUNTS])
+        get = wire.get
+        return cls(
+            int(get("input_tokens") or 0),
+            int(get("cached_input_tokens") or 0),
+            int(get("output_tokens") or 0),
+            int(get("reasoning_output_tokens") or 0),
+            int(get("total_tokens") or 0),
+        )
 
     def plus(self, other: Usage) -> Usage:
         return Usage(*[getattr(self, name) + getattr(other, name) for name in _COUNTS])

@@ -34,6 +34,8 @@ OF_A_SUBMISSION = {
 class Audit:
     """A session's log as far as it was read."""
 
+    plain: bool = False
+    """Whether all values are as JSON is read, lists and dictionaries."""
     task: str | None = None
     ends: int = 0
     stopping: bool = False
@@ -52,7 +54,8 @@ class Audit:
 
     def _event(self, entry: Entry) -> None:
         kind = entry.payload["type"]
-        assert not isinstance(event_msg(_plain(entry.payload)), UnknownEvent), kind
+        payload = entry.payload if self.plain else _plain(entry.payload)
+        assert not isinstance(event_msg(payload), UnknownEvent), kind
         if kind in ENDS:
             assert self.task is not None, f"{kind} where no task holds the session"
             self.ends += 1
