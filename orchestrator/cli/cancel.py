@@ -85,7 +85,7 @@ def revoke(
     ctx: typer.Context,
     session: Annotated[str, typer.Argument(metavar="ID", help="A session id, or a part of one.")],
 ) -> None:
-    """Takes a session away from its worker, or readmits one set aside.
+    """Takes a session away from its worker, or readmits a quarantined one.
 
     The worker that held it can write no more; another may claim it as soon as what
     that one had started is stopped, at the latest when its lease is over (6 s).
@@ -104,6 +104,6 @@ async def _revoke(invocation: Invocation, text: str) -> None:
     async with opened(invocation.settings()) as found:
         head = await found.find_one(text)
         epoch = await found.broker.revoke(head.session)
-    held = f"was held by {head.holder}" if head.holder else "was held by nobody"
-    readmitted = ", was set aside and is readmitted" if head.quarantined else ""
+    held = f"was held by {head.holder}" if head.holder else "was held by no worker"
+    readmitted = ", was quarantined and is readmitted" if head.quarantined else ""
     typer.echo(f"{head.session} {held}{readmitted}; it goes on under epoch {epoch}")

@@ -302,7 +302,7 @@ class Conversation:
         if event.type == "error" and mine:
             self._failed = True
         elif event.type == "error" and not event.id:
-            await self._fail_if_set_aside()
+            await self._fail_if_quarantined()
         return self._over(event) if mine else None
 
     def _over(self, event: Event) -> ExitCode | None:
@@ -312,7 +312,7 @@ class Conversation:
             return ExitCode.INTERRUPTED if event.msg["reason"] == "interrupted" else ExitCode.FAILED
         return None
 
-    async def _fail_if_set_aside(self) -> None:
+    async def _fail_if_quarantined(self) -> None:
         head = await self.seat.client.head(self.seat.session)
         if head is not None and head.quarantined:
             raise SetAside(self.seat.session)

@@ -83,7 +83,7 @@ async def _serve(settings: Settings, resume: str | None, worker: Companion | Non
         if worker is not None:
             serving = worker.outliving(serving, _go_on(session))
         ending = await serving
-    if ending is Ending.SET_ASIDE:
+    if ending is Ending.QUARANTINED:
         raise SetAside(session)
     return ExitCode.WAITING if ending is Ending.WAITING else ExitCode.DONE
 

@@ -98,7 +98,7 @@ def until_ms(agent: AgentPicture) -> int | None:
 
 def _remarks(picture: TreePicture, agent: AgentPicture) -> Iterator[tuple[str, str]]:
     if agent.wants_worker:
-        yield f"nobody serves it: it needs {agent.wants_worker}", "bold red"
+        yield f"no worker serves it: it needs {agent.wants_worker}", "bold red"
     elif what := waits_for(picture, agent):
         until = until_ms(agent)
         left = f" (at most {age((until - picture.now_ms) / 1000)} more)" if until else ""

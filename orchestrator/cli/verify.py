@@ -140,9 +140,9 @@ def _chain_line(settings: Settings) -> str:
     if settings.chain.key:
         return (
             f"chain      keyed by {settings.chain.key_id!r}: "
-            "without that key nobody writes or changes an entry unseen"
+            "without that key no entry can be written or changed unseen"
         )
     return (
-        "chain      not keyed: damage and single edits show, but whoever can write to Redis can write\n"
+        "chain      not keyed: damage and single edits show, but anyone who can write to Redis can write\n"
         "           the whole log anew, unseen; chain.secret prevents that for sessions made from then on"
     )

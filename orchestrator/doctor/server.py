@@ -89,8 +89,9 @@ def judge_access(settings: Settings) -> Iterator[Finding]:
     parts = urlsplit(settings.redis.url or "")
     if parts.scheme in ("", "unix") or parts.password or "ssl_certfile=" in parts.query:
         return
+    place = _place(settings)
     detail = (
-        f"{_place(settings)} asks for no password: whoever reaches its port can do anything to every session"
+        f"{place} asks for no password: any program that reaches its port can do anything to every session"
     )
     if settings.session_defaults.sandbox.network_access:
         detail += ", and so can commands of agents, which have the network (network_access = true)"

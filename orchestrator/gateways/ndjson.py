@@ -40,7 +40,7 @@ class Ending(StrEnum):
     AT_REST = "at_rest"
     WAITING = "waiting"
     """Input has ended, and the session waits for an answer that this connection cannot give any more."""
-    SET_ASIDE = "set_aside"
+    QUARANTINED = "quarantined"
     """Input has ended, and no worker may take the session until a person readmits it."""
 
 
@@ -156,7 +156,7 @@ class NdjsonConnection:
         """After the end of input: ends if nothing is queued, nothing runs, and every event was sent."""
         head = await self._client.head(self._session)
         if head is not None and head.quarantined and not self._owes_events(head):
-            self._end(Ending.SET_ASIDE)
+            self._end(Ending.QUARANTINED)
             return
         if head is None or head.holder or head.sq_tip != head.cursor or self._owes_events(head):
             return
@@ -168,7 +168,7 @@ class NdjsonConnection:
             waiting = f" ({', '.join(calls)})" if calls else ""
             text = (
                 f"input has ended while an approval is open{waiting}; session {self._session} stays parked "
-                "until somebody answers"
+                "until a person answers"
             )
             await self._publish("", ev.WarningEvent(message=text))
             self._end(Ending.WAITING)

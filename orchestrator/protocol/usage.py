@@ -32,7 +32,7 @@ class TokenUsage(WireModel):
         return max(0, self.input_tokens - self.cached_input_tokens) + self.output_tokens
 
     def context_left(self, window: int) -> float:
-        """The share of the window still free, 0..1, `BASELINE_TOKENS` set aside on both sides.
+        """The share of the window still free, 0..1, `BASELINE_TOKENS` left out on both sides.
 
         Reasoning is not sent back to the model, so it takes no room.
         """

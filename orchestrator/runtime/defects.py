@@ -42,7 +42,7 @@ def reason(error: Exception) -> str:
 
 
 def tries(max_tries: int) -> int:
-    """The claims without progress after which a submission is given up: before its session is set aside."""
+    """The claims without progress after which a submission is given up: before its session is quarantined."""
     return max(1, min(TRIES, max_tries - 1))
 
 

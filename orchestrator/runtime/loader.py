@@ -118,7 +118,7 @@ def _require_own_place(claimed: Claimed, facts: SessionFacts) -> None:
     if facts.session_id and by_hash != by_log:
         raise BrokenLog(
             f"the hash of session {claim.session} says tree, agent and pool {_listed(by_hash)}, "
-            f"its log says {_listed(by_log)}: somebody changed the hash"
+            f"its log says {_listed(by_log)}: the hash was changed"
         )
 
 

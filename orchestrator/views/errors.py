@@ -14,6 +14,6 @@ class SetAside(ViewError):
 
     def __init__(self, session: str) -> None:
         super().__init__(
-            f"session {session} was set aside, because five workers in a row could not go on with it; "
+            f"session {session} was quarantined, because five workers in a row could not go on with it; "
             f"see the workers' logs, then let it run again: dendro revoke {session}"
         )

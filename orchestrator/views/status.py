@@ -16,7 +16,7 @@ DUE = "due"
 """The session owes something, and no worker holds it."""
 LOST = "lost"
 """The lease of the worker that holds the session has run out, and no other has taken it."""
-SET_ASIDE = ("quarantined", "archived")
+NOT_SERVED = ("quarantined", "archived")
 """No worker takes such a session until it is readmitted, or gets a submission."""
 
 
@@ -42,7 +42,7 @@ def agent_status(standing: str, status: str) -> str:
 def status_of(head: SessionHead, serving: Serving, standing: str) -> str:
     """The one word of a list that knows no trees; `standing` is empty but for agents."""
     status = session_status(head, serving)
-    return agent_status(standing, status) if standing and status not in SET_ASIDE else status
+    return agent_status(standing, status) if standing and status not in NOT_SERVED else status
 
 
 def wants_worker(head: SessionHead, serving: Serving) -> str:

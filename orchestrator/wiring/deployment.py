@@ -33,7 +33,7 @@ from orchestrator.tables import ProviderSettings
 OPENING_S = 10.0
 """The wait of a process at its start for a Redis that does not answer."""
 QUARANTINED = (
-    "this session was set aside: five workers in a row took it and could not go on; "
+    "this session was quarantined: five workers in a row took it and could not go on; "
     "`dendro verify` and the workers' logs tell why, `dendro revoke` lets it run again"
 )
 

@@ -17,7 +17,7 @@ def test_person_ends_a_tree_whose_last_worker_is_gone(machine: Machine) -> None:
         left = served
     left.says("send", left.root, str(WAITER), "Count the tests.")
     drawn = left.says("tree", left.root).splitlines()
-    assert re.match(r"0 root  due .* nobody serves it: it needs a worker of pool \S+( ·|$)", drawn[2])
+    assert re.match(r"0 root  due .* no worker serves it: it needs a worker of pool \S+( ·|$)", drawn[2])
     done = left.says("cancel", left.root)
     assert f"agent {ASKER} is cancelled: " in done
     assert "the root is closed" in done

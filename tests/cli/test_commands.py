@@ -157,7 +157,7 @@ def test_proto_resumes_with_the_events_so_far(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("front", [("run", "go on"), ("proto",)], ids=lambda words: words[0])
-def test_person_who_resumes_a_session_that_was_set_aside_is_told_the_remedy(
+def test_person_who_resumes_a_session_that_was_quarantined_is_told_the_remedy(
     machine: Machine, redis_server: RedisServer, front: tuple[str, ...]
 ) -> None:
     with machine.model() as user:
@@ -230,7 +230,7 @@ def test_revoke_says_who_held_the_session(machine: Machine) -> None:
     session = imported.stdout.strip()
     revoked = machine.run("revoke", session[:15])
     assert revoked.returncode == 0
-    assert revoked.stdout.startswith(f"{session} was held by nobody")
+    assert revoked.stdout.startswith(f"{session} was held by no worker")
 
 
 @pytest.mark.parametrize(

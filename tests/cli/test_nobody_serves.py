@@ -58,7 +58,7 @@ def _due(machine: Machine) -> str:
 
 
 @pytest.mark.parametrize("front", [("run", "hi"), ("proto",)], ids=lambda words: words[0])
-async def test_whoever_waits_for_a_session_that_is_set_aside_is_told_and_leaves(
+async def test_whoever_waits_for_a_session_that_is_quarantined_is_told_and_leaves(
     machine: Machine, redis_server: RedisServer, front: tuple[str, ...]
 ) -> None:
     with machine.model() as user, _waiting(user, *front, "--no-worker") as waiting:
@@ -71,7 +71,7 @@ async def test_whoever_waits_for_a_session_that_is_set_aside_is_told_and_leaves(
         await _five_workers_die_of(user, session)
         out, told = waiting.communicate(timeout=PATIENCE_S)
         assert waiting.returncode == 1
-        assert "was set aside" in out + told
+        assert "was quarantined" in out + told
         assert f"dendro revoke {session}" in told
 
 

@@ -238,7 +238,8 @@ def test_end_of_an_agent_whose_worker_was_lost_is_presumed(trees: ParkedTree) ->
     trees.lose_worker()
     drawn = trees.says("tree", trees.root)
     assert re.search(
-        rf"{WAITER} waiter  lost .* nobody serves it: it needs a worker of pool \S+, since \S+ is lost", drawn
+        rf"{WAITER} waiter  lost .* no worker serves it: it needs a worker of pool \S+, since \S+ is lost",
+        drawn,
     )
     listed = {row["session_id"]: row["status"] for row in trees.machine.sessions()}
     assert listed[trees.agent(WAITER)["session_id"]] == "lost"

@@ -122,10 +122,10 @@ def test_spectator_sees_which_worker_an_agent_lacks_and_since_when() -> None:
     found = picture(agent(0, None), lost, queued)
     text = drawn(found)
     assert (
-        "1 a1  lost 42s · nobody serves it: it needs a worker of pool p, since w1 is lost · 00000001\n"
+        "1 a1  lost 42s · no worker serves it: it needs a worker of pool p, since w1 is lost · 00000001\n"
         in text
     )
-    assert "2 a2  queued 5s · nobody serves it: it needs a worker of pool p · 00000002\n" in text
+    assert "2 a2  queued 5s · no worker serves it: it needs a worker of pool p · 00000002\n" in text
     told = as_value(found)["agents"][1]
     assert (told["session_status"], told["since_ms"]) == ("lost", NOW_MS - 42_000)
     assert (told["waits_for"], told["until_ms"]) == ("a worker of pool p, since w1 is lost", None)

@@ -48,7 +48,7 @@ from tests.runtime.players import FakeSupervisor, ScriptedModels, ScriptedTools
 
 POOL = "harness"
 SHARDS = 2
-QUARANTINED = b'{"id":"","msg":{"type":"error","message":"set aside"}}'
+QUARANTINED = b'{"id":"","msg":{"type":"error","message":"quarantined"}}'
 _numbers = itertools.count(1)
 
 

@@ -78,7 +78,7 @@ async def test_a_submission_accepted_by_an_earlier_version_becomes_an_error(
     assert len(await harness.logged_events(session, "task_complete")) == 1
 
 
-async def test_a_session_that_such_a_submission_had_set_aside_goes_on_once_it_is_readmitted(
+async def test_a_session_that_such_a_submission_had_quarantined_goes_on_once_it_is_readmitted(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = await harness.session()
@@ -226,7 +226,7 @@ async def test_an_impossible_command_of_a_person_is_answered(
     assert "not now" in error
 
 
-async def test_what_kills_every_worker_that_decides_it_is_passed_over_before_its_session_is_set_aside(
+async def test_what_kills_every_worker_that_decides_it_is_passed_over_before_its_session_is_quarantined(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     met = poisoned(monkeypatch, asyncio.CancelledError)

@@ -137,7 +137,7 @@ async def test_a_release_whose_answer_was_lost_is_not_an_error(harness: Harness)
     assert len(await harness.logged_events(session, "task_complete")) == 1
 
 
-async def test_a_session_that_kills_each_of_five_workers_is_set_aside(harness: Harness) -> None:
+async def test_a_session_that_kills_each_of_five_workers_is_quarantined(harness: Harness) -> None:
     session = await harness.session()
     await harness.say(session)
     log = harness.broker.keys.rollout(session)
