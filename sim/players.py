@@ -18,6 +18,7 @@ from orchestrator.core.calls import ApplyPatch, Exec, ExecWork, PatchWork
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS, message_text
+from orchestrator.core.ids import SessionId
 from orchestrator.core.state import Call, State
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.errors import FatalKind, FatalModelError, RateLimited, RetryableModelError
@@ -28,7 +29,7 @@ from orchestrator.protocol.commands import AddFile, UnknownCommand
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import Duration, OutputStream
 from orchestrator.protocol.wire import written
-from orchestrator.runtime.ports import CallSite
+from orchestrator.runtime.ports import CallSite, DeltaSink
 from orchestrator.tables import ProviderSettings
 from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.subagents.assess import Asking, assess_agent_call
@@ -332,6 +333,12 @@ class SimTools:
         self._keeper = keeper
         self._machine = machine
         self._starting = starting
+
+    async def prepare(self, state: State, show: DeltaSink) -> None:
+        """Needs nothing."""
+
+    def release(self, session: SessionId) -> None:
+        """Held nothing."""
 
     def specs(self, state: State) -> Sequence[Item]:
         shell = {"type": "function", "name": "shell"}

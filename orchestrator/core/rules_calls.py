@@ -11,6 +11,7 @@ from orchestrator.core.calls import (
     Custom,
     Exec,
     ExecWork,
+    Mcp,
     PatchWork,
     Runnable,
     RunnableWork,
@@ -37,7 +38,7 @@ def assessed(draft: Draft, command: CallAssessed) -> None:
     match command.assessment:
         case Immediate() as done:
             _done(draft, call, done.output, done.events)
-        case Exec() | ApplyPatch() | Custom() as asked:
+        case Exec() | ApplyPatch() | Custom() | Mcp() as asked:
             _carry_out(draft, call, asked, asked.judged(draft.task.settings, draft.state.approved))
         case asked:
             agent_call(draft, call, asked)

@@ -65,6 +65,9 @@ def submitted(draft: Draft, command: Submitted) -> None:
             _get_path(draft, command)
         case ops.Shutdown():
             _shutdown(draft, command)
+        case ops.RefreshMcpServers():
+            owner = "MCP servers are the worker's settings, which no client changes"
+            error(draft, command.id, f"this version does not serve {op.type}: {owner}")
         case _:
             error(draft, command.id, f"this version does not serve {op.type} yet")
 

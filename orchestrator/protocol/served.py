@@ -44,6 +44,8 @@ SENT_EVENTS: Final = frozenset(
         "exec_command_begin",
         "exec_command_end",
         "exec_command_output_delta",
+        "mcp_startup_complete",
+        "mcp_startup_update",
         "mcp_tool_call_begin",
         "mcp_tool_call_end",
         "patch_apply_begin",

@@ -11,11 +11,11 @@ from orchestrator.broker.texts import Texts
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.calls import spec_of, work_of
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
-from orchestrator.core.ids import TreeId
+from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.state import Call, State
 from orchestrator.model.request import Item
 from orchestrator.runtime.log import log
-from orchestrator.runtime.ports import CallSite
+from orchestrator.runtime.ports import CallSite, DeltaSink
 from orchestrator.tools.site import Site
 from orchestrator.tools.toolbox import Toolbox
 
@@ -26,6 +26,16 @@ class ToolCalls:
     def __init__(self, toolbox: Toolbox, texts: Texts) -> None:
         self._toolbox = toolbox
         self._texts = texts
+
+    async def prepare(self, state: State, show: DeltaSink) -> None:
+        """Prepares the tools; an unexpected error costs the tools that it is about, not the request."""
+        try:
+            await self._toolbox.prepare(state, show)
+        except Exception:
+            log.exception("session %s: its tools could not be prepared", state.facts.session_id)
+
+    def release(self, session: SessionId) -> None:
+        self._toolbox.release(session)
 
     def specs(self, state: State) -> Sequence[Item]:
         return self._toolbox.specs(state)

@@ -23,6 +23,9 @@ number of events. With this it is bounded by bytes, too."""
 TAKEN_BYTES = 256 << 10
 """Bytes of deltas that one commit, or one emit, carries; older deltas are emitted before it."""
 
+_OF_THE_WORKER = frozenset({"mcp_startup_update", "mcp_startup_complete"})
+"""Events that belong to no task: they tell of the worker's own servers (January 2026)."""
+
 _JOINED = frozenset({"agent_message_delta", "agent_reasoning_delta", "agent_reasoning_raw_content_delta"})
 
 
@@ -35,7 +38,8 @@ class Delta:
 
     def event(self, seq: int, head: bytes) -> NewEvent:
         """The event, as one that belongs to entry `seq`."""
-        return NewEvent(orjson.dumps({"id": self.task_id, "msg": self.message}), seq, head[:4].hex())
+        id = event_id(self.task_id, self.message)
+        return NewEvent(orjson.dumps({"id": id, "msg": self.message}), seq, head[:4].hex())
 
 
 class Deltas:
@@ -80,12 +84,18 @@ class Deltas:
             text = message.get("delta") or ""
             for piece in pieces(text):
                 told = message if piece is text else {**message, "delta": piece}
-                event = NewEvent(orjson.dumps({"id": task_id, "msg": told}), seq, head[:4].hex())
+                id = event_id(task_id, message)
+                event = NewEvent(orjson.dumps({"id": id, "msg": told}), seq, head[:4].hex())
                 events.append(event)
                 size += len(event.payload)
         del self._pending[:taken]
         self._bytes = sum(map(_size, self._pending))
         return events
+
+
+def event_id(task_id: str, message: Mapping[str, Any]) -> str:
+    """The id under which an event is shown that came up while a task ran."""
+    return "" if message["type"] in _OF_THE_WORKER else task_id
 
 
 def pieces(text: str) -> Sequence[str]:

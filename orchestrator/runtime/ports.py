@@ -52,6 +52,14 @@ class CallSite:
 class Tools(Protocol):
     """The tools that a model is offered, and what their calls do."""
 
+    async def prepare(self, state: State, show: DeltaSink) -> None:
+        """Makes ready what the tools of the session's next request need; `show` hears how that goes."""
+        ...
+
+    def release(self, session: SessionId) -> None:
+        """Lets go of what was made ready for a session that this worker gives back."""
+        ...
+
     def specs(self, state: State) -> Sequence[Item]:
         """The tools as the model is offered them, in the Responses API's form."""
         ...

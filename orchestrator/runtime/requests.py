@@ -101,6 +101,8 @@ async def _prompt(following: _Following, known: Response | None) -> Prompt:
     tree = TreeId(state.facts.tree_id)
     await fetch_texts(ports.texts, tree, said)
     await fetch_texts(ports.texts, tree, beside(state))
+    if request.purpose == "turn":
+        await ports.tools.prepare(state, following.delta)
     prompt = build_prompt(state, request, ports.tools.specs(state), ports.texts.get, known)
     if request.purpose != "turn":
         return prompt

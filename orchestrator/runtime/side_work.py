@@ -20,7 +20,7 @@ from orchestrator.core.state import Call, State
 from orchestrator.protocol.events import AgentReasoningRawContentDelta
 from orchestrator.protocol.wire import JsonObject, tag_of
 from orchestrator.runtime.arrivals import Arrivals
-from orchestrator.runtime.deltas import Delta
+from orchestrator.runtime.deltas import Delta, event_id
 from orchestrator.runtime.effects import EffectKey, Effects
 from orchestrator.runtime.intake import drained_call, failed_call, refused_call
 from orchestrator.runtime.log import log
@@ -141,7 +141,7 @@ class SideWork:
         if task is None or (raw and not self._context.config.rules.show_raw_reasoning):
             return
         if self._context.config.log.rollout_deltas:
-            self._arrivals.add((Note((Entry(EVENT_MSG, message, task.id),)), None))
+            self._arrivals.add((Note((Entry(EVENT_MSG, message, event_id(task.id, message)),)), None))
         elif self._arrivals.inbox or not self._arrivals.resting:
             # What happened before it (an item was done) is not in the log yet, and its event comes first.
             self._arrivals.add((Delta(task.id, message), None))
@@ -216,7 +216,8 @@ class SideWork:
         await self._effects.stop()
 
     def close(self) -> None:
-        """Ends the waits for a request that is not due, and for the grace."""
+        """Ends the waits for a request that is not due, and for the grace; lets go of tools."""
+        self._ports.tools.release(self._claim.session)
         for timer in (self._delay, self._grace):
             if timer is not None:
                 timer.cancel()

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.calls import ExecWork, PatchWork
+from orchestrator.core.calls import ExecWork, McpWork, PatchWork
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.state import Call, State
 from orchestrator.protocol.events import PlanUpdate, ViewImageToolCall
@@ -35,8 +35,9 @@ from orchestrator.tools.arguments import (
 from orchestrator.tools.commands.variables import check_variables
 from orchestrator.tools.exec.supervisor import Supervisor
 from orchestrator.tools.images import data_url
+from orchestrator.tools.mcp import McpToolbox, is_mcp
 from orchestrator.tools.shell import ShellRequest, assess_shell, run_shell
-from orchestrator.tools.site import Site, ToolConfig
+from orchestrator.tools.site import DeltaSink, Site, ToolConfig
 from orchestrator.tools.specs import LOCAL_SHELL, OFFERED, SHELL
 from orchestrator.tools.subagents.assess import Asking, assess_agent_call
 from orchestrator.tools.subagents.specs import NAMES as AGENT_NAMES
@@ -44,11 +45,22 @@ from orchestrator.tools.subagents.specs import OFFERED as AGENT_TOOLS
 
 
 class Toolbox:
-    """The built-in tools of one worker."""
+    """The tools of one worker: those built in, and those of its MCP servers."""
 
-    def __init__(self, config: ToolConfig, supervisor: Supervisor) -> None:
+    def __init__(self, config: ToolConfig, supervisor: Supervisor, mcp: McpToolbox | None = None) -> None:
         self._config = config
         self._supervisor = supervisor
+        self._mcp = mcp
+
+    async def prepare(self, state: State, show: DeltaSink) -> None:
+        """Makes ready what the session's tools need, before they are offered."""
+        if self._mcp is not None:
+            await self._mcp.prepare(state, show)
+
+    def release(self, session: str) -> None:
+        """Lets go of what was made ready for the session."""
+        if self._mcp is not None:
+            self._mcp.release(session)
 
     def specs(self, state: State) -> Sequence[Mapping[str, Any]]:
         """The tools that the model is offered."""
@@ -57,6 +69,9 @@ class Toolbox:
             offered = [LOCAL_SHELL if tool is SHELL else tool for tool in offered]
         if state.facts.agents and not state.facts.helper_call:
             offered += AGENT_TOOLS
+        if self._mcp is not None:
+            # Last, so that a new server leaves the beginning of every request as it was.
+            offered += self._mcp.specs(state)
         return offered
 
     async def assess(self, call: Call, site: Site) -> Assessment:
@@ -81,6 +96,8 @@ class Toolbox:
                 return await _image(parsed(ImageArguments, item["arguments"]), call, site.state, self._config)
             case name if name in AGENT_NAMES and site.agents is not None and site.state.facts.agents:
                 return await assess_agent_call(Asking(call, site.state, site.agents, site.seq, site.head))
+            case name if self._mcp is not None and is_mcp(name) and item["type"] == "function_call":
+                return await self._mcp.assess(call, site.state)
             case _:
                 return Immediate(f"unsupported call: {call.name}")
 
@@ -98,6 +115,11 @@ class Toolbox:
                 return await run_shell(call, command, site, self._config, self._supervisor)
             case PatchWork() as patch:
                 return await run_patch(call, patch, site, self._config, self._supervisor)
+            case McpWork() as asked if self._mcp is not None:
+                return await self._mcp.run(call, asked, site)
+            case McpWork() as asked:
+                text = f"tool call failed: no MCP server is configured on this worker, {asked.server} neither"
+                return CallFinished(call.call_id, text, (asked.broken_off(call.call_id, text),))
             case _:
                 raise TypeError(f"call {call.call_id} has nothing to run")
 

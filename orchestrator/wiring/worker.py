@@ -38,6 +38,7 @@ from orchestrator.wiring.deployment import (
     worker_pools,
 )
 from orchestrator.wiring.hidden_paths import hidden_paths, own_code
+from orchestrator.wiring.mcp_tools import mcp_toolbox
 from orchestrator.wiring.sessions import VERSION
 
 
@@ -84,13 +85,16 @@ async def running_worker(
     quiet = OutageFilter(outage)
     log.addFilter(quiet)
     try:
-        async with deployment(settings, url, outage) as opened:
+        async with (
+            deployment(settings, url, outage) as opened,
+            mcp_toolbox(settings, supervisor, tools) as mcp,
+        ):
             texts = PatientTexts(opened.blobs, asyncio.sleep)
             ports = Ports(
                 broker=opened.broker,
                 texts=texts,
                 models=models,
-                tools=ToolCalls(Toolbox(tools, supervisor), texts),
+                tools=ToolCalls(Toolbox(tools, supervisor, mcp), texts),
                 model_settings=settings.model,
                 workspace=RecentChecks(),
                 archive=archive(settings),

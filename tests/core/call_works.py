@@ -12,6 +12,7 @@ from orchestrator.core.calls import (
     CustomWork,
     ExecWork,
     HelperWork,
+    McpWork,
     PatchWork,
     UnknownWork,
 )
@@ -35,6 +36,7 @@ def works_of_calls(words: Strategy, numbers: Strategy, objects: Strategy) -> st.
             numbers, st.booleans(), timers,
         ),
         st.builds(CustomWork, keys, words, objects, texts, texts, st.booleans(), timers),
+        st.builds(McpWork, keys, words, words, st.none() | objects, texts, timers),
         st.builds(AwaitWork, agents, numbers, numbers),
         st.builds(HelperWork, numbers, objects, numbers),
         objects.map(lambda spec: UnknownWork({"kind": "of a newer version", **spec})),

@@ -37,6 +37,10 @@ SERVED: dict[str, dict[str, Any]] = {
     "cancel_agent": {"agent_id": 1},
     "shutdown": {},
 }
+NEVER: dict[str, dict[str, Any]] = {
+    "refresh_mcp_servers": {"config": {"mcp_servers": {}, "mcp_oauth_credentials_store_mode": "auto"}},
+}
+"""Operations that no session will ever carry out."""
 NOT_YET: dict[str, dict[str, Any]] = {
     "resolve_elicitation": {"server_name": "s", "request_id": "1", "decision": "accept"},
     "user_input_answer": {"id": "u1", "response": {"answers": {}}},
@@ -47,7 +51,6 @@ NOT_YET: dict[str, dict[str, Any]] = {
     "add_to_history": {"text": "t"},
     "get_history_entry_request": {"offset": 0, "log_id": 0},
     "list_mcp_tools": {},
-    "refresh_mcp_servers": {"config": {"mcp_servers": {}, "mcp_oauth_credentials_store_mode": "auto"}},
     "list_custom_prompts": {},
     "list_skills": {},
     "list_models": {},
@@ -59,7 +62,7 @@ NOT_YET: dict[str, dict[str, Any]] = {
 
 
 def test_every_op_of_the_protocol_is_listed_here_as_served_or_not_yet() -> None:
-    assert set(SERVED) | set(NOT_YET) == set(OPS)
+    assert set(SERVED) | set(NOT_YET) | set(NEVER) == set(OPS)
     assert not set(SERVED) & set(NOT_YET)
 
 
@@ -69,6 +72,14 @@ def test_op_that_is_not_served_yet_is_answered_with_an_error_under_its_id(type: 
     seen = session.submit(op(type, **NOT_YET[type]), "o1")
     assert [id for id, _ in seen.events] == ["o1"]
     assert seen.one("error")["message"] == f"this version does not serve {type} yet"
+    assert session.status == "idle"
+
+
+def test_client_that_would_change_a_workers_servers_is_told_whose_they_are() -> None:
+    session = Session()
+    seen = session.submit(op("refresh_mcp_servers", **NEVER["refresh_mcp_servers"]), "o1")
+    message = seen.one("error")["message"]
+    assert message.endswith("MCP servers are the worker's settings, which no client changes")
     assert session.status == "idle"
 
 

@@ -15,6 +15,7 @@ from orchestrator.core.calls import (
     CallWork,
     Custom,
     ExecWork,
+    Mcp,
     Runnable,
     UnknownWork,
     spec_of,
@@ -160,6 +161,56 @@ def test_custom_call_of_a_lost_worker_is_judged(judgement: str, repeatable: bool
     done = {"content": [{"type": "text", "text": "says hello"}]}
     assert ended == (done if judgement == "all" else IN_DOUBT)
     assert running.output_of("c1") == ("says hello" if judgement == "all" else IN_DOUBT)
+
+
+# ── tools of MCP servers ──────────────────────────────────────────────────────────────────────
+
+
+def clock(arguments: dict[str, Any] | None = None, *, read_only: bool = False) -> Mcp:
+    return Mcp("time", "now", arguments or {"zone": "UTC"}, "/w", read_only)
+
+
+@pytest.mark.parametrize("policy", ["never", "on-request", "on-failure"])
+def test_tool_of_a_server_runs_unasked_for_the_server_is_trusted(policy: str) -> None:
+    running = session(clock(), approval_policy=policy)
+    assert running.call("c1").phase is Phase.RUNNING
+    begun = running.seen[-1].one("mcp_tool_call_begin")
+    assert begun["invocation"] == {"server": "time", "tool": "now", "arguments": {"zone": "UTC"}}
+
+
+def test_tool_of_a_server_is_asked_about_where_all_is_asked_about() -> None:
+    waiting = session(clock(), approval_policy="untrusted")
+    asked = waiting.seen[-1].one("exec_approval_request")
+    assert asked["command"] == ["mcp", "time", "now", '{"zone":"UTC"}']
+    waiting.decides("c1", "denied")
+    assert waiting.output_of("c1") == "tool call rejected by user"
+
+
+def test_tool_that_only_reads_by_the_word_of_a_believed_server_is_not_asked_about() -> None:
+    assert session(clock(read_only=True), approval_policy="untrusted").call("c1").phase is Phase.RUNNING
+
+
+def test_tool_of_a_server_approved_for_the_session_is_asked_about_with_other_arguments() -> None:
+    waiting = session(clock(), approval_policy="untrusted")
+    waiting.decides("c1", "approved_for_session")
+    waiting.finishes("c1")
+    waiting.asks_for("c2", "c3", name="mcp__time__now")
+    waiting.assessed("c2", clock())
+    assert waiting.call("c2").phase is Phase.RUNNING
+    waiting.finishes("c2")
+    waiting.assessed("c3", clock({"zone": "CET"}))
+    assert waiting.call("c3").phase is Phase.AWAITING_APPROVAL
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_tool_of_a_server_whose_worker_was_lost_is_in_doubt_whatever_the_server_says(
+    read_only: bool,
+) -> None:
+    running = session(clock(read_only=read_only))
+    seen = running.is_taken_over(c1="in_doubt")
+    assert seen.one("mcp_tool_call_end")["result"] == IN_DOUBT
+    assert running.output_of("c1") == IN_DOUBT
+    assert running.replayed() == running.state
 
 
 def test_call_of_a_newer_version_that_ran_is_in_doubt_and_one_that_waits_can_be_denied() -> None:

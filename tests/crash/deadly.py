@@ -15,6 +15,7 @@ from orchestrator.broker.connection import Connection, connect
 from orchestrator.broker.records import LogPlace, StoredEntry
 from orchestrator.core.calls import PatchWork
 from orchestrator.core.commands import Assessment, CallFinished
+from orchestrator.core.ids import SessionId
 from orchestrator.core.state import Call, State
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.events import ModelEvent
@@ -22,7 +23,7 @@ from orchestrator.model.request import Item, Prompt
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts import rollout_file as export
 from orchestrator.rollouts.rollout_file import FilePorts
-from orchestrator.runtime.ports import CallSite, Models, Ports, Tools
+from orchestrator.runtime.ports import CallSite, DeltaSink, Models, Ports, Tools
 from orchestrator.wiring import deployment, worker
 from tests.crash.points import DURING_PATCH, HELD_PATCH, Doom, Point
 from tests.supervisors import booting, deadly, holding
@@ -81,6 +82,12 @@ class DeadlyTools:
     def __init__(self, inner: Tools, doom: Doom) -> None:
         self._inner = inner
         self._doom = doom
+
+    async def prepare(self, state: State, show: DeltaSink) -> None:
+        await self._inner.prepare(state, show)
+
+    def release(self, session: SessionId) -> None:
+        self._inner.release(session)
 
     def specs(self, state: State) -> Sequence[Item]:
         return self._inner.specs(state)

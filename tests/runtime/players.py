@@ -12,6 +12,7 @@ import orjson
 
 from orchestrator.core.calls import ApplyPatch, Exec, PatchWork
 from orchestrator.core.commands import Assessment, CallFinished
+from orchestrator.core.ids import SessionId
 from orchestrator.core.state import Call, State
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.events import Completed, ItemDone, ModelEvent, TextDelta
@@ -21,7 +22,7 @@ from orchestrator.protocol.commands import AddFile, UnknownCommand
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import Duration
 from orchestrator.protocol.wire import written
-from orchestrator.runtime.ports import CallSite
+from orchestrator.runtime.ports import CallSite, DeltaSink
 from tests.runtime.connections import Gate
 
 Cue = ModelEvent | Gate | Exception
@@ -112,6 +113,12 @@ class ScriptedTools:
     def began(self, call_id: str) -> asyncio.Event:
         """Set once the call runs."""
         return self._began.setdefault(call_id, asyncio.Event())
+
+    async def prepare(self, state: State, show: DeltaSink) -> None:
+        """Needs nothing."""
+
+    def release(self, session: SessionId) -> None:
+        """Held nothing."""
 
     def specs(self, state: State) -> Sequence[Item]:
         return ()

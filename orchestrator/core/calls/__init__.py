@@ -2,6 +2,7 @@
 
     exec     a command             patch    a patch            custom   a tool of the program's own
     wait     a wait for agents     helper   an agent whose answer is the output
+    mcp      a tool of an MCP server
 
 The record of the work stands in the log, in the state and in snapshots: `work_of` and `spec_of` are its two
 ways. A new kind is a module here, a case of `CallWork`, and a reader and a writer below.
@@ -15,6 +16,7 @@ from typing import ClassVar, Literal, TypeAlias, assert_never
 from orchestrator.core.calls.custom import Custom, CustomWork
 from orchestrator.core.calls.exec import Exec, ExecWork
 from orchestrator.core.calls.helper import HelperWork
+from orchestrator.core.calls.mcp import Mcp, McpWork
 from orchestrator.core.calls.patch import ApplyPatch, PatchWork
 from orchestrator.core.calls.wait import Await, AwaitWork
 from orchestrator.core.forms import reader_of, writer_of
@@ -31,6 +33,8 @@ __all__ = [
     "Exec",
     "ExecWork",
     "HelperWork",
+    "Mcp",
+    "McpWork",
     "PatchWork",
     "Runnable",
     "RunnableWork",
@@ -50,9 +54,9 @@ class UnknownWork:
     spec: Mapping[str, JsonValue]
 
 
-Runnable: TypeAlias = Exec | ApplyPatch | Custom
+Runnable: TypeAlias = Exec | ApplyPatch | Custom | Mcp
 """Assessments of calls that have to be run, and perhaps to be approved."""
-RunnableWork: TypeAlias = ExecWork | PatchWork | CustomWork
+RunnableWork: TypeAlias = ExecWork | PatchWork | CustomWork | McpWork
 Waiting: TypeAlias = AwaitWork | HelperWork
 CallWork: TypeAlias = RunnableWork | Waiting | UnknownWork
 
@@ -61,12 +65,14 @@ _PATCH = writer_of(PatchWork, PatchWork.kind)
 _AWAIT = writer_of(AwaitWork, AwaitWork.kind)
 _HELPER = writer_of(HelperWork, HelperWork.kind)
 _CUSTOM = writer_of(CustomWork, CustomWork.kind)
+_MCP = writer_of(McpWork, McpWork.kind)
 _READERS: Mapping[str, Callable[[Mapping[str, JsonValue]], CallWork]] = {
     ExecWork.kind: reader_of(ExecWork),
     PatchWork.kind: reader_of(PatchWork),
     AwaitWork.kind: reader_of(AwaitWork),
     HelperWork.kind: reader_of(HelperWork),
     CustomWork.kind: reader_of(CustomWork),
+    McpWork.kind: reader_of(McpWork),
 }
 
 
@@ -94,6 +100,8 @@ def spec_of(work: CallWork) -> JsonObject:
             return _HELPER(work)
         case CustomWork():
             return _CUSTOM(work)
+        case McpWork():
+            return _MCP(work)
         case UnknownWork():
             return dict(work.spec)
         case _:

@@ -1,0 +1,147 @@
+"""Tools of MCP servers: offered, assessed and run as the other tools are.
+
+Knows what a session may be offered, not how servers are reached.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from orchestrator.core.calls import Mcp, McpWork
+from orchestrator.core.commands import CallFinished, Immediate
+from orchestrator.core.forms import whole
+from orchestrator.core.state import Call, State
+from orchestrator.mcp.bounds import JSON_DEPTH, is_deeper, plain
+from orchestrator.mcp.names import PREFIX
+from orchestrator.mcp.records import McpTools, OfferedTool, Question, ServerTool, Started
+from orchestrator.protocol.events import McpStartupComplete, McpStartupUpdate, WarningEvent
+from orchestrator.protocol.mcp import ElicitationAction, McpStartupFailure, McpStartupStatus
+from orchestrator.protocol.wire import JsonObject, written
+from orchestrator.tools.arguments import BadArguments
+from orchestrator.tools.site import DeltaSink, Site
+
+ARGUMENT_BYTES = 64 << 10
+MOST_TOLD = 10_000
+"""Sessions of which a worker remembers that they heard of their servers' start."""
+MOST_QUESTIONS = 8
+"""Questions of which one call's end tells."""
+
+
+class McpToolbox:
+    """The tools of a worker's MCP servers."""
+
+    def __init__(self, servers: McpTools) -> None:
+        self._servers = servers
+        self._told: OrderedDict[str, None] = OrderedDict()
+
+    # ── before a request ──────────────────────────────────────────────────────────────────────
+
+    async def prepare(self, state: State, show: DeltaSink) -> None:
+        """Starts the servers of the session's folder, and waits for them as long as the settings say."""
+        session = state.facts.session_id
+
+        def report(server: str, status: McpStartupStatus) -> None:
+            show(written(McpStartupUpdate(server=server, status=status)))
+
+        started = await self._servers.start(session, _folder(state), report)
+        if session not in self._told:
+            show(written(_complete(started)))
+            self._told[session] = None
+            while len(self._told) > MOST_TOLD:
+                self._told.popitem(last=False)
+
+    def specs(self, state: State) -> Sequence[Mapping[str, Any]]:
+        """The tools that the session's model is offered: always in one order, behind all others."""
+        return [_spec(each) for each in self._servers.offered(_folder(state)) if _may_use(state, each.tool)]
+
+    def release(self, session: str) -> None:
+        """Ends the session's hold on its servers."""
+        self._servers.let_go(session)
+
+    # ── calls ─────────────────────────────────────────────────────────────────────────────────
+
+    async def assess(self, call: Call, state: State) -> Mcp | Immediate:
+        """The assessment of a call by its full name."""
+        folder = _folder(state)
+        tool = await self._servers.find(call.name, folder)
+        if tool is None:
+            return Immediate(f"unsupported call: {call.name}")
+        if not _may_use(state, tool):
+            return Immediate(f"{call.name} may not be used here: this agent only reads, and the tool may not")
+        arguments = _arguments(call.item.get("arguments"))
+        return Mcp(tool.server, tool.name, arguments, str(folder), read_only=tool.read_only)
+
+    async def run(self, call: Call, work: McpWork, site: Site) -> CallFinished:
+        """Calls the tool; cancelled, it tells the server."""
+        declined: list[WarningEvent] = []
+
+        async def ask(question: Question) -> ElicitationAction:
+            if len(declined) < MOST_QUESTIONS:
+                declined.append(_declined(question, work))
+            return ElicitationAction.DECLINE
+
+        began = time.monotonic()
+        answer = await self._servers.call(
+            (work.server, work.tool), work.arguments, Path(whole(work.cwd)), ask
+        )
+        end = work.end(call.call_id, answer.result, time.monotonic() - began)
+        return CallFinished(call.call_id, answer.output, (*declined, end))
+
+
+def is_mcp(name: str) -> bool:
+    """Whether a call's name is one of an MCP server's tool."""
+    return name.startswith(PREFIX)
+
+
+def _folder(state: State) -> Path:
+    settings = state.task.settings if state.task is not None else state.settings
+    return Path(settings.cwd)
+
+
+def _may_use(state: State, tool: ServerTool) -> bool:
+    """Helpers only read."""
+    return tool.read_only or not state.facts.helper_call
+
+
+def _spec(offered: OfferedTool) -> JsonObject:
+    return {
+        "type": "function",
+        "name": offered.full_name,
+        "description": offered.tool.description,
+        "strict": False,
+        "parameters": dict(offered.tool.parameters),
+    }
+
+
+def _arguments(text: Any) -> JsonObject | None:
+    """The arguments of a call: a JSON object, or none at all."""
+    if not text:
+        return None
+    if len(text.encode("utf-8", "replace")) > ARGUMENT_BYTES:
+        raise BadArguments(f"the arguments have more than {ARGUMENT_BYTES:,} bytes; say it in fewer")
+    try:
+        arguments = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise BadArguments(f"the arguments are not JSON: {error}") from None
+    if not isinstance(arguments, dict) or is_deeper(arguments, JSON_DEPTH):
+        raise BadArguments(f"the arguments must be a JSON object of at most {JSON_DEPTH} levels")
+    found: JsonObject = plain(arguments)
+    return found
+
+
+def _complete(started: Started) -> McpStartupComplete:
+    failed = [McpStartupFailure(server=server, error=error) for server, error in started.failed.items()]
+    return McpStartupComplete(ready=started.ready, failed=tuple(failed))
+
+
+def _declined(question: Question, work: McpWork) -> WarningEvent:
+    return WarningEvent(
+        message=f"the MCP server {question.server} asked in the middle of {work.tool}: "
+        f"{question.message!r}; its question was declined: this version does not put such questions to people"
+    )
