@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 from orchestrator import tables
+from orchestrator.model.client import ModelClient
+from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.settings.document import configuration_page, field_texts
 from orchestrator.settings.sources import KEYED_RECORDS
 from orchestrator.tables import McpServerSettings, ModelPrice, ProviderSettings, Table, settings_of
@@ -36,6 +38,21 @@ def test_configuration_page_is_up_to_date() -> None:
 def test_page_writes_figures_in_full() -> None:
     assert "default: `8388608` · `DENDRO_WIRE_LINE_LIMIT_BYTES`" in configuration_page()
     assert "default: `300000`" in configuration_page()
+
+
+def test_every_provider_that_the_page_about_them_shows_can_be_asked(tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs/providers.md").read_text()
+    examples = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert len(examples) == 2
+    for number, example in enumerate(examples):
+        home = tmp_path / str(number)
+        home.mkdir()
+        (home / "dendro.toml").write_text(example)
+        environ = {"HOME": str(home), "DENDRO_HOME": str(home), "PATH": "/usr/bin:/bin"}
+        settings = load_settings(SettingsSources(tmp_path, environ))
+        assert not settings.warnings
+        client = ModelClient(settings.model.providers[settings.model.provider])
+        assert client.provider.wire_api == "chat"
 
 
 def test_page_is_printed_by_the_module() -> None:
