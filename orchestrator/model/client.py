@@ -162,12 +162,13 @@ class ModelClient:
         parser = SseParser()
         clock = asyncio.get_running_loop().time
         idle_s, read = self.provider.stream_idle_timeout_s, reader.read
-        deadline = clock() + idle_s
+        deadline, latest = clock() + idle_s, 0.0
         completed, size = False, 0
         try:
             while not completed:
                 if reader.finished:
-                    deadline = min(deadline, clock() + _LAST_FIGURES_S)
+                    latest = latest or clock() + _LAST_FIGURES_S
+                    deadline = min(deadline, latest)
                 chunk = await self._next_chunk(chunks, deadline, reader)
                 if chunk is None:
                     for event in reader.end():

@@ -167,6 +167,25 @@ async def test_client_does_not_wait_out_a_server_that_says_nothing_behind_its_fi
         await asked(line(chunk({"content": "a"})), ends=False, stream_idle_timeout_s=0.05)
 
 
+async def test_client_waits_for_the_last_figures_no_longer_than_for_a_few_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def keep_pinging(writer: asyncio.StreamWriter) -> None:
+        while True:
+            writer.write(transfer(line({"type": "ping"})))
+            await writer.drain()
+            await asyncio.sleep(0.005)
+
+    monkeypatch.setattr("orchestrator.model.client._LAST_FIGURES_S", 0.05)
+    async with (
+        raw_server(HEAD + transfer(line(STOP)), keep_pinging) as server,
+        ModelClient(provider(server.url, wire_api="chat")) as client,
+        asyncio.timeout(20),
+    ):
+        events = [event async for event in client.stream(prompt(), HttpBudget(0))]
+    assert events[-1] == UNPAID
+
+
 async def test_comments_end_no_silence() -> None:
     async def keep_talking(writer: asyncio.StreamWriter) -> None:
         while True:

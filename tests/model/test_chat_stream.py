@@ -267,6 +267,10 @@ BROKEN: list[tuple[str, list[Json]]] = [
         "a piece of a call that was complete",
         [calling(part(0, "a", "f")), chunk({"content": "so"}), calling(part(0, arguments="x"))],
     ),
+    (
+        "a piece of a call that was complete",
+        [calling(part(0, "a", "f")), calling(part(1, "b", "g")), calling(part(0, "a", "f", "x"))],
+    ),
     ("a piece of a call that was complete", [calling(part(None, arguments="x"))]),
     ("a call with two names", [calling(part(0, "a", "f")), calling(part(0, name="g"))]),
     ("a function_call whose `name` is empty", [calling(part(0, "a", arguments="{}")), CALLS]),
