@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.rollouts import rollout_file as export
-from orchestrator.rollouts.rollout_file import Part
+from orchestrator.rollouts.rollout_file import LogPart
 from orchestrator.runtime.copies import Copies
 from orchestrator.runtime.loader import load
 from orchestrator.runtime.runner import Runner
@@ -69,7 +69,7 @@ DEFECTS = (
     Mutant(
         "file keeps what Redis has lost",
         "a file's last line is taken for an entry of the log as it is",
-        swapped(Part, "joins", lambda real: lambda self, line, secret: True),
+        swapped(LogPart, "joins", lambda real: lambda self, line, secret: True),
         "files",
     ),
     Mutant(

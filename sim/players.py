@@ -32,7 +32,7 @@ from orchestrator.protocol.wire import written
 from orchestrator.runtime.ports import CallSite, DeltaSink
 from orchestrator.tables import ProviderSettings
 from orchestrator.tools.arguments import BadArguments
-from orchestrator.tools.subagents.assess import Asking, assess_agent_call
+from orchestrator.tools.subagents.assess import AgentCall, assess_agent_call
 from orchestrator.tools.subagents.port import Tree
 from orchestrator.tools.subagents.specs import NAMES
 from sim.ledger import Ledger, Run, SimKeeper
@@ -431,7 +431,7 @@ class SimTools:
 async def _of_agents(call: Call, site: CallSite, tree: Tree) -> Assessment:
     """As the product's toolbox assesses it."""
     try:
-        return await assess_agent_call(Asking(call, site.state, tree, site.seq, site.head))
+        return await assess_agent_call(AgentCall(call, site.state, tree, site.seq, site.head))
     except BadArguments as error:
         return Immediate(str(error))
 

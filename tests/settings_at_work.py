@@ -14,7 +14,7 @@ from typing import Any, cast
 import httpx
 import orjson
 
-from orchestrator.broker.admission import Limits
+from orchestrator.broker.admission import ProviderLimits
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import connect
 from orchestrator.broker.follow import BEGINNING as FIRST
@@ -371,10 +371,10 @@ def retries(settings: Settings) -> tuple[int, int]:
     return ModelClients(settings.model.providers).retries(settings.model.provider)
 
 
-def limits(settings: Settings) -> Limits:
+def limits(settings: Settings) -> ProviderLimits:
     """Limits that the fleet's count is asked to keep to."""
     asking = fleet_asked(settings)
-    return asking.limits if asking else Limits()
+    return asking.limits if asking else ProviderLimits()
 
 
 def proxied(settings: Settings) -> bytes | None:

@@ -20,7 +20,7 @@ GRACE_MS = 30_000
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ProviderLimits:
     """A provider's limits per minute; None is no limit."""
 
     requests_per_minute: int | None = None
@@ -45,7 +45,7 @@ class Wait:
 class Admission(Reader):
     """The part of the broker that counts the requests sent to providers."""
 
-    async def admit(self, provider: str, ticket: str, tokens: int, limits: Limits) -> Admitted | Wait:
+    async def admit(self, provider: str, ticket: str, tokens: int, limits: ProviderLimits) -> Admitted | Wait:
         """Counts a request of about `tokens`, or says when to ask again under the same ticket."""
         requests_limit, tokens_limit = _per_minute(limits)
         admit = call(
@@ -67,7 +67,7 @@ class Admission(Reader):
             case code:
                 raise unexpected("admit", code)
 
-    async def settle(self, provider: str, estimated: int, used: int, limits: Limits) -> None:
+    async def settle(self, provider: str, estimated: int, used: int, limits: ProviderLimits) -> None:
         """Puts the account right once the usage of an admitted request is known."""
         if limits.tokens_per_minute is None:
             return
@@ -81,6 +81,6 @@ class Admission(Reader):
         self._clock.note(reply[1])
 
 
-def _per_minute(limits: Limits) -> tuple[int, int]:
+def _per_minute(limits: ProviderLimits) -> tuple[int, int]:
     """The limits as the script reads them: 0 is no limit."""
     return limits.requests_per_minute or 0, limits.tokens_per_minute or 0

@@ -15,7 +15,7 @@ from orchestrator.broker import requests
 from orchestrator.broker.admission import Admission
 from orchestrator.broker.arguments import Argument
 from orchestrator.broker.commit_requests import check_bounds, commit_call, others_of, shape_of
-from orchestrator.broker.connection import Call, Connection, call
+from orchestrator.broker.connection import Connection, ScriptCall, call
 from orchestrator.broker.deletion import Deletion
 from orchestrator.broker.errors import (
     BrokerError,
@@ -59,7 +59,7 @@ from orchestrator.broker.replies import (
     unexpected,
 )
 from orchestrator.broker.requests import holder
-from orchestrator.broker.storage import Storage
+from orchestrator.broker.storage import StorageCalls
 from orchestrator.broker.trees import Trees
 from orchestrator.core.ids import SessionId, TreeId
 
@@ -67,7 +67,7 @@ _CANDIDATES = 8
 _WORKER_FORGOTTEN_MS = 86_400_000
 
 
-class Broker(Trees, Storage, Deletion, Admission, History):
+class Broker(Trees, StorageCalls, Deletion, Admission, History):
     """Everything that changes a session; all that its bases keep, count, fire and read."""
 
     def __init__(self, connection: Connection, config: BrokerConfig, monotonic: Callable[[], float]) -> None:
@@ -204,7 +204,7 @@ class Broker(Trees, Storage, Deletion, Admission, History):
     async def _claim(self, session: SessionId, who: tuple[str, str, str], whom: str = "") -> Claimed | None:
         return self._claimed(await self._connection.run(self._claim_call(session, who, whom)), session, who)
 
-    def _claim_call(self, session: SessionId, who: tuple[str, str, str], whom: str) -> Call:
+    def _claim_call(self, session: SessionId, who: tuple[str, str, str], whom: str) -> ScriptCall:
         pool, worker, claim_id = who
         config, shard = self.config, self.keys.shard_of(session)
         due, leases, _, clock = self.keys.pool(shard, pool)

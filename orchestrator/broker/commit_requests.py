@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.broker.arguments import Argument
-from orchestrator.broker.connection import Call, call
+from orchestrator.broker.connection import ScriptCall, call
 from orchestrator.broker.errors import CommitTooLarge
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import BrokerConfig, CommitRequest, Place
@@ -96,7 +96,7 @@ def payloads(request: CommitRequest) -> Iterable[bytes]:
         yield child.meta
 
 
-def commit_call(keys: Keys, config: BrokerConfig, request: CommitRequest, shape: CommitShape) -> Call:
+def commit_call(keys: Keys, config: BrokerConfig, request: CommitRequest, shape: CommitShape) -> ScriptCall:
     claim = request.claim
     return call(
         "commit",

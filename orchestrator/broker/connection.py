@@ -58,7 +58,7 @@ class Commands(Protocol):
 
 
 @record
-class Call:
+class ScriptCall:
     """A script with its keys and arguments, for one run."""
 
     script: Script
@@ -66,10 +66,10 @@ class Call:
     args: Sequence[Argument]
 
 
-def call(script: str, keys: Sequence[str], /, **values: Any) -> Call:
+def call(script: str, keys: Sequence[str], /, **values: Any) -> ScriptCall:
     """A run of the script of this name; `values` by the names that its head gives them."""
     loaded = load(script)
-    return Call(loaded, keys, loaded.takes.pack(values))
+    return ScriptCall(loaded, keys, loaded.takes.pack(values))
 
 
 class Connection:
@@ -86,7 +86,7 @@ class Connection:
         self._waiting = waiting
         self.clustered = clustered
 
-    async def run(self, call: Call) -> list[Any]:
+    async def run(self, call: ScriptCall) -> list[Any]:
         """Runs a script. The full source is sent only when the server does not know it yet."""
         shape = (len(call.keys), *call.keys, *call.args)
         try:
@@ -116,7 +116,7 @@ class Connection:
         tags = (_TAG.search(word) for word in words if isinstance(word, str))
         return next((tag.group() for tag in tags if tag), "")
 
-    async def run_all(self, calls: Sequence[Call]) -> list[list[Any]]:
+    async def run_all(self, calls: Sequence[ScriptCall]) -> list[list[Any]]:
         """Runs several scripts, in one round trip where the server is one, else side by side."""
         if len(calls) == 1:
             return [await self.run(calls[0])]
@@ -131,7 +131,7 @@ class Connection:
                 raise self._failed(error, ()) from error
         return [await self._settled(call, reply) for call, reply in zip(calls, replies, strict=True)]
 
-    async def _settled(self, call: Call, reply: Any) -> list[Any]:
+    async def _settled(self, call: ScriptCall, reply: Any) -> list[Any]:
         if isinstance(reply, foreign.NoScriptError):
             return await self.run(call)
         if isinstance(reply, Exception):

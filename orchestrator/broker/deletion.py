@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.broker.connection import Call, call
+from orchestrator.broker.connection import ScriptCall, call
 from orchestrator.broker.errors import SessionHeld, UnknownSession
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.reader import Reader
@@ -100,7 +100,7 @@ class Deletion(Reader):
         return [_Listed(session, None) for session in sessions]
 
 
-def _call(keys: Keys, order: _Order) -> Call:
+def _call(keys: Keys, order: _Order) -> ScriptCall:
     tree, shard = order.tree, keys.shard_of(order.tree)
     pools = list(dict.fromkeys(listed.pool for listed in order.listed if listed.pool is not None))
     names = [keys.sessions(shard), keys.timers(shard), keys.approvals(shard)]

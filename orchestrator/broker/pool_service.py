@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.broker.connection import Call, Connection, call
+from orchestrator.broker.connection import Connection, ScriptCall, call
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import SessionId
@@ -52,7 +52,7 @@ async def serving(
     return found
 
 
-def _groups(keys: Keys, heads: Sequence[SessionHead]) -> Iterator[tuple[Call, list[SessionId]]]:
+def _groups(keys: Keys, heads: Sequence[SessionHead]) -> Iterator[tuple[ScriptCall, list[SessionId]]]:
     together: dict[tuple[int, str], list[SessionId]] = {}
     for head in heads:
         together.setdefault((keys.shard_of(head.session), head.pool), []).append(head.session)

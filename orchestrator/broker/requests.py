@@ -9,7 +9,7 @@ import hashlib
 from typing import Any
 
 from orchestrator.broker.arguments import Argument
-from orchestrator.broker.connection import Call, call
+from orchestrator.broker.connection import ScriptCall, call
 from orchestrator.broker.errors import CommitTooLarge
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import (
@@ -91,7 +91,7 @@ def birth(born: NewSession, pool_index: int, core_version: int) -> dict[str, Any
     }
 
 
-def create_call(keys: Keys, config: BrokerConfig, tree: NewTree) -> Call:
+def create_call(keys: Keys, config: BrokerConfig, tree: NewTree) -> ScriptCall:
     root = tree.root
     shard = keys.shard_of(root.session)
     return call(
@@ -109,7 +109,7 @@ def create_call(keys: Keys, config: BrokerConfig, tree: NewTree) -> Call:
     )
 
 
-def submit_call(keys: Keys, config: BrokerConfig, submit: Submit, place: Place) -> Call:
+def submit_call(keys: Keys, config: BrokerConfig, submit: Submit, place: Place) -> ScriptCall:
     if len(submit.payload) > MAX_SUBMISSION_BYTES:
         raise CommitTooLarge(
             f"a submission may have {MAX_SUBMISSION_BYTES} bytes, this has {len(submit.payload)}"

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from orchestrator.broker.arguments import Argument
-from orchestrator.broker.connection import Call, Connection
+from orchestrator.broker.connection import Connection, ScriptCall
 from orchestrator.broker.errors import Unavailable
 
 AGAIN_S = 0.1
@@ -30,10 +30,10 @@ class RetryingConnection(Connection):
         self._patience_s = patience_s
         self.clustered = inner.clustered
 
-    async def run(self, call: Call) -> list[Any]:
+    async def run(self, call: ScriptCall) -> list[Any]:
         return await self._insist(lambda: self._inner.run(call))
 
-    async def run_all(self, calls: Sequence[Call]) -> list[list[Any]]:
+    async def run_all(self, calls: Sequence[ScriptCall]) -> list[list[Any]]:
         return await self._insist(lambda: self._inner.run_all(calls))
 
     async def command(self, *args: Argument) -> Any:

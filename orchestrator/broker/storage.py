@@ -6,7 +6,7 @@ belong to whoever seals.
 
 from __future__ import annotations
 
-from orchestrator.broker.connection import Call, call
+from orchestrator.broker.connection import ScriptCall, call
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import Claim, Fenced, Refused, Stored
 from orchestrator.broker.replies import code_of, fenced, refused, unexpected
@@ -14,7 +14,7 @@ from orchestrator.broker.requests import holder
 from orchestrator.core.ids import SessionId
 
 
-class Storage(Reader):
+class StorageCalls(Reader):
     """The part of the broker that stores snapshots, and takes logs out of Redis and back in."""
 
     async def snapshot(self, claim: Claim, seq: int, state: bytes) -> Stored | Fenced | Refused:
@@ -40,7 +40,7 @@ class Storage(Reader):
         ]
         return await self._store(claim, call("archive", keys, session=session, **holder(claim)))
 
-    async def _store(self, claim: Claim, call: Call) -> Stored | Fenced | Refused:
+    async def _store(self, claim: Claim, call: ScriptCall) -> Stored | Fenced | Refused:
         reply = await self._connection.run(call)
         match code_of(reply, claim.session):
             case "OK":

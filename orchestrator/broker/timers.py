@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from orchestrator.broker.connection import Call, call
+from orchestrator.broker.connection import ScriptCall, call
 from orchestrator.broker.errors import Unavailable, UnknownSession
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import Fired, Place
@@ -35,7 +35,7 @@ class Timers(Reader):
         with suppress(Unavailable):
             await self._connection.commands(rows)
 
-    async def _placed(self, session: SessionId, build: Callable[[Place], Call]) -> list[Any]:
+    async def _placed(self, session: SessionId, build: Callable[[Place], ScriptCall]) -> list[Any]:
         """Runs a call whose keys depend on the session's place, once more if it had moved."""
         reply = await self._connection.run(build(await self.place(session)))
         if reply[0] != b"MOVED":
@@ -58,7 +58,7 @@ class Timers(Reader):
     async def _fire(self, session: SessionId, timer: str) -> Fired | None:
         shard = self.keys.shard_of(session)
 
-        def build(place: Place) -> Call:
+        def build(place: Place) -> ScriptCall:
             keys = [
                 self.keys.timers(shard),
                 self.keys.timer(session),

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.broker.commit_requests import tree_event_rows
-from orchestrator.broker.connection import Call, call
+from orchestrator.broker.connection import ScriptCall, call
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import Place
 from orchestrator.broker.replies import code_of, unexpected
@@ -58,7 +58,7 @@ class Trees(Timers):
             await self.fire_soon(self.keys.shard_of(tree))
         return LimitsRaised(_numbers(limits), code == "OK", woken, self._clock.note(now))
 
-    def _raise_call(self, tree: TreeId, change: LimitChange) -> Call:
+    def _raise_call(self, tree: TreeId, change: LimitChange) -> ScriptCall:
         keys, root = self.keys, SessionId(tree)
         names = [keys.agents(tree), keys.tree(tree), keys.timers(keys.shard_of(tree))]
         kinds = [kind for kind in change.add if kind in BUDGET_KINDS]
@@ -128,7 +128,7 @@ class Trees(Timers):
             known.append(place)
         return known, gone
 
-    def _revoke_call(self, places: Sequence[Place], tree: TreeId, silent: str) -> Call:
+    def _revoke_call(self, places: Sequence[Place], tree: TreeId, silent: str) -> ScriptCall:
         shard = self.keys.shard_of(tree)
         pools = list(dict.fromkeys(place.pool for place in places))
         keys = [self.keys.agents(tree)]

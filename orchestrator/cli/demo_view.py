@@ -29,7 +29,7 @@ from orchestrator.cli.invocation import DENDRO
 from orchestrator.cli.terminal import shown
 from orchestrator.cli.tree_view import drawing, headline
 from orchestrator.demo.play import DemoFailed, DemoView, Play, Story, WorkerProcess
-from orchestrator.demo.proof import REPORT, Claim, claims
+from orchestrator.demo.proof import REPORT, Statement, claims
 from orchestrator.demo.stage import Stage, both_alive, clone, environ, replay, stub, worker
 from orchestrator.gateways.workspace import look_at
 from orchestrator.settings import Settings, SettingsSources, load_settings
@@ -103,7 +103,7 @@ def _summary(
     console: Console,
     stage: Stage,
     story: Story,
-    held: list[Claim],
+    held: list[Statement],
     replayed: subprocess.CompletedProcess[str],
 ) -> int:
     report = stage.workspace / REPORT

@@ -62,7 +62,7 @@ def _prepare(file: Path) -> None:
         file.write_bytes(rest[rest.find(b"\n\n") + 1 :])
 
 
-class Keys(Vt100Input):
+class PressedKeys(Vt100Input):
     """Keys as they are pressed, also while an event is drawn above the line.
 
     prompt_toolkit gives the terminal back to the kernel for that moment: a Ctrl-D that is pressed then is
@@ -88,7 +88,7 @@ class Editor:
             completer=_slash_words(words),
             complete_while_typing=False,
             erase_when_done=True,
-            input=Keys(sys.stdin),
+            input=PressedKeys(sys.stdin),
             output=_output(term),
             reserve_space_for_menu=2,
         )

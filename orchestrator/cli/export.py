@@ -17,7 +17,7 @@ from orchestrator.core.counts import counted
 
 if TYPE_CHECKING:
     from orchestrator.core.ids import SessionId
-    from orchestrator.rollouts.import_plan import Plan
+    from orchestrator.rollouts.import_plan import ImportPlan
     from orchestrator.settings import Settings
 
 
@@ -136,7 +136,7 @@ def import_(
     print(session)
 
 
-async def _import(settings: Settings, file: Path) -> tuple[SessionId, Plan]:
+async def _import(settings: Settings, file: Path) -> tuple[SessionId, ImportPlan]:
     import os
     import time
 
@@ -162,7 +162,7 @@ async def _import(settings: Settings, file: Path) -> tuple[SessionId, Plan]:
         return await store(found, plan, blobs, now_ms, worker_name()), plan
 
 
-def _import_summary(plan: Plan) -> list[str]:
+def _import_summary(plan: ImportPlan) -> list[str]:
     """The lines that a person should read about the new session."""
     state = plan.state
     made = f"a session of {counted(len(plan.entries), 'entry')}, from {plan.lines:,} that stand in the file"

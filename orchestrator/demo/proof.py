@@ -19,7 +19,7 @@ FEWEST = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Statement:
     """Something that was shown, or was not; `detail` says what is wrong."""
 
     text: str
@@ -27,23 +27,23 @@ class Claim:
     detail: str = ""
 
 
-async def claims(found: Opened, story: Story, workspace: Path) -> list[Claim]:
+async def claims(found: Opened, story: Story, workspace: Path) -> list[Statement]:
     """The demo's claims, checked against Redis and the folder."""
     tree = TreeId(story.root)
     registry = projected(await found.broker.agents(tree))
     wrong = differs(fold_tree(await tree_log(found.broker, tree)), registry)
     return [
-        Claim("the root finished", story.finished),
+        Statement("the root finished", story.finished),
         _crowd(story, folders=_has_folders(workspace)),
         _ends(story, registry.agents),
-        Claim("an agent asked for permission, and was answered at the root", bool(story.allowed)),
-        Claim(
+        Statement("an agent asked for permission, and was answered at the root", bool(story.allowed)),
+        Statement(
             "a worker was killed, and another one went on with all that it held",
             bool(story.lost) and story.lost.keys() <= story.resumed.keys(),
         ),
         _report(story, workspace / REPORT),
         await _replays(found, story),
-        Claim("the tree's log, folded, gives the registry", not wrong, wrong),
+        Statement("the tree's log, folded, gives the registry", not wrong, wrong),
     ]
 
 
@@ -51,20 +51,20 @@ def _has_folders(workspace: Path) -> bool:
     return any(path for path in workspace.glob("[!.]*/*") if path.is_file())
 
 
-def _crowd(story: Story, *, folders: bool) -> Claim:
+def _crowd(story: Story, *, folders: bool) -> Statement:
     agents = [role for role in story.roles.values() if role.number]
     deep = max((role.generation for role in agents), default=0)
     forks = sum(role.origin == "fork" for role in agents)
     text = f"{counted(len(agents), 'agent')} worked, {counted(deep, 'generation')} of them, {forks} by a fork"
     enough = not folders or (len(agents) >= FEWEST and deep >= 2)
-    return Claim(text, bool(agents and forks and enough))
+    return Statement(text, bool(agents and forks and enough))
 
 
-def _ends(story: Story, agents: Mapping[int, Agent]) -> Claim:
+def _ends(story: Story, agents: Mapping[int, Agent]) -> Statement:
     """Checks the ends: one agent fails, one is redirected, all the others end well."""
     wrong = [role.who for number, role in story.roles.items() if number and not _ended_well(role, agents)]
     text = "every agent came to its end: one failed, one was redirected, the others are done"
-    return Claim(text, not wrong, ", ".join(wrong))
+    return Statement(text, not wrong, ", ".join(wrong))
 
 
 def _ended_well(role: Role, agents: Mapping[int, Agent]) -> bool:
@@ -75,17 +75,17 @@ def _ended_well(role: Role, agents: Mapping[int, Agent]) -> bool:
     return agent.status in expected and role.redirected == (role.label == "waiter")
 
 
-def _report(story: Story, report: Path) -> Claim:
+def _report(story: Story, report: Path) -> Statement:
     """The report has a chapter for each agent of the root."""
     text = report.read_text() if report.is_file() else ""
     own = [role for role in story.roles.values() if role.generation == 1]
     missing = [role.who for role in own if f"(agent {role.number})" not in text]
-    return Claim(
+    return Statement(
         f"{REPORT} was written, with all that they reported", bool(text) and not missing, ", ".join(missing)
     )
 
 
-async def _replays(found: Opened, story: Story) -> Claim:
+async def _replays(found: Opened, story: Story) -> Statement:
     """Replays every session of the tree, as `dendro replay` does."""
     different = []
     for role in story.roles.values():
@@ -93,4 +93,4 @@ async def _replays(found: Opened, story: Story) -> Claim:
         if head is None or not (await fold_session(found, head, None)).matches:
             different.append(role.who)
     text = f"a replay of each of the {len(story.roles)} logs gives the live state"
-    return Claim(text, not different, ", ".join(different))
+    return Statement(text, not different, ", ".join(different))

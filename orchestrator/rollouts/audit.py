@@ -40,7 +40,7 @@ _CHILD = b'"kind":"child"'
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
+class ExternalNote:
     """A note, kept elsewhere, of an entry of a session's log: its number and the chain's value there."""
 
     session: SessionId
@@ -65,11 +65,13 @@ class LogAudit:
     """Large texts that were looked at."""
     witnesses: int = 0
     """Notes that agree."""
-    forked_from: Witness | None = None
+    forked_from: ExternalNote | None = None
     """The note of a parent's log in the log of its fork."""
 
 
-async def audit_session(storage: Storage, head: SessionHead, witnesses: Iterable[Witness] = ()) -> LogAudit:
+async def audit_session(
+    storage: Storage, head: SessionHead, witnesses: Iterable[ExternalNote] = ()
+) -> LogAudit:
     """Walks the log of a session from its first entry to the one that `head` names, archive included.
 
     Raises `ArchiveUnavailable` if the archive could not be asked.
@@ -77,9 +79,9 @@ async def audit_session(storage: Storage, head: SessionHead, witnesses: Iterable
     return await _Audit(storage, head, [note for note in witnesses if note.session == head.session]).run()
 
 
-async def tree_witnesses(reader: Reader, tree: TreeId) -> list[Witness]:
+async def tree_witnesses(reader: Reader, tree: TreeId) -> list[ExternalNote]:
     """Notes of the tree's sessions in the tree's log: the last entry of each commit that wrote to it."""
-    found: dict[tuple[SessionId, int, bytes], Witness] = {}
+    found: dict[tuple[SessionId, int, bytes], ExternalNote] = {}
     after = 0
     while page := await reader.read_tree(tree, after):
         for entry in page:
@@ -88,17 +90,17 @@ async def tree_witnesses(reader: Reader, tree: TreeId) -> list[Witness]:
     return list(found.values())
 
 
-def _note(entry: TreeEntry) -> Witness:
-    return Witness(entry.session, entry.seq, entry.head, f"entry {entry.tree_seq} of the tree's log")
+def _note(entry: TreeEntry) -> ExternalNote:
+    return ExternalNote(entry.session, entry.seq, entry.head, f"entry {entry.tree_seq} of the tree's log")
 
 
 class _Audit:
     """A walk through a session's log."""
 
-    def __init__(self, storage: Storage, head: SessionHead, witnesses: Sequence[Witness]) -> None:
+    def __init__(self, storage: Storage, head: SessionHead, witnesses: Sequence[ExternalNote]) -> None:
         self._storage = storage
         self._end = head
-        self._notes: dict[int, list[Witness]] = {}
+        self._notes: dict[int, list[ExternalNote]] = {}
         for note in witnesses:
             self._notes.setdefault(note.seq, []).append(note)
         self._walk = ChainWalk(storage.secret)
@@ -190,7 +192,7 @@ class _Audit:
             case f.Forked(parent):
                 chain = bytes.fromhex(parent["chain"])
                 by = f"entry {seq} of its fork {self._end.session}"
-                self._found.forked_from = Witness(SessionId(parent["session"]), parent["seq"], chain, by)
+                self._found.forked_from = ExternalNote(SessionId(parent["session"]), parent["seq"], chain, by)
             case _:
                 pass
         await self._check_texts(line)
@@ -261,7 +263,7 @@ class _Audit:
 
 
 async def audit_tree(
-    storage: Storage, heads: Sequence[SessionHead], noted: Iterable[Witness] = ()
+    storage: Storage, heads: Sequence[SessionHead], noted: Iterable[ExternalNote] = ()
 ) -> AsyncIterator[LogAudit]:
     """Audits the sessions of one tree, children first: their logs are witnesses of their parents'."""
     witnesses = [*noted, *(await tree_witnesses(storage.broker, heads[0].tree) if heads else ())]
@@ -272,4 +274,4 @@ async def audit_tree(
         yield audit
 
 
-__all__ = ["LogAudit", "Witness", "audit_session", "audit_tree", "tree_witnesses"]
+__all__ = ["ExternalNote", "LogAudit", "audit_session", "audit_tree", "tree_witnesses"]

@@ -65,7 +65,7 @@ class Omitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LinePlace:
     """Where an entry stands in its log, and what ties it to the one before."""
 
     seq: int
@@ -81,7 +81,7 @@ class FileLine:
     number: int
     timestamp: str
     entry: Entry | None
-    place: Place | None
+    place: LinePlace | None
     omitted: tuple[Omitted, ...] = ()
     inherited: Inherited | None = None
     """For a line that stands for a part of a fact: its payload as the file has it, and its mark."""
@@ -264,12 +264,12 @@ def _keep_texts(value: Mapping[str, Any], blobs: dict[str, bytes]) -> None:
         blobs[digest] = content
 
 
-def _place(value: Mapping[str, Any], stored: bytes) -> Place:
+def _place(value: Mapping[str, Any], stored: bytes) -> LinePlace:
     if "digest" in value and "salt" not in value:
         digest = bytes.fromhex(value["digest"])
     else:
         digest = payload_digest(bytes.fromhex(value["salt"]), stored)
-    return Place(int(value["seq"]), int(value["epoch"]), digest, bytes.fromhex(value["chain"]))
+    return LinePlace(int(value["seq"]), int(value["epoch"]), digest, bytes.fromhex(value["chain"]))
 
 
 # ── the chain ─────────────────────────────────────────────────────────────────────────────────

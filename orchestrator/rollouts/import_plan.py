@@ -42,7 +42,7 @@ class Newcomer:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ImportPlan:
     """A session to be created: its entries with the times they keep, and what they fold to."""
 
     entries: tuple[tuple[Entry, int], ...]
@@ -55,14 +55,16 @@ class Plan:
     notes: tuple[str, ...] = ()
 
 
-def plan_import(text: RolloutText, newcomer: Newcomer, blobs: Mapping[str, bytes], secret: bytes) -> Plan:
+def plan_import(
+    text: RolloutText, newcomer: Newcomer, blobs: Mapping[str, bytes], secret: bytes
+) -> ImportPlan:
     """Reads the whole file before anything is made of it; raises `BadLine` or `RolloutError`."""
     if text.header is None:
         return _plan_foreign(text, newcomer, blobs)
     return _plan_full(text, newcomer, secret)
 
 
-def _plan_full(text: RolloutText, newcomer: Newcomer, secret: bytes) -> Plan:
+def _plan_full(text: RolloutText, newcomer: Newcomer, secret: bytes) -> ImportPlan:
     assert text.header is not None
     walk, notes = FileWalk(secret), []
     checked = not text.header.key_id or bool(secret)
@@ -86,7 +88,7 @@ def _plan_full(text: RolloutText, newcomer: Newcomer, secret: bytes) -> Plan:
         notes.append(f"its chain was not checked: the key {text.header.key_id!r} is not configured here")
     state = _folded(entries, start_line=2)
     facts = replace(state.facts, **{name: getattr(newcomer.facts, name) for name in OWN_FACTS})
-    return Plan(tuple(entries), state, facts, len(entries), notes=tuple(notes))
+    return ImportPlan(tuple(entries), state, facts, len(entries), notes=tuple(notes))
 
 
 OWN_FACTS = ("session_id", "tree_id", "agent_id", "pool", "rollout_path")
@@ -116,7 +118,7 @@ def _renamed(entry: Entry, facts: SessionFacts) -> Mapping[str, Any]:
             return payload
 
 
-def _plan_foreign(text: RolloutText, newcomer: Newcomer, blobs: Mapping[str, bytes]) -> Plan:
+def _plan_foreign(text: RolloutText, newcomer: Newcomer, blobs: Mapping[str, bytes]) -> ImportPlan:
     entries: list[tuple[Entry, int]] = []
     meta: Mapping[str, Any] = {}
     at_ms, lines, left_out = newcomer.now_ms, 0, 0
@@ -135,7 +137,7 @@ def _plan_foreign(text: RolloutText, newcomer: Newcomer, blobs: Mapping[str, byt
     whole = [(first, newcomer.now_ms), *entries]
     state = _folded(whole, start_line=1)
     whole += [(entry, newcomer.now_ms) for entry in _settled(state, newcomer)]
-    return Plan(tuple(whole), _folded(whole, start_line=1), newcomer.facts, lines, left_out)
+    return ImportPlan(tuple(whole), _folded(whole, start_line=1), newcomer.facts, lines, left_out)
 
 
 def _foreign_entry(line: FileLine, blobs: Mapping[str, bytes]) -> Entry:

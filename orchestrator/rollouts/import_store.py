@@ -35,7 +35,7 @@ from orchestrator.core.snapshot import CORE_VERSION
 from orchestrator.core.state import Call, State
 from orchestrator.core.stored import Encoded, encode_entry
 from orchestrator.rollouts.errors import RolloutError
-from orchestrator.rollouts.import_plan import Plan
+from orchestrator.rollouts.import_plan import ImportPlan
 from orchestrator.rollouts.position import Position
 from orchestrator.rollouts.source import LogSource
 from orchestrator.rollouts.summary import session_meta
@@ -71,7 +71,7 @@ class _Ending:
 
 
 async def store(
-    found: LogSource, plan: Plan, blobs: Mapping[str, bytes], now_ms: int, writer: str
+    found: LogSource, plan: ImportPlan, blobs: Mapping[str, bytes], now_ms: int, writer: str
 ) -> SessionId:
     """Creates the session of a plan, in the name of `writer`.
 

@@ -41,7 +41,7 @@ _LONGEST_LINE = 16 << 20
 _REFERS = f'"{REFERENCE}"'.encode()
 
 
-class Texts(Protocol):
+class FileTexts(Protocol):
     """Large texts by their hashes."""
 
     async def fetch(self, tree: TreeId, digests: Iterable[str]) -> None:
@@ -60,7 +60,7 @@ class FilePorts(Protocol):
     def broker(self) -> Reader: ...
 
     @property
-    def texts(self) -> Texts: ...
+    def texts(self) -> FileTexts: ...
 
     @property
     def archive(self) -> Archive | None: ...
@@ -70,24 +70,24 @@ class FilePorts(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class FileLine:
     """The `seq` of a line's entry in the file, and the chain's value there."""
 
     seq: int
     head: bytes
 
 
-NOTHING = Line(0, GENESIS)
+NOTHING = FileLine(0, GENESIS)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LogPart:
     """A stretch of a session's log, up to an end of it that its writer knows."""
 
     end: LogPlace
     entries: Sequence[StoredEntry] = ()
 
-    def joins(self, line: Line, secret: bytes) -> bool:
+    def joins(self, line: FileLine, secret: bytes) -> bool:
         """Whether it is certain, without a look at the log, that the line is an entry of the same log."""
         if line.seq == 0 or (line.seq, line.head) == (self.end.seq, self.end.head):
             return True
@@ -104,7 +104,7 @@ class Part:
 class Judged:
     """The last line of a file as it was once, and whether the log has such an entry."""
 
-    line: Line
+    line: FileLine
     true: bool
 
 
@@ -125,16 +125,16 @@ class RolloutFile:
         `OSError` where the file cannot be written, `BrokenArchive` or `ArchiveUnavailable` where the log
         cannot be read: a file with a hole would verify as altered.
         """
-        part, judged = Part(end, [entry for entry in fresh if entry.seq <= end.seq]), None
+        part, judged = LogPart(end, [entry for entry in fresh if entry.seq <= end.seq]), None
         while True:
             await self._fetch_texts(ports, part.entries)
             last, whole = self._append(part, judged, ports)
             if whole:
                 return last.seq
             judged = await self._judged(ports, last)
-            part = Part(end, await self._read(ports, last.seq if judged.true else 0, end.seq))
+            part = LogPart(end, await self._read(ports, last.seq if judged.true else 0, end.seq))
 
-    def _append(self, part: Part, judged: Judged | None, ports: FilePorts) -> tuple[Line, bool]:
+    def _append(self, part: LogPart, judged: Judged | None, ports: FilePorts) -> tuple[FileLine, bool]:
         """The file's last line, and whether it is up to date now: if not, more must be read for it.
 
         Awaits nothing: under the file's lock the event loop would wait for itself, when this very
@@ -153,9 +153,9 @@ class RolloutFile:
                 return last, False
             file.write(b"".join(export_lines(map(LogLine, lacking), ports.texts.get)))
             shown = next((entry for entry in reversed(lacking) if not LogLine(entry).is_fact), None)
-            return Line(shown.seq, shown.chain) if shown else last, True
+            return FileLine(shown.seq, shown.chain) if shown else last, True
 
-    def _last_line(self, file: BinaryIO) -> Line:
+    def _last_line(self, file: BinaryIO) -> FileLine:
         try:
             return last_line(file)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -163,7 +163,7 @@ class RolloutFile:
             file.truncate(0)
             return NOTHING
 
-    async def _judged(self, ports: FilePorts, line: Line) -> Judged:
+    async def _judged(self, ports: FilePorts, line: FileLine) -> Judged:
         if line.seq == 0:
             return Judged(line, True)
         try:
@@ -211,7 +211,7 @@ def blob_hashes(entries: Iterable[StoredEntry]) -> set[str]:
     return {digest for value in mentioning for digest in references(value)}
 
 
-def last_noted(file: BinaryIO) -> Line:
+def last_noted(file: BinaryIO) -> FileLine:
     """The last entry that a file has a whole line of, `NOTHING` if none is near its end; changes nothing."""
     size = file.seek(0, 2)
     for reach in (_TAIL_BYTES, _LONGEST_LINE):
@@ -225,7 +225,7 @@ def last_noted(file: BinaryIO) -> Line:
     return NOTHING
 
 
-def last_line(file: BinaryIO) -> Line:
+def last_line(file: BinaryIO) -> FileLine:
     """The entry of the file's last whole line; `NOTHING` if the file has none.
 
     What a crash tore is cut off, a line or what was inherited before it: the stream still has
@@ -249,11 +249,11 @@ def last_line(file: BinaryIO) -> Line:
     return _place(last) if "seq" in last else _cut_inherited(file)
 
 
-def _place(line: Mapping[str, Any]) -> Line:
-    return Line(int(line["seq"]), bytes.fromhex(line["chain"]))
+def _place(line: Mapping[str, Any]) -> FileLine:
+    return FileLine(int(line["seq"]), bytes.fromhex(line["chain"]))
 
 
-def _cut_inherited(file: BinaryIO) -> Line:
+def _cut_inherited(file: BinaryIO) -> FileLine:
     """Cuts a run of inherited lines that lacks its end; they stand near the file's beginning."""
     file.seek(0)
     kept, last, at = 0, NOTHING, 0

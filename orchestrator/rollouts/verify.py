@@ -12,7 +12,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.chain import BrokenLink, ExpectedHead
 from orchestrator.core.ids import TreeId, created_ms
-from orchestrator.rollouts.audit import LogAudit, Witness, audit_session, audit_tree, tree_witnesses
+from orchestrator.rollouts.audit import ExternalNote, LogAudit, audit_session, audit_tree, tree_witnesses
 from orchestrator.rollouts.rollout_file import last_noted
 from orchestrator.rollouts.storage import Storage
 
@@ -51,11 +51,11 @@ async def session_report(found: Audited, head: SessionHead, expected: ExpectedHe
     """The verification report of a session; `expected` is an earlier head."""
     witnesses = [*await tree_witnesses(found.broker, head.tree), *_noted_in_file(found, head)]
     if expected is not None:
-        witnesses.append(Witness(head.session, expected.seq, expected.chain, "--expect-head"))
+        witnesses.append(ExternalNote(head.session, expected.seq, expected.chain, "--expect-head"))
     return _report(await audit_session(found.storage(), head, witnesses))
 
 
-def _noted_in_file(found: Audited, head: SessionHead) -> Iterator[Witness]:
+def _noted_in_file(found: Audited, head: SessionHead) -> Iterator[ExternalNote]:
     """The note in the session's rollout file, where workers write that file into this user's data folder."""
 
     moment = datetime.fromtimestamp(created_ms(head.session) / 1000)
@@ -65,7 +65,7 @@ def _noted_in_file(found: Audited, head: SessionHead) -> Iterator[Witness]:
             with path.open("rb") as file:
                 line = last_noted(file)
             if line.seq:
-                yield Witness(head.session, line.seq, line.head, f"the file {path}")
+                yield ExternalNote(head.session, line.seq, line.head, f"the file {path}")
 
 
 async def sessions_by_tree(found: Audited, tree: TreeId | None) -> AsyncIterator[list[SessionHead]]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.broker.admission import Admitted, Limits, Wait
+from orchestrator.broker.admission import Admitted, ProviderLimits, Wait
 from orchestrator.broker.errors import BrokerError, OutOfMemory, Unavailable
 from orchestrator.core.settings import HELD_WAIT_S
 from orchestrator.model.request import Prompt
@@ -25,11 +25,11 @@ UNAVAILABLE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class RoomRequest:
     """A model request for which a provider's limits must have room."""
 
     provider: str
-    limits: Limits
+    limits: ProviderLimits
     ticket: str
     """The session's id: it has one request at a time, and keeps its place while it is parked."""
     tokens: int
@@ -58,7 +58,7 @@ def _bytes(value: Any) -> int:
             return 1
 
 
-async def admitted(ports: Ports, asking: Asking) -> int:
+async def admitted(ports: Ports, asking: RoomRequest) -> int:
     """Returns 0 when the request may be sent, else the milliseconds after which to come back and ask."""
     while True:
         match await _answer(ports, asking):
@@ -70,7 +70,7 @@ async def admitted(ports: Ports, asking: Asking) -> int:
                 await ports.sleep(wait_ms / 1000)
 
 
-async def _answer(ports: Ports, asking: Asking) -> Admitted | Wait:
+async def _answer(ports: Ports, asking: RoomRequest) -> Admitted | Wait:
     while True:
         try:
             return await ports.broker.admit(asking.provider, asking.ticket, asking.tokens, asking.limits)
@@ -80,7 +80,7 @@ async def _answer(ports: Ports, asking: Asking) -> Admitted | Wait:
             await ports.sleep(UNAVAILABLE_S)
 
 
-async def settle(ports: Ports, asking: Asking, usage: Mapping[str, int] | None) -> None:
+async def settle(ports: Ports, asking: RoomRequest, usage: Mapping[str, int] | None) -> None:
     """Corrects the estimate by the usage; without a usage the estimate stays as it was."""
     if usage is None:
         return

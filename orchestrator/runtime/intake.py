@@ -25,7 +25,7 @@ from orchestrator.protocol.inputs import ImageInput, LocalImageInput, TextInput
 from orchestrator.protocol.submission import MalformedSubmission
 from orchestrator.protocol.wire import UNSET
 from orchestrator.runtime.ports import Ports
-from orchestrator.runtime.workspace import Workspace
+from orchestrator.runtime.workspace import FolderFaults
 from orchestrator.tools.images import data_url
 
 
@@ -80,7 +80,7 @@ def _loaded(item: Any) -> Any:
 
 
 async def judged_running(
-    ports: Ports, state: State, claim: Claim, workspace: Workspace
+    ports: Ports, state: State, claim: Claim, workspace: FolderFaults
 ) -> dict[str, str] | None:
     """Judges each call that a lost worker left running; None if nothing had been begun."""
     task = state.task

@@ -67,7 +67,7 @@ class Cache:
         return self._left.pop(session, None)
 
 
-class Source(Protocol):
+class FoldSource(Protocol):
     """The storage that a fold reads, and the clock by which it shares its thread: ports or upkeep."""
 
     @property
@@ -130,7 +130,9 @@ def end_of(head: SessionHead) -> LogEnd:
     return LogEnd(head.session, head.seq, head.head, head.snapshot_seq)
 
 
-async def folded(source: Source, end: LogEnd, secret: bytes = b"", known: Position | None = None) -> Position:
+async def folded(
+    source: FoldSource, end: LogEnd, secret: bytes = b"", known: Position | None = None
+) -> Position:
     """The state at the log's end; raises `BrokenLog`."""
     return (await _fold(source, end, secret, known)).position
 
@@ -144,7 +146,7 @@ class _Fold:
 
 
 async def _fold(
-    source: Source,
+    source: FoldSource,
     end: LogEnd,
     secret: bytes,
     known: Position | None = None,
@@ -196,7 +198,7 @@ async def _snapshot(reader: Reader, end: LogEnd, secret: bytes) -> Position | No
 
 
 async def _folded_from(
-    source: Source, start: Position, end: LogEnd, secret: bytes, tail: deque[StoredEntry] | None
+    source: FoldSource, start: Position, end: LogEnd, secret: bytes, tail: deque[StoredEntry] | None
 ) -> Position:
     entries = full_log(source.broker, source.archive, end.session, start.seq, end.seq)
     if tail is not None:
@@ -224,7 +226,7 @@ async def _kept(entries: AsyncIterator[StoredEntry], tail: deque[StoredEntry]) -
 
 
 async def fold_entries(
-    source: Source, position: Position, entries: AsyncIterator[StoredEntry], secret: bytes
+    source: FoldSource, position: Position, entries: AsyncIterator[StoredEntry], secret: bytes
 ) -> Position:
     """Checks and folds; yields to the loop every few milliseconds."""
     state, seq, head = position.state, position.seq, position.head

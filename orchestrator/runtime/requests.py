@@ -7,7 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from orchestrator.broker.admission import Limits
+from orchestrator.broker.admission import ProviderLimits
 from orchestrator.core import commands as c
 from orchestrator.core.ids import TreeId
 from orchestrator.core.state import Request, Response, State, Task
@@ -26,7 +26,7 @@ from orchestrator.model.events import (
 from orchestrator.model.request import Prompt
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.wire import JsonObject, written
-from orchestrator.runtime.admission import Asking, admitted, estimated_tokens, settle
+from orchestrator.runtime.admission import RoomRequest, admitted, estimated_tokens, settle
 from orchestrator.runtime.deltas import pieces
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import DeltaSink, Ports
@@ -35,7 +35,7 @@ from orchestrator.tables import ProviderSettings
 
 Push = Callable[[c.Command], None]
 
-_NO_LIMITS = Limits()
+_NO_LIMITS = ProviderLimits()
 _DEFAULTS = ProviderSettings.model_construct(id="")
 """The settings of a provider without a table: its client refuses the request."""
 _FORGOTTEN = frozenset({FatalKind.BAD_REQUEST, FatalKind.NOT_FOUND})
@@ -110,16 +110,16 @@ async def _prompt(following: _Following, known: Response | None) -> Prompt:
     return replace(prompt, store=table.previous_response_id, parallel_tool_calls=table.parallel_tool_calls)
 
 
-def _asking(following: _Following, prompt: Prompt) -> Asking | None:
+def _asking(following: _Following, prompt: Prompt) -> RoomRequest | None:
     """The request as the provider's limits count it; None if the provider has none."""
     table, state = following.table, following.state
-    limits = Limits(table.requests_per_minute, table.tokens_per_minute)
+    limits = ProviderLimits(table.requests_per_minute, table.tokens_per_minute)
     if limits == _NO_LIMITS:
         return None
     remembered = state.tokens.last.total_tokens if prompt.previous_response_id and state.tokens else 0
     most = following.ports.model_settings.max_output_tokens
     tokens = estimated_tokens(prompt, remembered, most)
-    return Asking(following.provider, limits, state.facts.session_id, tokens)
+    return RoomRequest(following.provider, limits, state.facts.session_id, tokens)
 
 
 async def _exchange(following: _Following, prompt: Prompt) -> Mapping[str, int] | None:

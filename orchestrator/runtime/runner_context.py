@@ -16,7 +16,7 @@ from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.commits import Writing
 from orchestrator.runtime.journal import Journal
 from orchestrator.runtime.ports import Ports
-from orchestrator.runtime.workspace import Workspace
+from orchestrator.runtime.workspace import FolderFaults
 from orchestrator.tables import LogSettings, WorkerSettings
 
 
@@ -47,12 +47,12 @@ class RunnerContext:
     claimed: Claimed
     journal: Journal
     writing: Writing
-    workspace: Workspace
+    workspace: FolderFaults
 
     @classmethod
     def of(cls, ports: Ports, config: RunnerConfig, claimed: Claimed) -> RunnerContext:
         writing = Writing(ports, claimed.claim, claimed.last_commit)
-        return cls(ports, config, claimed, Journal(), writing, Workspace(ports.workspace))
+        return cls(ports, config, claimed, Journal(), writing, FolderFaults(ports.workspace))
 
     @property
     def claim(self) -> Claim:

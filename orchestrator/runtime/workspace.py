@@ -27,7 +27,7 @@ WorkspaceCheck = Callable[[SessionFacts, str], Awaitable[str | None]]
 none."""
 
 
-class Workspace:
+class FolderFaults:
     """The faults of a session's folders that one claim has found: each folder is looked at once."""
 
     def __init__(self, check: WorkspaceCheck) -> None:

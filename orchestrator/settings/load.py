@@ -29,7 +29,7 @@ from orchestrator.settings.sources import (
     own_file,
     variable,
 )
-from orchestrator.settings.values import Reader
+from orchestrator.settings.values import TableReader
 from orchestrator.tables import (
     AgentSettings,
     ChainSettings,
@@ -81,7 +81,7 @@ def load_settings(sources: SettingsSources) -> Settings:
     """
     usual_mode = cache(lambda: _usual_mode(sources))
     layers, folder = gather(sources, {("sandbox_mode",): usual_mode})
-    reader = Reader(layers, sources.user_home)
+    reader = TableReader(layers, sources.user_home)
     host = _host(sources)
     defaults = _session_defaults(reader, sources, host, usual_mode)
     settings = Settings(
@@ -134,7 +134,7 @@ def _usual_mode(sources: SettingsSources) -> SandboxMode:
 
 
 def _session_defaults(
-    reader: Reader, sources: SettingsSources, host: HostSettings, usual_mode: Callable[[], SandboxMode]
+    reader: TableReader, sources: SettingsSources, host: HostSettings, usual_mode: Callable[[], SandboxMode]
 ) -> SessionDefaults:
     cwd = sources.session_cwd
     sandbox = reader.table(SandboxPolicy)
@@ -149,7 +149,7 @@ def _session_defaults(
     return defaults.model_copy(update=derived)
 
 
-def _model_settings(reader: Reader, defaults: SessionDefaults, host: HostSettings) -> ModelSettings:
+def _model_settings(reader: TableReader, defaults: SessionDefaults, host: HostSettings) -> ModelSettings:
     names = reader.layers.names(("model_prices",))
     prices = {name: reader.table(ModelPrice, ("model_prices", name)) for name in names}
     providers = _providers(reader, defaults.model_provider, host)
@@ -162,7 +162,7 @@ def _model_settings(reader: Reader, defaults: SessionDefaults, host: HostSetting
     )
 
 
-def _providers(reader: Reader, chosen: str, host: HostSettings) -> dict[str, ProviderSettings]:
+def _providers(reader: TableReader, chosen: str, host: HostSettings) -> dict[str, ProviderSettings]:
     _share_retry_keys(reader.layers, chosen)
     providers: dict[str, ProviderSettings] = {}
     for name in reader.layers.names(("model_providers",)):
@@ -181,7 +181,7 @@ def _providers(reader: Reader, chosen: str, host: HostSettings) -> dict[str, Pro
     return providers
 
 
-def _provider(reader: Reader, name: str, host: HostSettings) -> ProviderSettings:
+def _provider(reader: TableReader, name: str, host: HostSettings) -> ProviderSettings:
     path = ("model_providers", name)
     given = reader.table(ProviderSettings, path, id=name)
     derived = {
@@ -209,7 +209,7 @@ def _usual_authorities(host: HostSettings) -> Path | None:
     return Path(file) if file else None
 
 
-def _mcp_servers(reader: Reader, host: HostSettings) -> dict[str, McpServerSettings]:
+def _mcp_servers(reader: TableReader, host: HostSettings) -> dict[str, McpServerSettings]:
     """The servers that can be used. One with a wrong table is left out: an agent can work without it."""
     servers: dict[str, McpServerSettings] = {}
     for name in reader.layers.names(("mcp_servers",)):
@@ -220,7 +220,7 @@ def _mcp_servers(reader: Reader, host: HostSettings) -> dict[str, McpServerSetti
     return servers
 
 
-def _mcp_server(reader: Reader, name: str, host: HostSettings) -> McpServerSettings:
+def _mcp_server(reader: TableReader, name: str, host: HostSettings) -> McpServerSettings:
     if not MCP_SERVER_NAME.fullmatch(name):
         where = reader.where(("mcp_servers", name))
         raise SettingsError(

@@ -35,7 +35,7 @@ class _Place:
         return bare(self.field.annotation)
 
 
-class Reader:
+class TableReader:
     """Reads tables out of the layers."""
 
     def __init__(self, layers: Layers, user_home: Path) -> None:

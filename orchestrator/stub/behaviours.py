@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from orchestrator.stub.conversation import Conversation
+from orchestrator.stub.conversation import StubConversation
 from orchestrator.stub.script import Answer, Call, Script, Step, StubRequest, Text
 from orchestrator.stub.survey import survey_step
 from orchestrator.stub.tree import tree_step
@@ -24,13 +24,13 @@ class UnknownBehaviour(ValueError):
 class Behaviour:
     """A script that is a function of the conversation."""
 
-    def __init__(self, name: str, step: Callable[[Conversation], Step]) -> None:
+    def __init__(self, name: str, step: Callable[[StubConversation], Step]) -> None:
         self.name = name
         self._step = step
 
     def answer(self, request: StubRequest) -> Answer:
         """The step for this conversation; ids derive from the request's bytes."""
-        conversation = Conversation.of(request.body)
+        conversation = StubConversation.of(request.body)
         return Answer(self._step(conversation), conversation.turn, request.digest)
 
 
@@ -50,15 +50,15 @@ def behaviour(name: str) -> Script:
     )
 
 
-def _echo(conversation: Conversation) -> Step:
+def _echo(conversation: StubConversation) -> Step:
     return Step(items=(Text(conversation.task or "Nothing was said."),))
 
 
-def _instant(conversation: Conversation) -> Step:
+def _instant(conversation: StubConversation) -> Step:
     return _INSTANT
 
 
-def _shell(conversation: Conversation, count: int) -> Step:
+def _shell(conversation: StubConversation, count: int) -> Step:
     done = len(conversation.calls)
     if done >= count:
         return Step(items=(Text(f"Ran {done} commands."),))

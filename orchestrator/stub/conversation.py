@@ -34,7 +34,7 @@ class ToolOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
+class StubAgent:
     """The agent whose conversation it is."""
 
     number: int
@@ -53,7 +53,7 @@ class MadeCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class StubConversation:
     """The content of a request, as far as a behaviour needs it."""
 
     task: str
@@ -64,10 +64,10 @@ class Conversation:
     """Name -> type of the tools on offer."""
     turn: int
     """1 + the items that the model has produced so far."""
-    agent: Agent
+    agent: StubAgent
 
     @classmethod
-    def of(cls, body: Mapping[str, Any]) -> Conversation:
+    def of(cls, body: Mapping[str, Any]) -> StubConversation:
         """Reads a request's body; skips items of an unknown shape."""
         items = [item for item in body.get("input") or () if isinstance(item, dict)]
         start, task = _last_task(items)
@@ -78,12 +78,12 @@ class Conversation:
         return cls(task, tuple(_calls(items[start:])), tools, produced + 1, _agent(items))
 
 
-def _agent(items: list[dict[str, Any]]) -> Agent:
+def _agent(items: list[dict[str, Any]]) -> StubAgent:
     """By the last part that it was given: a fork has that of its parent before its own."""
     for item in reversed(items):
         if item.get("role") == "developer" and (found := _PART.match(_text_of(item.get("content")))):
-            return Agent(int(found["number"]), found["label"])
-    return Agent(0, None)
+            return StubAgent(int(found["number"]), found["label"])
+    return StubAgent(0, None)
 
 
 def _last_task(items: list[dict[str, Any]]) -> tuple[int, str]:

@@ -41,7 +41,7 @@ class Exchange:
         return {"number": self.number, "session": self.session, "outcome": self.outcome, "body": self.body}
 
 
-class Journal:
+class RequestJournal:
     """The received requests in order; one per server."""
 
     def __init__(self, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> None:
@@ -72,7 +72,7 @@ class Journal:
         """The kept requests, oldest first, of one session or of all."""
         return (kept for kept in tuple(self._exchanges) if session is None or kept.session == session)
 
-    async def until(self, holds: Callable[[Journal], bool]) -> None:
+    async def until(self, holds: Callable[[RequestJournal], bool]) -> None:
         """Waits for a change after which `holds(journal)` is true."""
         while not holds(self):
             self._changed.clear()

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from orchestrator.stub.conversation import Conversation
+from orchestrator.stub.conversation import StubConversation
 from orchestrator.stub.script import Answer, Step, StubRequest, Usage
 
 
@@ -36,7 +36,7 @@ class Part:
     """A text that the agent's first task contains."""
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    def fits(self, conversation: Conversation) -> bool:
+    def fits(self, conversation: StubConversation) -> bool:
         """Whether these steps are for the agent of the conversation."""
         who = conversation.agent
         return (
@@ -103,7 +103,7 @@ class Scenario:
     def _part(self, request: StubRequest) -> int:
         known = self._parts.get(request.session)
         if known is None:
-            conversation = Conversation.of(request.body)
+            conversation = StubConversation.of(request.body)
             fitting = (at for at, part in enumerate(self._file.agents, 1) if part.fits(conversation))
             known = self._parts[request.session] = next(fitting, 0)
         return known

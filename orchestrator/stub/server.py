@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from orchestrator.stub.chat_render import chat_frames
 from orchestrator.stub.chat_request import translated
-from orchestrator.stub.journal import Exchange, Journal
+from orchestrator.stub.journal import Exchange, RequestJournal
 from orchestrator.stub.render import Frame, Identity, frames
 from orchestrator.stub.request_shape import InvalidRequest, checked
 from orchestrator.stub.script import Answer, Script, Step, StubRequest, Usage
@@ -83,7 +83,7 @@ class Stub:
     """The routes of one server, with its journal."""
 
     def __init__(self, config: StubConfig) -> None:
-        self.journal = Journal()
+        self.journal = RequestJournal()
         self._script = config.script
         self._pace = config.pace
         self._model = f"stub:{config.script.name}"
@@ -136,7 +136,7 @@ class _Reply:
     """A reply on its way, as an ASGI application."""
 
     def __init__(
-        self, step: Step, answer: list[Frame], pace: Pace, exchange: Exchange, journal: Journal
+        self, step: Step, answer: list[Frame], pace: Pace, exchange: Exchange, journal: RequestJournal
     ) -> None:
         self._step = step
         self._frames = answer
@@ -252,7 +252,7 @@ class RunningStub:
 
     base_url: str
     """The value for a provider's `base_url`."""
-    journal: Journal
+    journal: RequestJournal
 
 
 def build_app(script: Script, pace: Pace | None = None) -> Starlette:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from orchestrator.stub.conversation import Conversation, MadeCall, ToolOutput
+from orchestrator.stub.conversation import MadeCall, StubConversation, ToolOutput
 from orchestrator.stub.script import Call, CustomCall, OutputItem, Reasoning, Step, Text
 
 _MAX_ATTEMPTS = 3
@@ -67,7 +67,7 @@ _QUESTIONS = (
 )
 
 
-def survey_step(conversation: Conversation) -> Step:
+def survey_step(conversation: StubConversation) -> Step:
     """The next step of the survey that this conversation is in the middle of."""
     if "shell" not in conversation.tools:
         return Step(items=(Text(_spoken_findings(conversation)),))
@@ -87,11 +87,11 @@ def survey_step(conversation: Conversation) -> Step:
     return Step(items=(Text(_closing(conversation, done)),))
 
 
-def _next_question(conversation: Conversation) -> _Question | None:
+def _next_question(conversation: StubConversation) -> _Question | None:
     return next((question for question in _questions(conversation) if _open(conversation, question)), None)
 
 
-def _questions(conversation: Conversation) -> Iterator[_Question]:
+def _questions(conversation: StubConversation) -> Iterator[_Question]:
     """The fixed questions, then one that only their answers can pose."""
     yield from _QUESTIONS
     if path := _longest_file(conversation):
@@ -99,7 +99,7 @@ def _questions(conversation: Conversation) -> Iterator[_Question]:
         yield _Question(f"How {path} begins", thought, ("head", "-n", "20", path))
 
 
-def _longest_file(conversation: Conversation) -> str | None:
+def _longest_file(conversation: StubConversation) -> str | None:
     found = _answer_to(conversation, _LONGEST)
     if found is None or found.exit_code != 0:
         return None
@@ -107,22 +107,22 @@ def _longest_file(conversation: Conversation) -> str | None:
     return path if count.isdecimal() else None
 
 
-def _open(conversation: Conversation, question: _Question) -> bool:
+def _open(conversation: StubConversation, question: _Question) -> bool:
     asked = _asked(conversation, question)
     settled = any(call.output is not None and not call.output.in_doubt for call in asked)
     return not settled and len(asked) < _MAX_ATTEMPTS
 
 
-def _answer_to(conversation: Conversation, question: _Question) -> ToolOutput | None:
+def _answer_to(conversation: StubConversation, question: _Question) -> ToolOutput | None:
     outputs = [call.output for call in _asked(conversation, question) if call.output is not None]
     return outputs[-1] if outputs else None
 
 
-def _asked(conversation: Conversation, question: _Question) -> list[MadeCall]:
+def _asked(conversation: StubConversation, question: _Question) -> list[MadeCall]:
     return [call for call in _calls_named(conversation, "shell") if _command_of(call) == list(question.argv)]
 
 
-def _calls_named(conversation: Conversation, name: str) -> list[MadeCall]:
+def _calls_named(conversation: StubConversation, name: str) -> list[MadeCall]:
     return [call for call in conversation.calls if call.name == name]
 
 
@@ -144,7 +144,7 @@ def _plan_call(done: int) -> Call:
     return Call("update_plan", {"plan": plan})
 
 
-def patch_call(conversation: Conversation, report: Sequence[str]) -> OutputItem:
+def patch_call(conversation: StubConversation, report: Sequence[str]) -> OutputItem:
     """The patch that writes a report, in the form that the tools on offer take."""
     patch = _patch(report_path(conversation.task), report)
     match conversation.tools.get("apply_patch"):
@@ -156,7 +156,7 @@ def patch_call(conversation: Conversation, report: Sequence[str]) -> OutputItem:
             return Call("shell", {"command": ["apply_patch", patch]})
 
 
-def written(conversation: Conversation) -> ToolOutput | None:
+def written(conversation: StubConversation) -> ToolOutput | None:
     """The output of the last patch, None while the patch has to be tried (again)."""
     patches = [
         call
@@ -180,7 +180,7 @@ def _patch(path: str, lines: Sequence[str]) -> str:
     return f"*** Begin Patch\n*** Add File: {path}\n{body}*** End Patch\n"
 
 
-def _report(conversation: Conversation) -> list[str]:
+def _report(conversation: StubConversation) -> list[str]:
     lines = ["# Survey of this repository", "", f"Asked for: {_first_line(conversation.task)}", ""]
     for question in _questions(conversation):
         lines += [f"## {question.heading}", "", f"`{question.shown}`", ""]
@@ -201,7 +201,7 @@ def _quoted(output: ToolOutput | None) -> list[str]:
     return lines or ["Nothing was printed."]
 
 
-def _closing(conversation: Conversation, written: ToolOutput) -> str:
+def _closing(conversation: StubConversation, written: ToolOutput) -> str:
     path = report_path(conversation.task)
     if written.in_doubt:
         return f"Whether {path} was written is in doubt; please look before you rely on it."
@@ -210,7 +210,7 @@ def _closing(conversation: Conversation, written: ToolOutput) -> str:
     return f"I wrote {path}. {_spoken_findings(conversation)}"
 
 
-def _spoken_findings(conversation: Conversation) -> str:
+def _spoken_findings(conversation: StubConversation) -> str:
     said = []
     size, longest = _answer_to(conversation, _SIZE), _answer_to(conversation, _LONGEST)
     if size is not None and size.exit_code == 0:

@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from orchestrator.stub.conversation import Conversation, MadeCall
+from orchestrator.stub.conversation import MadeCall, StubConversation
 from orchestrator.stub.script import Call, OutputItem, Reasoning, Step, Text
 from orchestrator.stub.survey import patch_call, report_path, written
 
@@ -29,7 +29,7 @@ _WAIT_MS = 600_000
 _MAX_LINES = 12
 
 
-def tree_step(conversation: Conversation) -> Step:
+def tree_step(conversation: StubConversation) -> Step:
     """The next step of the agent that this conversation belongs to."""
     word = conversation.task.split(" ", 1)[0].rstrip(":").lower()
     return _PARTS.get(word, _root)(conversation)
@@ -38,7 +38,7 @@ def tree_step(conversation: Conversation) -> Step:
 # ── the root ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _root(conversation: Conversation) -> Step:
+def _root(conversation: StubConversation) -> Step:
     folders = _output(conversation, _FOLDERS)
     if folders is None:
         return _run("**Dividing the work**: which folders hold the most files?", _FOLDERS)
@@ -88,26 +88,26 @@ def _folder_names(listing: str) -> list[str]:
     return [line.split(maxsplit=1)[1] for line in listing.splitlines() if line.strip()]
 
 
-def _agent_of(conversation: Conversation, label: str) -> int | None:
+def _agent_of(conversation: StubConversation, label: str) -> int | None:
     for made in _decoded(_named(conversation, "subagent_spawn")):
         if made.get("label") == label:
             return int(made["agent_id"])
     return None
 
 
-def _still_waiting(conversation: Conversation) -> bool:
+def _still_waiting(conversation: StubConversation) -> bool:
     """Whether agents are at work, by the last await."""
     awaits = _decoded(_named(conversation, "subagent_await"))
     return not awaits or bool(awaits[-1].get("waiting"))
 
 
-def _results(conversation: Conversation) -> list[Mapping[str, Any]]:
+def _results(conversation: StubConversation) -> list[Mapping[str, Any]]:
     """The results that came by an await, asked for or not."""
     awaits = _decoded(_named(conversation, "subagent_await"))
     return [ready for answer in awaits for ready in answer.get("ready", ()) if ready["completion"]]
 
 
-def _report(conversation: Conversation) -> list[str]:
+def _report(conversation: StubConversation) -> list[str]:
     lines = ["# What the agents found", "", f"Asked for: {conversation.task.splitlines()[0]}", ""]
     lines += [f"The repository tracks {_output(conversation, _SIZE)} files.", ""]
     for result in sorted(_results(conversation), key=lambda ready: ready["metadata"]["agent_id"]):
@@ -127,7 +127,7 @@ def _outcome(completion: Mapping[str, Mapping[str, Any]]) -> list[str]:
 # ── the agents ────────────────────────────────────────────────────────────────────────────────
 
 
-def _survey(conversation: Conversation) -> Step:
+def _survey(conversation: StubConversation) -> Step:
     folder = _quoted_in(conversation.task)
     count = f"git ls-files {folder} | wc -l"
     longest = f"git grep -I -c '' -- {folder} | sort -t: -k2 -rn | head -n 3"
@@ -148,24 +148,24 @@ def _survey(conversation: Conversation) -> Step:
     return Step(items=(Text("\n".join([*said, *read])),))
 
 
-def _read(conversation: Conversation) -> Step:
+def _read(conversation: StubConversation) -> Step:
     return _report_of(conversation, "**Reading**", f"head -n 3 {_quoted_in(conversation.task)}")
 
 
-def _history(conversation: Conversation) -> Step:
+def _history(conversation: StubConversation) -> Step:
     return _report_of(conversation, "**Looking back**", "git log --oneline -n 3")
 
 
-def _count(conversation: Conversation) -> Step:
+def _count(conversation: StubConversation) -> Step:
     return _report_of(conversation, "**Counting tests**", "git ls-files | grep -c test")
 
 
-def _wait(conversation: Conversation) -> Step:
+def _wait(conversation: StubConversation) -> Step:
     command = {"command": ["sleep", "600"], "timeout_ms": _WAIT_MS}
     return Step(items=(Reasoning("**Waiting** for orders."), Call("shell", command)))
 
 
-def _ask(conversation: Conversation) -> Step:
+def _ask(conversation: StubConversation) -> Step:
     command = ["git", "count-objects", "-v"]
     asked = [call for call in _named(conversation, "shell") if call.output is not None]
     if asked and asked[-1].output is not None:
@@ -174,12 +174,12 @@ def _ask(conversation: Conversation) -> Step:
     return Step(items=(Reasoning("**Asking** first."), Call("shell", {"command": command, **why})))
 
 
-def _fail(conversation: Conversation) -> Step:
+def _fail(conversation: StubConversation) -> Step:
     message = "this agent was made to fail"
     return Step(status=400, body={"error": {"code": "invalid_request", "message": message}})
 
 
-_PARTS: Mapping[str, Callable[[Conversation], Step]] = {
+_PARTS: Mapping[str, Callable[[StubConversation], Step]] = {
     "survey": lambda conversation: (_survey if "folder `" in conversation.task else _root)(conversation),
     "read": _read,
     "history": _history,
@@ -198,12 +198,12 @@ def _run(thought: str, script: str) -> Step:
     return Step(items=(Reasoning(thought), Call("shell", command)))
 
 
-def _report_of(conversation: Conversation, thought: str, script: str) -> Step:
+def _report_of(conversation: StubConversation, thought: str, script: str) -> Step:
     said = _output(conversation, script)
     return _run(thought, script) if said is None else Step(items=(Text(said or "nothing"),))
 
 
-def _output(conversation: Conversation, script: str) -> str | None:
+def _output(conversation: StubConversation, script: str) -> str | None:
     """The output of a script; None if the script was not run, or it is unknown whether it was."""
     for call in _named(conversation, "shell"):
         settled = call.output is not None and not call.output.in_doubt
@@ -212,7 +212,7 @@ def _output(conversation: Conversation, script: str) -> str | None:
     return None
 
 
-def _named(conversation: Conversation, name: str) -> list[MadeCall]:
+def _named(conversation: StubConversation, name: str) -> list[MadeCall]:
     return [call for call in conversation.calls if call.name == name]
 
 

@@ -35,7 +35,7 @@ from orchestrator.tools.patch.bounds import INLINE_BYTES, cut, shown, weight
 from orchestrator.tools.patch.files import DiskFiles, display_root
 from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch
 from orchestrator.tools.patch.plan import PatchCheckError, PatchPlan, plan_patch, refusal_text
-from orchestrator.tools.patch.record import PatchRecord, Verdict, judge, record_of
+from orchestrator.tools.patch.record import PatchRecord, PatchVerdict, judge, record_of
 from orchestrator.tools.patch.turn_diff import Baseline, turn_diff, with_plan
 from orchestrator.tools.patch.writable import outside
 from orchestrator.tools.site import Site, ToolConfig
@@ -180,7 +180,7 @@ def _told(call: Call, work: PatchWork, task: Task, plan: PatchPlan, written: Wri
     return CallFinished(call.call_id, _output(summary, 0), (end, diff), applied=True)
 
 
-def _unfinished(verdict: Verdict, why: str) -> str:
+def _unfinished(verdict: PatchVerdict, why: str) -> str:
     if verdict == "none":
         return f"nothing was written: {why}"
     return f"the patch is written in part: {why}; read its files before you go on"
@@ -203,7 +203,7 @@ def _output(text: str, exit_code: int) -> str:
     return orjson.dumps({"output": text, "metadata": metadata}).decode()
 
 
-async def judge_patch(work: PatchWork, claim: str, supervisor: Supervisor) -> Verdict:
+async def judge_patch(work: PatchWork, claim: str, supervisor: Supervisor) -> PatchVerdict:
     """Judges by the files whether a patch of a lost worker was applied; removes its temporary files."""
     verdict = await asyncio.to_thread(judge, _recorded(work), DiskFiles())
     await _tidy(work, claim, supervisor)

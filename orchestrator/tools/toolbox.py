@@ -39,7 +39,7 @@ from orchestrator.tools.mcp import McpToolbox, is_mcp
 from orchestrator.tools.shell import ShellRequest, assess_shell, run_shell
 from orchestrator.tools.site import DeltaSink, Site, ToolConfig
 from orchestrator.tools.specs import LOCAL_SHELL, OFFERED, SHELL
-from orchestrator.tools.subagents.assess import Asking, assess_agent_call
+from orchestrator.tools.subagents.assess import AgentCall, assess_agent_call
 from orchestrator.tools.subagents.specs import NAMES as AGENT_NAMES
 from orchestrator.tools.subagents.specs import OFFERED as AGENT_TOOLS
 
@@ -95,7 +95,7 @@ class Toolbox:
             case "view_image":
                 return await _image(parsed(ImageArguments, item["arguments"]), call, site.state, self._config)
             case name if name in AGENT_NAMES and site.agents is not None and site.state.facts.agents:
-                return await assess_agent_call(Asking(call, site.state, site.agents, site.seq, site.head))
+                return await assess_agent_call(AgentCall(call, site.state, site.agents, site.seq, site.head))
             case name if self._mcp is not None and is_mcp(name) and item["type"] == "function_call":
                 return await self._mcp.assess(call, site.state)
             case _:

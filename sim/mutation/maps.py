@@ -62,15 +62,15 @@ class Measuring:
 
     def note_scripts(self) -> None:
         """Of scripts there are no lines: every run of one is noted."""
-        from orchestrator.broker.connection import Call, Connection
+        from orchestrator.broker.connection import Connection, ScriptCall
 
         run, run_all = Connection.run, Connection.run_all
 
-        async def noted(wire: Connection, call: Call) -> list[Any]:
+        async def noted(wire: Connection, call: ScriptCall) -> list[Any]:
             self.scripts[call.script.name].add(self._context)
             return await run(wire, call)
 
-        async def all_noted(wire: Connection, calls: Sequence[Call]) -> list[list[Any]]:
+        async def all_noted(wire: Connection, calls: Sequence[ScriptCall]) -> list[list[Any]]:
             for call in calls:
                 self.scripts[call.script.name].add(self._context)
             return await run_all(wire, calls)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import Call, Commands, Connection
+from orchestrator.broker.connection import Commands, Connection, ScriptCall
 from orchestrator.broker.follow import hash8_of
 from orchestrator.broker.records import (
     BrokerConfig,
@@ -122,16 +122,16 @@ class RecordingConnection(Connection):
     def __init__(self, inner: Connection) -> None:
         self._inner = inner
         self.clustered = inner.clustered
-        self.calls: list[Call] = []
-        self.before: Callable[[Call], Any] | None = None
+        self.calls: list[ScriptCall] = []
+        self.before: Callable[[ScriptCall], Any] | None = None
 
-    async def run(self, call: Call) -> list[Any]:
+    async def run(self, call: ScriptCall) -> list[Any]:
         self.calls.append(call)
         if self.before is not None:
             await self.before(call)
         return await self._inner.run(call)
 
-    async def run_all(self, calls: Sequence[Call]) -> list[list[Any]]:
+    async def run_all(self, calls: Sequence[ScriptCall]) -> list[list[Any]]:
         return [await self.run(call) for call in calls]
 
     async def command(self, *args: Any) -> Any:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.broker.admission import GRACE_MS, PATIENCE_MS, Admitted, Limits, Wait
+from orchestrator.broker.admission import GRACE_MS, PATIENCE_MS, Admitted, ProviderLimits, Wait
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.records import BrokerConfig
@@ -26,7 +26,7 @@ class Fleet:
     broker: Broker
     clock: FakeClock
 
-    async def asks(self, ticket: str, tokens: int, limits: Limits) -> int:
+    async def asks(self, ticket: str, tokens: int, limits: ProviderLimits) -> int:
         """0 if the ticket is admitted, else what it is told to wait."""
         match await self.broker.admit("openai", ticket, tokens, limits):
             case Admitted():
@@ -57,7 +57,9 @@ async def fleet(clock: FakeClock) -> AsyncIterator[Fleet]:
 
 async def test_workers_that_ask_at_once_are_admitted_up_to_the_limit(backend: Backend) -> None:
     workers = [backend.broker() for _ in range(3)]
-    asks = [workers[n % 3].admit("openai", f"s{n}", 1, Limits(requests_per_minute=10)) for n in range(40)]
+    asks = [
+        workers[n % 3].admit("openai", f"s{n}", 1, ProviderLimits(requests_per_minute=10)) for n in range(40)
+    ]
     answers = await asyncio.gather(*asks)
     assert sum(isinstance(answer, Admitted) for answer in answers) == 10
     for worker in workers:
@@ -65,7 +67,7 @@ async def test_workers_that_ask_at_once_are_admitted_up_to_the_limit(backend: Ba
 
 
 async def test_refused_request_is_told_when_its_tokens_will_be_there(broker: Broker) -> None:
-    limits = Limits(tokens_per_minute=60_000)
+    limits = ProviderLimits(tokens_per_minute=60_000)
     assert isinstance(await broker.admit("openai", "a", 60_000, limits), Admitted)
     answer = await broker.admit("openai", "b", 30_000, limits)
     assert isinstance(answer, Wait)
@@ -73,14 +75,14 @@ async def test_refused_request_is_told_when_its_tokens_will_be_there(broker: Bro
 
 
 async def test_providers_are_counted_apart(broker: Broker) -> None:
-    limits = Limits(requests_per_minute=1)
+    limits = ProviderLimits(requests_per_minute=1)
     assert isinstance(await broker.admit("one", "a", 1, limits), Admitted)
     assert isinstance(await broker.admit("two", "b", 1, limits), Admitted)
     assert isinstance(await broker.admit("one", "c", 1, limits), Wait)
 
 
 async def test_settled_usage_makes_room_or_debt(broker: Broker) -> None:
-    limits = Limits(tokens_per_minute=1_000)
+    limits = ProviderLimits(tokens_per_minute=1_000)
     await broker.admit("openai", "a", 1_000, limits)
     await broker.settle("openai", 1_000, 100, limits)
     assert isinstance(await broker.admit("openai", "b", 800, limits), Admitted)
@@ -94,7 +96,7 @@ async def test_settled_usage_makes_room_or_debt(broker: Broker) -> None:
 
 
 async def test_waiting_request_goes_at_the_moment_it_was_told_and_not_before(fleet: Fleet) -> None:
-    limits = Limits(requests_per_minute=6)
+    limits = ProviderLimits(requests_per_minute=6)
     for n in range(6):
         assert await fleet.asks(f"s{n}", 1, limits) == 0
     assert await fleet.asks("late", 1, limits) == 10_000
@@ -105,7 +107,7 @@ async def test_waiting_request_goes_at_the_moment_it_was_told_and_not_before(fle
 
 
 async def test_who_came_first_goes_first_and_asking_again_keeps_the_place(fleet: Fleet) -> None:
-    limits = Limits(requests_per_minute=60)
+    limits = ProviderLimits(requests_per_minute=60)
     for n in range(60):
         await fleet.asks(f"s{n}", 1, limits)
     assert [await fleet.asks(t, 1, limits) for t in ("a", "b", "c")] == [1_000, 2_000, 3_000]
@@ -116,7 +118,7 @@ async def test_who_came_first_goes_first_and_asking_again_keeps_the_place(fleet:
 
 
 async def test_small_request_goes_ahead_only_where_it_delays_nobody(fleet: Fleet) -> None:
-    limits = Limits(tokens_per_minute=60_000)
+    limits = ProviderLimits(tokens_per_minute=60_000)
     await fleet.asks("first", 30_000, limits)
     assert await fleet.asks("large", 40_000, limits) == 10_000
     assert await fleet.asks("small", 100, limits) == 10_100
@@ -126,7 +128,7 @@ async def test_small_request_goes_ahead_only_where_it_delays_nobody(fleet: Fleet
 
 
 async def test_large_request_is_not_starved_by_a_stream_of_small_ones(fleet: Fleet) -> None:
-    limits = Limits(tokens_per_minute=60_000)
+    limits = ProviderLimits(tokens_per_minute=60_000)
     await fleet.asks("first", 60_000, limits)
     waited = await fleet.asks("large", 20_000, limits)
     for n in range(20):
@@ -137,7 +139,7 @@ async def test_large_request_is_not_starved_by_a_stream_of_small_ones(fleet: Fle
 
 
 async def test_request_larger_than_a_minute_waits_for_a_whole_one_and_leaves_a_debt(fleet: Fleet) -> None:
-    limits = Limits(tokens_per_minute=6_000)
+    limits = ProviderLimits(tokens_per_minute=6_000)
     await fleet.asks("first", 3_000, limits)
     assert await fleet.asks("huge", 12_000, limits) == 30_000
     fleet.after(30_000)
@@ -148,7 +150,7 @@ async def test_request_larger_than_a_minute_waits_for_a_whole_one_and_leaves_a_d
 
 
 async def test_both_limits_must_have_room_and_a_refusal_spends_neither(fleet: Fleet) -> None:
-    limits = Limits(requests_per_minute=2, tokens_per_minute=1_000)
+    limits = ProviderLimits(requests_per_minute=2, tokens_per_minute=1_000)
     assert await fleet.asks("a", 1_000, limits) == 0
     assert await fleet.asks("b", 500, limits) == 30_000
     fleet.after(30_000)
@@ -157,7 +159,7 @@ async def test_both_limits_must_have_room_and_a_refusal_spends_neither(fleet: Fl
 
 
 async def test_ticket_that_nobody_asks_for_again_loses_its_place(fleet: Fleet) -> None:
-    limits = Limits(tokens_per_minute=60_000)
+    limits = ProviderLimits(tokens_per_minute=60_000)
     await fleet.asks("first", 60_000, limits)
     wait = await fleet.asks("lost", 20_000, limits)
     await fleet.asks("next", 40_000, limits)
@@ -168,7 +170,7 @@ async def test_ticket_that_nobody_asks_for_again_loses_its_place(fleet: Fleet) -
 
 
 async def test_long_queue_is_served_in_order_to_its_end(fleet: Fleet) -> None:
-    limits = Limits(requests_per_minute=240)
+    limits = ProviderLimits(requests_per_minute=240)
     for n in range(440):
         await fleet.asks(f"s{n}", 1, limits)
     assert await fleet.asks("s439", 1, limits) == 200 * 250
@@ -181,7 +183,7 @@ async def test_long_queue_is_served_in_order_to_its_end(fleet: Fleet) -> None:
 
 
 async def test_settling_never_saves_more_than_a_minute(fleet: Fleet) -> None:
-    limits = Limits(tokens_per_minute=1_000)
+    limits = ProviderLimits(tokens_per_minute=1_000)
     await fleet.asks("a", 1_000, limits)
     fleet.after(59_000)
     await fleet.broker.settle("openai", 1_000, 0, limits)
@@ -190,7 +192,7 @@ async def test_settling_never_saves_more_than_a_minute(fleet: Fleet) -> None:
 
 
 async def test_clock_that_went_back_gives_nothing_and_takes_nothing(fleet: Fleet) -> None:
-    limits = Limits(requests_per_minute=2)
+    limits = ProviderLimits(requests_per_minute=2)
     await fleet.asks("a", 1, limits)
     fleet.after(-3_600_000)
     assert await fleet.asks("b", 1, limits) == 0
@@ -198,7 +200,7 @@ async def test_clock_that_went_back_gives_nothing_and_takes_nothing(fleet: Fleet
 
 
 async def test_provider_without_a_token_limit_is_not_settled(fleet: Fleet) -> None:
-    await fleet.broker.settle("openai", 1, 2, Limits(requests_per_minute=1))
+    await fleet.broker.settle("openai", 1, 2, ProviderLimits(requests_per_minute=1))
     assert await fleet.broker.command("KEYS", "*") == []
 
 
@@ -218,7 +220,7 @@ def test_no_stretch_of_time_carries_more_than_it_refills_and_a_minute(
 
 
 async def _never_too_much(story: list[tuple[str, int, int, int]], clock: FakeClock) -> None:
-    limits = Limits(requests_per_minute=6, tokens_per_minute=1_000)
+    limits = ProviderLimits(requests_per_minute=6, tokens_per_minute=1_000)
     client = fakeredis.FakeAsyncRedis()
     fleet = Fleet(Broker(Connection(client, client), BrokerConfig(), clock.monotonic), clock)
     sent: list[tuple[int, int]] = []

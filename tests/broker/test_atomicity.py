@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.broker.admission import Limits
+from orchestrator.broker.admission import ProviderLimits
 from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import Call, Connection
+from orchestrator.broker.connection import Connection, ScriptCall
 from orchestrator.broker.errors import BrokerError, OutOfMemory
 from orchestrator.broker.follow import hash8_of
 from orchestrator.broker.records import (
@@ -65,7 +65,7 @@ SHRINKING = {"delete"}
 DELETED_ANYHOW = {"rollout", "eq", "sq", "seen", "seen_at", "snapshot", "tree", "blob"}
 """Keys that `delete` deletes whatever they are."""
 
-Provoke = Callable[[Backend, Connection, Call], Awaitable[None]]
+Provoke = Callable[[Backend, Connection, ScriptCall], Awaitable[None]]
 
 
 async def tell_story(backend: Backend, provoke: Provoke) -> set[str]:
@@ -73,7 +73,7 @@ async def tell_story(backend: Backend, provoke: Provoke) -> set[str]:
     inner = backend.connect()
     connection = RecordingConnection(inner)
 
-    async def before(call: Call) -> None:
+    async def before(call: ScriptCall) -> None:
         await provoke(backend, inner, call)
 
     connection.before = before
@@ -102,8 +102,8 @@ async def _life_of_a_tree(broker: Broker, connection: Connection) -> None:
     await broker.heartbeat("w1", b"state")
     assert await missing_rights(connection, broker.keys) == ()
     for ticket in ("first", "second"):
-        await broker.admit("openai", ticket, 10, Limits(1, 10))
-    await broker.settle("openai", 10, 5, Limits(1, 10))
+        await broker.admit("openai", ticket, 10, ProviderLimits(1, 10))
+    await broker.settle("openai", 10, 5, ProviderLimits(1, 10))
     await broker.add_to_history("anna@host", "k", (session, "typed"), b"12345678")
     child = NewSession(
         session_id(),
@@ -178,7 +178,7 @@ async def _end_of_a_session(broker: Broker) -> None:
     await broker.delete_session(born.session)
 
 
-async def _refused(backend: Backend, connection: Connection, call: Call) -> None:
+async def _refused(backend: Backend, connection: Connection, call: ScriptCall) -> None:
     """The call must fail, and leave everything as it was."""
     before = await everything(backend.look())
     try:
@@ -190,7 +190,7 @@ async def _refused(backend: Backend, connection: Connection, call: Call) -> None
     assert await everything(backend.look()) == before, call.script.name
 
 
-async def _wrong_type_at_each_key(backend: Backend, connection: Connection, call: Call) -> None:
+async def _wrong_type_at_each_key(backend: Backend, connection: Connection, call: ScriptCall) -> None:
     for key in dict.fromkeys(call.keys):
         if call.script.name == "delete" and key.split(":")[2] in DELETED_ANYHOW:
             continue
@@ -210,7 +210,7 @@ async def _wrong_type_at_each_key(backend: Backend, connection: Connection, call
             await connection.command("RENAME", f"{key}:kept", key)
 
 
-async def _stream_ahead_of_its_session(backend: Backend, connection: Connection, call: Call) -> None:
+async def _stream_ahead_of_its_session(backend: Backend, connection: Connection, call: ScriptCall) -> None:
     streams = [k for k in dict.fromkeys(call.keys) if k.split(":")[2] in ("rollout", "eq", "sq", "tree")]
     if call.script.name not in ("create", "commit", "submit", "emit", "fire", "raise_limits"):
         return
@@ -237,7 +237,7 @@ async def _lower_last_id(connection: Connection, key: str) -> None:
         await connection.command("XADD", key, entry_id, *flat)
 
 
-async def _bad_arguments(backend: Backend, connection: Connection, call: Call) -> None:
+async def _bad_arguments(backend: Backend, connection: Connection, call: ScriptCall) -> None:
     if call.script.name in READ_ONLY:
         return
     args = list(call.args)
@@ -245,7 +245,7 @@ async def _bad_arguments(backend: Backend, connection: Connection, call: Call) -
         await _refused_by_its_arguments(backend, connection, replace(call, args=wrong))
 
 
-async def _refused_by_its_arguments(backend: Backend, connection: Connection, call: Call) -> None:
+async def _refused_by_its_arguments(backend: Backend, connection: Connection, call: ScriptCall) -> None:
     """The script must say so before it looks at a key."""
     before = await everything(backend.look())
     with pytest.raises(BrokerError, match="MISCALL"):
@@ -253,7 +253,7 @@ async def _refused_by_its_arguments(backend: Backend, connection: Connection, ca
     assert await everything(backend.look()) == before, call.script.name
 
 
-async def _foreign_claim(backend: Backend, connection: Connection, call: Call) -> None:
+async def _foreign_claim(backend: Backend, connection: Connection, call: ScriptCall) -> None:
     at = {"emit": 1, "renew": 2, "release": 3, "snapshot": 1, "seal": 1, "archive": 2, "commit": 4}
     if call.script.name not in at:
         return
@@ -262,7 +262,7 @@ async def _foreign_claim(backend: Backend, connection: Connection, call: Call) -
     await _refused(backend, connection, replace(call, args=args))
 
 
-async def _out_of_memory(backend: Backend, connection: Connection, call: Call) -> None:
+async def _out_of_memory(backend: Backend, connection: Connection, call: ScriptCall) -> None:
     if call.script.name in READ_ONLY | SHRINKING:
         return
     before = await everything(backend.look())
@@ -305,9 +305,9 @@ async def test_every_script_sent_twice_answers_and_changes_nothing_more(backend:
         "delete",
         "raise_limits",
     }
-    sent: list[Call] = []
+    sent: list[ScriptCall] = []
 
-    async def again(_: Backend, inner: Connection, call: Call) -> None:
+    async def again(_: Backend, inner: Connection, call: ScriptCall) -> None:
         if sent and sent[-1].script.name in idempotent:
             before = _without_hints(await everything(backend.look()))
             await inner.run(sent[-1])

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import Call
+from orchestrator.broker.connection import ScriptCall
 from orchestrator.broker.errors import SessionHeld
 from orchestrator.broker.records import Approval, BrokerConfig, NewSession, SessionHead, TimerSet
 from orchestrator.core.ids import AgentId
@@ -128,7 +128,7 @@ async def test_text_that_is_stored_while_a_tree_is_deleted_goes_with_it(backend:
         await blobs.put(tree, b"early")
         seen, late = await _seen(broker, family), [b"late"]
 
-        async def somebody_restores(call: Call) -> None:
+        async def somebody_restores(call: ScriptCall) -> None:
             if call.script.name == "delete" and late:
                 await blobs.put(tree, late.pop())
 

@@ -14,7 +14,7 @@ import pytest
 from redis import exceptions as foreign
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import Call, connect, mapped
+from orchestrator.broker.connection import ScriptCall, connect, mapped
 from orchestrator.broker.errors import BrokerError, Misconfigured, OutOfMemory, Unavailable
 from orchestrator.broker.records import BrokerConfig, Committed, Fenced, Renewed
 from orchestrator.tables import RedisSettings
@@ -117,7 +117,7 @@ class _DeafConnection(RecordingConnection):
 
     deaf = False
 
-    async def run(self, call: Call) -> list[Any]:
+    async def run(self, call: ScriptCall) -> list[Any]:
         reply = await super().run(call)
         if self.deaf:
             self.deaf = False

@@ -7,7 +7,7 @@ import pty
 import termios
 from pathlib import Path
 
-from orchestrator.cli.editor import Keys
+from orchestrator.cli.editor import PressedKeys
 from tests.cli.machine import SLEEP, TOUCH, Machine, says
 
 UNTRUSTED = ("-c", "approval_policy=untrusted", "-c", "sandbox_mode=danger-full-access")
@@ -47,9 +47,9 @@ def test_person_talks_with_an_agent_and_goes_on_with_the_session_later(machine: 
 def test_keys_are_not_lost_while_an_event_is_drawn() -> None:
     ours, theirs = pty.openpty()
     try:
-        with os.fdopen(theirs, "r") as terminal, Keys(terminal).raw_mode():
+        with os.fdopen(theirs, "r") as terminal, PressedKeys(terminal).raw_mode():
             while_read = termios.tcgetattr(theirs)
-            with Keys(terminal).cooked_mode():
+            with PressedKeys(terminal).cooked_mode():
                 assert termios.tcgetattr(theirs) == while_read
     finally:
         os.close(ours)

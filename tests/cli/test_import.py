@@ -24,7 +24,7 @@ from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.rollouts.errors import RolloutError
 from orchestrator.rollouts.export import Tally, exported, header_of
 from orchestrator.rollouts.file_format import BadLine, RolloutText, read_rollout
-from orchestrator.rollouts.import_plan import Newcomer, Plan, plan_import
+from orchestrator.rollouts.import_plan import ImportPlan, Newcomer, plan_import
 from orchestrator.rollouts.import_store import store
 from orchestrator.rollouts.replay import fold_session
 from orchestrator.settings import Settings, SettingsSources, load_settings
@@ -72,17 +72,17 @@ def newcomer(settings: Settings) -> Newcomer:
     return Newcomer(born.facts, born.settings, "0", NOW_MS)
 
 
-def planned(settings: Settings, *entries: Entry) -> Plan:
+def planned(settings: Settings, *entries: Entry) -> ImportPlan:
     """A session with these entries behind its first ones."""
     from orchestrator.core.evolve import fold
     from orchestrator.core.state import State
 
     born = birth(settings)
     whole = (*first_entries(born), *entries)
-    return Plan(tuple((entry, NOW_MS) for entry in whole), fold(State(), whole, 1), born.facts)
+    return ImportPlan(tuple((entry, NOW_MS) for entry in whole), fold(State(), whole, 1), born.facts)
 
 
-def busy(settings: Settings, phase: Phase) -> Plan:
+def busy(settings: Settings, phase: Phase) -> ImportPlan:
     """A session whose one call stands at `phase`."""
     turn = birth(settings).settings
     rows = [
@@ -111,7 +111,7 @@ async def file_of(found: Opened, session: SessionId) -> list[bytes]:
     return lines
 
 
-async def copied(found: Opened, session: SessionId) -> tuple[SessionId, Plan]:
+async def copied(found: Opened, session: SessionId) -> tuple[SessionId, ImportPlan]:
     blobs: dict[str, bytes] = {}
     text = read_rollout(await file_of(found, session), blobs)
     plan = plan_import(text, newcomer(found.settings), blobs, b"")

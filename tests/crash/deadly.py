@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 from unittest import mock
 
-from orchestrator.broker.connection import Call as ScriptCall
-from orchestrator.broker.connection import Connection, connect
+from orchestrator.broker.connection import Connection, ScriptCall, connect
 from orchestrator.broker.records import LogPlace, StoredEntry
 from orchestrator.core.calls import PatchWork
 from orchestrator.core.commands import Assessment, CallFinished

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from orchestrator.stub.conversation import Conversation
+from orchestrator.stub.conversation import StubConversation
 from orchestrator.stub.script import Call, Step, StubRequest, Text
 from tests.crash.workload import Ledger
 
@@ -66,7 +66,7 @@ class TreeScript(Ledger):
     name: str = "tree"
     _numbers: dict[str, int] = field(default_factory=dict)
 
-    def step(self, conversation: Conversation, request: StubRequest) -> Step:
+    def step(self, conversation: StubConversation, request: StubRequest) -> Step:
         words = conversation.task.partition(": ")[2].split()
         seen = Seen.of(request.body.get("input") or ())
         word, turn = next_word(words, seen.made), conversation.turn

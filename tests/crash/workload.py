@@ -14,7 +14,7 @@ from random import Random
 
 import orjson
 
-from orchestrator.stub.conversation import Conversation
+from orchestrator.stub.conversation import StubConversation
 from orchestrator.stub.script import Answer, Call, OutputItem, Step, StubRequest, Text
 
 WORDS = ("exec", "exec", "slow", "big", "patch", "pair", "think")
@@ -48,12 +48,12 @@ class Ledger:
         return [(s, c) for s, c in (line.split() for line in self.path.read_text().splitlines())]
 
     def answer(self, request: StubRequest) -> Answer:
-        conversation = Conversation.of(request.body)
+        conversation = StubConversation.of(request.body)
         self._note_doubts(request)
         step = self.step(conversation, request)
         return Answer(self._maybe_cut(step, request), conversation.turn, request.digest)
 
-    def step(self, conversation: Conversation, request: StubRequest) -> Step:
+    def step(self, conversation: StubConversation, request: StubRequest) -> Step:
         """The first word of the task that was not done yet."""
         words = conversation.task.partition(": ")[2].split()
         word = _next(words, len(conversation.calls))

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from orchestrator.broker.connection import Call, Connection
+from orchestrator.broker.connection import Connection, ScriptCall
 from orchestrator.broker.errors import Unavailable
 
 Hook = Callable[[Sequence[Any]], Awaitable[None]]
@@ -66,11 +66,11 @@ class ScriptedConnection(Connection):
             await self.after[name](args)
         return reply
 
-    async def run(self, call: Call) -> list[Any]:
+    async def run(self, call: ScriptCall) -> list[Any]:
         reply: list[Any] = await self._hooked(call.script.name, call.args, lambda: self._inner.run(call))
         return reply
 
-    async def run_all(self, calls: Sequence[Call]) -> list[list[Any]]:
+    async def run_all(self, calls: Sequence[ScriptCall]) -> list[list[Any]]:
         return [await self.run(call) for call in calls]
 
     async def command(self, *args: Any) -> Any:

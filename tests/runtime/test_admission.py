@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.broker.admission import Admitted, Limits, Wait
+from orchestrator.broker.admission import Admitted, ProviderLimits, Wait
 from orchestrator.core.history import Log
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts, TreeRules
@@ -25,11 +25,11 @@ from tests.runtime.harness import Harness
 from tests.runtime.players import USAGE, ends, message
 
 MINUTE = 100_000
-LIMITS = Limits(tokens_per_minute=MINUTE)
+LIMITS = ProviderLimits(tokens_per_minute=MINUTE)
 
 
 def limited(
-    harness: Harness, limits: Limits = LIMITS, sleep: Callable[[float], Awaitable[None]] | None = None
+    harness: Harness, limits: ProviderLimits = LIMITS, sleep: Callable[[float], Awaitable[None]] | None = None
 ) -> None:
     """The worker's table limits the provider; an answer is thought to take 1,000 tokens."""
     openai = ProviderSettings(id="openai", base_url="http://openai/v1", **asdict(limits))

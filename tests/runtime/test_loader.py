@@ -17,7 +17,7 @@ from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.snapshot import digest
 from orchestrator.core.stored import encode_entry
 from orchestrator.rollouts.position import Position
-from orchestrator.runtime.loader import BEGINNING, BrokenLog, Cache, Loaded, LogEnd, Source, folded, load
+from orchestrator.runtime.loader import BEGINNING, BrokenLog, Cache, FoldSource, Loaded, LogEnd, folded, load
 from orchestrator.runtime.ports import Ports
 
 SESSION = SessionId("01a1f821-7090-700a-b0b5-81d1b4589218")
@@ -61,7 +61,7 @@ class Log:
         return self.entries[after : after + count]
 
     async def folded(self, known: Position | None = None) -> Position:
-        return await folded(cast(Source, self), self.end, known=known)
+        return await folded(cast(FoldSource, self), self.end, known=known)
 
     async def load(self, cache: Cache) -> Loaded:
         return await load(cast(Ports, self), self.claimed(), cache)

@@ -19,7 +19,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.inheritance import bequest
 from orchestrator.protocol.wire import written
 from orchestrator.rollouts.files import locked
-from orchestrator.rollouts.rollout_file import Line, RolloutFile, last_line
+from orchestrator.rollouts.rollout_file import FileLine, RolloutFile, last_line
 from orchestrator.runtime.ports import Ports
 
 SESSION = SessionId("01a1f821-7090-700a-b0b5-81d1b4589218")
@@ -73,7 +73,7 @@ class Log:
         """Brings the file up to `through`; the caller still has the entries from `fresh_from` on."""
         fresh = [] if fresh_from is None else self.entries[fresh_from - 1 :]
         file = RolloutFile(path, SESSION, TreeId(SESSION))
-        end = Line(through, self.entries[through - 1].chain)
+        end = FileLine(through, self.entries[through - 1].chain)
         return await file.bring_up_to(cast(Ports, self), end, fresh)
 
 

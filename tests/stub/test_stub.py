@@ -26,7 +26,7 @@ from orchestrator.stub import (
     running,
     serve,
 )
-from orchestrator.stub.journal import Journal
+from orchestrator.stub.journal import RequestJournal
 from orchestrator.stub.render import halves, thirds
 from orchestrator.tools.subagents.roles import role_of
 from tests.model.stubbed_client import Connected, connected, prompt
@@ -335,7 +335,7 @@ async def test_served_stub_stops_when_its_task_is_cancelled() -> None:
 
 
 def test_journal_forgets_the_oldest_when_it_is_full() -> None:
-    journal = Journal(max_entries=3, max_bytes=100)
+    journal = RequestJournal(max_entries=3, max_bytes=100)
     for number in range(5):
         journal.open(f"s{number}", b"x" * 10)
     assert [exchange.session for exchange in journal.exchanges()] == ["s2", "s3", "s4"]

@@ -27,7 +27,7 @@ from orchestrator.model.request import Item, Prompt
 from orchestrator.runtime.ports import CallSite
 from orchestrator.runtime.worker import Worker
 from orchestrator.tools.arguments import BadArguments
-from orchestrator.tools.subagents.assess import Asking, assess_agent_call
+from orchestrator.tools.subagents.assess import AgentCall, assess_agent_call
 from orchestrator.tools.subagents.specs import NAMES, OFFERED
 from tests.broker.actors import holder_died, lease_runs_out
 from tests.runtime.connections import Gate
@@ -132,7 +132,7 @@ class TreeTools(ScriptedTools):
             return await super().assess(call, site)
         assert site.agents is not None
         try:
-            return await assess_agent_call(Asking(call, site.state, site.agents, site.seq, site.head))
+            return await assess_agent_call(AgentCall(call, site.state, site.agents, site.seq, site.head))
         except BadArguments as error:
             return Immediate(str(error))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.broker.connection import Call, Connection
+from orchestrator.broker.connection import Connection, ScriptCall
 from orchestrator.rollouts.objects import Objects
 
 
@@ -38,13 +38,13 @@ class MortalConnection(Connection):
         self._countdown = countdown
         self.clustered = inner.clustered
 
-    async def run(self, call: Call) -> list[Any]:
+    async def run(self, call: ScriptCall) -> list[Any]:
         self._countdown.step()
         reply = await self._inner.run(call)
         self._countdown.step()
         return reply
 
-    async def run_all(self, calls: Sequence[Call]) -> list[list[Any]]:
+    async def run_all(self, calls: Sequence[ScriptCall]) -> list[list[Any]]:
         return [await self.run(call) for call in calls]
 
     async def command(self, *args: Any) -> Any:

@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 from orchestrator.tools.patch.files import FileImage, FileReader
 from orchestrator.tools.patch.plan import PatchPlan
 
-Verdict: TypeAlias = Literal["none", "all", "in_doubt"]
+PatchVerdict: TypeAlias = Literal["none", "all", "in_doubt"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def record_of(plan: PatchPlan) -> PatchRecord:
     )
 
 
-def judge(record: PatchRecord, files: FileReader) -> Verdict:
+def judge(record: PatchRecord, files: FileReader) -> PatchVerdict:
     """Whether the files are as before the patch, as after it, or neither.
 
     A patch that changes nothing counts as applied: there is nothing to repeat.

@@ -29,7 +29,7 @@ thousand, a thousand times."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class AgentCall:
     """A call, who makes it, and where it may look."""
 
     call: Call
@@ -48,7 +48,7 @@ class Asking:
         return self.call.item.get("arguments") or "{}"
 
 
-async def assess_agent_call(asking: Asking) -> c.Assessment:
+async def assess_agent_call(asking: AgentCall) -> c.Assessment:
     """The assessment; raises `BadArguments` with what the model reads instead."""
     match asking.call.name:
         case "subagent_spawn":
@@ -78,20 +78,20 @@ async def assess_agent_call(asking: Asking) -> c.Assessment:
 # ── making ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _spawn(asking: Asking) -> c.Spawn:
+async def _spawn(asking: AgentCall) -> c.Spawn:
     given = parsed(a.SpawnArguments, asking.given)
     if not given.prompt.strip():
         raise BadArguments("prompt: an agent needs to be told what to do")
     return c.Spawn(await _making(asking, given, given.prompt, roles.AGENT))
 
 
-async def _fork(asking: Asking) -> c.Fork:
+async def _fork(asking: AgentCall) -> c.Fork:
     given = parsed(a.ForkArguments, asking.given)
     making = await _making(asking, given, given.prompt, roles.AGENT)
     return c.Fork(making, asking.seq, asking.head)
 
 
-async def _helper(asking: Asking) -> c.Helper:
+async def _helper(asking: AgentCall) -> c.Helper:
     given = parsed(a.HelperArguments, asking.given)
     plain = a.SpawnArguments(prompt=given.prompt, label=given.clean_label, model=given.model)
     making = await _making(asking, plain, given.prompt, roles.HELPER)
@@ -99,7 +99,7 @@ async def _helper(asking: Asking) -> c.Helper:
 
 
 async def _making(
-    asking: Asking, given: a.SpawnArguments | a.ForkArguments, prompt: str, part: str
+    asking: AgentCall, given: a.SpawnArguments | a.ForkArguments, prompt: str, part: str
 ) -> c.Making:
     _within_limit(prompt)
     task = asking.state.task
@@ -124,7 +124,7 @@ async def _making(
 # ── talking ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def _send(asking: Asking) -> c.SendMessage:
+async def _send(asking: AgentCall) -> c.SendMessage:
     given = parsed(a.SendArguments, asking.given)
     _within_limit(given.prompt)
     if given.agent_id == asking.me:
@@ -139,7 +139,7 @@ async def _send(asking: Asking) -> c.SendMessage:
     return c.SendMessage(target, given.prompt, label, given.interrupt)
 
 
-async def _list(asking: Asking) -> c.Immediate:
+async def _list(asking: AgentCall) -> c.Immediate:
     given = parsed(a.ListArguments, asking.given)
     view = await asking.tree.registry()
     agents = view.agents.values() if given.all else view.children_of(asking.me)
@@ -147,7 +147,7 @@ async def _list(asking: Asking) -> c.Immediate:
     return c.Immediate(_dumps({"sessions": [agent.summary() for agent in shown]}))
 
 
-def _await(asking: Asking) -> Await:
+def _await(asking: AgentCall) -> Await:
     given, rules = parsed(a.AwaitArguments, asking.given), asking.state.facts.tree_rules
     seconds = given.timeout_s or rules.await_cap_s
     if not rules.await_floor_s <= seconds <= rules.await_cap_s:
@@ -159,7 +159,7 @@ def _await(asking: Asking) -> Await:
     return Await(int(seconds * 1000), tuple(map(AgentId, given.agent_ids or ())))
 
 
-async def _logs(asking: Asking) -> c.Immediate:
+async def _logs(asking: AgentCall) -> c.Immediate:
     given = parsed(a.LogsArguments, asking.given)
     target = _target(asking, await asking.tree.registry(), given.agent_id)
     try:
@@ -169,7 +169,7 @@ async def _logs(asking: Asking) -> c.Immediate:
     return c.Immediate(_dumps(page(target.session, events, given)))
 
 
-async def _watchdog(asking: Asking) -> c.SetWatchdog:
+async def _watchdog(asking: AgentCall) -> c.SetWatchdog:
     given, rules = parsed(a.WatchdogArguments, asking.given), asking.state.facts.tree_rules
     _within_limit(given.message)
     if not given.cancel and given.interval_s < rules.watchdog_floor_s:
@@ -185,7 +185,7 @@ async def _watchdog(asking: Asking) -> c.SetWatchdog:
 # ── ending ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _cancel(asking: Asking) -> c.CancelAgent:
+async def _cancel(asking: AgentCall) -> c.CancelAgent:
     given = parsed(a.CancelArguments, asking.given)
     view = await asking.tree.registry()
     target = _target(asking, view, given.agent_id)
@@ -194,7 +194,7 @@ async def _cancel(asking: Asking) -> c.CancelAgent:
     return c.CancelAgent(target, tuple(map(target_of, below)), given.reason)
 
 
-async def _prune(asking: Asking) -> c.Prune:
+async def _prune(asking: AgentCall) -> c.Prune:
     given = parsed(a.PruneArguments, asking.given)
     if given.agent_ids == () or (given.agent_ids is None and not given.all):
         raise BadArguments("agent_ids: name the agents to prune, or say all: true")
@@ -212,7 +212,7 @@ async def _prune(asking: Asking) -> c.Prune:
 # ── looking up ────────────────────────────────────────────────────────────────────────────────
 
 
-def _target(asking: Asking, view: RegistryView, number: int) -> c.Target:
+def _target(asking: AgentCall, view: RegistryView, number: int) -> c.Target:
     if number == 0:
         return root_target(asking.state.facts.tree_id)
     agent = view.agents.get(number)
@@ -239,7 +239,7 @@ def target_of(agent: Agent) -> c.Target:
     )
 
 
-def _own(asking: Asking, view: RegistryView, number: int, done: str) -> None:
+def _own(asking: AgentCall, view: RegistryView, number: int, done: str) -> None:
     """Only from above: an agent has no power over its parents and siblings."""
     agent = view.agents.get(number)
     if agent is None or not agent.below(asking.me):

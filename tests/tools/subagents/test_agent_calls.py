@@ -16,7 +16,7 @@ from orchestrator.core.settings import SessionFacts, TreeRules
 from orchestrator.core.state import Call, State
 from orchestrator.protocol.ids import CallId
 from orchestrator.tools.arguments import BadArguments
-from orchestrator.tools.subagents.assess import Asking, assess_agent_call
+from orchestrator.tools.subagents.assess import AgentCall, assess_agent_call
 from orchestrator.tools.subagents.port import LoggedEvent
 from orchestrator.tools.subagents.specs import NAMES, OFFERED
 
@@ -74,7 +74,7 @@ async def asked(name: str, me: int = 0, tree: FakeTree | None = None, **argument
         "arguments": orjson.dumps(arguments).decode(),
         "call_id": "c",
     }
-    asking = Asking(Call(CallId("c"), name, item), State(facts=facts), tree or FakeTree(), 0, "")
+    asking = AgentCall(Call(CallId("c"), name, item), State(facts=facts), tree or FakeTree(), 0, "")
     try:
         return await assess_agent_call(asking)
     except BadArguments as error:
