@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -172,62 +172,51 @@ def _nearest(agent: Agent, known: Mapping[int, Agent]) -> int:
 def doing_of(entries: Sequence[StoredEntry], head: SessionHead) -> Doing:
     """The facts in the last entries of a log; the newest of each kind counts."""
     meta = orjson.loads(head.meta) if head.meta else {}
-    seen = _Seen()
+    doing = Doing(seq=head.seq)
     for stored in reversed(entries):
         line = orjson.loads(stored.payload)
-        seen.take(line["type"], line["payload"], milliseconds(line["timestamp"]))
-    return Doing(
-        seq=head.seq,
-        since_ms=seen.since_ms or meta.get("updated_ms") or head.created_ms,
-        waits_for=seen.waits_for,
-        until_ms=seen.until_ms,
-        awaited=seen.awaited,
-        last=seen.last,
-        tokens=seen.tokens or meta.get("blended_total") or 0,
+        doing = _back_to(doing, line["type"], line["payload"], milliseconds(line["timestamp"]))
+    return replace(
+        doing,
+        since_ms=doing.since_ms or meta.get("updated_ms") or head.created_ms,
+        tokens=doing.tokens or meta.get("blended_total") or 0,
     )
 
 
-@dataclass(slots=True)
-class _Seen:
-    """The facts found so far, from the end backwards."""
+def _back_to(doing: Doing, type: str, payload: Mapping[str, Any], at_ms: int) -> Doing:
+    """The facts from the end of the log back to this entry."""
+    if type == DENDRO and not doing.since_ms:
+        return _came_to(doing, f.decode(payload), at_ms)
+    if type != EVENT_MSG:
+        return doing
+    tokens = doing.tokens
+    if payload["type"] == "token_count" and not tokens:
+        tokens = ((payload.get("info") or {}).get("total_token_usage") or {}).get("total_tokens", 0)
+    return replace(doing, last=doing.last or message_summary(payload), tokens=tokens)
 
-    since_ms: int = 0
-    waits_for: str = ""
-    until_ms: int | None = None
-    awaited: tuple[int, ...] = ()
-    last: str = ""
-    tokens: int = 0
 
-    def take(self, type: str, payload: Mapping[str, Any], at_ms: int) -> None:
-        if type == DENDRO and not self.since_ms:
-            self._stand(f.decode(payload), at_ms)
-        elif type == EVENT_MSG:
-            self.last = self.last or message_summary(payload)
-            if payload["type"] == "token_count" and not self.tokens:
-                self.tokens = ((payload.get("info") or {}).get("total_token_usage") or {}).get(
-                    "total_tokens", 0
-                )
+def _came_to(doing: Doing, fact: f.Fact | f.UnknownFact, at_ms: int) -> Doing:
+    match fact:
+        case f.CallMoved(phase=(Phase.WAITING | Phase.AWAITING_APPROVAL) as phase):
+            return replace(_waiting(doing, fact.work, phase), since_ms=at_ms)
+        case f.CallMoved() | f.TaskBegun() | f.TaskEnded() | f.RequestBegun() | f.Closed():
+            return replace(doing, since_ms=at_ms)
+        case f.AgentChanged({"paused": paused}):
+            return replace(doing, waits_for="room in the tree's budget" if paused else "", since_ms=at_ms)
+        case _:
+            return doing
 
-    def _stand(self, fact: f.Fact | f.UnknownFact, at_ms: int) -> None:
-        match fact:
-            case f.CallMoved(phase=(Phase.WAITING | Phase.AWAITING_APPROVAL) as phase):
-                self._wait(fact.work, phase)
-                self.since_ms = at_ms
-            case f.CallMoved() | f.TaskBegun() | f.TaskEnded() | f.RequestBegun() | f.Closed():
-                self.since_ms = at_ms
-            case f.AgentChanged({"paused": paused}):
-                self.waits_for = "room in the tree's budget" if paused else ""
-                self.since_ms = at_ms
-            case _:
-                pass
 
-    def _wait(self, work: CallWork | None, phase: Phase) -> None:
-        if phase is Phase.AWAITING_APPROVAL:
-            self.waits_for = "an approval"
-        elif isinstance(work, HelperWork):
-            self.waits_for, self.awaited = "its helper", (work.agent_id,)
-        elif isinstance(work, AwaitWork):
-            self.waits_for, self.awaited, self.until_ms = "agents", work.agent_ids, work.until_ms
+def _waiting(doing: Doing, work: CallWork | None, phase: Phase) -> Doing:
+    if phase is Phase.AWAITING_APPROVAL:
+        return replace(doing, waits_for="an approval")
+    match work:
+        case HelperWork():
+            return replace(doing, waits_for="its helper", awaited=(work.agent_id,))
+        case AwaitWork():
+            return replace(doing, waits_for="agents", awaited=work.agent_ids, until_ms=work.until_ms)
+        case _:
+            return doing
 
 
 def message_summary(message: Mapping[str, Any]) -> str:
