@@ -1,6 +1,6 @@
-"""Reads the flat fields of `agents:<tree>` as one registry. The fields are listed in `tree_records`.
+"""Reads the accounts of a tree from the flat fields of `agents:<tree>`, which are listed in `tree_records`.
 
-A field that it does not know is a fair turn, a mark or a newer version's, and is left alone.
+What agents say of themselves, their inboxes and their marks is read by `core.registry.projected`.
 """
 
 from __future__ import annotations
@@ -56,15 +56,8 @@ def _is_number(value: bytes) -> bool:
 
 
 def _agent(fields: Mapping[str, bytes], agent_id: AgentId) -> RegisteredAgent:
-    return RegisteredAgent(
-        agent_id=agent_id,
-        session=SessionId(fields[f"s:{agent_id}"].decode()),
-        summary=fields.get(f"a:{agent_id}", b""),
-        pending_messages=int(fields.get(f"m:{agent_id}", 0)),
-        pending_interrupts=int(fields.get(f"i:{agent_id}", 0)),
-        used=_spend(fields.get(f"u:{agent_id}", b"0 0 0")),
-        canceled=f"cancel:{agent_id}" in fields,
-    )
+    session = SessionId(fields[f"s:{agent_id}"].decode())
+    return RegisteredAgent(session, _spend(fields.get(f"u:{agent_id}", b"0 0 0")))
 
 
 def _spend(stored: bytes) -> Spend:

@@ -175,16 +175,10 @@ class TreeEntry:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredAgent:
-    """An agent of the projection."""
+    """An agent in the accounts of its tree. `core.registry` reads what it says of itself."""
 
-    agent_id: AgentId
     session: SessionId
-    summary: bytes
-    """The agent's summary, as the last commit about it said; empty for a root of which nothing was said."""
-    pending_messages: int
-    pending_interrupts: int
     used: Spend
-    canceled: bool
 
 
 @dataclass(frozen=True, slots=True)

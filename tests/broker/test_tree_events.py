@@ -133,10 +133,10 @@ async def test_event_that_is_said_once_is_not_said_by_the_next(broker: Broker) -
 
 async def depths_in(broker: Broker, agent: Agent) -> tuple[int, int]:
     """As the registry has them; the session must say the same."""
-    registered = (await broker.registry(agent.tree)).agents[agent.held.agent_id]
+    fields, number = await broker.agents(agent.tree), agent.held.agent_id
     head = await broker.head(agent.session)
     assert head is not None
-    found = registered.pending_messages, registered.pending_interrupts
+    found = int(fields.get(f"m:{number}", 0)), int(fields.get(f"i:{number}", 0))
     assert found == (head.pending_messages, head.pending_interrupts)
     return found
 

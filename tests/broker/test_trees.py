@@ -35,9 +35,9 @@ async def test_registry_knows_every_agent_since_its_birth(broker: Broker) -> Non
         0: root.session,
         3: child.session,
     }
-    agent = registry.agents[AgentId(3)]
-    assert (agent.summary, agent.canceled, agent.used) == (b"{}", True, Spend())
-    assert (agent.pending_messages, agent.pending_interrupts) == (1, 1)
+    assert registry.agents[AgentId(3)].used == Spend()
+    fields = await broker.agents(root.tree)
+    assert [fields[name] for name in ("a:3", "cancel:3", "m:3", "i:3")] == [b"{}", b"1", b"1", b"1"]
     assert (registry.counters, registry.limits) == ({"slots": 1, "spawned": 1}, {"slots": 8})
     assert (registry.tree_seq, registry.waiting, registry.reserved) == (0, {}, {})
 
@@ -208,10 +208,10 @@ class Post:
 
     async def is_true(self, broker: Broker) -> None:
         root = self.agents[0]
-        registry = await broker.registry(root.tree)
+        fields = await broker.agents(root.tree)
         for who, agent in enumerate(self.agents):
-            known = registry.agents[AgentId(who)]
-            assert (known.pending_messages, known.pending_interrupts) == self.depths(who)
+            found_depths = tuple(int(fields.get(f"{kind}:{who}", 0)) for kind in ("m", "i"))
+            assert found_depths == self.depths(who)
             found = await broker.read_sq(agent.session)
             assert [(e.submission, e.interrupt) for e in found] == self.queued[who]
         assert [e.payload for e in await broker.read_eq(root.session) if e.tree_seq] == self.told
