@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from orchestrator.core.rules_model import MOST_CALLS
+from orchestrator.core.decide.request import MOST_CALLS
 from orchestrator.stub.script import Answer, Call, Step, StubRequest, Text
 
 MOMENT_MS = 60.0

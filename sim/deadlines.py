@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from orchestrator.broker.keys import Keys
 from orchestrator.core.calls import AwaitWork, timer_of
-from orchestrator.core.draft import BUDGET_TIMER
 from orchestrator.core.entries import DENDRO, RESPONSE_ITEM, Entry
-from orchestrator.core.rules_standing import watchdog_timer
-from orchestrator.core.rules_task import RETRY_TIMER, approval_timer, wait_timer
 from orchestrator.core.state import State
+from orchestrator.core.timers import BUDGET_TIMER, RETRY_TIMER, approval_timer, wait_timer, watchdog_timer
 from sim.double import EPOCH_S, Double
 from sim.reach import Reach
 

@@ -13,11 +13,10 @@ from orchestrator.broker.reader import RedisClock
 from orchestrator.broker.records import Committed, NewEntry
 from orchestrator.broker.witness import NEVER_BOUNDED, Witness
 from orchestrator.core import decide as decide_module
-from orchestrator.core import rules_approval, rules_stop
 from orchestrator.core.calls import timer_of
 from orchestrator.core.chain import next_chain, payload_digest
-from orchestrator.core.rules_standing import watchdog_timer
-from orchestrator.core.rules_task import RETRY_TIMER, approval_timer
+from orchestrator.core.decide import approval, takeover
+from orchestrator.core.timers import RETRY_TIMER, approval_timer, watchdog_timer
 from orchestrator.gateways.client import Client
 from orchestrator.runtime import effects, runner
 from orchestrator.runtime.commits import Writing
@@ -353,12 +352,12 @@ DEFECTS = (
     Mutant(
         "takeover runs again",
         "a command that a lost worker had begun is run again",
-        swapped(rules_stop, "_judge", _runs_again),
+        swapped(takeover, "_judge", _runs_again),
     ),
     Mutant(
         "answers count while stopping",
         "an approval that is answered while its task is being stopped starts the call",
-        swapped(rules_approval, "_pending", _asked_while_stopping),
+        swapped(approval, "_pending", _asked_while_stopping),
         "approvals",
     ),
     Mutant(

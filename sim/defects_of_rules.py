@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.core import evolve, mail_delivery, rules_approval, rules_standing, rules_stop, rules_task
+from orchestrator.core import evolve
+from orchestrator.core.decide import agent_status, approval, mail_delivery, takeover, task
 from orchestrator.core.draft import Draft
 from orchestrator.core.frozen import replace
 from orchestrator.runtime import copies
@@ -22,7 +23,7 @@ DEFECTS = (
         "last input first",
         "of several inputs that wait the last one begins",
         text(
-            rules_task,
+            task,
             "start_next",
             "begin_task(draft, state.queue[0])",
             "begin_task(draft, state.queue[-1])",
@@ -63,13 +64,13 @@ DEFECTS = (
     Mutant(
         "cancelled above first",
         "an agent is reported canceled before those below it have ended",
-        text(rules_standing, "come_to_rest", "elif tree.ending_children:", "elif False:"),
+        text(agent_status, "come_to_rest", "elif tree.ending_children:", "elif False:"),
         "family",
     ),
     Mutant(
         "every end is proved",
         "a new holder does not note that nobody saw the lost one's commands end",
-        text(rules_stop, "took_over", 'draft.add(f.AgentChanged({"evidence": "presumed"}))', "pass"),
+        text(takeover, "took_over", 'draft.add(f.AgentChanged({"evidence": "presumed"}))', "pass"),
         "ends",
     ),
     Mutant(
@@ -93,13 +94,13 @@ DEFECTS = (
     Mutant(
         "pictures are left out",
         "the event that tells what somebody said leaves its pictures out",
-        text(rules_task, "user_message_event", "images=images or None", "images=None"),
+        text(task, "user_message_event", "images=images or None", "images=None"),
     ),
     Mutant(
         "earlier answers count",
         "an answer that was given to a question counts for the next one about the same call",
         text(
-            rules_approval,
+            approval,
             "_meant",
             "return [call for call in named if call.asked_seq <= seen_seq]",
             "return named",

@@ -5,14 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.core import (
-    advance,
-    compaction,
-    rules_cancelling,
-    rules_making,
-    rules_task,
-    rules_timers,
-)
+from orchestrator.core import compaction
+from orchestrator.core.decide import agent_create, cancel, task, timer, transitions
 from orchestrator.core.draft import SPAWNED, Draft
 from orchestrator.runtime import requests
 from orchestrator.runtime.budget import Accounting
@@ -57,7 +51,7 @@ def _sets_what_it_clears(real: Any) -> Any:
 
 
 def _barks_for_ever() -> None:
-    for module in (rules_cancelling, rules_task):
+    for module in (cancel, task):
         swapped(module, "end_watchdogs", lambda real: lambda draft: None)()
 
 
@@ -142,12 +136,12 @@ DEFECTS = (
     Mutant(
         "slot kept by who fails",
         "an agent whose task fails does not give its slot back",
-        swapped(advance, "come_to_rest", _keeps_its_slot),
+        swapped(transitions, "come_to_rest", _keeps_its_slot),
     ),
     Mutant(
         "spawn does not count",
         "a new agent is not drawn from those that the tree may make",
-        swapped(rules_making, "Draw", _uncounted),
+        swapped(agent_create, "Draw", _uncounted),
     ),
     Mutant(
         "inbox is not lowered",
@@ -162,7 +156,7 @@ DEFECTS = (
     Mutant(
         "deadline ends nothing",
         "a wait whose time is over goes on",
-        swapped(rules_timers, "timed_out", lambda real: lambda draft, call: None),
+        swapped(timer, "timed_out", lambda real: lambda draft, call: None),
     ),
     Mutant(
         "timers fire early",
@@ -183,7 +177,7 @@ DEFECTS = (
         "fork forgets",
         "a fork begins without the last thing that was said",
         swapped(
-            rules_making, "bequest", lambda real: lambda history, forks: real(_but_the_last(history), forks)
+            agent_create, "bequest", lambda real: lambda history, forks: real(_but_the_last(history), forks)
         ),
     ),
     Mutant(

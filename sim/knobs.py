@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 
-from orchestrator.core import rules_cancelling, rules_ending
 from orchestrator.core.chain import ChainKey
+from orchestrator.core.decide import cancel, task_end
 from orchestrator.runtime import runner
 
 _SMALL = (
-    (rules_ending, "MOST_ITEMS", 2),
-    (rules_cancelling, "MOST_TOLD", 1),
+    (task_end, "MOST_ITEMS", 2),
+    (cancel, "MOST_TOLD", 1),
     (runner, "MAX_STEP_ENTRIES", 24),
 )
 """Constants of the product, and what they are in seeds with small bounds."""

@@ -14,8 +14,8 @@ from orchestrator.broker.errors import Unavailable, UnknownSession
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import Fired, Place
 from orchestrator.broker.replies import code_of, queue_id, unexpected
-from orchestrator.core.draft import STANDING_TIMERS
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.timers import STANDING_TIMERS
 
 _CONTROL_KEPT_S = 600
 _FIRED_SOON = 32

@@ -1,7 +1,9 @@
 """The state machine of a session: what has happened and a command in, entries of the log out.
 
     state, evolve      what a session is, and how one entry changes it
-    decide, rules_*    what a command leads to, by the part of the state that it is about
+    decide             what a command leads to: a rule for each, then what follows from the state
+    calls              each kind of a call's work, with all that is special about it
+    phases             the phases of a task, the statuses of an agent; drawn in `docs/states.md`
     outstanding        what the state owes: all that is ever started is derived from it
     entries, stored    entries and the bytes of them; `chain`, `blobs`, `snapshot`
     tree, registry     agents of a tree, and what is known of them

@@ -38,17 +38,6 @@ class TaskOver:
 
 SLOTS = "slots"
 SPAWNED = "spawned"
-BUDGET_TIMER = "budget"
-"""The timer that a commit makes due when it makes room in the tree's budget."""
-REAP_TIMER = "reap"
-REAP_BELOW_TIMER = "reap-below"
-"""The reap timer for agents further below, whose end is told to their own parents alone."""
-REAP_MS = 30_000
-"""Milliseconds until the claim of a cancelled agent that has not reported its end is taken from its
-worker."""
-STANDING_TIMERS: Mapping[str, int] = {REAP_TIMER: REAP_MS, REAP_BELOW_TIMER: REAP_MS}
-"""Timers that fire again, after so many milliseconds, until they are cleared: the worker that one woke may be
-lost before it has read why, and another must then be woken."""
 
 
 @record

@@ -13,8 +13,8 @@ from typing import Any
 import orjson
 
 from orchestrator.core import facts as f
+from orchestrator.core.decide.approval_events import WITHDRAWN
 from orchestrator.core.entries import DENDRO
-from orchestrator.core.rules_surfacing import WITHDRAWN
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.submit import new_submission_id
 from orchestrator.protocol import ops

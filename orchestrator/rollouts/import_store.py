@@ -30,10 +30,10 @@ from orchestrator.core.chain import GENESIS
 from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.evolve import fold
 from orchestrator.core.ids import AgentId, SessionId, TreeId
-from orchestrator.core.rules_task import approval_timer
 from orchestrator.core.snapshot import CORE_VERSION
 from orchestrator.core.state import Call, State
 from orchestrator.core.stored import Encoded, encode_entry
+from orchestrator.core.timers import approval_timer
 from orchestrator.rollouts.errors import RolloutError
 from orchestrator.rollouts.import_plan import ImportPlan
 from orchestrator.rollouts.position import Position

@@ -14,9 +14,10 @@ from collections.abc import Callable
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import START, SqEntry
 from orchestrator.core import commands as c
-from orchestrator.core.draft import REAP_BELOW_TIMER, REAP_TIMER, Note
+from orchestrator.core.draft import Note
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
+from orchestrator.core.timers import REAP_BELOW_TIMER, REAP_TIMER
 from orchestrator.protocol.ops import CancelAgent, ExecApproval, MessageAgent, PatchApproval
 from orchestrator.runtime.bisect import Arrival
 from orchestrator.runtime.intake import Unreadable, command_of, with_images

@@ -24,9 +24,10 @@ from orchestrator.broker.tree_records import (
 from orchestrator.broker.trees import warned
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import is_reference
-from orchestrator.core.draft import BUDGET_TIMER, TreeEvent, TreePart
-from orchestrator.core.rules_budget import more
+from orchestrator.core.decide.budget import more
+from orchestrator.core.draft import TreeEvent, TreePart
 from orchestrator.core.state import State
+from orchestrator.core.timers import BUDGET_TIMER
 from orchestrator.core.tokens import Usage
 from orchestrator.protocol.agents import BudgetReport
 from orchestrator.protocol.events import WarningEvent

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import Fired
-from orchestrator.core.draft import REAP_MS, STANDING_TIMERS
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import projected
+from orchestrator.core.timers import REAP_MS, STANDING_TIMERS
 from orchestrator.core.tree import ROOT
 
 SILENT_S = 2.0

@@ -15,10 +15,10 @@ import orjson
 from orchestrator.broker.records import Mail, NewSession, NewSubmission
 from orchestrator.broker.seal import LogWriter, seal_first
 from orchestrator.broker.tree_records import BudgetWait, Draw, Reservation, Settlement, TreeEvent
+from orchestrator.core.decide.agent_status import marks_above
 from orchestrator.core.draft import Letter, NewChild, TreePart
 from orchestrator.core.draft import TreeEvent as CoreEvent
 from orchestrator.core.ids import AgentId, SessionId, TreeId
-from orchestrator.core.rules_standing import marks_above
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.stored import encode_value
 from orchestrator.protocol.wire import written

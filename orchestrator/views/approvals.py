@@ -15,9 +15,9 @@ import orjson
 
 from orchestrator.broker.records import OpenApproval, SessionHead
 from orchestrator.core.blobs import references, resolve
+from orchestrator.core.decide.approval_events import WITHDRAWN
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
-from orchestrator.core.rules_surfacing import WITHDRAWN
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.errors import Contradiction, ViewError

@@ -17,9 +17,9 @@ import orjson
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.advance import advance
 from orchestrator.core.calls import ApplyPatch, Exec, RunnableWork
 from orchestrator.core.decide import decide
+from orchestrator.core.decide.transitions import advance
 from orchestrator.core.draft import Decision, Draft, OpenApproval, Timer
 from orchestrator.core.entries import Entry
 from orchestrator.core.evolve import evolve, fold

@@ -15,11 +15,11 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.calls import AwaitWork
 from orchestrator.core.decide import IllegalCommand
+from orchestrator.core.decide.request import MOST_CALLS
+from orchestrator.core.decide.task_end import BY_FAILURE, BY_USER
 from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.evolve import fold
 from orchestrator.core.outstanding import CloseCalls, OweRequest, RunCall
-from orchestrator.core.rules_ending import BY_FAILURE, BY_USER
-from orchestrator.core.rules_model import MOST_CALLS
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import Phase, State
 from orchestrator.core.stored import decode_entry, encode_event

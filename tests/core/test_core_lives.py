@@ -14,9 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core import rules_ending, rules_model
 from orchestrator.core.calls import PatchWork
-from orchestrator.core.decide import IllegalCommand
+from orchestrator.core.decide import IllegalCommand, request, task_end
 from orchestrator.core.evolve import fold
 from orchestrator.core.history import message_text
 from orchestrator.core.outstanding import (
@@ -302,8 +301,8 @@ class LifeInPieces(Life):
     def __init__(self) -> None:
         super().__init__()
         self.tiny = [
-            mock.patch.object(rules_ending, "MOST_ITEMS", 1),
-            mock.patch.object(rules_model, "SAID_WITH_REQUEST", 0),
+            mock.patch.object(task_end, "MOST_ITEMS", 1),
+            mock.patch.object(request, "SAID_WITH_REQUEST", 0),
         ]
         for patch in self.tiny:
             patch.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core.rules_ops import MOST_NAME
+from orchestrator.core.decide.ops import MOST_NAME
 from orchestrator.core.snapshot import decode, encode
 from tests.core.driver import Session, op
 

@@ -23,7 +23,7 @@ from orchestrator.core.calls import (
     work_of,
 )
 from orchestrator.core.decide import IllegalCommand
-from orchestrator.core.rules_stop import IN_DOUBT
+from orchestrator.core.decide.takeover import IN_DOUBT
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import Phase
 from orchestrator.protocol.ids import CallId

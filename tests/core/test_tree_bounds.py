@@ -11,9 +11,9 @@ import pytest
 
 from orchestrator.core import commands as c
 from orchestrator.core.agent_views import MESSAGE_BYTES
+from orchestrator.core.decide.cancel import MOST_TOLD
 from orchestrator.core.ids import AgentId
 from orchestrator.core.outstanding import TellChildren
-from orchestrator.core.rules_cancelling import MOST_TOLD
 from orchestrator.core.settings import TreeRules
 from tests.core.driver import assistant, op
 from tests.core.tree_driver import Agent, TreeDriver, answers, session_id

@@ -19,10 +19,10 @@ import orjson
 from orchestrator.core import commands as c
 from orchestrator.core.calls import Await
 from orchestrator.core.decide import decide
+from orchestrator.core.decide.agent_status import marks_above
 from orchestrator.core.draft import Decision, Letter, TreePart
 from orchestrator.core.ids import AgentId, SessionId
 from orchestrator.core.registry import RegistryView, TreeFact, fold_tree, projected
-from orchestrator.core.rules_standing import marks_above
 from orchestrator.core.settings import SessionFacts
 from orchestrator.protocol.codec import parse_submission
 from orchestrator.protocol.wire import written

@@ -10,10 +10,10 @@ from typing import Any
 import orjson
 
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
+from orchestrator.core.decide.takeover import IN_DOUBT
 from orchestrator.core.entries import DENDRO
 from orchestrator.core.evolve import evolve
 from orchestrator.core.ids import TreeId
-from orchestrator.core.rules_stop import IN_DOUBT
 from orchestrator.core.snapshot import decode_snapshot, digest
 from orchestrator.core.state import State
 from orchestrator.views.event import Event

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from orchestrator.core.draft import REAP_TIMER
+from orchestrator.core.timers import REAP_TIMER
 from orchestrator.model.errors import FatalKind, FatalModelError
 from orchestrator.protocol import ops
 from orchestrator.protocol.policy import ReviewDecision

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
+from orchestrator.core.decide.task_end import BY_USER
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS
-from orchestrator.core.rules_ending import BY_USER
 from orchestrator.protocol import ops
 from orchestrator.runtime.runner import Ended
 from tests.runtime.players import calls

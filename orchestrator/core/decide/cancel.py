@@ -16,18 +16,11 @@ from collections.abc import Sequence
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import card_of, child_summary
 from orchestrator.core.commands import Target
-from orchestrator.core.draft import (
-    REAP_BELOW_TIMER,
-    REAP_MS,
-    REAP_TIMER,
-    DoesNotFit,
-    Draft,
-    Letter,
-    TreeEvent,
-)
+from orchestrator.core.decide.agent_status import end_watchdogs, mark_of
+from orchestrator.core.decide.mail_delivery import take, tell_undelivered
+from orchestrator.core.draft import DoesNotFit, Draft, Letter, TreeEvent
 from orchestrator.core.ids import AgentId
-from orchestrator.core.mail_delivery import take, tell_undelivered
-from orchestrator.core.rules_standing import end_watchdogs, mark_of
+from orchestrator.core.timers import REAP_BELOW_TIMER, REAP_MS, REAP_TIMER
 from orchestrator.core.tree import Child
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import LifecycleChange, SubagentSummary

@@ -9,11 +9,11 @@ from typing import Any
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.context import context_change, environment_context, is_context
+from orchestrator.core.decide.agent_status import end_watchdogs, took_task
+from orchestrator.core.decide.helper_activity import tokens_used
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import Item
 from orchestrator.core.phases import TaskPhase, task_phase
-from orchestrator.core.rules_activity import tokens_used
-from orchestrator.core.rules_standing import end_watchdogs, took_task
 from orchestrator.core.settings import SettingsChanges
 from orchestrator.core.state import Queued, State, Task, TaskKind
 from orchestrator.core.tokens import counted
@@ -24,7 +24,6 @@ from orchestrator.protocol.items import ContentItem, InputImage, InputText, Mess
 from orchestrator.protocol.scalars import ModeKind, UserMessageKind
 from orchestrator.protocol.usage import RateLimitSnapshot
 
-RETRY_TIMER = "retry"
 NO_RATE_LIMITS = RateLimitSnapshot()
 
 
@@ -230,11 +229,3 @@ def _joins(state: State) -> bool:
 def complete(draft: Draft, last_message: str | None) -> None:
     draft.event(ev.TaskComplete(last_agent_message=last_message, response_id=draft.task.response_id))
     draft.end_task("completed", last_message)
-
-
-def approval_timer(call_id: str) -> str:
-    return f"approval:{call_id}"
-
-
-def wait_timer(call_id: str) -> str:
-    return f"wait:{call_id}"

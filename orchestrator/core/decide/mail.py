@@ -8,15 +8,15 @@ from typing import Any
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import one_line
 from orchestrator.core.commands import MailArrived
+from orchestrator.core.decide.agent_ops import interrupt_below
+from orchestrator.core.decide.agent_status import change, tell_ended
+from orchestrator.core.decide.approval import routed_answer
+from orchestrator.core.decide.cancel import begin_canceling, heard_end
+from orchestrator.core.decide.helper import helper_done
+from orchestrator.core.decide.mail_delivery import forget_children, tell_inbox, tell_read, tell_undelivered
+from orchestrator.core.decide.task_end import stop
 from orchestrator.core.draft import SLOTS, Draft, Draw
 from orchestrator.core.ids import AgentId
-from orchestrator.core.mail_delivery import forget_children, tell_inbox, tell_read, tell_undelivered
-from orchestrator.core.rules_approval import routed_answer
-from orchestrator.core.rules_cancelling import begin_canceling, heard_end
-from orchestrator.core.rules_ending import stop
-from orchestrator.core.rules_helper import helper_done
-from orchestrator.core.rules_people import interrupt_below
-from orchestrator.core.rules_standing import change, tell_ended
 from orchestrator.core.tree import ACTIVE, ChildChanges, Mail, MailKind, TreeChanges
 from orchestrator.protocol.agents import LifecycleChange
 from orchestrator.protocol.events import SubagentLifecycle

@@ -1,7 +1,7 @@
 """Ops of people about agents of a tree: a message to one, its end, a stop for all.
 
 A person speaks through the root's queue, so that everything has one order there; the root sends the op on
-by letter, whatever its model is doing. `rules_subagents` has what a model may do with its tools. An agent
+by letter, whatever its model is doing. `decide.agent_calls` has what a model may do with its tools. An agent
 that a person wakes needs no slot: it is at work at once.
 """
 
@@ -12,9 +12,9 @@ from typing import Any
 from orchestrator.core import entries as e
 from orchestrator.core.agent_views import MESSAGE_BYTES, card_of, one_line
 from orchestrator.core.commands import Submitted, Target
+from orchestrator.core.decide.cancel import cancel_line
+from orchestrator.core.decide.mail_delivery import inbox_event, key_of_person
 from orchestrator.core.draft import Draft, Letter, TreeEvent
-from orchestrator.core.mail_delivery import inbox_event, key_of_person
-from orchestrator.core.rules_cancelling import cancel_line
 from orchestrator.protocol.ops import CancelAgent, MessageAgent
 
 REASON_CHARS = 200

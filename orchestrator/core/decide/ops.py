@@ -9,18 +9,18 @@ from orchestrator.core import facts as f
 from orchestrator.core.birth import session_configured
 from orchestrator.core.commands import FileNotWritten, Submitted
 from orchestrator.core.context import instructions_item
-from orchestrator.core.draft import Draft
-from orchestrator.core.rules_approval import answer
-from orchestrator.core.rules_cancelling import cancel_children
-from orchestrator.core.rules_ending import stop
-from orchestrator.core.rules_people import cancel_agent, interrupt_below, message_agent
-from orchestrator.core.rules_task import (
+from orchestrator.core.decide.agent_ops import cancel_agent, interrupt_below, message_agent
+from orchestrator.core.decide.approval import answer
+from orchestrator.core.decide.cancel import cancel_children
+from orchestrator.core.decide.task import (
     begin_task,
     bookmarked,
     change_settings,
     input_message,
     user_message_event,
 )
+from orchestrator.core.decide.task_end import stop
+from orchestrator.core.draft import Draft
 from orchestrator.core.settings import SettingsChanges
 from orchestrator.core.state import Queued
 from orchestrator.core.user_turns import UserTurn

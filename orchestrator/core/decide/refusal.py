@@ -11,15 +11,16 @@ from typing import Any
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
+from orchestrator.core.decide.agent_calls import arm
+from orchestrator.core.decide.agent_status import pruned_mark
+from orchestrator.core.decide.approval import reject
+from orchestrator.core.decide.budget import pause, unpriced
+from orchestrator.core.decide.cancel import pass_over
+from orchestrator.core.decide.mail import cancel, mail_arrived
+from orchestrator.core.decide.task_end import fail
 from orchestrator.core.draft import SLOTS, SPAWNED, DoesNotFit, Draft
-from orchestrator.core.rules_approval import reject
-from orchestrator.core.rules_budget import pause, unpriced
-from orchestrator.core.rules_cancelling import pass_over
-from orchestrator.core.rules_ending import fail
-from orchestrator.core.rules_mail import cancel, mail_arrived
-from orchestrator.core.rules_standing import pruned_mark, watchdog_timer
-from orchestrator.core.rules_subagents import arm
 from orchestrator.core.state import Phase
+from orchestrator.core.timers import watchdog_timer
 
 ENDED = "this agent was cancelled or pruned: it takes no more input"
 

@@ -7,12 +7,12 @@ the deadline's timer.
 from __future__ import annotations
 
 from orchestrator.core import facts as f
-from orchestrator.core.call_ends import close
 from orchestrator.core.calls import Await, AwaitWork
+from orchestrator.core.decide.call_end import close
+from orchestrator.core.decide.mail_delivery import await_result, collect, in_order, is_instruction
 from orchestrator.core.draft import Draft
-from orchestrator.core.mail_delivery import await_result, collect, in_order, is_instruction
-from orchestrator.core.rules_task import wait_timer
 from orchestrator.core.state import Call, Phase, State
+from orchestrator.core.timers import wait_timer
 from orchestrator.core.tree import Mail
 
 

@@ -7,15 +7,15 @@ from typing import Any
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.call_ends import close
 from orchestrator.core.calls import RunnableWork
 from orchestrator.core.commands import MailArrived, PendingBelow, Submitted
+from orchestrator.core.decide.approval_events import WITHDRAWN, resolved
+from orchestrator.core.decide.call_end import close
+from orchestrator.core.decide.helper_activity import activity
+from orchestrator.core.decide.task_end import stop
 from orchestrator.core.draft import DoesNotFit, Draft, Letter, TreeEvent
-from orchestrator.core.rules_activity import activity
-from orchestrator.core.rules_ending import stop
-from orchestrator.core.rules_surfacing import WITHDRAWN, resolved
-from orchestrator.core.rules_task import approval_timer
 from orchestrator.core.state import Answer, Call, Phase
+from orchestrator.core.timers import approval_timer
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ops import ExecApproval, PatchApproval
 from orchestrator.protocol.wire import UNSET

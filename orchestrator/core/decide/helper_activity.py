@@ -6,9 +6,9 @@ Other agents show theirs in their own event queues.
 from __future__ import annotations
 
 from orchestrator.core.agent_views import one_line
+from orchestrator.core.decide.agent_status import header_of
 from orchestrator.core.draft import Draft, TreeEvent
 from orchestrator.core.history import Item, message_text
-from orchestrator.core.rules_standing import header_of
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.wire import EventModel

@@ -5,13 +5,20 @@ from __future__ import annotations
 from orchestrator.core import facts as f
 from orchestrator.core.calls import AwaitWork, timer_of
 from orchestrator.core.commands import TimerFired
-from orchestrator.core.draft import BUDGET_TIMER, REAP_BELOW_TIMER, REAP_TIMER, Draft
-from orchestrator.core.rules_approval import resolve
-from orchestrator.core.rules_await import timed_out
-from orchestrator.core.rules_budget import resume
-from orchestrator.core.rules_standing import watchdog_timer
-from orchestrator.core.rules_subagents import watchdog_fired
-from orchestrator.core.rules_task import RETRY_TIMER, approval_timer, wait_timer
+from orchestrator.core.decide.agent_calls import watchdog_fired
+from orchestrator.core.decide.approval import resolve
+from orchestrator.core.decide.budget import resume
+from orchestrator.core.decide.wait import timed_out
+from orchestrator.core.draft import Draft
+from orchestrator.core.timers import (
+    BUDGET_TIMER,
+    REAP_BELOW_TIMER,
+    REAP_TIMER,
+    RETRY_TIMER,
+    approval_timer,
+    wait_timer,
+    watchdog_timer,
+)
 
 
 def timer_fired(draft: Draft, command: TimerFired) -> None:

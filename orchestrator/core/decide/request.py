@@ -9,15 +9,16 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.commands import ItemCompleted, ResponseBroken, ResponseCompleted
 from orchestrator.core.compaction import COMPACTED_MESSAGE, COMPACTED_WARNING, compacted_history, stored_texts
+from orchestrator.core.decide.agent_status import heading
+from orchestrator.core.decide.helper_activity import made, thinks
+from orchestrator.core.decide.mail_delivery import deliver
+from orchestrator.core.decide.task import complete, token_count
+from orchestrator.core.decide.task_end import fail, first_said
 from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.history import CALL_KINDS, call_output, message_text
-from orchestrator.core.mail_delivery import deliver
-from orchestrator.core.rules_activity import made, thinks
-from orchestrator.core.rules_ending import fail, first_said
-from orchestrator.core.rules_standing import heading
-from orchestrator.core.rules_task import RETRY_TIMER, complete, token_count
 from orchestrator.core.settings import HELD_WAIT_S
 from orchestrator.core.state import Phase, Purpose
+from orchestrator.core.timers import RETRY_TIMER
 from orchestrator.core.tokens import must_compact
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId, ResponseId

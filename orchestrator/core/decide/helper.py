@@ -9,9 +9,9 @@ import orjson
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import CANCELLED, helper_calls
 from orchestrator.core.calls import HelperWork
+from orchestrator.core.decide.mail_delivery import tell_read
+from orchestrator.core.decide.wait import finish
 from orchestrator.core.draft import Draft
-from orchestrator.core.mail_delivery import tell_read
-from orchestrator.core.rules_await import finish
 from orchestrator.core.state import Call
 from orchestrator.core.tree import Child, ChildChanges
 from orchestrator.protocol.agents import SubAgentErr, SubAgentOk

@@ -24,14 +24,14 @@ from orchestrator.core.agent_views import (
 from orchestrator.core.birth import Birth, first_entries
 from orchestrator.core.calls import HelperWork
 from orchestrator.core.commands import Fork, Helper, Making, Spawn
+from orchestrator.core.decide.helper_activity import STARTING
+from orchestrator.core.decide.mail_delivery import inbox_event, watchers
+from orchestrator.core.decide.wait import finish
 from orchestrator.core.draft import SLOTS, SPAWNED, Draft, Draw, NewChild, TreeEvent
 from orchestrator.core.entries import Entry
 from orchestrator.core.history import call_output
 from orchestrator.core.inheritance import bequest
-from orchestrator.core.mail_delivery import inbox_event, watchers
 from orchestrator.core.narrowing import helper_settings, narrowed
-from orchestrator.core.rules_activity import STARTING
-from orchestrator.core.rules_await import finish
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import Call, Phase
 from orchestrator.core.tree import AgentStatus, Child, TreeChanges, TreeView

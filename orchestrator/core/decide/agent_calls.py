@@ -12,15 +12,16 @@ from orchestrator.core import facts as f
 from orchestrator.core.agent_views import SENT_CHARS, SUMMARY_CHARS, agent_of, card_of, one_line
 from orchestrator.core.calls import Await
 from orchestrator.core.counts import counted
+from orchestrator.core.decide.agent_create import make
+from orchestrator.core.decide.agent_status import pruned_mark
+from orchestrator.core.decide.cancel import cancel_line, mark_and_tell
+from orchestrator.core.decide.mail_delivery import forget_children, inbox_event, take
+from orchestrator.core.decide.wait import await_agents, finish
 from orchestrator.core.draft import SLOTS, Draft, Draw, Letter, TreeEvent
 from orchestrator.core.ids import AgentId
-from orchestrator.core.mail_delivery import forget_children, inbox_event, take
 from orchestrator.core.narrowing import Widening
-from orchestrator.core.rules_await import await_agents, finish
-from orchestrator.core.rules_cancelling import cancel_line, mark_and_tell
-from orchestrator.core.rules_making import make
-from orchestrator.core.rules_standing import pruned_mark, watchdog_timer
 from orchestrator.core.state import Call
+from orchestrator.core.timers import watchdog_timer
 from orchestrator.core.tree import ACTIVE, ROOT, ChildChanges, Watchdog
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import LifecycleChange, SubagentSummary

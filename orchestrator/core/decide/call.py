@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import assert_never
 
 from orchestrator.core import facts as f
-from orchestrator.core.call_ends import close
 from orchestrator.core.calls import (
     ApplyPatch,
     Custom,
@@ -19,13 +18,14 @@ from orchestrator.core.calls import (
 from orchestrator.core.calls.exec import UNSANDBOXED_REASON, may_ask_for_more
 from orchestrator.core.calls.verdict import Ask, Refuse, Run, Verdict
 from orchestrator.core.commands import CallAssessed, CallFinished, Immediate
+from orchestrator.core.decide.agent_calls import agent_call
+from orchestrator.core.decide.approval import reject, run
+from orchestrator.core.decide.approval_events import surface
+from orchestrator.core.decide.call_end import close
+from orchestrator.core.decide.helper_activity import activity, uses
 from orchestrator.core.draft import DoesNotFit, Draft
-from orchestrator.core.rules_activity import activity, uses
-from orchestrator.core.rules_approval import reject, run
-from orchestrator.core.rules_subagents import agent_call
-from orchestrator.core.rules_surfacing import surface
-from orchestrator.core.rules_task import approval_timer
 from orchestrator.core.state import Call, Phase
+from orchestrator.core.timers import approval_timer
 from orchestrator.protocol.items import ToolOutput
 from orchestrator.protocol.wire import EventModel, JsonObject, written
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from orchestrator.core import facts as f
 from orchestrator.core.commands import CommitRefused
-from orchestrator.core.draft import BUDGET_TIMER, Draft, TreeEvent
+from orchestrator.core.draft import Draft, TreeEvent
+from orchestrator.core.timers import BUDGET_TIMER
 from orchestrator.protocol.agents import BudgetReport
 from orchestrator.protocol.events import WarningEvent
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from orchestrator.core import facts as f
-from orchestrator.core.call_ends import close
 from orchestrator.core.calls import CustomWork, PatchWork, RunnableWork
 from orchestrator.core.commands import ResponseBroken, Stopped, TaskRefused, TookOver
+from orchestrator.core.decide.call_end import close
+from orchestrator.core.decide.request import response_broken
+from orchestrator.core.decide.task_end import all_stopped, fail, go_on
 from orchestrator.core.draft import DoesNotFit, Draft
-from orchestrator.core.rules_ending import all_stopped, fail, go_on
-from orchestrator.core.rules_model import response_broken
 from orchestrator.core.state import Call, Phase
 from orchestrator.protocol import events as ev
 

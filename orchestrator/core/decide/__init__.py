@@ -1,8 +1,15 @@
 """`decide`: what happened to a session, turned into what is to be committed.
 
-A decision is drafted: each entry that a rule adds is applied to the draft's state at
-once, so that the next rule of the same decision sees it. Nothing outside is touched; a
-draft that raises leaves the caller's state as it was.
+A decision is drafted: each entry that a rule adds is applied to the draft's state at once, so that the next
+rule of the same decision sees it. Nothing outside is touched; a draft that raises leaves the caller's state
+as it was. The command's own rule comes first, then `transitions.advance`.
+
+    ops, agent_ops                submissions: input and settings, then what people ask of agents
+    task, request, task_end       a task from its beginning to its end, and its model requests
+    call, approval, wait          a tool call, the answer of a person to it, the wait for agents
+    agent_*, helper*              agents: calls about them, their creation, their status
+    mail, mail_delivery, cancel   what sessions of a tree tell each other, and how they end each other
+    takeover, timer, refusal      a lost worker, a deadline, a commit that Redis refused
 """
 
 from __future__ import annotations
@@ -10,17 +17,22 @@ from __future__ import annotations
 from typing import assert_never
 
 from orchestrator.core import commands as c
-from orchestrator.core.advance import advance
+from orchestrator.core.decide.call import assessed, finished
+from orchestrator.core.decide.cancel import tell_next
+from orchestrator.core.decide.mail import mail_arrived
+from orchestrator.core.decide.ops import file_not_written, submitted
+from orchestrator.core.decide.refusal import commit_refused
+from orchestrator.core.decide.request import (
+    begin_request,
+    item_completed,
+    response_broken,
+    response_completed,
+)
+from orchestrator.core.decide.takeover import refused, stopped, took_over
+from orchestrator.core.decide.task_end import go_on
+from orchestrator.core.decide.timer import timer_fired
+from orchestrator.core.decide.transitions import advance
 from orchestrator.core.draft import Decision, DoesNotFit, Draft
-from orchestrator.core.rules_calls import assessed, finished
-from orchestrator.core.rules_cancelling import tell_next
-from orchestrator.core.rules_ending import go_on
-from orchestrator.core.rules_mail import mail_arrived
-from orchestrator.core.rules_model import begin_request, item_completed, response_broken, response_completed
-from orchestrator.core.rules_ops import file_not_written, submitted
-from orchestrator.core.rules_refused import commit_refused
-from orchestrator.core.rules_stop import refused, stopped, took_over
-from orchestrator.core.rules_timers import timer_fired
 from orchestrator.core.state import State
 
 __all__ = ["Decision", "IllegalCommand", "decide"]

@@ -23,16 +23,16 @@ import orjson
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import CANCELLED, child_summary, helper_calls
-from orchestrator.core.call_ends import close
 from orchestrator.core.calls import HelperWork
 from orchestrator.core.context import TURN_ABORTED_MARKER
+from orchestrator.core.decide.approval_events import withdrawn
+from orchestrator.core.decide.budget import give_up_waiting
+from orchestrator.core.decide.call_end import close
+from orchestrator.core.decide.cancel import expect_ends, mark_and_tell
 from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.history import Item, user_message
-from orchestrator.core.rules_budget import give_up_waiting
-from orchestrator.core.rules_cancelling import expect_ends, mark_and_tell
-from orchestrator.core.rules_surfacing import withdrawn
-from orchestrator.core.rules_task import RETRY_TIMER, approval_timer, wait_timer
 from orchestrator.core.state import Call, Phase, StopReason, Task
+from orchestrator.core.timers import RETRY_TIMER, approval_timer, wait_timer
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import SubAgentErr
 from orchestrator.protocol.scalars import TurnAbortReason

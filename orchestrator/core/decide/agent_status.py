@@ -13,6 +13,7 @@ from typing import Any
 
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import card_of, event_summary, record_of, told_result
+from orchestrator.core.decide.mail_delivery import inbox_event, watchers
 from orchestrator.core.draft import (
     SLOTS,
     Draft,
@@ -21,8 +22,8 @@ from orchestrator.core.draft import (
     TreeEvent,
 )
 from orchestrator.core.history import Item
-from orchestrator.core.mail_delivery import inbox_event, watchers
 from orchestrator.core.state import Outcome
+from orchestrator.core.timers import watchdog_timer
 from orchestrator.core.tree import ACTIVE, AgentStatus, TreeChanges
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import CancelEvidence, LifecycleChange, SubagentStatus
@@ -194,7 +195,3 @@ def end_watchdogs(draft: Draft) -> None:
     for agent_id in sorted(draft.state.tree.watchdogs):
         draft.clear_timer(watchdog_timer(agent_id))
         draft.add(f.WatchdogEnded(agent_id))
-
-
-def watchdog_timer(agent_id: int) -> str:
-    return f"watchdog:{agent_id}"
