@@ -101,12 +101,12 @@ class Servers:
         """Holds the folder's servers for a session and starts those that do not run, all at once."""
         folder = self._folder(cwd)
         before = self._held.get(session)
-        if before is not None and before != cwd:
+        anew = before != cwd
+        if before is not None and anew:
             self._folders[before].holders.discard(session)
         self._held[session] = cwd
         folder.holders.add(session)
-        await asyncio.gather(*(self._up(slot, report) for slot in folder.slots.values()))
-        self._offer(folder)
+        await asyncio.gather(*(self._up(slot, report, anew) for slot in folder.slots.values()))
         return Started(
             ready=tuple(name for name, slot in folder.slots.items() if slot.connection is not None),
             failed={name: slot.failed for name, slot in folder.slots.items() if slot.failed},
@@ -119,14 +119,18 @@ class Servers:
             self._folders[cwd] = _Folder(slots)
         return self._folders[cwd]
 
-    async def _up(self, slot: _Slot, report: Report) -> None:
-        """Brings a server up for a request, unless it has just failed."""
+    async def _up(self, slot: _Slot, report: Report, anew: bool) -> None:
+        """Brings a server up for a request.
+
+        One that failed is tried again for a session that comes `anew`, and not at once: a session must not
+        wait for it before each of its requests.
+        """
         name = slot.settings.id
         slot.last_used = self._loop.time()
         if slot.connection is not None and not slot.connection.fault:
             await self._relist(slot, slot.connection)
             return
-        if slot.failed and self._loop.time() - slot.failed_at < FAILED_AGAIN_S:
+        if slot.failed and (not anew or self._loop.time() - slot.failed_at < FAILED_AGAIN_S):
             return
         report(name, McpStarting())
         try:
@@ -145,6 +149,7 @@ class Servers:
             self._retire(slot, str(fault))
         else:
             slot.tools = connection.tools
+            self._offer(self._folders[slot.cwd])
 
     async def _connected(self, slot: _Slot) -> Connection:
         """The server's connection, a new one if the last is at fault; callers wait for the same start."""
@@ -206,7 +211,7 @@ class Servers:
         """The tool of that name; a worker that has just taken the session over starts the servers first."""
         if (found := self._known(full_name, cwd)) is not None:
             return found
-        await asyncio.gather(*(self._up(slot, _unheard) for slot in self._folder(cwd).slots.values()))
+        await asyncio.gather(*(self._up(slot, _unheard, False) for slot in self._folder(cwd).slots.values()))
         return self._known(full_name, cwd)
 
     def _known(self, full_name: str, cwd: Path) -> ServerTool | None:
