@@ -51,7 +51,7 @@ ANSWERS: Mapping[str, ReviewDecision] = {
     "quit": ReviewDecision.ABORT,
 }
 LINE_BYTES = 4096
-NEWS_OF_HOLDER = frozenset({"task_started", "exec_command_begin", "stream_error"})
+NEWS_OF_HOLDER = frozenset({"task_started", "exec_command_begin", "mcp_tool_call_begin", "stream_error"})
 PATIENCE_S = 5.0
 """The wait without a worker after which a person is told so."""
 PARK_S = 10.0

@@ -23,7 +23,14 @@ from orchestrator.cli.terminal import json_for_stdout, one_line, plain, shown
 from orchestrator.core.counts import counted
 from orchestrator.core.tokens import TokenInfo, Usage, context_left
 from orchestrator.views.event import Event
-from orchestrator.views.event_text import command_text, lifecycle_text, resolved_text, variables_text
+from orchestrator.views.event_text import (
+    command_text,
+    lifecycle_text,
+    mcp_call_text,
+    mcp_result_text,
+    resolved_text,
+    variables_text,
+)
 from orchestrator.views.messages import message_line
 
 OUTPUT_LINES = 12
@@ -108,6 +115,10 @@ class Live:
                 self.changes(message)
             case "patch_apply_end" if not message["success"]:
                 self.line(f"the patch failed: {message['stderr'] or message['stdout']}", "red")
+            case "mcp_tool_call_begin":
+                self.line(one_line(f"⚙ {mcp_call_text(message)}"), "bold cyan")
+            case "mcp_tool_call_end":
+                self._tool_ended(message)
             case "plan_update":
                 self._plan(message)
             case "token_count":
@@ -178,6 +189,15 @@ class Live:
         code, took = message["exit_code"], _seconds(message["duration"])
         self.line(f"{'✓' if code == 0 else f'✗ exit {code}'} {took:.1f}s", "green" if code == 0 else "red")
 
+    def _tool_ended(self, message: Mapping[str, Any]) -> None:
+        good, text = mcp_result_text(message)
+        output = _Output()
+        for line in (*output.feed("whole", text.encode("utf-8", "replace")), *output.close()):
+            self.line(f"  {line}", "dim")
+        if output.hidden_lines:
+            self.line(f"  … {output.hidden_lines} more lines", "dim")
+        self.line(f"{'✓' if good else '✗'} {_seconds(message['duration']):.1f}s", "green" if good else "red")
+
     # ── patches and plans ─────────────────────────────────────────────────────────────────────
 
     def changes(self, message: Mapping[str, Any]) -> None:
@@ -240,6 +260,8 @@ def _remark(kind: str, message: Mapping[str, Any], agent: Callable[[int], str]) 
         case "sub_agent_tool_call_end":
             mark = "✓" if "Ok" in message["result"] else "✗"
             return f"{mark} helper {message['invocation']['label']} {message['outcome']}", "blue"
+        case "mcp_startup_update" if message["status"]["state"] == "failed":
+            return f"the MCP server {message['server']} did not start: {message['status']['error']}", "yellow"
         case "request_resolved":
             return resolved_text(message, agent(message.get("agent_id") or 0)), "dim"
         case _:

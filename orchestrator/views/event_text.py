@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
+
 SILENT = frozenset(
     {
         "session_configured",
@@ -14,6 +16,7 @@ SILENT = frozenset(
         "token_count",
         "turn_diff",
         "agent_reasoning_section_break",
+        "mcp_startup_complete",
         "sub_agent_tool_call_activity",
         "sub_agent_tool_call_tokens",
     }
@@ -65,6 +68,25 @@ def command_text(command: list[str]) -> str:
             return script
         case _:
             return shlex.join(command)
+
+
+def mcp_call_text(message: Mapping[str, Any]) -> str:
+    """A call of an MCP server's tool, with its arguments."""
+    asked = message["invocation"]
+    arguments = orjson.dumps(asked["arguments"]).decode() if asked.get("arguments") else ""
+    return f"{asked['server']}: {asked['tool']} {arguments}".rstrip()
+
+
+def mcp_result_text(message: Mapping[str, Any]) -> tuple[bool, str]:
+    """Whether a call of an MCP server's tool went well, and what came of it."""
+    result = message["result"]
+    if isinstance(result, str):
+        return False, result
+    blocks = [block for block in result.get("content") or () if isinstance(block, dict)]
+    texts = [
+        block["text"] if isinstance(block.get("text"), str) else f"[{block.get('type')}]" for block in blocks
+    ]
+    return not result.get("isError"), "\n".join(texts)
 
 
 def variables_text(request: Mapping[str, Any]) -> str:

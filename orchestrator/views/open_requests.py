@@ -13,8 +13,8 @@ from orchestrator.core.ids import SessionId
 from orchestrator.views.event import Event
 
 ASKS = frozenset({"exec_approval_request", "apply_patch_approval_request"})
-BEGINS = frozenset({"exec_command_begin", "patch_apply_begin"})
-"""Events by which a command or a patch begins: its request was allowed."""
+BEGINS = frozenset({"exec_command_begin", "mcp_tool_call_begin", "patch_apply_begin"})
+"""Events by which a call begins: its request was allowed."""
 REST = frozenset({"task_complete", "turn_aborted"})
 
 Request = Mapping[str, Any]

@@ -24,7 +24,7 @@ from orchestrator.core.entries import DENDRO, EVENT_MSG, milliseconds
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.core.state import Phase
-from orchestrator.views.event_text import command_text
+from orchestrator.views.event_text import command_text, mcp_call_text
 from orchestrator.views.status import session_status, wants_worker
 
 TAIL = 80
@@ -228,6 +228,8 @@ def message_summary(message: Mapping[str, Any]) -> str:
             text = message["text"]
         case "exec_command_begin":
             return f"$ {_first_line(command_text(message['command']))}"
+        case "mcp_tool_call_begin":
+            return f"⚙ {_first_line(mcp_call_text(message))}"
         case "exec_approval_request":
             return f"? {_first_line(command_text(message['command']))}"
         case "apply_patch_approval_request" | "patch_apply_begin":

@@ -51,6 +51,24 @@ def test_text_streams_once_on_a_terminal() -> None:
     assert seen(delta("Hello "), delta("you"), whole, BEGIN, streaming=True) == ["Hello you", "$ ls"]
 
 
+def test_call_of_a_servers_tool_is_shown_with_its_arguments_and_its_result() -> None:
+    invocation = {"server": "time", "tool": "now", "arguments": {"zone": "\x1b[2J"}}
+    begin = {"type": "mcp_tool_call_begin", "call_id": "c", "invocation": invocation}
+    took = {"duration": {"secs": 0, "nanos": 200_000_000}}
+    content = [{"type": "text", "text": "noon\x1b[2J"}, {"type": "image", "data": "x"}]
+    end = {**begin, **took, "type": "mcp_tool_call_end", "result": {"content": content}}
+    assert seen(begin, end) == [
+        '⚙ time: now {"zone":"\\u001b[2J"}',
+        "  noon␛[2J",
+        "  [image]",
+        "✓ 0.2s",
+    ]
+    assert seen({**end, "result": "the server ended"}) == ["  the server ended", "✗ 0.2s"]
+    assert seen({**end, "result": {"content": [], "isError": True}}) == ["✗ 0.2s"]
+    failed = {"type": "mcp_startup_update", "server": "time", "status": {"state": "failed", "error": "gone"}}
+    assert seen(failed) == ["the MCP server time did not start: gone"]
+
+
 def test_helpers_and_settled_requests_are_told_in_a_line_each() -> None:
     invocation = {"description": "Reads it", "label": "reader", "prompt": "p"}
     begin = {"type": "sub_agent_tool_call_begin", "call_id": "h", "invocation": invocation}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from orchestrator.core.ids import SessionId
 from orchestrator.views.event import Event
 from orchestrator.views.open_requests import OpenRequests
@@ -38,8 +40,9 @@ def test_end_of_the_roots_task_withdraws_its_own_requests_alone() -> None:
     assert [request["call_id"] for request in found] == ["c2"]
 
 
-def test_call_that_begins_is_asked_about_no_more() -> None:
-    found = heard(asks("c1"), asks("c2"), {"type": "exec_command_begin", "call_id": "c1"})
+@pytest.mark.parametrize("begins", ["exec_command_begin", "mcp_tool_call_begin", "patch_apply_begin"])
+def test_call_that_begins_is_asked_about_no_more(begins: str) -> None:
+    found = heard(asks("c1"), asks("c2"), {"type": begins, "call_id": "c1"})
     assert found.first is not None
     assert found.first["call_id"] == "c2"
     assert found.take_first()["call_id"] == "c2"
