@@ -22,11 +22,15 @@ from orchestrator.runtime.loader import end_of, folded
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.prompts import build_prompt
 from orchestrator.tables import ProviderSettings
-from orchestrator.tools.specs import OFFERED
+from orchestrator.tools.apply_patch import APPLY_PATCH
+from orchestrator.tools.shell import SHELL
+from orchestrator.tools.update_plan import UPDATE_PLAN
+from orchestrator.tools.view_image import VIEW_IMAGE
 
 POOL = "bench-shares"
 """No worker serves it."""
 _SESSION_TURNS = 25
+OFFERED = (SHELL, APPLY_PATCH, UPDATE_PLAN, VIEW_IMAGE)
 """Turns until a new session is taken: as long a history as the throughput's sessions get."""
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from orchestrator.protocol.policy import ReviewDecision
     from orchestrator.protocol.submission import Submission
     from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
+    from orchestrator.tools.custom import CustomTool, ToolPlace, ToolRequest
     from orchestrator.views.approvals import Asked, Decided, open_requests_of
     from orchestrator.views.errors import ViewError
     from orchestrator.views.event import Event
@@ -36,6 +37,7 @@ __all__ = [
     "Asked",
     "BrokerError",
     "Client",
+    "CustomTool",
     "Decided",
     "EqCursor",
     "Event",
@@ -52,6 +54,8 @@ __all__ = [
     "SettingsSources",
     "Submission",
     "SubmissionId",
+    "ToolPlace",
+    "ToolRequest",
     "TreeId",
     "TreePicture",
     "TreeReader",
@@ -81,6 +85,7 @@ _MODULES = {
     "protocol.policy": ("ReviewDecision",),
     "protocol.submission": ("Submission",),
     "settings": ("Settings", "SettingsError", "SettingsSources", "load_settings"),
+    "tools.custom": ("CustomTool", "ToolPlace", "ToolRequest"),
     "views.approvals": ("Asked", "Decided", "open_requests_of"),
     "views.errors": ("ViewError",),
     "views.event": ("Event",),

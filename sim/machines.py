@@ -37,7 +37,7 @@ from sim.ledger import Ledger, SimKeeper
 from sim.loop import Lane, SimLoop
 from sim.network import Line, Network
 from sim.objects import SimObjects
-from sim.players import Mind, SimModels, SimTools
+from sim.players import RULES, Mind, SimModels, SimTools
 from sim.requests import Sent
 from sim.trace import Trace
 from sim.watch import Watch
@@ -237,6 +237,7 @@ class Machine(Process):
             jitter=lambda: rng.uniform(0.9, 1.1),
         )
         runner = RunnerConfig(
+            rules=RULES,
             chain_key=site.knobs.chain_key,
             accounting=ACCOUNTING,
             confirm_effects=None if site.knobs.confirmed is None else self._confirmed,

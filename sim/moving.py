@@ -18,11 +18,11 @@ from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.keys import Keys
 from orchestrator.core.blobs import references
 from orchestrator.core.outstanding import outstanding
-from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import decode_snapshot, encode
 from orchestrator.core.timers import STANDING_TIMERS
 from sim.double import EPOCH_S, Double
 from sim.objects import SimObjects
+from sim.players import RULES
 
 if TYPE_CHECKING:
     from sim.watch import Seen, Watch
@@ -121,7 +121,7 @@ class Moving:
     def _is_archived(self, session: str, seen: Seen) -> None:
         """Whether it owed nothing and waited for nothing, and had ended long enough ago."""
         state = seen.state
-        owed: list[Any] = [*outstanding(state, Rules()), *seen.queue]
+        owed: list[Any] = [*outstanding(state, RULES), *seen.queue]
         owed += [state.task] if state.task is not None else []
         timers = {name.decode() for name in self._double.hash(self._keys.timer(session))}
         # Timers that look after a cancel stand until they are due, also when the cancel is over.

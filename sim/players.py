@@ -19,6 +19,7 @@ from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS, message_text
 from orchestrator.core.ids import SessionId
+from orchestrator.core.settings import Rules
 from orchestrator.core.state import Call, State
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.errors import FatalKind, FatalModelError, RateLimited, RetryableModelError
@@ -29,12 +30,13 @@ from orchestrator.protocol.commands import AddFile, UnknownCommand
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import Duration, OutputStream
 from orchestrator.protocol.wire import written
-from orchestrator.runtime.ports import CallSite, DeltaSink
 from orchestrator.tables import ProviderSettings
 from orchestrator.tools.arguments import BadArguments
+from orchestrator.tools.site import CallSite, DeltaSink
 from orchestrator.tools.subagents.assess import AgentCall, assess_agent_call
 from orchestrator.tools.subagents.port import Tree
-from orchestrator.tools.subagents.specs import NAMES
+from orchestrator.tools.subagents.specs import NAMES, PARALLEL_SAFE
+from orchestrator.tools.view_image import ViewImage
 from sim.ledger import Ledger, Run, SimKeeper
 from sim.loop import SimLoop
 from sim.requests import Requests, Sent
@@ -57,6 +59,10 @@ _TASK = "task "
 """The beginning of every task that an agent gives another one."""
 MOST_TURNS = 8
 """A task ends when so many calls were answered, whatever the model feels like."""
+
+READING = frozenset(ViewImage.names)
+RULES = Rules(parallel_safe=PARALLEL_SAFE | READING, repeatable=READING)
+"""The rules of a worker with the product's own tools."""
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.calls import PatchWork
 from orchestrator.core.state import Call, Phase, State
-from orchestrator.runtime.ports import CallSite
+from orchestrator.tools.site import CallSite
 from sim.double import EPOCH_S
 from sim.ledger import Ledger, Run
 from sim.network import sessions_of

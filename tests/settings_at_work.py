@@ -51,8 +51,8 @@ from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.settings import Settings
 from orchestrator.tables import ProviderSettings
 from orchestrator.tools.exec.command import Command, Finished
-from orchestrator.tools.site import Site
-from orchestrator.tools.toolbox import Toolbox
+from orchestrator.tools.site import CallSite
+from orchestrator.tools.toolbox import Toolbox, built_in
 from orchestrator.views.event import Event
 from orchestrator.wiring import Deployment, broker_config, new_birth, redis_url, worker_pools
 from orchestrator.wiring import worker as wired
@@ -150,11 +150,11 @@ def ports(settings: Settings, **changes: Any) -> Ports:
 
 def toolbox(settings: Settings, supervisor: Recorder | None = None) -> Toolbox:
     support = SandboxSupport("/usr/bin/bwrap", 0, ())
-    return Toolbox(wired.tool_config(settings, URL, support), cast(Any, supervisor or Recorder()))
+    return Toolbox(built_in(wired.tool_config(settings, URL, support), cast(Any, supervisor or Recorder())))
 
 
 def runner_config(settings: Settings, broker: Any = None) -> Any:
-    return wired._worker_config(settings, cast(Any, broker or Recorder()), ()).runner
+    return wired._worker_config(settings, cast(Any, broker or Recorder()), (), toolbox(settings)).runner
 
 
 def tools_offered(settings: Settings) -> list[str]:
@@ -166,7 +166,7 @@ def is_confinable(settings: Settings) -> bool:
     """Whether a command can be confined on a machine that has bubblewrap alone."""
     state = session(settings).state
     call = Call(CallId("c1"), "shell", {"type": "function_call", "arguments": '{"command": ["make"]}'})
-    assessed = asyncio.run(toolbox(settings).assess(call, Site("c", state, lambda _: None)))
+    assessed = asyncio.run(toolbox(settings).assess(call, CallSite("c", state, lambda _: None)))
     return bool(cast(Any, assessed).confinable)
 
 
@@ -176,7 +176,7 @@ def ran(settings: Settings) -> tuple[Command, int]:
     work = ExecWork(("make",), ("make",), "/", (), None, {})
     call = Call(CallId("c1"), "shell", {"type": "function_call"}, work=work)
     task = Task(SubmissionId("u1"), "user", made.settings)
-    site = Site("c", State(facts=made.facts, task=task), deltas.append)
+    site = CallSite("c", State(facts=made.facts, task=task), deltas.append)
     asyncio.run(toolbox(settings, supervisor).run(call, site))
     return supervisor.commands[0], len(deltas)
 
@@ -238,7 +238,7 @@ def heartbeat(settings: Settings) -> dict[str, Any]:
         raise asyncio.CancelledError
 
     async def beat() -> None:
-        config = wired._worker_config(settings, cast(Any, broker), worker_pools(settings))
+        config = wired._worker_config(settings, cast(Any, broker), worker_pools(settings), toolbox(settings))
         worker = Worker(ports(settings, broker=broker, sleep=sleep), config, lambda _: NOBODY)
         await worker._heartbeat()
 

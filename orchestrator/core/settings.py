@@ -212,7 +212,7 @@ class Rules:
     auto_compact_limit: int | None = None
     """Tokens; None is 90 % of the window."""
     show_raw_reasoning: bool = False
-    parallel_safe: frozenset[str] = field(default_factory=lambda: frozenset({"view_image", "spawn_subagent"}))
+    parallel_safe: frozenset[str] = frozenset()
     """Tool names whose calls may run together."""
-    repeatable: frozenset[str] = field(default_factory=lambda: frozenset({"view_image"}))
+    repeatable: frozenset[str] = frozenset()
     """Tool names whose calls may run again after a crash (they only read)."""

@@ -15,8 +15,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.state import Call, State
 from orchestrator.model.request import Item
 from orchestrator.runtime.log import log
-from orchestrator.runtime.ports import CallSite, DeltaSink
-from orchestrator.tools.site import Site
+from orchestrator.tools.site import CallSite, DeltaSink
 from orchestrator.tools.toolbox import Toolbox
 
 
@@ -67,12 +66,12 @@ class ToolCalls:
         work = call.work if resolved is spec else work_of(resolved)
         return replace(call, item=await self._resolved(call.item, tree), work=work)
 
-    async def _site(self, site: CallSite) -> Site:
-        state = site.state
-        if state.task is not None and state.task.baselines:
-            baselines = await self._resolved(state.task.baselines, site.tree)
-            state = replace(state, task=replace(state.task, baselines=baselines))
-        return Site(site.claim, state, site.deltas, site.agents, site.seq, site.head)
+    async def _site(self, site: CallSite) -> CallSite:
+        task = site.state.task
+        if task is None or not task.baselines:
+            return site
+        baselines = await self._resolved(task.baselines, site.tree)
+        return replace(site, state=replace(site.state, task=replace(task, baselines=baselines)))
 
     async def _resolved(self, value: Any, tree: TreeId) -> Any:
         needed = set(references(value))

@@ -16,37 +16,16 @@ from typing import Any, Protocol
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.texts import Texts
 from orchestrator.core.commands import Assessment, CallFinished
-from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.ids import SessionId
 from orchestrator.core.state import Call, State
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.events import ModelEvent
 from orchestrator.model.request import Item, Prompt
-from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.files import Files, locked
 from orchestrator.runtime.workspace import WorkspaceCheck, check_workspace
 from orchestrator.tables import ModelSettings
-from orchestrator.tools.subagents.port import Tree
-
-DeltaSink = Callable[[JsonObject], None]
-"""Takes an event, as it is written, that goes to the EQ alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallSite:
-    """The place and the session for which a call is assessed or run."""
-
-    session: SessionId
-    tree: TreeId
-    claim: str
-    """The supervisor's name for the right to run the call."""
-    state: State
-    deltas: DeltaSink
-    agents: Tree | None = None
-    """The tree in which calls of agents look things up."""
-    seq: int = 0
-    head: str = ""
-    """The chain's head at entry `seq`, the last that is written."""
+from orchestrator.tools.site import CallSite, DeltaSink
 
 
 class Tools(Protocol):

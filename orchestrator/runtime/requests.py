@@ -29,9 +29,10 @@ from orchestrator.protocol.wire import JsonObject, written
 from orchestrator.runtime.admission import RoomRequest, admitted, estimated_tokens, settle
 from orchestrator.runtime.deltas import pieces
 from orchestrator.runtime.log import log
-from orchestrator.runtime.ports import DeltaSink, Ports
+from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.prompts import beside, build_prompt, conversation, fetch_texts, known_response
 from orchestrator.tables import ProviderSettings
+from orchestrator.tools.site import DeltaSink
 
 Push = Callable[[c.Command], None]
 

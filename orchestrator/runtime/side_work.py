@@ -24,10 +24,10 @@ from orchestrator.runtime.deltas import Delta, event_id
 from orchestrator.runtime.effects import EffectKey, Effects
 from orchestrator.runtime.intake import drained_call, failed_call, refused_call
 from orchestrator.runtime.log import log
-from orchestrator.runtime.ports import CallSite
 from orchestrator.runtime.requests import follow_request
 from orchestrator.runtime.runner_context import RunnerContext
 from orchestrator.runtime.trees import TreeLookups
+from orchestrator.tools.site import CallSite
 
 SHUTTING_DOWN = "the worker is shutting down"
 
@@ -119,14 +119,14 @@ class SideWork:
             self._agents = TreeLookups.of(self._ports, state.facts)
         position = self._context.journal.position
         return CallSite(
-            self._claim.session,
-            self._claim.tree,
             self._claim.claim_id,
             state,
             self._delta,
             self._agents,
             position.seq,
             position.head.hex(),
+            self._claim.session,
+            self._claim.tree,
         )
 
     def forget_numbers(self) -> None:

@@ -1,11 +1,13 @@
 """The tools that a model is offered, and what their calls do.
 
-    toolbox      which tool a call means: assess it, run it, judge what a lost worker's call left behind
-    specs        what the model is told of them; `arguments`: what it may ask for
-    shell, exec/      commands, under a supervisor that kills them when the right to run them ends
-    commands/         what a command line would do, read before it runs
-    apply_patch, patch/  patches: grammar, plan, and writing that a crash cannot tear
-    subagents/        the tools of agents: names, arguments, and what they ask of the tree
+    tool         what a tool is: names, offer, assess, run, judge; `site`: what a call of it is told
+    toolbox      the tools of one worker, and which of them a call means
+    shell, local_shell, exec/   commands, under a supervisor that kills them when the right to run them ends
+    commands/    what a command line would do, read before it runs
+    apply_patch, patch/         patches: grammar, plan, and writing that a crash cannot tear
+    update_plan, view_image     what is done as soon as it is assessed
+    agent_tools, subagents/     the tools of agents: names, arguments, and what they ask of the tree
+    custom       tools that the program around Dendro brings along
 
-Begin with `toolbox`. Must not know runners, the log and Redis.
+Begin with `tool`. Must not know runners, the log and Redis.
 """

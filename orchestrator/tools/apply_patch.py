@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from orchestrator.core.calls import ApplyPatch, PatchWork
-from orchestrator.core.commands import CallFinished, Immediate
+from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.forms import whole
 from orchestrator.core.state import Call, State, Task
 from orchestrator.protocol.events import PatchApplyEnd, TurnDiff
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import StoredText
+from orchestrator.protocol.wire import JsonObject
+from orchestrator.tools.arguments import Arguments, parsed
 from orchestrator.tools.confinement import writable_roots
 from orchestrator.tools.exec.command import Written
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
@@ -38,7 +40,9 @@ from orchestrator.tools.patch.plan import PatchCheckError, PatchPlan, plan_patch
 from orchestrator.tools.patch.record import PatchRecord, PatchVerdict, judge, record_of
 from orchestrator.tools.patch.turn_diff import Baseline, turn_diff, with_plan
 from orchestrator.tools.patch.writable import outside
-from orchestrator.tools.site import Site, ToolConfig
+from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.specs import function, string
+from orchestrator.tools.tool import Judgement, Tool, task_of
 
 if TYPE_CHECKING:
     from orchestrator.tools.patch.writer import Job
@@ -52,6 +56,25 @@ WRITE_GRACE_S = 2.0
 """Grace for a cancelled patch: writing takes milliseconds, and half a patch is worse than a whole one."""
 
 
+APPLY_PATCH = function(
+    "apply_patch",
+    "Edits files. The input is one patch:\n"
+    "*** Begin Patch\n"
+    "*** Add File: <path>            every following line begins with +\n"
+    "*** Delete File: <path>\n"
+    "*** Update File: <path>         optionally followed by *** Move to: <path>\n"
+    "@@ <a line above the change>    then lines beginning with a space (kept), - (removed) or + (added)\n"
+    "*** End Patch\n"
+    "Keep about three lines around each change. Paths are relative. Either every hunk is applied or none.",
+    {"input": string("The whole patch.")},
+    ["input"],
+)
+
+
+class PatchArguments(Arguments):
+    input: str
+
+
 @dataclass(frozen=True, slots=True)
 class PatchRequest:
     """A patch as the model asked for it; `workdir` is relative to the session's folder."""
@@ -60,9 +83,47 @@ class PatchRequest:
     workdir: str | None = None
 
 
-def assess_patch(request: PatchRequest, state: State, config: ToolConfig) -> ApplyPatch | Immediate:
+class ApplyPatchTool(Tool):
+    """The tool of patches."""
+
+    names = ("apply_patch",)
+
+    def __init__(self, config: ToolConfig, supervisor: Supervisor) -> None:
+        self._config = config
+        self._supervisor = supervisor
+
+    def offered(self, state: State) -> JsonObject | None:
+        return APPLY_PATCH
+
+    async def assess(self, call: Call, site: CallSite) -> Assessment:
+        item = call.item
+        if item["type"] == "custom_tool_call":
+            patch = str(item["input"])
+        else:
+            patch = parsed(PatchArguments, item["arguments"]).input
+        return await self.assess_request(PatchRequest(patch), site)
+
+    async def assess_request(self, request: PatchRequest, site: CallSite) -> Assessment:
+        """The assessment of a patch, in whatever form the model has given it."""
+        return await asyncio.to_thread(_assessed, request, site.state, self._config)
+
+    async def run(self, call: Call, site: CallSite) -> CallFinished:
+        if not isinstance(call.work, PatchWork):
+            return await super().run(call, site)
+        return await _run(call, call.work, site, self._config, self._supervisor)
+
+    async def judge(self, call: Call, claim: str) -> Judgement:
+        """Judges by the files whether a patch was applied; removes its temporary files."""
+        if not isinstance(call.work, PatchWork):
+            return "in_doubt"
+        verdict = await asyncio.to_thread(judge, _recorded(call.work), DiskFiles())
+        await _tidy(call.work, claim, self._supervisor)
+        return verdict
+
+
+def _assessed(request: PatchRequest, state: State, config: ToolConfig) -> ApplyPatch | Immediate:
     """The patch checked against the files as they are; a failed check names file and hunk to the model."""
-    task = _task(state)
+    task = task_of(state)
     cwd = Path(task.settings.cwd, request.workdir or ".")
     try:
         plan = plan_patch(parse_patch(request.patch), cwd, DiskFiles())
@@ -115,14 +176,14 @@ def _baselines(data: Mapping[str, Any]) -> dict[str, Baseline]:
     return {path: Baseline(**fields) for path, fields in whole.items()}
 
 
-async def run_patch(
-    call: Call, work: PatchWork, site: Site, config: ToolConfig, supervisor: Supervisor
+async def _run(
+    call: Call, work: PatchWork, site: CallSite, config: ToolConfig, supervisor: Supervisor
 ) -> CallFinished:
     """Writes the patch, all of it or nothing; a cancelled patch gets `WRITE_GRACE_S` to finish."""
     try:
         plan, job = await asyncio.to_thread(_planned, work, site.state, config)
         written = await _write(work, job, site.claim, supervisor)
-        return await asyncio.to_thread(_told, call, work, _task(site.state), plan, written)
+        return await asyncio.to_thread(_told, call, work, task_of(site.state), plan, written)
     except (PatchSyntaxError, PatchCheckError, PatchApplyError) as error:
         return _failed(call, error.message)
     except SupervisorLost as error:
@@ -201,15 +262,3 @@ def _failed(call: Call, message: str) -> CallFinished:
 def _output(text: str, exit_code: int) -> str:
     metadata = {"exit_code": exit_code, "duration_seconds": 0.0}
     return orjson.dumps({"output": text, "metadata": metadata}).decode()
-
-
-async def judge_patch(work: PatchWork, claim: str, supervisor: Supervisor) -> PatchVerdict:
-    """Judges by the files whether a patch of a lost worker was applied; removes its temporary files."""
-    verdict = await asyncio.to_thread(judge, _recorded(work), DiskFiles())
-    await _tidy(work, claim, supervisor)
-    return verdict
-
-
-def _task(state: State) -> Task:
-    assert state.task is not None
-    return state.task

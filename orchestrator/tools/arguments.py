@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import TypeVar
 
 import orjson
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from orchestrator.protocol.wire import JsonValue
 
 
 class BadArguments(ValueError):
@@ -19,48 +21,10 @@ class Arguments(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class ShellArguments(Arguments):
-    command: tuple[str, ...] = Field(min_length=1)
-    workdir: str | None = None
-    timeout_ms: int | None = Field(default=None, ge=1, validation_alias=AliasChoices("timeout_ms", "timeout"))
-    with_escalated_permissions: bool = False
-    justification: str | None = None
-
-
-class LocalShellAction(Arguments):
-    """`LocalShellAction::Exec` (the September 2025 specification, Local shell)."""
-
-    command: tuple[str, ...] = Field(min_length=1)
-    working_directory: str | None = None
-    timeout_ms: int | None = Field(default=None, ge=1, validation_alias=AliasChoices("timeout_ms", "timeout"))
-    env: dict[str, str] | None = None
-    user: str | None = None
-    with_escalated_permissions: bool = False
-    justification: str | None = None
-
-
-class PatchArguments(Arguments):
-    input: str
-
-
-class PlanStep(Arguments):
-    step: str
-    status: Literal["pending", "in_progress", "completed"]
-
-
-class PlanArguments(Arguments):
-    explanation: str | None = None
-    plan: tuple[PlanStep, ...]
-
-
-class ImageArguments(Arguments):
-    path: str
-
-
 A = TypeVar("A", bound=Arguments)
 
 
-def parsed(model: type[A], arguments: str | Mapping[str, Any]) -> A:
+def parsed(model: type[A], arguments: str | Mapping[str, JsonValue]) -> A:
     """The checked arguments; raises `BadArguments` with what is wrong, in one line."""
     try:
         value = orjson.loads(arguments) if isinstance(arguments, str) else dict(arguments)

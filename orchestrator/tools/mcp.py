@@ -24,7 +24,7 @@ from orchestrator.protocol.events import McpStartupComplete, McpStartupUpdate, W
 from orchestrator.protocol.mcp import ElicitationAction, McpStartupFailure, McpStartupStatus
 from orchestrator.protocol.wire import JsonObject, written
 from orchestrator.tools.arguments import BadArguments
-from orchestrator.tools.site import DeltaSink, Site
+from orchestrator.tools.site import CallSite, DeltaSink
 
 ARGUMENT_BYTES = 64 << 10
 MOST_TOLD = 10_000
@@ -77,7 +77,7 @@ class McpToolbox:
         arguments = _arguments(call.item.get("arguments"))
         return Mcp(tool.server, tool.name, arguments, str(folder), read_only=tool.read_only)
 
-    async def run(self, call: Call, work: McpWork, site: Site) -> CallFinished:
+    async def run(self, call: Call, work: McpWork, site: CallSite) -> CallFinished:
         """Calls the tool; cancelled, it tells the server."""
         declined: list[WarningEvent] = []
 

@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
+from pydantic import AliasChoices, Field
 
 from orchestrator.core.calls import Exec, ExecWork
-from orchestrator.core.commands import CallFinished, Immediate
+from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.forms import whole
 from orchestrator.core.state import Call, State, Task
-from orchestrator.protocol.events import ExecCommandEnd, ExecCommandOutputDelta
+from orchestrator.protocol.events import ExecCommandEnd
 from orchestrator.protocol.ids import CallId
-from orchestrator.protocol.scalars import Duration, OutputStream
-from orchestrator.protocol.wire import written
+from orchestrator.protocol.scalars import Duration
+from orchestrator.protocol.wire import JsonObject
 from orchestrator.sandbox.environment import command_environment
 from orchestrator.sandbox.limits import Limits
 from orchestrator.sandbox.policy import Confinement
 from orchestrator.sandbox.probe import NoConfinement, choose
-from orchestrator.tools.apply_patch import PatchRequest
+from orchestrator.tools.apply_patch import ApplyPatchTool, PatchRequest
+from orchestrator.tools.arguments import Arguments, parsed
 from orchestrator.tools.commands.parsed import parsed_cmd
 from orchestrator.tools.commands.safety import is_dangerous, is_known_safe, obeys_its_folder
 from orchestrator.tools.commands.variables import are_known_safe
 from orchestrator.tools.confinement import confinement_of
-from orchestrator.tools.exec.command import Command, Finished, Stream
-from orchestrator.tools.exec.deltas import COALESCE_S, DeltaCoalescer, OutputDelta
+from orchestrator.tools.exec.command import Command, Finished
 from orchestrator.tools.exec.output import formatted_output, model_output
+from orchestrator.tools.exec.shown import ShownOutput
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
 from orchestrator.tools.patch.invocation import PatchInvocation, PatchRefusal, patch_from_argv
-from orchestrator.tools.site import DeltaSink, Site, ToolConfig
+from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.specs import function, string
+from orchestrator.tools.tool import Judgement, Tool, task_of, unsupported
 
 _DENIALS = (
     b"permission denied",
@@ -42,6 +45,39 @@ _DENIALS = (
     b"could not resolve host",
     b"temporary failure in name resolution",
 )
+
+
+SHELL = function(
+    "shell",
+    "Runs a program and returns its output and exit code. Give the program and its arguments as a list; "
+    'for shell syntax use ["bash", "-lc", "<script>"].',
+    {
+        "command": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "The program and its arguments.",
+        },
+        "workdir": string("The folder to run in, relative to the session's folder; default: that folder."),
+        "timeout_ms": {
+            "type": "number",
+            "description": "Milliseconds until the command is stopped; default 10000.",
+        },
+        "with_escalated_permissions": {
+            "type": "boolean",
+            "description": "Ask to run it outside of the sandbox, where the task needs it.",
+        },
+        "justification": string("With escalated permissions: one sentence for the person who decides."),
+    },
+    ["command"],
+)
+
+
+class ShellArguments(Arguments):
+    command: tuple[str, ...] = Field(min_length=1)
+    workdir: str | None = None
+    timeout_ms: int | None = Field(default=None, ge=1, validation_alias=AliasChoices("timeout_ms", "timeout"))
+    with_escalated_permissions: bool = False
+    justification: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +92,51 @@ class ShellRequest:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-def assess_shell(request: ShellRequest, state: State, config: ToolConfig) -> Exec | Immediate | PatchRequest:
+class Shell(Tool):
+    """The tool of commands; what is a patch in a command's clothes goes to the tool of patches."""
+
+    names = ("shell", "container.exec", "exec")
+
+    def __init__(self, config: ToolConfig, supervisor: Supervisor, patches: ApplyPatchTool) -> None:
+        self._config = config
+        self._supervisor = supervisor
+        self._patches = patches
+
+    def offered(self, state: State) -> JsonObject | None:
+        return None if self._config.tools.local_shell else SHELL
+
+    async def assess(self, call: Call, site: CallSite) -> Assessment:
+        if call.item["type"] != "function_call":
+            return unsupported(call)
+        given = parsed(ShellArguments, call.item["arguments"])
+        request = ShellRequest(
+            given.command,
+            given.workdir,
+            given.timeout_ms,
+            given.with_escalated_permissions,
+            given.justification,
+        )
+        return await self.assess_request(request, site)
+
+    async def assess_request(self, request: ShellRequest, site: CallSite) -> Assessment:
+        """The assessment of a command, in whatever form the model has given it."""
+        assessed = _assessed(request, site.state, self._config)
+        if isinstance(assessed, PatchRequest):
+            return await self._patches.assess_request(assessed, site)
+        return assessed
+
+    async def run(self, call: Call, site: CallSite) -> CallFinished:
+        if isinstance(call.work, ExecWork):
+            return await _run(call, call.work, site, self._config, self._supervisor)
+        return await self._patches.run(call, site)
+
+    async def judge(self, call: Call, claim: str) -> Judgement:
+        return await self._patches.judge(call, claim)
+
+
+def _assessed(request: ShellRequest, state: State, config: ToolConfig) -> Exec | Immediate | PatchRequest:
     """The command as it would run; a patch given as a command is recognised first."""
-    task = _task(state)
+    task = task_of(state)
     match patch_from_argv(request.command):
         case PatchInvocation(body, workdir):
             return PatchRequest(body, _joined(request.workdir, workdir))
@@ -126,12 +204,12 @@ def _confinable(state: State, config: ToolConfig) -> bool:
     return True
 
 
-async def run_shell(
-    call: Call, work: ExecWork, site: Site, config: ToolConfig, supervisor: Supervisor
+async def _run(
+    call: Call, work: ExecWork, site: CallSite, config: ToolConfig, supervisor: Supervisor
 ) -> CallFinished:
     """Runs the command that was recorded as decided, and publishes its output while it runs."""
     confinement = confinement_of(site.state, config, sandboxed=work.sandboxed)
-    shown = _Shown(call.call_id, site.deltas, config.tools.max_deltas)
+    shown = ShownOutput(call.call_id, site.deltas, config.tools.max_deltas)
     try:
         finished = await supervisor.run(_command(call, work, site, config, confinement), shown.add)
     except (NoConfinement, SupervisorLost) as error:
@@ -141,7 +219,9 @@ async def run_shell(
     return _result(call, work, finished)
 
 
-def _command(call: Call, work: ExecWork, site: Site, config: ToolConfig, confinement: Confinement) -> Command:
+def _command(
+    call: Call, work: ExecWork, site: CallSite, config: ToolConfig, confinement: Confinement
+) -> Command:
     timeout_ms = work.timeout_ms
     environment = command_environment(config.environ, config.sandbox.environment, confinement)
     return Command(
@@ -179,36 +259,3 @@ def _denied(work: ExecWork, finished: Finished) -> bool:
         return False
     said = finished.aggregated.lower()
     return any(words in said for words in _DENIALS)
-
-
-class _Shown:
-    """Output on its way to `exec_command_output_delta` events."""
-
-    def __init__(self, call_id: str, sink: DeltaSink, limit: int) -> None:
-        self._call_id = CallId(call_id)
-        self._sink = sink
-        self._coalescer = DeltaCoalescer(limit)
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-
-    def add(self, stream: Stream, data: bytes) -> None:
-        self._show(self._coalescer.add(stream, data, self._loop.time()))
-        if self._timer is None and self._coalescer.due_at is not None:
-            self._timer = self._loop.call_later(COALESCE_S, self.flush)
-
-    def flush(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._show(self._coalescer.flush())
-
-    def _show(self, deltas: list[OutputDelta]) -> None:
-        for delta in deltas:
-            stream = OutputStream(delta.stream)
-            shown = ExecCommandOutputDelta(call_id=self._call_id, stream=stream, chunk=delta.chunk)
-            self._sink(written(shown))
-
-
-def _task(state: State) -> Task:
-    assert state.task is not None
-    return state.task

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.state import State
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.sandbox.probe import SandboxSupport
@@ -13,6 +14,8 @@ from orchestrator.tables import SandboxSettings, ToolSettings
 from orchestrator.tools.subagents.port import Tree
 
 DeltaSink = Callable[[JsonObject], None]
+"""Takes an event, as it is written, that goes to the EQ alone."""
+_NO_SESSION, _NO_TREE = SessionId(""), TreeId("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +33,11 @@ class ToolConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """The session for which a call is assessed or run."""
+class CallSite:
+    """The place and the session for which a call is assessed or run."""
 
     claim: str
+    """The supervisor's name for the right to run the call."""
     state: State
     deltas: DeltaSink
     agents: Tree | None = None
@@ -41,3 +45,5 @@ class Site:
     seq: int = 0
     head: str = ""
     """The chain's head at `seq`, up to which the session's log is written."""
+    session: SessionId = _NO_SESSION
+    tree: TreeId = _NO_TREE

@@ -1,56 +1,48 @@
-"""The tools of an agent: what a call asks for, and how an accepted one is run.
-
-    assess   reads arguments and files, judges words; starts and writes nothing
-    run      carries out what was accepted, exactly as it was recorded
-    judge    after a crash: what a call that had begun left behind
-
-Which calls may run is decided elsewhere, from the assessment. This module knows neither
-Redis nor models.
-"""
+"""The tools of one worker: which tool a call means, and what the model is offered."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
-from orchestrator.core.calls import ExecWork, McpWork, PatchWork
+from orchestrator.core.calls import McpWork, RunnableWork
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.state import Call, State
-from orchestrator.protocol.events import PlanUpdate, ViewImageToolCall
-from orchestrator.protocol.ids import CallId
-from orchestrator.protocol.items import InputImage
-from orchestrator.protocol.plans import PlanItemArg, StepStatus
-from orchestrator.tools.apply_patch import PatchRequest, assess_patch, judge_patch, run_patch
-from orchestrator.tools.arguments import (
-    BadArguments,
-    ImageArguments,
-    LocalShellAction,
-    PatchArguments,
-    PlanArguments,
-    ShellArguments,
-    parsed,
-)
-from orchestrator.tools.commands.variables import check_variables
+from orchestrator.protocol.wire import JsonValue
+from orchestrator.tools.agent_tools import AGENT_TOOLS
+from orchestrator.tools.apply_patch import ApplyPatchTool
+from orchestrator.tools.arguments import BadArguments
+from orchestrator.tools.custom import CustomTool, custom_tools
 from orchestrator.tools.exec.supervisor import Supervisor
-from orchestrator.tools.images import data_url
+from orchestrator.tools.local_shell import LocalShell
 from orchestrator.tools.mcp import McpToolbox, is_mcp
-from orchestrator.tools.shell import ShellRequest, assess_shell, run_shell
-from orchestrator.tools.site import DeltaSink, Site, ToolConfig
-from orchestrator.tools.specs import LOCAL_SHELL, OFFERED, SHELL
-from orchestrator.tools.subagents.assess import AgentCall, assess_agent_call
-from orchestrator.tools.subagents.specs import NAMES as AGENT_NAMES
-from orchestrator.tools.subagents.specs import OFFERED as AGENT_TOOLS
+from orchestrator.tools.shell import Shell
+from orchestrator.tools.site import CallSite, DeltaSink, ToolConfig
+from orchestrator.tools.tool import Judgement, Tool, unsupported
+from orchestrator.tools.update_plan import UpdatePlan
+from orchestrator.tools.view_image import ViewImage
+
+
+def built_in(config: ToolConfig, supervisor: Supervisor) -> tuple[Tool, ...]:
+    """The tools that Dendro brings along, in the order in which the model is offered them."""
+    patches = ApplyPatchTool(config, supervisor)
+    shell = Shell(config, supervisor, patches)
+    return (shell, LocalShell(config, shell), patches, UpdatePlan(), ViewImage(config), *AGENT_TOOLS)
+
+
+def all_tools(config: ToolConfig, supervisor: Supervisor, own: Sequence[CustomTool]) -> tuple[Tool, ...]:
+    """The built-in tools, then the program's own; raises `ValueError` for one that cannot be."""
+    ours = built_in(config, supervisor)
+    taken = {name for tool in ours for name in tool.names}
+    return (*ours, *custom_tools(own, taken, config.tools.max_deltas))
 
 
 class Toolbox:
-    """The tools of one worker: those built in, and those of its MCP servers."""
+    """The tools of one worker, by their names, and behind them those of its MCP servers."""
 
-    def __init__(self, config: ToolConfig, supervisor: Supervisor, mcp: McpToolbox | None = None) -> None:
-        self._config = config
-        self._supervisor = supervisor
+    def __init__(self, tools: Sequence[Tool], mcp: McpToolbox | None = None) -> None:
+        self._tools = tools
         self._mcp = mcp
+        self._by_name: Mapping[str, Tool] = {name: tool for tool in tools for name in tool.names}
 
     async def prepare(self, state: State, show: DeltaSink) -> None:
         """Makes ready what the session's tools need, before they are offered."""
@@ -62,121 +54,66 @@ class Toolbox:
         if self._mcp is not None:
             self._mcp.release(session)
 
-    def specs(self, state: State) -> Sequence[Mapping[str, Any]]:
-        """The tools that the model is offered."""
-        offered: list[Mapping[str, Any]] = [*OFFERED]
-        if self._config.tools.local_shell:
-            offered = [LOCAL_SHELL if tool is SHELL else tool for tool in offered]
-        if state.facts.agents and not state.facts.helper_call:
-            offered += AGENT_TOOLS
-        if self._mcp is not None:
-            # Last, so that a new server leaves the beginning of every request as it was.
-            offered += self._mcp.specs(state)
-        return offered
+    @property
+    def parallel_safe(self) -> frozenset[str]:
+        """The names of tools whose calls may run together."""
+        return _names(tool for tool in self._tools if tool.parallel_safe)
 
-    async def assess(self, call: Call, site: Site) -> Assessment:
+    @property
+    def repeatable(self) -> frozenset[str]:
+        """The names of tools whose calls may run again after a crash."""
+        return _names(tool for tool in self._tools if tool.repeatable)
+
+    def specs(self, state: State) -> Sequence[Mapping[str, JsonValue]]:
+        """The tools that the model is offered."""
+        offers = (tool.offered(state) for tool in self._tools)
+        offered = [offer for offer in offers if offer is not None]
+        # Last, so that a new server leaves the beginning of every request as it was.
+        return [*offered, *self._mcp.specs(state)] if self._mcp is not None else offered
+
+    async def assess(self, call: Call, site: CallSite) -> Assessment:
         """The assessment of a call. Bad arguments are an output, not an error: the model reads them."""
         try:
             return await self._assess(call, site)
         except BadArguments as error:
             return Immediate(str(error))
 
-    async def _assess(self, call: Call, site: Site) -> Assessment:
-        item = call.item
-        match call.name:
-            case "shell" | "container.exec" | "exec" if item["type"] == "function_call":
-                return await self._shell(_shell_request(parsed(ShellArguments, item["arguments"])), site)
-            case "local_shell":
-                return await self._shell(_local_request(item, self._config), site)
-            case "apply_patch":
-                return await self._patch(PatchRequest(_patch_text(item)), site)
-            case "update_plan":
-                return _plan(parsed(PlanArguments, item["arguments"]))
-            case "view_image":
-                return await _image(parsed(ImageArguments, item["arguments"]), call, site.state, self._config)
-            case name if name in AGENT_NAMES and site.agents is not None and site.state.facts.agents:
-                return await assess_agent_call(AgentCall(call, site.state, site.agents, site.seq, site.head))
-            case name if self._mcp is not None and is_mcp(name) and item["type"] == "function_call":
-                return await self._mcp.assess(call, site.state)
-            case _:
-                return Immediate(f"unsupported call: {call.name}")
+    async def _assess(self, call: Call, site: CallSite) -> Assessment:
+        tool = self._by_name.get(call.name)
+        if tool is not None:
+            return await tool.assess(call, site)
+        if self._mcp is not None and is_mcp(call.name) and call.item["type"] == "function_call":
+            return await self._mcp.assess(call, site.state)
+        return unsupported(call)
 
-    async def _shell(self, request: ShellRequest, site: Site) -> Assessment:
-        assessed = assess_shell(request, site.state, self._config)
-        return await self._patch(assessed, site) if isinstance(assessed, PatchRequest) else assessed
-
-    async def _patch(self, request: PatchRequest, site: Site) -> Assessment:
-        return await asyncio.to_thread(assess_patch, request, site.state, self._config)
-
-    async def run(self, call: Call, site: Site) -> CallFinished:
+    async def run(self, call: Call, site: CallSite) -> CallFinished:
         """Runs an accepted call to its end; cancelling it kills it and waits for the proof."""
-        match call.work:
-            case ExecWork() as command:
-                return await run_shell(call, command, site, self._config, self._supervisor)
-            case PatchWork() as patch:
-                return await run_patch(call, patch, site, self._config, self._supervisor)
-            case McpWork() as asked if self._mcp is not None:
-                return await self._mcp.run(call, asked, site)
-            case McpWork() as asked:
-                text = f"tool call failed: no MCP server is configured on this worker, {asked.server} neither"
-                return CallFinished(call.call_id, text, (asked.broken_off(call.call_id, text),))
-            case _:
-                raise TypeError(f"call {call.call_id} has nothing to run")
+        if isinstance(call.work, McpWork):
+            return await self._run_mcp(call, call.work, site)
+        tool = self._by_name.get(call.name)
+        return _missing(call) if tool is None else await tool.run(call, site)
 
-    async def judge(self, call: Call, claim: str) -> str:
-        """`none`, `all` or `in_doubt`: a command that had begun is always in doubt.
+    async def _run_mcp(self, call: Call, work: McpWork, site: CallSite) -> CallFinished:
+        if self._mcp is not None:
+            return await self._mcp.run(call, work, site)
+        text = f"tool call failed: no MCP server is configured on this worker, {work.server} neither"
+        return CallFinished(call.call_id, text, (work.broken_off(call.call_id, text),))
 
-        What it left lying about is removed, under the claim of who asks.
-        """
-        if not isinstance(call.work, PatchWork):
-            return "in_doubt"
-        return await judge_patch(call.work, claim, self._supervisor)
+    async def judge(self, call: Call, claim: str) -> Judgement:
+        """Judges what a lost worker's call left; in doubt where nobody here knows the tool."""
+        tool = self._by_name.get(call.name)
+        return "in_doubt" if tool is None else await tool.judge(call, claim)
 
 
-def _shell_request(arguments: ShellArguments) -> ShellRequest:
-    return ShellRequest(
-        arguments.command,
-        arguments.workdir,
-        arguments.timeout_ms,
-        arguments.with_escalated_permissions,
-        arguments.justification,
+def _missing(call: Call) -> CallFinished:
+    """The end of a call that another worker has assessed, whose program brings the tool along."""
+    text = (
+        f"not run: this worker has no tool of the name {call.name}; "
+        "every worker of a pool has to have the same tools"
     )
+    ends = (call.work.broken_off(call.call_id, text),) if isinstance(call.work, RunnableWork) else ()
+    return CallFinished(call.call_id, text, ends)
 
 
-def _local_request(item: Mapping[str, Any], config: ToolConfig) -> ShellRequest:
-    action = parsed(LocalShellAction, item.get("action") or {})
-    if action.user is not None:
-        raise BadArguments("running as another user is not supported; leave `user` out")
-    if action.env and not config.tools.local_shell:
-        raise BadArguments("`env` is not taken: `local_shell` is not offered here; leave `env` out")
-    check_variables(action.env or {})
-    return ShellRequest(
-        action.command,
-        action.working_directory,
-        action.timeout_ms,
-        action.with_escalated_permissions,
-        action.justification,
-        action.env or {},
-    )
-
-
-def _patch_text(item: Mapping[str, Any]) -> str:
-    if item["type"] == "custom_tool_call":
-        return str(item["input"])
-    return parsed(PatchArguments, item["arguments"]).input
-
-
-def _plan(arguments: PlanArguments) -> Immediate:
-    steps = tuple(PlanItemArg(step=step.step, status=StepStatus(step.status)) for step in arguments.plan)
-    return Immediate("Plan updated", (PlanUpdate(explanation=arguments.explanation, plan=steps),))
-
-
-async def _image(arguments: ImageArguments, call: Call, state: State, config: ToolConfig) -> Immediate:
-    assert state.task is not None
-    path = Path(state.task.settings.cwd, arguments.path)
-    try:
-        url = await asyncio.to_thread(data_url, path, config.hidden)
-    except (OSError, ValueError) as error:
-        return Immediate(f"the image {path} could not be read: {error}")
-    event = ViewImageToolCall(call_id=CallId(call.call_id), path=str(path))
-    return Immediate((InputImage(image_url=url),), (event,))
+def _names(tools: Iterable[Tool]) -> frozenset[str]:
+    return frozenset(name for tool in tools for name in tool.names)

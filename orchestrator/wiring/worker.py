@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -27,9 +27,10 @@ from orchestrator.runtime.workspace import RecentChecks
 from orchestrator.sandbox.limits import half_of_memory
 from orchestrator.sandbox.probe import SandboxSupport, probe
 from orchestrator.settings import Settings
+from orchestrator.tools.custom import CustomTool
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 from orchestrator.tools.site import ToolConfig
-from orchestrator.tools.toolbox import Toolbox
+from orchestrator.tools.toolbox import Toolbox, all_tools
 from orchestrator.wiring.deployment import (
     chain_key,
     deployment,
@@ -72,11 +73,13 @@ async def running_worker(
     url: str,
     pools: tuple[str, ...] | None = None,
     say: Callable[[str], None] = log.warning,
+    own_tools: Sequence[CustomTool] = (),
 ) -> AsyncIterator[Worker]:
     """A worker ready to `run`, with its supervisor; everything is closed at the end.
 
     It serves the pools that the settings name, or these: with none it claims only what it adopts.
-    `say` gets a line when Redis is away, and when it is back.
+    `say` gets a line when Redis is away, and when it is back. `own_tools` are offered beside the built-in
+    ones; raises `ValueError` for one that cannot be.
     """
     tools = tool_config(settings, url, probe())
     supervisor = await Supervisor.start(SupervisorConfig(tools.support, tools.sandbox.mechanism))
@@ -85,16 +88,18 @@ async def running_worker(
     quiet = OutageFilter(outage)
     log.addFilter(quiet)
     try:
+        own = all_tools(tools, supervisor, own_tools)
         async with (
             deployment(settings, url, outage) as opened,
             mcp_toolbox(settings, supervisor, tools) as mcp,
         ):
+            toolbox = Toolbox(own, mcp)
             texts = PatientTexts(opened.blobs, asyncio.sleep)
             ports = Ports(
                 broker=opened.broker,
                 texts=texts,
                 models=models,
-                tools=ToolCalls(Toolbox(tools, supervisor, mcp), texts),
+                tools=ToolCalls(toolbox, texts),
                 model_settings=settings.model,
                 workspace=RecentChecks(),
                 archive=archive(settings),
@@ -102,7 +107,9 @@ async def running_worker(
             )
             yield Worker(
                 ports,
-                _worker_config(settings, opened.broker, worker_pools(settings) if pools is None else pools),
+                _worker_config(
+                    settings, opened.broker, worker_pools(settings) if pools is None else pools, toolbox
+                ),
                 lambda report: _renewal(settings, url, supervisor, report, outage),
             )
     finally:
@@ -111,7 +118,9 @@ async def running_worker(
         await supervisor.close()
 
 
-def _worker_config(settings: Settings, broker: Broker, pools: tuple[str, ...]) -> WorkerConfig:
+def _worker_config(
+    settings: Settings, broker: Broker, pools: tuple[str, ...], toolbox: Toolbox
+) -> WorkerConfig:
     return WorkerConfig(
         name=worker_name(),
         pools=pools,
@@ -119,6 +128,8 @@ def _worker_config(settings: Settings, broker: Broker, pools: tuple[str, ...]) -
             rules=Rules(
                 auto_compact_limit=settings.model.auto_compact_token_limit,
                 show_raw_reasoning=settings.model.show_raw_reasoning,
+                parallel_safe=toolbox.parallel_safe,
+                repeatable=toolbox.repeatable,
             ),
             chain_key=chain_key(settings),
             accounting=Accounting(settings.model),

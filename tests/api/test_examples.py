@@ -37,3 +37,13 @@ def test_supervisor_allows_what_its_policy_names_and_denies_the_rest(tmp_path: P
         "0:call_2_0  rm notes.txt: denied",
         "Done.",
     ]
+
+
+def test_program_brings_a_tool_along_which_asks_and_runs(tmp_path: Path) -> None:
+    done = run("custom_tool.py", tmp_path, "buy milk")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "asked: note notes 'buy milk'",
+        "ended: 1 notes are kept",
+        "It is noted.",
+    ]

@@ -10,7 +10,7 @@ from orchestrator.cli.main import main
 from orchestrator.core.commands import CallFinished
 from orchestrator.core.state import Call
 from orchestrator.runtime.calls import ToolCalls
-from orchestrator.runtime.ports import CallSite
+from orchestrator.tools.site import CallSite
 from orchestrator.wiring import worker
 
 

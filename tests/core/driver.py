@@ -52,6 +52,8 @@ FACTS: Mapping[str, Any] = {
 PIECES: Mapping[Work, c.Command] = {CloseCalls(): c.CloseCalls(), TellChildren(): c.TellChildren()}
 """Commands for the work that a state owes of an end that takes several commits."""
 USAGE: Mapping[str, int] = {"input_tokens": 100, "output_tokens": 20, "total_tokens": 120}
+RULES = Rules(parallel_safe=frozenset({"view_image", "spawn_subagent"}), repeatable=frozenset({"view_image"}))
+"""The rules of a worker, as the built-in tools state them."""
 
 
 def op(type: str, /, **fields: Any) -> Op:
@@ -150,7 +152,7 @@ class Seen:
 class Session:
     """A session and the worker that holds it."""
 
-    rules: Rules = field(default_factory=Rules)
+    rules: Rules = RULES
     settings: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     epoch: int = 1

@@ -22,7 +22,8 @@ from orchestrator.model.request import Item, Prompt
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts import rollout_file as export
 from orchestrator.rollouts.rollout_file import FilePorts
-from orchestrator.runtime.ports import CallSite, DeltaSink, Models, Ports, Tools
+from orchestrator.runtime.ports import Models, Ports, Tools
+from orchestrator.tools.site import CallSite, DeltaSink
 from orchestrator.wiring import deployment, worker
 from tests.crash.points import DURING_PATCH, HELD_PATCH, Doom, Point
 from tests.supervisors import booting, deadly, holding

@@ -11,7 +11,7 @@ from orchestrator.model.client import HttpBudget, ModelClient
 from orchestrator.model.errors import FatalKind, FatalModelError, ModelError, RateLimited, RetryableModelError
 from orchestrator.model.events import Completed, Created, ItemDone, ModelEvent, TextDelta
 from orchestrator.stub import behaviour
-from orchestrator.tools.specs import LOCAL_SHELL
+from orchestrator.tools.local_shell import LOCAL_SHELL
 from tests.model.chat_chunks import COST, CUSTOM, DONE, STOP, UNPAID, USAGE, calling, chunk, line, part
 from tests.model.stubbed_client import API_KEY, connected, prompt, provider, raw_server
 from tests.model.test_broken_streams import HEAD

@@ -13,7 +13,7 @@ from orchestrator.model.chat.tools import converted_tools
 from orchestrator.model.errors import ModelError
 from orchestrator.model.events import Completed, ItemDone, ModelEvent, ReasoningRawDelta, TextDelta
 from orchestrator.model.sse import SseParser
-from orchestrator.tools.specs import LOCAL_SHELL
+from orchestrator.tools.local_shell import LOCAL_SHELL
 from tests.model.chat_chunks import (
     CALLS,
     COST,

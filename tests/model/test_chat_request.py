@@ -16,8 +16,14 @@ from orchestrator.model.chat.body import request_body
 from orchestrator.model.chat.messages import messages_of
 from orchestrator.model.responses.body import request_body as responses_body
 from orchestrator.stub.chat_request import translated
-from orchestrator.tools.specs import LOCAL_SHELL, OFFERED, SHELL
+from orchestrator.tools.apply_patch import APPLY_PATCH
+from orchestrator.tools.local_shell import LOCAL_SHELL
+from orchestrator.tools.shell import SHELL
+from orchestrator.tools.update_plan import UPDATE_PLAN
+from orchestrator.tools.view_image import VIEW_IMAGE
 from tests.model.stubbed_client import prompt, provider
+
+OFFERED = (SHELL, APPLY_PATCH, UPDATE_PLAN, VIEW_IMAGE)
 
 Json = dict[str, Any]
 PNG = "data:image/png;base64,AAAA"

@@ -43,6 +43,7 @@ from orchestrator.runtime.runner import Ended, Runner, RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
 from orchestrator.tables import LogSettings, RedisSettings, WorkerSettings
 from orchestrator.views.event import Event
+from tests.core.driver import RULES
 from tests.runtime.connections import ScriptedConnection
 from tests.runtime.players import FakeSupervisor, ScriptedModels, ScriptedTools
 
@@ -179,10 +180,11 @@ def runner_config(config: Mapping[str, Any]) -> RunnerConfig:
     """With settings among the fields; not validated, so that a test may have what no person may ask for."""
     worker = {name: value for name, value in config.items() if name in WorkerSettings.model_fields}
     log = {name: value for name, value in config.items() if name in LogSettings.model_fields}
+    own = {"rules": RULES, **config}
     return RunnerConfig(
         worker=WorkerSettings.model_construct(**worker),
         log=LogSettings.model_construct(**log),
-        **{name: value for name, value in config.items() if name not in worker.keys() | log.keys()},
+        **{name: value for name, value in own.items() if name not in worker.keys() | log.keys()},
     )
 
 

@@ -22,7 +22,7 @@ from orchestrator.protocol.commands import AddFile, UnknownCommand
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import Duration
 from orchestrator.protocol.wire import written
-from orchestrator.runtime.ports import CallSite, DeltaSink
+from orchestrator.tools.site import CallSite, DeltaSink
 from tests.runtime.connections import Gate
 
 Cue = ModelEvent | Gate | Exception

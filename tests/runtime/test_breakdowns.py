@@ -23,8 +23,8 @@ from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.runtime import runner as runners
 from orchestrator.runtime.calls import ToolCalls
 from orchestrator.runtime.loader import load
-from orchestrator.runtime.ports import CallSite
 from orchestrator.runtime.runner import Ended
+from orchestrator.tools.site import CallSite
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
 from tests.runtime.players import calls, ends, message

@@ -18,14 +18,13 @@ from orchestrator.core.state import Call
 from orchestrator.model.events import ItemDone
 from orchestrator.runtime.calls import ToolCalls
 from orchestrator.runtime.loader import Cache
-from orchestrator.runtime.ports import CallSite
 from orchestrator.runtime.runner import Ended
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 from orchestrator.tools.patch import entries
 from orchestrator.tools.patch.bounds import MOST_BYTES, MOST_FILES
-from orchestrator.tools.site import ToolConfig
-from orchestrator.tools.toolbox import Toolbox
+from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.toolbox import Toolbox, built_in
 from orchestrator.views.patterns import why_not_allowed
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
@@ -46,7 +45,7 @@ async def supervisor() -> AsyncIterator[Supervisor]:
 @pytest.fixture
 def armed(harness: Harness, supervisor: Supervisor) -> Harness:
     """A harness whose calls are run by the real tools."""
-    tools = ToolCalls(Toolbox(ToolConfig(SUPPORT, {}), supervisor), harness.ports.texts)
+    tools = ToolCalls(Toolbox(built_in(ToolConfig(SUPPORT, {}), supervisor)), harness.ports.texts)
     harness.ports = replace(harness.ports, tools=tools)
     return harness
 

@@ -24,8 +24,8 @@ from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.sandbox.trusted_files import find_program, read_regular
 from orchestrator.settings.repository import in_work_tree
 from orchestrator.tools.patch.files import DiskFiles
-from orchestrator.tools.site import Site, ToolConfig
-from orchestrator.tools.toolbox import Toolbox
+from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.toolbox import Toolbox, built_in
 
 
 def guide_of(home: Path) -> Guide:
@@ -76,8 +76,8 @@ async def viewed(workspace: Path, home: Path, name: str) -> Immediate:
     given = TurnSettings(str(workspace), "never", {"mode": "read-only"}, "gpt-5")
     item = {"type": "function_call", "name": "view_image", "call_id": "c1"}
     call = Call(CallId("c1"), "view_image", {**item, "arguments": orjson.dumps({"path": name}).decode()})
-    site = Site("c", State(task=Task(SubmissionId("u1"), "user", given)), lambda _: None)
-    found = await Toolbox(config, cast(Any, None)).assess(call, site)
+    site = CallSite("c", State(task=Task(SubmissionId("u1"), "user", given)), lambda _: None)
+    found = await Toolbox(built_in(config, cast(Any, None))).assess(call, site)
     assert isinstance(found, Immediate)
     return found
 

@@ -15,10 +15,10 @@ from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import Call, State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
-from orchestrator.tools.site import Site, ToolConfig
-from orchestrator.tools.toolbox import Toolbox
+from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.toolbox import Toolbox, built_in
 
-TOOLBOX = Toolbox(ToolConfig(SandboxSupport(None, 0, ()), {}), cast(Any, None))
+TOOLBOX = Toolbox(built_in(ToolConfig(SandboxSupport(None, 0, ()), {}), cast(Any, None)))
 AWKWARD = st.sampled_from(
     ["", ".", "..", "/", "loop", "loop/x", "fifo", "\0", "a\0b", "~", "x" * 5_000, "é\n"]
 )
@@ -40,9 +40,9 @@ ARGUMENTS = st.fixed_dictionaries(
 NAMES = st.sampled_from(["shell", "container.exec", "apply_patch", "view_image", "update_plan", "nonsense"])
 
 
-def site(folder: Path) -> Site:
+def site(folder: Path) -> CallSite:
     given = TurnSettings(str(folder), "never", {"mode": "danger-full-access"}, "gpt-5")
-    return Site("c", State(task=Task(SubmissionId("u1"), "user", given)), lambda _: None)
+    return CallSite("c", State(task=Task(SubmissionId("u1"), "user", given)), lambda _: None)
 
 
 def asked(name: str, arguments: dict[str, Any]) -> Call:

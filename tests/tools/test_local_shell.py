@@ -16,18 +16,18 @@ from orchestrator.core.state import Call, State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tables import ToolSettings
-from orchestrator.tools.site import Site, ToolConfig
-from orchestrator.tools.toolbox import Toolbox
+from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.toolbox import Toolbox, built_in
 
 CONFIG = ToolConfig(SandboxSupport("/usr/bin/bwrap", 0, ()), {"PATH": "/usr/bin:/bin"})
-PLAIN = Toolbox(CONFIG, cast(Any, None))
-OFFERING = Toolbox(replace(CONFIG, tools=ToolSettings(local_shell=True)), cast(Any, None))
+PLAIN = Toolbox(built_in(CONFIG, cast(Any, None)))
+OFFERING = Toolbox(built_in(replace(CONFIG, tools=ToolSettings(local_shell=True)), cast(Any, None)))
 WORKSPACE_WRITE = {"mode": "workspace-write"}
 
 
-def site(folder: Path, policy: str = "untrusted") -> Site:
+def site(folder: Path, policy: str = "untrusted") -> CallSite:
     given = TurnSettings(str(folder), policy, WORKSPACE_WRITE, "gpt-5")
-    return Site("c", State(task=Task(SubmissionId("u1"), "user", given)), lambda _: None)
+    return CallSite("c", State(task=Task(SubmissionId("u1"), "user", given)), lambda _: None)
 
 
 async def assessed(toolbox: Toolbox, folder: Path, env: dict[str, str], *command: str) -> Exec | Immediate:
@@ -46,7 +46,7 @@ async def exec_of(folder: Path, env: dict[str, str], *command: str) -> Exec:
 
 def test_model_is_offered_local_shell_in_the_place_of_shell_where_a_person_set_it() -> None:
     def names(toolbox: Toolbox) -> list[str]:
-        return [tool.get("name", tool["type"]) for tool in toolbox.specs(State())][:2]
+        return [str(tool.get("name", tool["type"])) for tool in toolbox.specs(State())][:2]
 
     assert names(PLAIN) == ["shell", "apply_patch"]
     assert names(OFFERING) == ["local_shell", "apply_patch"]

@@ -21,8 +21,8 @@ from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tables import McpServerSettings
 from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.mcp import ARGUMENT_BYTES, McpToolbox
-from orchestrator.tools.site import Site, ToolConfig
-from orchestrator.tools.toolbox import Toolbox
+from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.toolbox import Toolbox, built_in
 from tests.mcp.serving import bad, fifo, published, servers, supervisor
 
 __all__ = ["fifo"]
@@ -103,14 +103,14 @@ async def test_call_is_assessed_run_and_told_of(tmp_path: Path) -> None:
     assert done.output == '[{"type":"text","text":"{\\"a\\": 1}"}]'
 
 
-def site(session: State) -> Site:
-    return Site("claim", session, nothing)
+def site(session: State) -> CallSite:
+    return CallSite("claim", session, nothing)
 
 
 async def test_call_of_a_server_that_this_worker_does_not_have_is_told_so(tmp_path: Path) -> None:
     work = Mcp("far", "echo", None, str(tmp_path)).work(sandboxed=False)
     async with supervisor() as kept:
-        plain = Toolbox(ToolConfig(SandboxSupport(None, 0, ()), {}), kept)
+        plain = Toolbox(built_in(ToolConfig(SandboxSupport(None, 0, ()), {}), kept))
         asked = call("mcp__far__echo")
         done = await plain.run(Call(asked.call_id, asked.name, asked.item, work=work), site(state(tmp_path)))
     assert "no MCP server is configured on this worker" in str(done.output)

@@ -21,8 +21,8 @@ from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools import apply_patch
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
-from orchestrator.tools.site import Site, ToolConfig
-from orchestrator.tools.toolbox import Toolbox
+from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.toolbox import Toolbox, built_in
 from tests.supervisors import booting, holding
 
 SUPPORT = SandboxSupport(None, 0, ())
@@ -48,9 +48,9 @@ class Author:
     def __init__(self, supervisor: Supervisor, folder: Path) -> None:
         self.supervisor = supervisor
         self.folder = folder
-        self.toolbox = Toolbox(ToolConfig(SUPPORT, {}), supervisor)
+        self.toolbox = Toolbox(built_in(ToolConfig(SUPPORT, {}), supervisor))
         settings = TurnSettings(str(folder), "never", {"mode": "danger-full-access"}, "gpt-5")
-        self.site = Site("c", State(task=Task(SubmissionId("u1"), "user", settings)), lambda _: None)
+        self.site = CallSite("c", State(task=Task(SubmissionId("u1"), "user", settings)), lambda _: None)
 
     async def call(self, patch: str = TWO_FILES) -> Call:
         item = {"type": "custom_tool_call", "name": "apply_patch", "input": patch, "call_id": "p1"}

@@ -17,8 +17,8 @@ from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import Call, State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
-from orchestrator.tools.site import Site, ToolConfig
-from orchestrator.tools.toolbox import Toolbox
+from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.toolbox import Toolbox, built_in
 
 CONFIG = ToolConfig(SandboxSupport("/usr/bin/bwrap", 0, ()), {"PATH": "/usr/bin:/bin"})
 
@@ -28,8 +28,8 @@ async def verdict(folder: Path, *command: str, mode: str = "danger-full-access",
     given = TurnSettings(str(folder), "untrusted", {"mode": mode}, "gpt-5")
     arguments = orjson.dumps({"command": command}).decode()
     item = {"type": "function_call", "name": "shell", "arguments": arguments, "call_id": "c1"}
-    site = Site("c", State(task=Task(SubmissionId("u1"), "user", given)), lambda _: None)
-    found = await Toolbox(config, cast(Any, None)).assess(Call(CallId("c1"), "shell", item), site)
+    site = CallSite("c", State(task=Task(SubmissionId("u1"), "user", given)), lambda _: None)
+    found = await Toolbox(built_in(config, cast(Any, None))).assess(Call(CallId("c1"), "shell", item), site)
     assert isinstance(found, Exec)
     return found.judged(given, frozenset())
 

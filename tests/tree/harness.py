@@ -24,9 +24,9 @@ from orchestrator.core.state import Call, State
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.events import Completed, ItemDone, ModelEvent, TextDelta
 from orchestrator.model.request import Item, Prompt
-from orchestrator.runtime.ports import CallSite
 from orchestrator.runtime.worker import Worker
 from orchestrator.tools.arguments import BadArguments
+from orchestrator.tools.site import CallSite
 from orchestrator.tools.subagents.assess import AgentCall, assess_agent_call
 from orchestrator.tools.subagents.specs import NAMES, OFFERED
 from tests.broker.actors import holder_died, lease_runs_out

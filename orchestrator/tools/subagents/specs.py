@@ -146,6 +146,8 @@ HELPER = function(
 
 OFFERED = (SPAWN, FORK, SEND_MESSAGE, LIST, AWAIT, LOGS, WATCHDOG, CANCEL, PRUNE, HELPER)
 NAMES = frozenset(spec["name"] for spec in OFFERED)
+PARALLEL_SAFE = frozenset({"spawn_subagent"})
+"""Tools whose calls may run together with others of one response."""
 
 BATCHED = frozenset({"subagent_spawn", "subagent_fork", "subagent_await", "spawn_subagent"})
 """Calls that look nothing up which an earlier call of the same response may have changed."""

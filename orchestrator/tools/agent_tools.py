@@ -1,0 +1,31 @@
+"""The tools of agents, one of each schema; what a call asks for is assessed in `subagents`."""
+
+from __future__ import annotations
+
+from orchestrator.core.commands import Assessment
+from orchestrator.core.state import Call, State
+from orchestrator.protocol.wire import JsonObject
+from orchestrator.tools.site import CallSite
+from orchestrator.tools.subagents.assess import AgentCall, assess_agent_call
+from orchestrator.tools.subagents.specs import OFFERED, PARALLEL_SAFE
+from orchestrator.tools.tool import Tool, unsupported
+
+
+class AgentTool(Tool):
+    """A tool that makes agents, writes to them, waits for them or ends them."""
+
+    def __init__(self, schema: JsonObject) -> None:
+        self._schema = schema
+        self.names = (schema["name"],)
+        self.parallel_safe = schema["name"] in PARALLEL_SAFE
+
+    def offered(self, state: State) -> JsonObject | None:
+        return self._schema if state.facts.agents and not state.facts.helper_call else None
+
+    async def assess(self, call: Call, site: CallSite) -> Assessment:
+        if site.agents is None or not site.state.facts.agents:
+            return unsupported(call)
+        return await assess_agent_call(AgentCall(call, site.state, site.agents, site.seq, site.head))
+
+
+AGENT_TOOLS = tuple(map(AgentTool, OFFERED))

@@ -1,0 +1,60 @@
+"""The `update_plan` tool: the steps of the work, as people are shown them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from orchestrator.core.commands import Assessment, Immediate
+from orchestrator.core.state import Call, State
+from orchestrator.protocol.events import PlanUpdate
+from orchestrator.protocol.plans import PlanItemArg, StepStatus
+from orchestrator.protocol.wire import JsonObject
+from orchestrator.tools.arguments import Arguments, parsed
+from orchestrator.tools.site import CallSite
+from orchestrator.tools.specs import function, string
+from orchestrator.tools.tool import Tool
+
+UPDATE_PLAN = function(
+    "update_plan",
+    "Shows the person the steps of the work and where it stands. At most one step is in_progress.",
+    {
+        "explanation": string("Why the plan changed, if it did."),
+        "plan": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "step": string("A few words."),
+                    "status": {"type": "string", "enum": ["pending", "in_progress", "completed"]},
+                },
+                "required": ["step", "status"],
+                "additionalProperties": False,
+            },
+        },
+    },
+    ["plan"],
+)
+
+
+class PlanStep(Arguments):
+    step: str
+    status: Literal["pending", "in_progress", "completed"]
+
+
+class PlanArguments(Arguments):
+    explanation: str | None = None
+    plan: tuple[PlanStep, ...]
+
+
+class UpdatePlan(Tool):
+    """The tool of plans; a call of it is done as soon as it is assessed."""
+
+    names = ("update_plan",)
+
+    def offered(self, state: State) -> JsonObject | None:
+        return UPDATE_PLAN
+
+    async def assess(self, call: Call, site: CallSite) -> Assessment:
+        given = parsed(PlanArguments, call.item["arguments"])
+        steps = tuple(PlanItemArg(step=step.step, status=StepStatus(step.status)) for step in given.plan)
+        return Immediate("Plan updated", (PlanUpdate(explanation=given.explanation, plan=steps),))

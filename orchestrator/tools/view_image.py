@@ -1,0 +1,53 @@
+"""The `view_image` tool: an image file of the machine, shown to the model."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from orchestrator.core.commands import Assessment, Immediate
+from orchestrator.core.state import Call, State
+from orchestrator.protocol.events import ViewImageToolCall
+from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.items import InputImage
+from orchestrator.protocol.wire import JsonObject
+from orchestrator.tools.arguments import Arguments, parsed
+from orchestrator.tools.images import data_url
+from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.specs import function, string
+from orchestrator.tools.tool import Tool, task_of
+
+VIEW_IMAGE = function(
+    "view_image",
+    "Lets you see an image file of the machine that you work on.",
+    {"path": string("The file, relative to the session's folder.")},
+    ["path"],
+)
+
+
+class ImageArguments(Arguments):
+    path: str
+
+
+class ViewImage(Tool):
+    """The tool of images; it only reads."""
+
+    names = ("view_image",)
+    parallel_safe = True
+    repeatable = True
+
+    def __init__(self, config: ToolConfig) -> None:
+        self._config = config
+
+    def offered(self, state: State) -> JsonObject | None:
+        return VIEW_IMAGE
+
+    async def assess(self, call: Call, site: CallSite) -> Assessment:
+        given = parsed(ImageArguments, call.item["arguments"])
+        path = Path(task_of(site.state).settings.cwd, given.path)
+        try:
+            url = await asyncio.to_thread(data_url, path, self._config.hidden)
+        except (OSError, ValueError) as error:
+            return Immediate(f"the image {path} could not be read: {error}")
+        event = ViewImageToolCall(call_id=CallId(call.call_id), path=str(path))
+        return Immediate((InputImage(image_url=url),), (event,))
