@@ -58,6 +58,8 @@ def judge_model(settings: Settings) -> Iterator[Finding]:
     """The finding about the chosen model: its place, the way there, and what is missing. Sends no request."""
     provider = settings.model.providers[settings.model.provider]
     model = f"{settings.model.model} at {without_credentials(provider.base_url)} ({provider.name})"
+    if provider.wire_api == "chat":
+        model += " by chat completions"
     if provider.proxy:
         model += f" through the proxy {without_credentials(provider.proxy)}"
     if unusable := _unusable(settings):

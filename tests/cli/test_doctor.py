@@ -95,6 +95,14 @@ def test_way_to_the_model_is_shown_without_its_password(load: Load) -> None:
     assert "hidden" not in found.detail
 
 
+def test_model_that_is_asked_by_chat_completions_is_named_so(load: Load) -> None:
+    (responses,), (chat,) = (
+        judge_model(load(*given)) for given in ((), ("model_providers.openai.wire_api='chat'",))
+    )
+    assert "by chat completions" in chat.detail
+    assert "by chat completions" not in responses.detail
+
+
 @pytest.mark.parametrize(
     ("environ", "words"),
     [({"ALL_PROXY": "socks5://gate"}, "SOCKS"), ({"SSL_CERT_FILE": "/missing.pem"}, "/missing.pem")],

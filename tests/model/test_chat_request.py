@@ -143,6 +143,17 @@ MESSAGES: list[tuple[str, list[Json], list[Json]]] = [
         ],
     ),
     (
+        "an image before the next call",
+        [call("c"), output("c", [SEEN]), call("d"), output("d")],
+        [
+            asked(("c", "shell", "{}")),
+            answered("c", "The output is in the next message."),
+            {"role": "user", "content": [{"type": "text", "text": "The output of the call c:"}, IMAGE]},
+            asked(("d", "shell", "{}")),
+            answered("d"),
+        ],
+    ),
+    (
         "a custom call",
         [
             {"type": "custom_tool_call", "name": "apply_patch", "input": "*** x", "call_id": "p"},

@@ -348,6 +348,9 @@ def test_a_response_that_was_cut_short_is_worth_another_attempt_and_names_its_co
 def test_a_call_that_was_cut_short_is_not_handed_out() -> None:
     begun = line(calling(part(0, "a", "f", '{"x'))), line(chunk(reason="length"))
     assert items(read(*begun)) == []
+    assert items(read(*begun, line(STOP))) == [], "the first reason stands"
+    with pytest.raises(RetryableModelError, match=r"incomplete \(length\)"):
+        read(*begun, line(STOP), DONE)
 
 
 FAULTS: list[tuple[bytes, type[ModelError], str]] = [
