@@ -21,7 +21,7 @@ from sim.double import Double
 from sim.reach import Reach
 
 if TYPE_CHECKING:
-    from sim.watch import Seen
+    from sim.seen import Seen
 
 KINDS = ("tokens", "cost", "requests")
 _SPENT, _HELD, _LIMITS = (

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.state import Phase
 
 if TYPE_CHECKING:
-    from sim.watch import Seen, Watch
+    from sim.seen import Seen
+    from sim.watch import Watch
 
 
 class Asking:

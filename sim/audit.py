@@ -13,8 +13,9 @@ from orchestrator.gateways.client import GAP_TEXTS
 from orchestrator.views.event import Event
 from sim.inputs import check_inputs
 from sim.pictures import check_name, check_pictures
+from sim.seen import Seen
 from sim.undecidable import tells_of_a_try
-from sim.watch import QUARANTINED, Seen, Watch
+from sim.watch import QUARANTINED, Watch
 
 if TYPE_CHECKING:
     from sim.world import World

@@ -19,6 +19,7 @@ class Branches:
     _loop: SimLoop
 
     def __init__(self) -> None:
+        super().__init__()
         self.rewinds: list[tuple[float, float]] = []
         """(to, at): what was written between is lost."""
         self.forgot_s = -100.0

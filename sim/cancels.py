@@ -11,7 +11,8 @@ from orchestrator.core.state import Phase
 from sim.ledger import Ledger
 
 if TYPE_CHECKING:
-    from sim.watch import Seen, Watch
+    from sim.seen import Seen
+    from sim.watch import Watch
 
 BEGINNINGS = frozenset({"task", "request_begun", "child"})
 TRUST_S = 4.0

@@ -20,7 +20,7 @@ from sim.reach import Reach
 
 if TYPE_CHECKING:
     from sim.queued import Waiting
-    from sim.watch import Seen
+    from sim.seen import Seen
 
 BARK = "watchdog:"
 """How the keys of a watchdog's letters begin; its generation follows the number of who set it."""

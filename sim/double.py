@@ -10,7 +10,7 @@ say the same is tested.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha1
 from typing import Any
@@ -147,10 +147,9 @@ class Double:
         assert self._store.writes == before, args[0]
         return _parsed(args[0], reply)
 
-    def goes_on(self, streams: Iterable[tuple[bytes, bytes]]) -> bool:
-        """Whether a read finds something: whether any of the streams has an entry behind its id."""
-        now_us = self._now_us()
-        return any(self._store.goes_on(now_us, key, behind) for key, behind in streams)
+    def goes_on(self, streams: Sequence[bytes]) -> bool:
+        """Whether a read finds something: an entry of any stream behind the id that follows its key."""
+        return self._store.goes_on(self._now_us(), streams)
 
     def _execute(self, command: Command) -> Any:
         name = command[0]

@@ -11,7 +11,8 @@ from orchestrator.core.entries import DENDRO, EVENT_MSG, Entry
 from sim.files import SimFiles
 
 if TYPE_CHECKING:
-    from sim.watch import Seen, Watch
+    from sim.seen import Seen
+    from sim.watch import Watch
 
 OWN = frozenset({"seq", "epoch", "salt", "chain", "omitted"})
 """Fields of a line beside those of its entry."""

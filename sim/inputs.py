@@ -8,7 +8,8 @@ from orchestrator.core.entries import DENDRO, EVENT_MSG
 
 if TYPE_CHECKING:
     from sim.queued import Waiting
-    from sim.watch import Seen, Watch
+    from sim.seen import Seen
+    from sim.watch import Watch
 
 TURNS = frozenset({"user_input", "user_turn", "compact"})
 """Ops that begin a task, join one, or are answered with an error. A message to the root itself is one too."""

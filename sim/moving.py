@@ -25,7 +25,8 @@ from sim.objects import SimObjects
 from sim.players import RULES
 
 if TYPE_CHECKING:
-    from sim.watch import Seen, Watch
+    from sim.seen import Seen
+    from sim.watch import Watch
 
 MOVES = frozenset({"seal", "archive", "restore", "delete"})
 NEVER = 1e9

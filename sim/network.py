@@ -70,14 +70,14 @@ class Waiter:
     row: tuple[Any, ...]
     future: asyncio.Future[Any]
     keys: frozenset[str] = field(init=False)
-    behind: list[tuple[bytes, bytes]] = field(init=False)
-    """Each stream with the id behind which it is read."""
+    behind: tuple[bytes, ...] = field(init=False)
+    """Each stream and the id behind which it is read, in turn."""
 
     def __post_init__(self) -> None:
         words = self.row[self.row.index("STREAMS") + 1 :]
         keys, ids = words[: len(words) // 2], words[len(words) // 2 :]
         self.keys = frozenset(keys)
-        self.behind = list(zip(encoded(keys), encoded(ids), strict=True))
+        self.behind = encoded([word for pair in zip(keys, ids, strict=True) for word in pair])
 
     def reads(self, server: Double) -> Any:
         """The entries that it finds; None as long as there are none."""

@@ -13,7 +13,8 @@ from orchestrator.core.blobs import REFERENCE
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM
 
 if TYPE_CHECKING:
-    from sim.watch import Seen, Watch
+    from sim.seen import Seen
+    from sim.watch import Watch
 
 NAMES = "set_thread_name"
 

@@ -17,7 +17,7 @@ from sim.loop import SimLoop
 
 if TYPE_CHECKING:
     from sim.moving import Moving
-    from sim.watch import Seen
+    from sim.seen import Seen
 
 
 A = TypeVar("A")

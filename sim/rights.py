@@ -13,7 +13,8 @@ from sim.ledger import Ledger, Run
 from sim.network import sessions_of
 
 if TYPE_CHECKING:
-    from sim.watch import Seen, Watch
+    from sim.seen import Seen
+    from sim.watch import Watch
 
 TRUST_S = 4.1
 """After Redis went back, a holder of the lost branch believes in its claim so long."""

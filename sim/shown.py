@@ -14,7 +14,7 @@ from sim.double import Double
 
 if TYPE_CHECKING:
     from sim.reach import Reach
-    from sim.watch import Seen
+    from sim.seen import Seen
 
 _OF_THE_CALLER = frozenset({"updated"})
 """Events of a cancel about an agent: to the root, and to the canceller, which need not be the parent."""

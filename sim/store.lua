@@ -670,14 +670,19 @@ function reads.entries(key, after, most)
   return #reply, unpack(reply)
 end
 
--- Whether a stream has anything behind an id.
-function reads.goes_on(now, key, id)
+-- Whether any of these streams has an entry behind the id that follows its key.
+function reads.goes_on(now, ...)
   now_us = now
-  local stream = of('stream', key)
-  if not stream or id == '$' or stream.last < stream.first then return false end
-  local ms, n = id_of(id, 0)
-  local last = stream.last
-  return stream.ms[last] > ms or (stream.ms[last] == ms and stream.n[last] > n)
+  local words = {...}
+  for i = 1, #words, 2 do
+    local stream, id = of('stream', words[i]), words[i + 1]
+    local last = stream and stream.last
+    if stream and id ~= '$' and last >= stream.first then
+      local ms, n = id_of(id, 0)
+      if stream.ms[last] > ms or (stream.ms[last] == ms and stream.n[last] > n) then return true end
+    end
+  end
+  return false
 end
 
 -- How long a stream is, its last number, and when it expires.

@@ -89,9 +89,9 @@ class Store:
             flat = [self.writes, *(first[at] for at in range(1, len(first) + 1))]
         return _list(flat, 3, flat[2])[0]
 
-    def goes_on(self, now_us: int, key: bytes, behind: bytes) -> bool:
-        """Whether a stream has an entry behind an id."""
-        found: bool = self._goes_on(now_us, key, behind)
+    def goes_on(self, now_us: int, streams: Sequence[bytes]) -> bool:
+        """Whether any stream has an entry behind the id that follows its key."""
+        found: bool = self._goes_on(now_us, *streams)
         return found
 
     # ── beside the commands ───────────────────────────────────────────────────────────────────

@@ -8,24 +8,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-
 from orchestrator.broker.keys import Keys
-from orchestrator.broker.replies import stored_entry, tree_entry
+from orchestrator.broker.replies import stored_entry
 from orchestrator.core.blobs import REFERENCE, resolve
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 from orchestrator.core.entries import COMPACTED, DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.history import OUTPUT_KINDS
-from orchestrator.core.registry import RegistryView, projected
 from orchestrator.core.snapshot import decode_snapshot, encode, encode_snapshot
 from orchestrator.core.state import Phase, State
 from orchestrator.core.stored import decode_entry
 from orchestrator.model.request import Prompt
-from orchestrator.rollouts.tree_log import tree_fact
 from orchestrator.runtime.runner import Runner
 from sim.accounts import Accounts
 from sim.admissions import Admissions
@@ -36,63 +31,31 @@ from sim.commits import Commits
 from sim.conversation import Conversations
 from sim.deadlines import Deadlines
 from sim.double import Double
-from sim.grammar import Grammar, Wrong
+from sim.grammar import Wrong
 from sim.inherited import Place, text_of, unlike
 from sim.inputs import Given
 from sim.invariants import Broken, Violation
-from sim.kin import Surfaced, untrue_event
 from sim.ledger import Ledger
 from sim.loop import SimLoop
 from sim.moving import MOVES, Moving
 from sim.network import session_of, sessions_of
 from sim.objects import SimObjects
-from sim.queued import Waiting, waiting
+from sim.queued import waiting
 from sim.reach import Reach
 from sim.requests import Requests
 from sim.resting import Resting
 from sim.rights import Rights
-from sim.shown import Shown, expected_of
-from tests.core.auditor import Audit
+from sim.seen import Seen
+from sim.shown import Shown
+from sim.tree_logs import TreeLogs
 
 QUARANTINED = {"id": "", "msg": {"type": "error", "message": "set aside", "codex_error_info": None}}
 """The event that followers of a quarantined session get, which no log has."""
 SALT_BYTES = 16
-_NO_AGENTS = RegistryView(), 0
 _REFERS = f'"{REFERENCE}"'.encode()
 
 
-@dataclass(slots=True)
-class Seen:
-    """A session as far as its log was read."""
-
-    pool: str
-    tree: str
-    seq: int = 0
-    head: bytes = GENESIS
-    epoch: int = 0
-    cursor: int = 0
-    tip: int = 0
-    queue: list[Waiting] = field(default_factory=list)
-    """Entries behind the cursor."""
-    eq: int = 0
-    """The last event of its queue."""
-    given: list[Given] = field(default_factory=list)
-    """Every submission, and every letter of a person, that was ever in the queue, in its order."""
-    lease_ms: float | None = None
-    claim: str = ""
-    state: State = field(default_factory=State)
-    entries: list[Entry] = field(default_factory=list)
-    audit: Audit = field(default_factory=lambda: Audit(plain=True))
-    grammar: Grammar = field(default_factory=Grammar)
-    running: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """Decisions to start, by call."""
-    at: dict[int, Place] = field(default_factory=dict)
-    """Where the log stood behind each entry."""
-    stored: list[tuple[bytes, dict[bytes, bytes]]] = field(default_factory=list)
-    """The entries as Redis has them."""
-
-
-class Watch(Resting, Branches):
+class Watch(Resting, Branches, TreeLogs):
     """The rules that hold after every write."""
 
     def __init__(
@@ -115,7 +78,6 @@ class Watch(Resting, Branches):
         self.sessions: dict[str, Seen] = {}
         self.taken: defaultdict[str, list[float]] = defaultdict(list)
         """When each submission was put into a queue, by its id."""
-        self.trees: dict[str, tuple[RegistryView, int]] = {}
         self._cut_back: set[str] = set()
         """Sessions of which nothing was written since Redis went back."""
         self.members: defaultdict[str, dict[str, Seen]] = defaultdict(dict)
@@ -131,7 +93,6 @@ class Watch(Resting, Branches):
         self.admissions = Admissions(double.ahead_s, self.broken)
         self.steps = Commits(loop.time, double, self.broken, self.reach)
         self.conversations = Conversations(self._text)
-        self.surfaced = Surfaced()
         self.moving = Moving(self, double, keys, objects)
         self._renewed_at: dict[str, int] = {}
         """Where each session's log ended when its claim was renewed last."""
@@ -468,62 +429,6 @@ class Watch(Resting, Branches):
         told = int(data.get(b"regular", b"0")), int(data.get(b"interrupts", b"0"))
         self.accounts.inbox(session, seen, told)
 
-    # ── the tree ──────────────────────────────────────────────────────────────────────────────
-
-    def _tree(self, session: str, eqs: Mapping[str, int]) -> None:
-        """The registry is what the tree log tells, after every entry of it."""
-        tree = self.sessions[session].tree
-        # Behind a moment to which Redis went back, all of it is read anew.
-        anew = tree not in self.trees
-        if anew:
-            self.surfaced.anew(tree)
-        view, at = self.trees.get(tree, _NO_AGENTS)
-        entries = self._double.stream_after(self.keys.tree(tree), at)
-        if not entries:
-            return
-        self.reach.saw("registry")
-        shown = []
-        for entry_id, fields in entries:
-            entry = tree_entry(entry_id, fields)
-            view, at = view.after(tree_fact(entry)), entry.tree_seq
-            event = orjson.loads(entry.payload)
-            message = event["msg"]
-            self._ended(view, message)
-            self.surfaced.heard(tree, event["id"], message)
-            if wrong := untrue_event(message):
-                self.broken("kin", f"{tree} at {at}: {wrong}")
-            shown.append((at, self.shown.watchers(tree, view, message, str(entry.session))))
-        self.trees[tree] = (view, at)
-        if not anew:
-            self.shown.told(tree, expected_of(shown), self.sessions, eqs)
-        flat = {name.decode(): value for name, value in self._double.hash(self.keys.agents(tree)).items()}
-        known = projected(flat)
-        if known.agents != view.agents:
-            told = {str(agent) for agent in view.agents.values()}
-            says = {str(agent) for agent in known.agents.values()}
-            only = f"only the log: {sorted(told - says)}; only the registry: {sorted(says - told)}"
-            self.broken("registry", f"{tree} at {at}: {only}")
-
-    def ending(self) -> list[str]:
-        """Agents that were told to end, and have not."""
-        return [
-            f"agent {agent.agent_id} of {tree}"
-            for tree, (view, _) in self.trees.items()
-            for agent in view.agents.values()
-            if agent.marked and agent.active
-        ]
-
-    def slots(self, tree: str) -> tuple[int, int]:
-        """Slots that are held by the registry's count, and by its agents."""
-        held = self._double.hash(self.keys.agents(tree)).get(b"slots", b"0")
-        return int(held), self.trees[tree][0].slots
-
-    def _ended(self, view: RegistryView, message: Mapping[str, Any]) -> None:
-        if message.get("event") == "updated":
-            self.cancels.marked(view, message)
-        elif message.get("event") == "status" and message.get("status") == "canceled":
-            self.cancels.canceled(view, message)
-
     # ── what workers think ────────────────────────────────────────────────────────────────────
 
     def worker_ends(self, runners: Sequence[Runner]) -> None:
@@ -581,4 +486,4 @@ def _same(one: State, other: State) -> bool:
     return one == other or encode(one) == encode(other)
 
 
-__all__ = ["EVENT_MSG", "Seen", "Watch"]
+__all__ = ["EVENT_MSG", "Watch"]

@@ -1,0 +1,103 @@
+"""Tree logs, read as they grow: the registry is what they tell, and what becomes of an agent is told where it
+must be.
+
+A part of `Watch` (`sim/watch.py`), which knows the sessions.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from orchestrator.broker.keys import Keys
+from orchestrator.broker.replies import tree_entry
+from orchestrator.core.registry import RegistryView, projected
+from orchestrator.rollouts.tree_log import tree_fact
+from sim.double import Double
+from sim.kin import Surfaced, untrue_event
+from sim.reach import Reach
+from sim.shown import Shown, expected_of
+
+if TYPE_CHECKING:
+    from sim.cancels import Cancels
+    from sim.seen import Seen
+
+_NO_AGENTS = RegistryView(), 0
+
+
+class TreeLogs:
+    """The trees of one simulation."""
+
+    sessions: dict[str, Seen]
+    keys: Keys
+    reach: Reach
+    cancels: Cancels
+    shown: Shown
+    _double: Double
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trees: dict[str, tuple[RegistryView, int]] = {}
+        """Each tree's registry as its log tells it, and the log's last number."""
+        self.surfaced = Surfaced()
+
+    @abstractmethod
+    def broken(self, rule: str, seen: str) -> None:
+        """Ends the simulation."""
+
+    def _tree(self, session: str, eqs: Mapping[str, int]) -> None:
+        """The registry is what the tree log tells, after every entry of it."""
+        tree = self.sessions[session].tree
+        # Behind a moment to which Redis went back, all of it is read anew.
+        anew = tree not in self.trees
+        if anew:
+            self.surfaced.anew(tree)
+        view, at = self.trees.get(tree, _NO_AGENTS)
+        entries = self._double.stream_after(self.keys.tree(tree), at)
+        if not entries:
+            return
+        self.reach.saw("registry")
+        shown = []
+        for entry_id, fields in entries:
+            entry = tree_entry(entry_id, fields)
+            view, at = view.after(tree_fact(entry)), entry.tree_seq
+            event = orjson.loads(entry.payload)
+            message = event["msg"]
+            self._ended(view, message)
+            self.surfaced.heard(tree, event["id"], message)
+            if wrong := untrue_event(message):
+                self.broken("kin", f"{tree} at {at}: {wrong}")
+            shown.append((at, self.shown.watchers(tree, view, message, str(entry.session))))
+        self.trees[tree] = (view, at)
+        if not anew:
+            self.shown.told(tree, expected_of(shown), self.sessions, eqs)
+        flat = {name.decode(): value for name, value in self._double.hash(self.keys.agents(tree)).items()}
+        known = projected(flat)
+        if known.agents != view.agents:
+            told = {str(agent) for agent in view.agents.values()}
+            says = {str(agent) for agent in known.agents.values()}
+            only = f"only the log: {sorted(told - says)}; only the registry: {sorted(says - told)}"
+            self.broken("registry", f"{tree} at {at}: {only}")
+
+    def ending(self) -> list[str]:
+        """Agents that were told to end, and have not."""
+        return [
+            f"agent {agent.agent_id} of {tree}"
+            for tree, (view, _) in self.trees.items()
+            for agent in view.agents.values()
+            if agent.marked and agent.active
+        ]
+
+    def slots(self, tree: str) -> tuple[int, int]:
+        """Slots that are held by the registry's count, and by its agents."""
+        held = self._double.hash(self.keys.agents(tree)).get(b"slots", b"0")
+        return int(held), self.trees[tree][0].slots
+
+    def _ended(self, view: RegistryView, message: Mapping[str, Any]) -> None:
+        if message.get("event") == "updated":
+            self.cancels.marked(view, message)
+        elif message.get("event") == "status" and message.get("status") == "canceled":
+            self.cancels.canceled(view, message)
