@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.core import evolve
+from orchestrator.core.calls import Mcp
 from orchestrator.core.decide import agent_status, approval, mail_delivery, takeover, task
 from orchestrator.core.draft import Draft
 from orchestrator.core.frozen import replace
@@ -66,6 +67,26 @@ DEFECTS = (
         "an agent is reported canceled before those below it have ended",
         text(agent_status, "come_to_rest", "elif tree.ending_children:", "elif False:"),
         "family",
+    ),
+    Mutant(
+        "servers' calls run again",
+        "a call of an MCP server that was lost with its worker is started anew",
+        text(takeover, "_repeatable", "return custom or", "return call.work.kind == 'mcp' or custom or"),
+        "servers",
+    ),
+    Mutant(
+        "servers' calls are never asked about",
+        "the policy that asks about everything lets calls of MCP servers run",
+        text(Mcp, "judged", "or self.read_only or", "or True or"),
+        "servers",
+    ),
+    Mutant(
+        "lost calls of servers end unseen",
+        "no event tells that a call of an MCP server was lost with its worker",
+        text(
+            takeover, "_judge", "if isinstance(work, RunnableWork) else ()", "if work.kind == 'exec' else ()"
+        ),
+        "servers",
     ),
     Mutant(
         "every end is proved",

@@ -16,7 +16,7 @@ import orjson
 
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, TURN_CONTEXT, Entry
 from orchestrator.core.state import State
-from sim.policy import asks_for_more, verdict
+from sim.policy import asks_for_more, is_tool, verdict
 
 Item = Mapping[str, Any]
 CALLS = ("function_call", "custom_tool_call", "local_shell_call")
@@ -36,8 +36,8 @@ STREAM_RETRIES, HTTP_RETRIES = 4, 2
 HELD_MS = 5_000
 HELD_ASKED_MS, MOST_ASKED_MS = 1_000, 20_000
 """Of waits that the model asks for, when its worker holds the session and when nobody does."""
-AFTER_RUNNING = {"exec": "exec_command_end", "patch": "patch_apply_end"}
-BEFORE_RUNNING = {"exec": "exec_command_begin", "patch": "patch_apply_begin"}
+AFTER_RUNNING = {"exec": "exec_command_end", "patch": "patch_apply_end", "mcp": "mcp_tool_call_end"}
+BEFORE_RUNNING = {"exec": "exec_command_begin", "patch": "patch_apply_begin", "mcp": "mcp_tool_call_begin"}
 
 
 class Wrong(Exception):
@@ -454,7 +454,7 @@ class Grammar:
         """Whether somebody was asked who had to be, and nobody else."""
         item, phase, task = self.asked[fact["call_id"]], fact["phase"], self._task
         name, answer = item.get("name", ""), task["answers"].get(fact["call_id"])
-        if name not in ("shell", "apply_patch"):
+        if name not in ("shell", "apply_patch") and not is_tool(name):
             return
         spec, settings = fact.get("spec", {}), task["settings"]
         if before == "awaiting_approval":
@@ -465,7 +465,10 @@ class Grammar:
             check(asks_for_more(settings["approval_policy"]), f"{fact['call_id']} is asked about again")
         elif before == "proposed" and "keys" in spec:
             wanted = verdict(name, orjson.loads(item["arguments"]), spec, settings, self.approved)
-            done = {"running": "run", "awaiting_approval": "ask"}.get(phase, phase), spec["sandboxed"]
+            done = (
+                {"running": "run", "awaiting_approval": "ask"}.get(phase, phase),
+                spec.get("sandboxed", False),
+            )
             check(done == wanted, f"{fact['call_id']} under {dict(settings)}: {done} and not {wanted}")
         elif before == "proposed" and self._refusal:
             wanted = verdict(name, orjson.loads(item["arguments"]), spec, settings, self.approved)

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from orchestrator.core.calls import ApplyPatch, Exec, ExecWork, PatchWork
+from orchestrator.core.calls import ApplyPatch, Exec, ExecWork, Mcp, McpWork, PatchWork
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS, message_text
@@ -28,6 +28,7 @@ from orchestrator.model.request import Item, Prompt
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.commands import AddFile, UnknownCommand
 from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.mcp import CallToolResult
 from orchestrator.protocol.scalars import Duration, OutputStream
 from orchestrator.protocol.wire import written
 from orchestrator.tables import ProviderSettings
@@ -55,6 +56,7 @@ VERBS = {
 }
 _BEYOND = ("escalated", "dangerous")
 """Kinds of a command, beside safe or not."""
+TOOL = "mcp__sim__touch"
 _TASK = "task "
 """The beginning of every task that an agent gives another one."""
 MOST_TURNS = 8
@@ -95,6 +97,8 @@ class Appetite:
     denied: float = 0.0
     """Confined commands that the sandbox stops."""
     large: float = 0.05
+    tools: float = 0.0
+    """Calls of an MCP server's tool, in the place of commands."""
     agents: float = 0.5
     """Of the calls of sessions that may make agents."""
     verbs: dict[str, int] = field(default_factory=lambda: dict(VERBS))
@@ -164,6 +168,8 @@ class Mind:
             arguments["outside"] = self.rng.random() < appetite.outside
         elif at < appetite.patches + appetite.plans:
             name = "update_plan"
+        elif appetite.tools and self.rng.random() < appetite.tools:
+            name, arguments = TOOL, {"reads": self.rng.random() < 0.5}
         else:
             arguments["ask"] = self.rng.random() < appetite.asks
             if appetite.escalated or appetite.dangerous:
@@ -366,6 +372,10 @@ class SimTools:
                 return ApplyPatch("*** Begin Patch", "/sim", changes, told, record, outside)
             case "update_plan":
                 return Immediate("Plan updated")
+            case name if name == TOOL:
+                # Some calls are the same ones again: they may have been approved for the session.
+                file = {"file": call.call_id if self._mind.rng.random() < 0.7 else "again"}
+                return Mcp("sim", "touch", file, "/sim", read_only=bool(arguments["reads"]))
             case _:
                 parsed = (UnknownCommand(cmd="true"),)
                 # Some commands are the same ones again: they may have been approved for the session.
@@ -454,6 +464,9 @@ def finished(call: Call, output: str, how: str) -> CallFinished:
     if isinstance(call.work, PatchWork):
         patched = ev.PatchApplyEnd(call_id=CallId(call.call_id), stdout=output, stderr="", success=worked)
         return CallFinished(call.call_id, output, (patched,), applied=worked)
+    if isinstance(call.work, McpWork):
+        answer = CallToolResult(content=({"type": "text", "text": output},)) if worked else output
+        return CallFinished(call.call_id, output, (call.work.end(call.call_id, answer, 0.0),))
     ended = ev.ExecCommandEnd(
         call_id=CallId(call.call_id),
         stdout=output,

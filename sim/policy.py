@@ -1,7 +1,8 @@
 """Which calls need somebody's leave: the table of approval policies, written down a second time.
 
 Knows what the simulated model asks for (`ask`: a command that is not known to be safe; `escalated`,
-`dangerous`, `outside`) and nothing of the product's rules. Simulated workers can always confine.
+`dangerous`, `outside`; `reads`: a tool of an MCP server that only reads) and nothing of the product's rules.
+Simulated workers can always confine.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ def verdict(
     policy, free = settings["approval_policy"], settings["sandbox_policy"]["mode"] == "danger-full-access"
     if name == "apply_patch":
         return _of_patch(given, spec, policy, approved)
+    if is_tool(name):
+        known = given.get("reads") or any(key in approved for key in spec.get("keys", ()))
+        return ("run" if known or policy != "untrusted" else "ask"), False
     escalated, confined = bool(given.get("escalated")), not free and not given.get("escalated")
     if escalated and policy != "on-request":
         return REFUSED
@@ -38,6 +42,11 @@ def verdict(
     if not given.get("ask"):
         return "run", not free
     return ("ask", confined) if escalated or policy == "untrusted" else ("run", confined)
+
+
+def is_tool(name: str) -> bool:
+    """Whether a call is one of an MCP server's tool."""
+    return name.startswith("mcp__")
 
 
 def _of_patch(given: Mapping[str, Any], spec: Mapping[str, Any], policy: str, approved: set[str]) -> Verdict:

@@ -65,6 +65,16 @@ async def approvals(stage: Stage) -> None:
     await used(stage, person, session, rng.choice((2, 4)))
 
 
+async def servers(stage: Stage) -> None:
+    """A session that calls tools of an MCP server, whose calls cannot be judged when their worker is lost."""
+    rng, person, appetite = stage.rng, stage.person(), stage.site.mind.appetite
+    appetite.tools, appetite.calls, appetite.plans = 0.8, 0.9, 0.0
+    person.habits |= {"interrupt": 4}
+    policy = rng.choice(("untrusted", "untrusted", "on-request", "never"))
+    session = await born(stage, person, policy, **perhaps_agents(rng, 0.3))
+    await used(stage, person, session, rng.choice((2, 4)))
+
+
 async def several(stage: Stage) -> None:
     """Several sessions at once, each with a person; some shut down and go on."""
     plays = []
@@ -358,6 +368,7 @@ LATER = (
     ((undecidable,), 0.03),
     ((ends,), 0.02),
     ((primaries,), 0.02),
+    ((servers,), 0.02),
 )
 """Each line takes this share of the seeds over: all others keep their story."""
 FEW_EVENTS = {"eq_keep": 40, "eq_ttl_s": 90.0}
