@@ -151,7 +151,7 @@ class Hand:
                 children=tuple(tree.children),
                 tree_events=tree.events_after(0),
                 summary=tree.summary,
-                draws=tuple(tree.draws),
+                debits=tuple(tree.debits),
                 unless_marked=tree.unless_marked,
                 settlements=tuple(tree.settlements),
                 status=step.position.state.status,

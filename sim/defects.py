@@ -34,7 +34,7 @@ def _cursor_apart(real: Any) -> Any:
             return first
         bare = replace(request, entries=(), events=(), timers_set=(), timers_clear=())
         bare = replace(bare, approvals_open=(), approvals_close=(), commit_id=request.commit_id + "2")
-        bare = replace(bare, mail=(), children=(), tree_events=(), summary={}, draws=(), taken=(0, 0))
+        bare = replace(bare, mail=(), children=(), tree_events=(), summary={}, debits=(), taken=(0, 0))
         bare = replace(bare, settlements=(), reservation=None, budget_wait=None)
         behind = replace(bare, expect_seq=first.seq, expect_head=first.head)
         return await real(self, replace(behind, expect_commit=first.last_commit))

@@ -32,7 +32,7 @@ def _keeps_its_slot(real: Any) -> Any:
     def come_to_rest(draft: Draft) -> None:
         real(draft)
         if draft.over is not None and draft.over.outcome == "failed":
-            draft.tree.draws = [draw for draw in draft.tree.draws if draw.amount > 0]
+            draft.tree.debits = [debit for debit in draft.tree.debits if debit.amount > 0]
 
     return come_to_rest
 
@@ -141,7 +141,7 @@ DEFECTS = (
     Mutant(
         "spawn does not count",
         "a new agent is not drawn from those that the tree may make",
-        swapped(agent_create, "Draw", _uncounted),
+        swapped(agent_create, "Debit", _uncounted),
     ),
     Mutant(
         "inbox is not lowered",

@@ -176,7 +176,7 @@ def _others(config: BrokerConfig, request: CommitRequest, shape: CommitShape) ->
         ],
         "tree_events": tree_event_rows(request.tree_events, order),
         "summary": request.summary.items(),
-        "draws": request.draws,
+        "draws": request.debits,
         "unless_marked": request.unless_marked,
         "within_budget": request.within_budget,
         "settlements": [(s.request, s.used is None, amount(s.used)) for s in request.settlements],
@@ -191,7 +191,7 @@ def _concerns_others(request: CommitRequest) -> bool:
         or request.children
         or request.tree_events
         or request.summary
-        or request.draws
+        or request.debits
         or request.unless_marked
         or request.within_budget
         or request.settlements

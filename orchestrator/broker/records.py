@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 from orchestrator.broker.tree_records import (
     Account,
     BudgetWait,
-    Draw,
+    Debit,
     InboxDepth,
     Reservation,
     Settlement,
@@ -252,7 +252,7 @@ class CommitRequest:
     min_core: int | None = None
     summary: Mapping[str, bytes] = field(default_factory=dict)
     """Flat fields of `agents:<tree>`."""
-    draws: tuple[Draw, ...] = ()
+    debits: tuple[Debit, ...] = ()
     unless_marked: tuple[str, ...] = ()
     """Fields of `agents:<tree>` (cancel marks) that must not exist."""
     taken: tuple[int, int] = (0, 0)

@@ -13,7 +13,7 @@ registry's projection, is one hash of flat fields:
     u:<id>           what its requests used: tokens, cost, requests
     cancel:<id>      a mark: commits that name it in `unless_marked` are refused
     limit:<name>     how far the counter <name> may go; absent: as far as it likes
-    <name>           a counter, changed by `Draw`: slots, spawned
+    <name>           a counter, changed by `Debit`: slots, spawned
     spent:<kind> held:<kind> guessed:<kind>   a budget: used, reserved, and used by estimate alone
     r:<session>:<request>                     a reservation: tokens, cost, requests
     wait:reserved wait:spent                  who waits for room, and by which timer
@@ -35,7 +35,7 @@ BUDGET_KINDS: tuple[BudgetKind, ...] = ("tokens", "cost", "requests", "wall")
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class Debit:
     """Takes `amount` from a counter of the tree, refused if it would pass the limit's field.
 
     A negative amount gives back and is never refused. An empty limit only counts.

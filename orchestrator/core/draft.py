@@ -115,7 +115,7 @@ class NewChild:
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class Debit:
     """Takes from (or gives back to) a counter of the tree; refused beyond `limit`'s value."""
 
     counter: str
@@ -132,7 +132,7 @@ class TreePart:
     events: tuple[TreeEvent, ...] = ()
     summary: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the registry's projection; mappings become JSON."""
-    draws: tuple[Draw, ...] = ()
+    debits: tuple[Debit, ...] = ()
     guarded: bool = False
     """The commit is refused if this agent, or one above it, was cancelled."""
     taken: tuple[int, int] = (0, 0)
@@ -317,14 +317,14 @@ class Draft:
 class TreeDraft:
     """The part of a draft that concerns other sessions."""
 
-    __slots__ = ("_taken", "budget_wait", "children", "draws", "events", "guarded", "letters", "summary")
+    __slots__ = ("_taken", "budget_wait", "children", "debits", "events", "guarded", "letters", "summary")
 
     def __init__(self) -> None:
         self.letters: list[Letter] = []
         self.children: list[NewChild] = []
         self.events: list[TreeEvent] = []
         self.summary: dict[str, Any] = {}
-        self.draws: list[Draw] = []
+        self.debits: list[Debit] = []
         self.guarded = False
         self.budget_wait = False
         self._taken = [0, 0]
@@ -335,14 +335,14 @@ class TreeDraft:
 
     def part(self) -> TreePart | None:
         counted = self.guarded or self.budget_wait or self._taken != [0, 0]
-        if not (counted or self.letters or self.children or self.events or self.summary or self.draws):
+        if not (counted or self.letters or self.children or self.events or self.summary or self.debits):
             return None
         return TreePart(
             tuple(self.letters),
             tuple(self.children),
             tuple(self.events),
             dict(self.summary),
-            tuple(self.draws),
+            tuple(self.debits),
             self.guarded,
             (self._taken[0], self._taken[1]),
             self.budget_wait,

@@ -100,7 +100,7 @@ class TreeRules:
     """The rules for every agent of a tree, as settled when its root was made.
 
     `slots` and `spawned` are the limits that the tree begins with. They stand beside the tree's counters,
-    where they can be raised, and are checked by the commit that draws.
+    where they can be raised, and are checked by the commit that debits.
     """
 
     slots: int = 8

@@ -90,7 +90,7 @@ class Writing:
             children=tuple(tree.children),
             tree_events=tree.events_after(len(pending)),
             summary=tree.summary,
-            draws=tuple(tree.draws),
+            debits=tuple(tree.debits),
             unless_marked=tree.unless_marked,
             taken=tree.taken,
             within_budget=bool(tree.children),

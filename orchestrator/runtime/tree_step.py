@@ -14,7 +14,7 @@ import orjson
 
 from orchestrator.broker.records import Mail, NewSession, NewSubmission
 from orchestrator.broker.seal import LogWriter, seal_first
-from orchestrator.broker.tree_records import BudgetWait, Draw, Reservation, Settlement, TreeEvent
+from orchestrator.broker.tree_records import BudgetWait, Debit, Reservation, Settlement, TreeEvent
 from orchestrator.core.decide.agent_status import marks_above
 from orchestrator.core.draft import Letter, NewChild, TreePart
 from orchestrator.core.draft import TreeEvent as CoreEvent
@@ -47,7 +47,7 @@ class TreeStep:
     children: list[NewSession] = field(default_factory=list)
     events: list[TreeEvent] = field(default_factory=list)
     summary: dict[str, bytes] = field(default_factory=dict)
-    draws: list[Draw] = field(default_factory=list)
+    debits: list[Debit] = field(default_factory=list)
     unless_marked: tuple[str, ...] = ()
     taken: tuple[int, int] = (0, 0)
     entries: int = 0
@@ -65,7 +65,7 @@ class TreeStep:
         self.mail += mail
         self.events += events
         self.summary |= summary
-        self.draws += [Draw(draw.counter, draw.amount, draw.limit) for draw in part.draws]
+        self.debits += [Debit(debit.counter, debit.amount, debit.limit) for debit in part.debits]
         if part.guarded:
             self.unless_marked = marks_above(site.facts.ancestors, site.facts.agent_id)
         self.taken = (self.taken[0] + part.taken[0], self.taken[1] + part.taken[1])

@@ -17,7 +17,7 @@ from orchestrator.broker.records import (
     Refused,
     Stored,
 )
-from orchestrator.broker.tree_records import Draw, TreeEvent
+from orchestrator.broker.tree_records import Debit, TreeEvent
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from tests.broker.actors import POOL, claimed, new_session, session_id, step
 
@@ -69,7 +69,7 @@ class Agent:
         child = NewSession(
             session_id(), self.tree, pool, AgentId(agent_id), self.session, submissions=OP, status="queued"
         )
-        await self.does(children=(child,), draws=(Draw("slots", 1, "limit:slots"),))
+        await self.does(children=(child,), debits=(Debit("slots", 1, "limit:slots"),))
         return await claims(self.broker, child.session)
 
     async def claims_again(self) -> None:

@@ -36,7 +36,7 @@ from orchestrator.broker.records import (
 from orchestrator.broker.rights import missing_rights
 from orchestrator.broker.tree_records import (
     BudgetWait,
-    Draw,
+    Debit,
     LimitChange,
     Reservation,
     Settlement,
@@ -157,7 +157,7 @@ def _everything_at_once(held: Claimed, child: NewSession) -> CommitRequest:
         approvals_open=(Approval("a", b"x"),),
         approvals_close=("b",),
         summary={"a:1": b"queued"},
-        draws=(Draw("slots", 1, "limit:slots"),),
+        debits=(Debit("slots", 1, "limit:slots"),),
         reservation=Reservation("1", Spend(10, 5, 1)),
         status="running",
         meta=b"meta",

@@ -17,7 +17,7 @@ from orchestrator.broker.records import (
     NewSubmission,
     Refused,
 )
-from orchestrator.broker.tree_records import Draw, TreeEvent
+from orchestrator.broker.tree_records import Debit, TreeEvent
 from orchestrator.core.chain import GENESIS, Link, first_broken, payload_digest
 from orchestrator.core.ids import AgentId
 from tests.broker.actors import (
@@ -242,12 +242,12 @@ async def test_child_under_an_existing_id_is_refused(broker: Broker) -> None:
 async def test_guards_are_checked_before_anything_is_written(broker: Broker) -> None:
     held = await working(broker)
     done = await committed(broker, step(held, held.claim, "k1", summary={"limit:slots": b"2"}))
-    two = (Draw("slots", 2, "limit:slots"),)
-    done = await committed(broker, step(done, held.claim, "k2", draws=two))
-    answer = await broker.commit(step(done, held.claim, "k3", draws=(Draw("slots", 1, "limit:slots"),)))
+    two = (Debit("slots", 2, "limit:slots"),)
+    done = await committed(broker, step(done, held.claim, "k2", debits=two))
+    answer = await broker.commit(step(done, held.claim, "k3", debits=(Debit("slots", 1, "limit:slots"),)))
     assert answer == Refused("slots", "2")
-    back = (Draw("slots", -1, "limit:slots"), Draw("slots", 1, "limit:slots"), Draw("spawned", 1))
-    done = await committed(broker, step(done, held.claim, "k4", draws=back))
+    back = (Debit("slots", -1, "limit:slots"), Debit("slots", 1, "limit:slots"), Debit("spawned", 1))
+    done = await committed(broker, step(done, held.claim, "k4", debits=back))
     agents = await broker.agents(held.claim.tree)
     assert (agents["slots"], agents["spawned"]) == (b"2", b"1")
     assert done.seq == 3

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.follow import EqCursor, Followed, follow, hash8_of
 from orchestrator.broker.records import NewEvent, NewSession, Refused
-from orchestrator.broker.tree_records import Draw, InboxDepth, TreeEvent
+from orchestrator.broker.tree_records import Debit, InboxDepth, TreeEvent
 from orchestrator.core.ids import AgentId, SessionId
 from tests.broker.actors import POOL, Backend, RecordingConnection, created, session_id
 from tests.broker.families import Agent, depths_event, letter, root_of
@@ -216,7 +216,7 @@ async def test_refused_step_tells_nobody(broker: Broker) -> None:
     child = await root.spawns(1)
     event = depths_event(root.session, child.session, inbox=child.session)
     refused = await root.refused(
-        mail=(letter(child.session, "m"),), tree_events=(event,), draws=(Draw("slots", 1, "limit:slots"),)
+        mail=(letter(child.session, "m"),), tree_events=(event,), debits=(Debit("slots", 1, "limit:slots"),)
     )
     assert refused == Refused("slots", "1")
     assert await told(broker, root.session) == await told(broker, child.session) == []

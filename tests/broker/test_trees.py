@@ -14,7 +14,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import BrokerConfig, Committed, Fenced, NewSession, Released, Renewed
-from orchestrator.broker.tree_records import Draw, Spend, Standing, TreeEvent
+from orchestrator.broker.tree_records import Debit, Spend, Standing, TreeEvent
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from tests.broker.actors import POOL, SHARD, claimed, session_id
 from tests.broker.families import OP, Agent, depths_event, letter, root_of
@@ -28,7 +28,7 @@ async def test_registry_knows_every_agent_since_its_birth(broker: Broker) -> Non
     await root.does(
         summary={"a:3": b"{}", "cancel:3": b"1"},
         mail=(letter(child.session, "m"), letter(child.session, "i", interrupt=True)),
-        draws=(Draw("spawned", 1),),
+        debits=(Debit("spawned", 1),),
     )
     registry = await broker.registry(root.tree)
     assert {id: agent.session for id, agent in registry.agents.items()} == {

@@ -212,13 +212,13 @@ class TreeDriver:
             for mark in marks_above(facts.ancestors, facts.agent_id):
                 if mark in self.fields:
                     return "marked", mark
-        drawn: dict[str, int] = {}
-        for draw in part.draws:
-            value = drawn.get(draw.counter, self.counter(draw.counter)) + draw.amount
-            most = self.fields.get(draw.limit)
-            if draw.amount > 0 and most is not None and value > int(most):
-                return draw.counter, most.decode()
-            drawn[draw.counter] = value
+        debited: dict[str, int] = {}
+        for debit in part.debits:
+            value = debited.get(debit.counter, self.counter(debit.counter)) + debit.amount
+            most = self.fields.get(debit.limit)
+            if debit.amount > 0 and most is not None and value > int(most):
+                return debit.counter, most.decode()
+            debited[debit.counter] = value
         return None
 
     def counter(self, name: str) -> int:
@@ -228,8 +228,8 @@ class TreeDriver:
         part = decision.tree
         if part is None:
             return
-        for draw in part.draws:
-            self.fields[draw.counter] = str(self.counter(draw.counter) + draw.amount).encode()
+        for debit in part.debits:
+            self.fields[debit.counter] = str(self.counter(debit.counter) + debit.amount).encode()
         for child in part.children:
             self._bear(child.facts, child.entries, child.first)
         for lane, taken in enumerate(part.taken):

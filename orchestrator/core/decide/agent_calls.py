@@ -17,7 +17,7 @@ from orchestrator.core.decide.agent_status import pruned_mark
 from orchestrator.core.decide.cancel import cancel_line, mark_and_tell
 from orchestrator.core.decide.mail_delivery import forget_children, inbox_event, take
 from orchestrator.core.decide.wait import await_agents, finish
-from orchestrator.core.draft import SLOTS, Draft, Draw, Letter, TreeEvent
+from orchestrator.core.draft import SLOTS, Debit, Draft, Letter, TreeEvent
 from orchestrator.core.ids import AgentId
 from orchestrator.core.narrowing import Widening
 from orchestrator.core.state import Call
@@ -76,7 +76,7 @@ def _send(draft: Draft, call: Call, asked: c.SendMessage) -> None:
             payload["label"] = asked.label
         if prompt and target.finished and target.agent_id != ROOT:
             # The message will start it: the slot is paid for here, where it can be refused.
-            draft.tree.draws.append(Draw(SLOTS, 1, f"limit:{SLOTS}"))
+            draft.tree.debits.append(Debit(SLOTS, 1, f"limit:{SLOTS}"))
             payload["slot"] = True
         key = f"message:{draft.state.facts.agent_id}:{draft.state.requests}:{call.call_id}"
         post(draft, target, payload, key, interrupt=asked.interrupt)

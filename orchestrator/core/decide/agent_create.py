@@ -27,7 +27,7 @@ from orchestrator.core.commands import Fork, Helper, Making, Spawn
 from orchestrator.core.decide.helper_activity import STARTING
 from orchestrator.core.decide.mail_delivery import inbox_event, watchers
 from orchestrator.core.decide.wait import finish
-from orchestrator.core.draft import SLOTS, SPAWNED, Draft, Draw, NewChild, TreeEvent
+from orchestrator.core.draft import SLOTS, SPAWNED, Debit, Draft, NewChild, TreeEvent
 from orchestrator.core.entries import Entry
 from orchestrator.core.history import call_output
 from orchestrator.core.inheritance import bequest
@@ -133,8 +133,8 @@ def _bear(draft: Draft, newborn: Newborn) -> None:
         started_ms=draft.moment.at_ms,
     )
     if prompt:
-        draft.tree.draws.append(Draw(SLOTS, 1, f"limit:{SLOTS}"))
-    draft.tree.draws.append(Draw(SPAWNED, 1, f"limit:{SPAWNED}"))
+        draft.tree.debits.append(Debit(SLOTS, 1, f"limit:{SLOTS}"))
+    draft.tree.debits.append(Debit(SPAWNED, 1, f"limit:{SPAWNED}"))
     entries, title = _entries(draft, newborn, tree), tree.summary or ""
     draft.tree.children.append(NewChild(facts, entries, _first(newborn), newborn.settings, title))
     record = record_of(facts, tree)

@@ -16,8 +16,8 @@ from orchestrator.core.agent_views import card_of, event_summary, record_of, tol
 from orchestrator.core.decide.mail_delivery import inbox_event, watchers
 from orchestrator.core.draft import (
     SLOTS,
+    Debit,
     Draft,
-    Draw,
     Letter,
     TreeEvent,
 )
@@ -57,7 +57,7 @@ def took_task(draft: Draft) -> None:
     if tree.evidence != "proved":
         draft.add(f.AgentChanged({"evidence": "proved"}))
     if not tree.slot:
-        draft.tree.draws.append(Draw(SLOTS, 1))
+        draft.tree.debits.append(Debit(SLOTS, 1))
     if tree.status == "running":
         draft.add(f.AgentChanged({"slot": True}))
         return
@@ -98,7 +98,7 @@ def _rest(draft: Draft, outcome: Outcome, message: str | None) -> None:
     status: AgentStatus = _STATUS_AFTER.get(outcome, "ready")
     turn = tree.turns + 1
     if tree.slot:
-        draft.tree.draws.append(Draw(SLOTS, -1))
+        draft.tree.debits.append(Debit(SLOTS, -1))
     told = ev.SubagentLifecycle(
         event=LifecycleChange.STATUS,
         status=SubagentStatus(status),

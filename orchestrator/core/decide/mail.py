@@ -15,7 +15,7 @@ from orchestrator.core.decide.cancel import begin_canceling, heard_end
 from orchestrator.core.decide.helper import helper_done
 from orchestrator.core.decide.mail_delivery import forget_children, tell_inbox, tell_read, tell_undelivered
 from orchestrator.core.decide.task_end import stop
-from orchestrator.core.draft import SLOTS, Draft, Draw
+from orchestrator.core.draft import SLOTS, Debit, Draft
 from orchestrator.core.ids import AgentId
 from orchestrator.core.tree import ACTIVE, ChildChanges, Mail, MailKind, TreeChanges
 from orchestrator.protocol.agents import LifecycleChange
@@ -73,7 +73,7 @@ def _message(draft: Draft, command: MailArrived) -> None:
 def _take_slot(draft: Draft, refused: bool) -> None:
     """Takes the slot that the sender paid for, in case the letter starts this agent."""
     if refused or draft.state.tree.slot:
-        draft.tree.draws.append(Draw(SLOTS, -1))
+        draft.tree.debits.append(Debit(SLOTS, -1))
     else:
         draft.add(f.AgentChanged({"slot": True}))
 
