@@ -43,20 +43,20 @@ async def family(running: Fleet, pool: str, children: int) -> tuple[SessionId, l
     while len(sessions) < children:
         count = min(_CALLS, children - len(sessions))
         numbers = await broker.reserve(TreeId(root), count)
-        made = [_making(running, root, number) for number in numbers]
+        made = [_child_spec(running, root, number) for number in numbers]
         step = await _born(hand, step.position, made)
-        sessions += [SessionId(making.session) for making in made]
+        sessions += [SessionId(spec.session) for spec in made]
     await hand.commit(_awaiting(step.position, hand.epoch), "park")
     return root, sessions
 
 
-def _making(running: Fleet, root: SessionId, number: int) -> c.Making:
+def _child_spec(running: Fleet, root: SessionId, number: int) -> c.ChildSpec:
     shard = shard_of(root, running.opened.broker.config.shards)
     session = new_session_id(int(time.time() * 1000), shard, secrets.randbits(62))
-    return c.Making(AgentId(number), session, "", "0", "You are one of several.", "Say that you are done.")
+    return c.ChildSpec(AgentId(number), session, "", "0", "You are one of several.", "Say that you are done.")
 
 
-async def _born(hand: Hand, position: Position, made: Sequence[c.Making]) -> Step:
+async def _born(hand: Hand, position: Position, made: Sequence[c.ChildSpec]) -> Step:
     """Commits a response with a call for each child, the children some to a commit, and a new request."""
     n = position.state.requests
     asked = (c.ItemCompleted(n, _call(f"spawn-{m.agent_id}", "subagent_spawn")) for m in made)
@@ -112,7 +112,7 @@ async def live(running: Fleet, session: SessionId) -> int:
 
 
 async def _taken(running: Fleet, session: SessionId) -> tuple[Hand, Position, tuple[c.Command, ...]]:
-    """A newborn's claim, where it stands, and what begins its first request."""
+    """A new child's claim, where it stands, and what begins its first request."""
     broker = running.opened.broker
     hand = await Hand.take(broker, session)
     (entry,) = await broker.read_sq(session)

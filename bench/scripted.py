@@ -152,7 +152,7 @@ class Hand:
                 tree_events=tree.events_after(0),
                 summary=tree.summary,
                 debits=tuple(tree.debits),
-                unless_marked=tree.unless_marked,
+                unless_flagged=tree.unless_flagged,
                 settlements=tuple(tree.settlements),
                 status=step.position.state.status,
                 meta=meta,

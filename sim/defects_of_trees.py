@@ -177,7 +177,9 @@ DEFECTS = (
         "fork forgets",
         "a fork begins without the last thing that was said",
         swapped(
-            agent_create, "bequest", lambda real: lambda history, forks: real(_but_the_last(history), forks)
+            agent_create,
+            "inherited_history",
+            lambda real: lambda items, forks: real(_but_the_last(items), forks),
         ),
     ),
     Mutant(

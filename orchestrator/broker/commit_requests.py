@@ -177,7 +177,7 @@ def _others(config: BrokerConfig, request: CommitRequest, shape: CommitShape) ->
         "tree_events": tree_event_rows(request.tree_events, order),
         "summary": request.summary.items(),
         "draws": request.debits,
-        "unless_marked": request.unless_marked,
+        "unless_marked": request.unless_flagged,
         "within_budget": request.within_budget,
         "settlements": [(s.request, s.used is None, amount(s.used)) for s in request.settlements],
         "reservations": [(reserved.request, amount(reserved.amount))] if reserved is not None else (),
@@ -192,7 +192,7 @@ def _concerns_others(request: CommitRequest) -> bool:
         or request.tree_events
         or request.summary
         or request.debits
-        or request.unless_marked
+        or request.unless_flagged
         or request.within_budget
         or request.settlements
         or request.reservation

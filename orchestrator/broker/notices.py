@@ -47,7 +47,7 @@ class Listener:
             return await _xread(self._connection, cursors, timeout_s)
         # A cluster refuses one read over several slots, so each stream gets its own. Those that have no
         # answer when another has stay for the next call: to give one up costs its connection.
-        reads = [self._standing(place, timeout_s) for place in cursors.items()]
+        reads = [self._pending(place, timeout_s) for place in cursors.items()]
         await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED)
         ended = [read for read in self._waiting.values() if read.done()]
         self._waiting = {place: read for place, read in self._waiting.items() if not read.done()}
@@ -60,7 +60,7 @@ class Listener:
             found.update(read.result() if read.done() else {})
         return found
 
-    def _standing(self, place: tuple[str, str], timeout_s: float) -> asyncio.Task[Found]:
+    def _pending(self, place: tuple[str, str], timeout_s: float) -> asyncio.Task[Found]:
         if place not in self._waiting:
             key, at = place
             self._waiting[place] = asyncio.create_task(_xread(self._connection, {key: at}, timeout_s))

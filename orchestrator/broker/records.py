@@ -253,8 +253,8 @@ class CommitRequest:
     summary: Mapping[str, bytes] = field(default_factory=dict)
     """Flat fields of `agents:<tree>`."""
     debits: tuple[Debit, ...] = ()
-    unless_marked: tuple[str, ...] = ()
-    """Fields of `agents:<tree>` (cancel marks) that must not exist."""
+    unless_flagged: tuple[str, ...] = ()
+    """Fields of `agents:<tree>` (cancel flags) that must not exist."""
     taken: tuple[int, int] = (0, 0)
     """Regular and interrupting messages that left the inbox by this step."""
     within_budget: bool = False

@@ -11,7 +11,7 @@ registry's projection, is one hash of flat fields:
     s:<id>           its session; written at its birth
     m:<id>  i:<id>   messages and interrupts in its inbox, as of the last commit that changed them
     u:<id>           what its requests used: tokens, cost, requests
-    cancel:<id>      a mark: commits that name it in `unless_marked` are refused
+    cancel:<id>      a cancel flag: commits that name it in `unless_flagged` are refused
     limit:<name>     how far the counter <name> may go; absent: as far as it likes
     <name>           a counter, changed by `Debit`: slots, spawned
     spent:<kind> held:<kind> guessed:<kind>   a budget: used, reserved, and used by estimate alone
@@ -199,7 +199,7 @@ class Registry:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ClaimState:
     """Where a session of a tree stood when its claim was to be taken.
 
     `free`: nobody held it. `held`: its holder was heard from too lately, and goes on. `revoked`: the

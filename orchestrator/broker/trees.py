@@ -16,7 +16,7 @@ from orchestrator.broker.records import Place
 from orchestrator.broker.replies import code_of, unexpected
 from orchestrator.broker.requests import eq_limits
 from orchestrator.broker.timers import Timers
-from orchestrator.broker.tree_records import BUDGET_KINDS, LimitChange, LimitsRaised, Standing
+from orchestrator.broker.tree_records import BUDGET_KINDS, ClaimState, LimitChange, LimitsRaised
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 
 WARN_PERCENT = 80
@@ -76,41 +76,41 @@ class Trees(Timers):
     async def revoke(self, session: SessionId) -> int:
         """Takes the claim from its holder and readmits a quarantined session; answers the new epoch."""
         place = await self.place(session)
-        standing = await self.revoke_tree(place.tree, [session])
-        if standing[0].state == "gone":
+        state = await self.revoke_tree(place.tree, [session])
+        if state[0].state == "gone":
             raise UnknownSession(session)
-        return standing[0].epoch
+        return state[0].epoch
 
     async def revoke_tree(
         self, tree: TreeId, sessions: Sequence[SessionId], silent_s: float | None = None
-    ) -> tuple[Standing, ...]:
+    ) -> tuple[ClaimState, ...]:
         """Takes the claims of sessions of one tree, and says where each stood.
 
         With `silent_s` only claims whose lease ran out that long ago: their holder's supervisor has killed
         by its own clock. Without it every claim, and quarantined sessions are readmitted.
         """
         silent = "" if silent_s is None else str(int(silent_s * 1000))
-        found: list[Standing] = []
+        found: list[ClaimState] = []
         for start in range(0, len(sessions), _SESSIONS_A_CALL):
             found += await self._revoke(tree, sessions[start : start + _SESSIONS_A_CALL], silent)
         return tuple(found)
 
-    async def _revoke(self, tree: TreeId, sessions: Sequence[SessionId], silent: str) -> list[Standing]:
+    async def _revoke(self, tree: TreeId, sessions: Sequence[SessionId], silent: str) -> list[ClaimState]:
         known, gone = await self._split(tree, sessions)
-        standings = {session: Standing(session, "gone", 0, None) for session in gone}
+        states = {session: ClaimState(session, "gone", 0, None) for session in gone}
         while known:
             reply = await self._connection.run(self._revoke_call(known, tree, silent))
             match code_of(reply, tree):
                 case "OK":
                     self._note_time(self.keys.shard_of(tree), reply[1])
-                    standings.update(_standings(known, reply[2]))
+                    states.update(_claim_states(known, reply[2]))
                     break
                 case "MOVED":
                     self._places.pop(SessionId(reply[3].decode()), None)
                     known, _ = await self._split(tree, [place.session for place in known])
                 case code:
                     raise unexpected("revoke", code)
-        return [standings.get(session, Standing(session, "gone", 0, None)) for session in sessions]
+        return [states.get(session, ClaimState(session, "gone", 0, None)) for session in sessions]
 
     async def _split(
         self, tree: TreeId, sessions: Sequence[SessionId]
@@ -142,10 +142,10 @@ class Trees(Timers):
         )
 
 
-def _standings(places: Sequence[Place], flat: Sequence[Any]) -> Mapping[SessionId, Standing]:
+def _claim_states(places: Sequence[Place], flat: Sequence[Any]) -> Mapping[SessionId, ClaimState]:
     found = zip(places, flat[::3], flat[1::3], flat[2::3], strict=True)
     return {
-        place.session: Standing(place.session, state.decode(), epoch, worker.decode() or None)
+        place.session: ClaimState(place.session, state.decode(), epoch, worker.decode() or None)
         for place, state, epoch, worker in found
     }
 

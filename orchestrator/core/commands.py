@@ -150,7 +150,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Making:
+class ChildSpec:
     """The values that a new agent is made from; its number and session id are reserved already."""
 
     agent_id: AgentId
@@ -169,14 +169,14 @@ class Making:
 class Spawn:
     """An agent that begins with a blank conversation."""
 
-    making: Making
+    spec: ChildSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
     """An agent that begins with this conversation."""
 
-    making: Making
+    spec: ChildSpec
     seq: int
     """The parent's last entry at the fork; `head` is the chain's head there."""
     head: str
@@ -186,7 +186,7 @@ class Fork:
 class Helper:
     """A read-only agent whose answer is the call's output (`spawn_subagent`)."""
 
-    making: Making
+    spec: ChildSpec
     description: str
 
 

@@ -18,7 +18,7 @@ TextOf = Callable[[str], str | None]
 _ELSEWHERE = (f'"{REFERENCE}"'.encode(), f'"{INHERITED}"'.encode())
 
 
-def bequest(history: Iterable[Item], without: frozenset[str]) -> tuple[str, int]:
+def inherited_history(history: Iterable[Item], without: frozenset[str]) -> tuple[str, int]:
     """The conversation as a child inherits it, but for the calls (and their outputs) named in `without`.
 
     With the number of its items; what this session has inherited itself is one of them.

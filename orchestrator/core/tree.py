@@ -1,4 +1,4 @@
-"""A session's view of its tree: its children, its inbox, its own standing.
+"""A session's view of its tree: its children, its inbox, its own status.
 
 Every session decides from its own log alone, so what it needs of others is here: a child
 is what its letters told, never a look at the child. The registry of the whole tree is a

@@ -91,7 +91,7 @@ class Writing:
             tree_events=tree.events_after(len(pending)),
             summary=tree.summary,
             debits=tuple(tree.debits),
-            unless_marked=tree.unless_marked,
+            unless_flagged=tree.unless_flagged,
             taken=tree.taken,
             within_budget=bool(tree.children),
             settlements=tuple(tree.settlements),

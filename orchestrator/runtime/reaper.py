@@ -77,8 +77,8 @@ async def forsaken(broker: Broker, tree: TreeId) -> Forsaken:
     """
     root = SessionId(tree)
     found = await unended(broker, tree, known=(root,))
-    standings = await broker.revoke_tree(tree, found.sessions, SILENT_S) if found.sessions else ()
-    lying = (standing.session for standing in standings if standing.state in ("free", "revoked"))
+    states = await broker.revoke_tree(tree, found.sessions, SILENT_S) if found.sessions else ()
+    lying = (state.session for state in states if state.state in ("free", "revoked"))
     return Forsaken(any(session != root for session in found.sessions), tuple(lying))
 
 
@@ -89,8 +89,8 @@ async def taken_at_once(broker: Broker, tree: TreeId, under: int, known: Iterabl
     next worker of the others finds the cancel.
     """
     found = await unended(broker, tree, under, known)
-    standings = await broker.revoke_tree(tree, found.sessions) if found.sessions else ()
-    lying = (standing.session for standing in standings if standing.state == "free")
+    states = await broker.revoke_tree(tree, found.sessions) if found.sessions else ()
+    lying = (state.session for state in states if state.state == "free")
     return Forsaken(bool(found.active), tuple(lying))
 
 

@@ -15,7 +15,7 @@ import orjson
 from orchestrator.broker.records import Mail, NewSession, NewSubmission
 from orchestrator.broker.seal import LogWriter, seal_first
 from orchestrator.broker.tree_records import BudgetWait, Debit, Reservation, Settlement, TreeEvent
-from orchestrator.core.decide.agent_status import marks_above
+from orchestrator.core.decide.agent_status import cancel_flags
 from orchestrator.core.draft import Letter, NewChild, TreePart
 from orchestrator.core.draft import TreeEvent as CoreEvent
 from orchestrator.core.ids import AgentId, SessionId, TreeId
@@ -48,7 +48,7 @@ class TreeStep:
     events: list[TreeEvent] = field(default_factory=list)
     summary: dict[str, bytes] = field(default_factory=dict)
     debits: list[Debit] = field(default_factory=list)
-    unless_marked: tuple[str, ...] = ()
+    unless_flagged: tuple[str, ...] = ()
     taken: tuple[int, int] = (0, 0)
     entries: int = 0
     settlements: list[Settlement] = field(default_factory=list)
@@ -67,7 +67,7 @@ class TreeStep:
         self.summary |= summary
         self.debits += [Debit(debit.counter, debit.amount, debit.limit) for debit in part.debits]
         if part.guarded:
-            self.unless_marked = marks_above(site.facts.ancestors, site.facts.agent_id)
+            self.unless_flagged = cancel_flags(site.facts.ancestors, site.facts.agent_id)
         self.taken = (self.taken[0] + part.taken[0], self.taken[1] + part.taken[1])
         self.entries += sum(len(child.entries) for child in children)
         told = (piece for event in events for piece in (*event.parts, event.about))

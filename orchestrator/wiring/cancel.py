@@ -113,9 +113,9 @@ async def _take_claims(
     known = await _agents(found, target)
     sessions = [SessionId(known[number].session) for number in ending if number in known]
     sessions += [] if target.agent_id else [target.root]
-    for standing in await found.broker.revoke_tree(target.tree, sessions):
-        if standing.state == "revoked":
-            say(f"taken from worker {standing.worker}: {standing.session}")
+    for state in await found.broker.revoke_tree(target.tree, sessions):
+        if state.state == "revoked":
+            say(f"taken from worker {state.worker}: {state.session}")
 
 
 async def published_ends(found: Opened, target: Addressed, ending: Sequence[int], after: int) -> list[str]:

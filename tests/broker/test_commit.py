@@ -256,7 +256,7 @@ async def test_guards_are_checked_before_anything_is_written(broker: Broker) -> 
 async def test_marked_agent_may_not_go_on(broker: Broker) -> None:
     held = await working(broker)
     done = await committed(broker, step(held, held.claim, "k1", summary={"cancel:1": b"1"}))
-    answer = await broker.commit(step(done, held.claim, "k2", unless_marked=("cancel:0", "cancel:1")))
+    answer = await broker.commit(step(done, held.claim, "k2", unless_flagged=("cancel:0", "cancel:1")))
     assert answer == Refused("marked", "cancel:1")
 
 

@@ -14,7 +14,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import BrokerConfig, Committed, Fenced, NewSession, Released, Renewed
-from orchestrator.broker.tree_records import Debit, Spend, Standing, TreeEvent
+from orchestrator.broker.tree_records import ClaimState, Debit, Spend, TreeEvent
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from tests.broker.actors import POOL, SHARD, claimed, session_id
 from tests.broker.families import OP, Agent, depths_event, letter, root_of
@@ -92,7 +92,7 @@ async def test_living_holder_keeps_its_claim_from_who_asks_for_the_silent(broker
     root = await root_of(broker)
     child = await root.spawns(1)
     assert await broker.revoke_tree(root.tree, [child.session], silent_s=0.0) == (
-        Standing(child.session, "held", child.held.claim.epoch, "w1"),
+        ClaimState(child.session, "held", child.held.claim.epoch, "w1"),
     )
     await child.does()
 
@@ -153,7 +153,7 @@ async def test_marked_agent_is_stopped_and_its_claim_presumed_over(hasty: Broker
     root = await root_of(hasty)
     child = await root.spawns(1)
     await root.does(summary={"cancel:1": b"1"}, mail=(letter(child.session, "cancel", counted=False),))
-    assert (await child.refused(unless_marked=("cancel:1",))).reason == "marked"
+    assert (await child.refused(unless_flagged=("cancel:1",))).reason == "marked"
     await hasty.revoke_tree(root.tree, [child.session], silent_s=0.0)
     assert isinstance(await hasty.commit(child.request()), Fenced)
     taken = await claimed(hasty, child.session, "w2", "c2")

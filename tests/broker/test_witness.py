@@ -99,8 +99,8 @@ async def test_reaper_behind_a_step_of_the_clock_takes_nothing(clocks: Clocks) -
         assert await looks_for(other, clocks, 10) is None
         held = await working(holder)
         clocks.redis.advance(3600.0)
-        (standing,) = await other.revoke_tree(held.claim.tree, [held.claim.session], silent_s=10.0)
-        assert standing.state == "held"
+        (state,) = await other.revoke_tree(held.claim.tree, [held.claim.session], silent_s=10.0)
+        assert state.state == "held"
 
 
 def test_witness_forgets_a_step_when_every_lease_of_before_is_over() -> None:

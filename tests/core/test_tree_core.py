@@ -10,7 +10,7 @@ from orchestrator.core.state import Phase
 from tests.core.driver import op
 from tests.core.tree_driver import TreeDriver, a_family, a_tree, answers, statuses
 
-# ── making ──────────────────────────────────────────────────────────────────────────────────
+# ── creation ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_spawned_agent_begins_with_its_prompt_and_nothing_else() -> None:
@@ -137,7 +137,7 @@ def test_forks_from_one_place_inherit_one_text() -> None:
     tree.root.calls("f7", "f8", name="subagent_fork")
     tree.root.ends()
     for call_id in ("f7", "f8"):
-        asked = c.Fork(tree.making(tree.next_id(), "x"), tree.root.seq, "")
+        asked = c.Fork(tree.spec(tree.next_id(), "x"), tree.root.seq, "")
         tree.root.assessed(call_id, asked)
     second, third = tree.agents[2], tree.agents[3]
     assert second.state.history.tail[0]["content"] == third.state.history.tail[0]["content"]

@@ -19,7 +19,7 @@ def a_tree() -> TreeDriver:
 def a_helper(tree: TreeDriver, call_id: str = "h") -> Agent:
     """The root asks a helper, which has begun."""
     number = tree.next_id()
-    asked = c.Helper(tree.making(number, "read it", label="reader"), "Reads")
+    asked = c.Helper(tree.spec(number, "read it", label="reader"), "Reads")
     assert tree.root.asks(call_id, "spawn_subagent", asked) is None
     tree.settle()
     return tree.agents[number]
@@ -85,7 +85,7 @@ def test_helpers_of_one_response_work_side_by_side() -> None:
     tree.root.calls("h1", "h2", name="spawn_subagent")
     tree.root.ends()
     for call_id in ("h1", "h2"):
-        tree.root.assessed(call_id, c.Helper(tree.making(tree.next_id(), "read", label=call_id), "Reads"))
+        tree.root.assessed(call_id, c.Helper(tree.spec(tree.next_id(), "read", label=call_id), "Reads"))
     tree.settle()
     answers(tree.agents[2], "second")
     tree.settle()
@@ -126,7 +126,7 @@ def test_inbox_of_who_asked_a_helper_is_told_empty_when_the_answer_is_taken() ->
     tree = a_tree()
     child = tree.root.spawns()
     tree.settle()
-    child.asks("h", "spawn_subagent", c.Helper(tree.making(tree.next_id(), "read it"), "Reads"))
+    child.asks("h", "spawn_subagent", c.Helper(tree.spec(tree.next_id(), "read it"), "Reads"))
     tree.settle()
     answers(tree.agents[2], "it says no")
     tree.settle()
@@ -137,7 +137,7 @@ def test_inbox_of_who_asked_a_helper_is_told_empty_when_the_answer_is_taken() ->
 
 def test_clients_can_read_of_a_helper_that_has_no_label() -> None:
     tree = a_tree()
-    tree.root.asks("h", "spawn_subagent", c.Helper(tree.making(tree.next_id(), "read it"), "Reads"))
+    tree.root.asks("h", "spawn_subagent", c.Helper(tree.spec(tree.next_id(), "read it"), "Reads"))
     begun = tree.root.seen[-1].one("sub_agent_tool_call_begin")
     tree.settle()
     answers(tree.agents[1], "it says no")

@@ -70,8 +70,8 @@ class Life:
         self._ask(agent, self.tree.spawn(self.tree.next_id(), "work"))
 
     def _fork(self, agent: Agent, other: Agent) -> None:
-        making = self.tree.making(self.tree.next_id(), "work" if other.id % 2 else "")
-        self._ask(agent, c.Fork(making, agent.seq, ""))
+        spec = self.tree.spec(self.tree.next_id(), "work" if other.id % 2 else "")
+        self._ask(agent, c.Fork(spec, agent.seq, ""))
 
     def _send(self, agent: Agent, other: Agent) -> None:
         if other is not agent and self._listed(other):

@@ -19,7 +19,7 @@ import orjson
 from orchestrator.core import commands as c
 from orchestrator.core.calls import Await
 from orchestrator.core.decide import decide
-from orchestrator.core.decide.agent_status import marks_above
+from orchestrator.core.decide.agent_status import cancel_flags
 from orchestrator.core.draft import Decision, Letter, TreePart
 from orchestrator.core.ids import AgentId, SessionId
 from orchestrator.core.registry import RegistryView, TreeFact, fold_tree, projected
@@ -91,20 +91,20 @@ class Agent(Session):
                 return _json(item["output"])
         return None
 
-    def spawns(self, prompt: str = "work", call_id: str = "", **making: Any) -> Agent:
+    def spawns(self, prompt: str = "work", call_id: str = "", **spec: Any) -> Agent:
         """Spawns, and fails the test if that is refused."""
         assert self.tree is not None
         number = self.tree.next_id()
         said = self.asks(
-            call_id or f"spawn{number}", "subagent_spawn", self.tree.spawn(number, prompt, **making)
+            call_id or f"spawn{number}", "subagent_spawn", self.tree.spawn(number, prompt, **spec)
         )
         assert isinstance(said, dict), said
         return self.tree.agents[number]
 
-    def forks(self, prompt: str = "", call_id: str = "", **making: Any) -> Agent:
+    def forks(self, prompt: str = "", call_id: str = "", **spec: Any) -> Agent:
         assert self.tree is not None
         number = self.tree.next_id()
-        asked = c.Fork(self.tree.making(number, prompt, **making), self.seq, "00" * 32)
+        asked = c.Fork(self.tree.spec(number, prompt, **spec), self.seq, "00" * 32)
         said = self.asks(call_id or f"fork{number}", "subagent_fork", asked)
         assert isinstance(said, dict), said
         return self.tree.agents[number]
@@ -177,13 +177,13 @@ class TreeDriver:
         self._ids += 1
         return self._ids
 
-    def making(self, number: int, prompt: str, **fields: Any) -> c.Making:
-        return c.Making(
+    def spec(self, number: int, prompt: str, **fields: Any) -> c.ChildSpec:
+        return c.ChildSpec(
             AgentId(number), session_id(number), "", "1", "You are one of several.", prompt, **fields
         )
 
     def spawn(self, number: int, prompt: str, **fields: Any) -> c.Spawn:
-        return c.Spawn(self.making(number, prompt, **fields))
+        return c.Spawn(self.spec(number, prompt, **fields))
 
     def target(self, id: int) -> c.Target:
         if id == 0:
@@ -209,7 +209,7 @@ class TreeDriver:
             return None
         facts = agent.state.facts
         if part.guarded:
-            for mark in marks_above(facts.ancestors, facts.agent_id):
+            for mark in cancel_flags(facts.ancestors, facts.agent_id):
                 if mark in self.fields:
                     return "marked", mark
         debited: dict[str, int] = {}
@@ -231,7 +231,7 @@ class TreeDriver:
         for debit in part.debits:
             self.fields[debit.counter] = str(self.counter(debit.counter) + debit.amount).encode()
         for child in part.children:
-            self._bear(child.facts, child.entries, child.first)
+            self._create(child.facts, child.entries, child.first)
         for lane, taken in enumerate(part.taken):
             self.inboxes[agent.sid][lane] -= taken
             assert self.inboxes[agent.sid][lane] >= 0, "more was taken than was there"
@@ -250,7 +250,7 @@ class TreeDriver:
         regular, interrupts = self.inboxes[sid]
         return regular, interrupts
 
-    def _bear(self, facts: SessionFacts, entries: Any, first: Any) -> None:
+    def _create(self, facts: SessionFacts, entries: Any, first: Any) -> None:
         child = Agent(tree=self, born=True, now_ms=self.now_ms)
         child.record(*entries)
         assert child.state.facts == facts

@@ -19,7 +19,7 @@ from orchestrator.core.chain import GENESIS, BrokenLink, next_chain, payload_dig
 from orchestrator.core.entries import Entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.history import INHERITED, user_message
-from orchestrator.core.inheritance import bequest, opened
+from orchestrator.core.inheritance import inherited_history, opened
 from orchestrator.core.state import State
 from orchestrator.core.stored import decode_entry, encode_entry
 from orchestrator.protocol.wire import written
@@ -178,9 +178,11 @@ def grandchild(begin: str = "begin") -> tuple[list[StoredEntry], dict[str, str],
     called = {"type": "function_call", "name": "shell", "arguments": "{}", "call_id": "c1"}
     texts: dict[str, bytes] = {}
     first = [said(begin), called, externalise({**output, "output": LONG}, texts)]
-    begun = externalise(f.encode(f.Forked({"session": "a"}, bequest(first, frozenset())[0])), texts)
+    begun = externalise(f.encode(f.Forked({"session": "a"}, inherited_history(first, frozenset())[0])), texts)
     second = [{"type": INHERITED, "content": begun["content"]}, said("go on")]
-    fact = e.fact(f.Forked({"session": "b", "seq": 7, "chain": "00"}, bequest(second, frozenset())[0]))
+    fact = e.fact(
+        f.Forked({"session": "b", "seq": 7, "chain": "00"}, inherited_history(second, frozenset())[0])
+    )
     log, more = stored([e.Entry(e.EVENT_MSG, {"type": "session_configured"}), fact, e.item(said("mine"))])
     whole = [said(begin), called, {**output, "output": LONG}, said("go on")]
     return log, {**more, **{digest: text.decode() for digest, text in texts.items()}}, whole

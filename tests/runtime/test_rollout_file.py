@@ -16,7 +16,7 @@ from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 from orchestrator.core.facts import Forked, encode
 from orchestrator.core.history import user_message
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.core.inheritance import bequest
+from orchestrator.core.inheritance import inherited_history
 from orchestrator.protocol.wire import written
 from orchestrator.rollouts.files import locked
 from orchestrator.rollouts.rollout_file import FileLine, RolloutFile, last_line
@@ -130,7 +130,7 @@ async def test_what_a_crash_left_of_an_inherited_conversation_is_written_again(t
     line = {
         "timestamp": "t",
         "type": "dendro",
-        "payload": encode(Forked({}, bequest(items, frozenset())[0])),
+        "payload": encode(Forked({}, inherited_history(items, frozenset())[0])),
     }
     log.replace(3, line)
     log.add("e")

@@ -13,8 +13,8 @@ from orchestrator.core.agent_views import SENT_CHARS, SUMMARY_CHARS, agent_of, c
 from orchestrator.core.calls import Await
 from orchestrator.core.counts import counted
 from orchestrator.core.decide.agent_create import make
-from orchestrator.core.decide.agent_status import pruned_mark
-from orchestrator.core.decide.cancel import cancel_line, mark_and_tell
+from orchestrator.core.decide.agent_status import pruned_flag
+from orchestrator.core.decide.cancel import cancel_line, flag_and_notify
 from orchestrator.core.decide.mail_delivery import forget_children, inbox_event, take
 from orchestrator.core.decide.wait import await_agents, finish
 from orchestrator.core.draft import SLOTS, Debit, Draft, Letter, TreeEvent
@@ -27,7 +27,7 @@ from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
 
 MOST_PRUNED = 256
-"""Agents that one call prunes: each is an event of the tree log, and may be a letter and a mark."""
+"""Agents that one call prunes: each is an event of the tree log, and may be a message and a flag."""
 
 
 def agent_call(draft: Draft, call: Call, asked: c.AgentAssessment) -> None:
@@ -220,11 +220,11 @@ def _prune(draft: Draft, call: Call, asked: c.Prune) -> None:
 
 
 def _take_off(draft: Draft, target: c.Target) -> None:
-    """Takes an agent off the list, for good: the mark keeps a late letter from starting it again."""
+    """Takes an agent off the list, for good: the flag keeps a late message from starting it again."""
     shown = SubagentSummary.model_validate(target.record)
     if not target.finished:
-        mark_and_tell(draft, target.session, target.agent_id, "pruned", shown)
-    draft.tree.summary[pruned_mark(target.agent_id)] = "1"
+        flag_and_notify(draft, target.session, target.agent_id, "pruned", shown)
+    draft.tree.summary[pruned_flag(target.agent_id)] = "1"
     if target.agent_id in draft.state.tree.watchdogs:
         draft.clear_timer(watchdog_timer(target.agent_id))
         draft.add(f.WatchdogEnded(target.agent_id))

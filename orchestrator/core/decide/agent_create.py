@@ -1,4 +1,4 @@
-"""Making an agent: spawned blank, forked from this conversation, or a helper that only reads.
+"""Creates an agent: spawned blank, forked from this conversation, or a helper that only reads.
 
 The child's whole beginning is in the parent's commit: its session, its first entries, its
 slot, its place in the registry, its first submission. Either all of it is there or none.
@@ -23,14 +23,14 @@ from orchestrator.core.agent_views import (
 )
 from orchestrator.core.birth import Birth, first_entries
 from orchestrator.core.calls import HelperWork
-from orchestrator.core.commands import Fork, Helper, Making, Spawn
+from orchestrator.core.commands import ChildSpec, Fork, Helper, Spawn
 from orchestrator.core.decide.helper_activity import STARTING
 from orchestrator.core.decide.mail_delivery import inbox_event, watchers
 from orchestrator.core.decide.wait import finish
 from orchestrator.core.draft import SLOTS, SPAWNED, Debit, Draft, NewChild, TreeEvent
 from orchestrator.core.entries import Entry
 from orchestrator.core.history import call_output
-from orchestrator.core.inheritance import bequest
+from orchestrator.core.inheritance import inherited_history
 from orchestrator.core.narrowing import helper_settings, narrowed
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import Call, Phase
@@ -45,10 +45,10 @@ from orchestrator.protocol.wire import written
 
 
 @dataclass(frozen=True, slots=True)
-class Newborn:
+class ChildSession:
     """A child about to be made."""
 
-    making: Making
+    spec: ChildSpec
     origin: str
     facts: SessionFacts
     settings: TurnSettings
@@ -57,7 +57,7 @@ class Newborn:
 
     @property
     def prompt(self) -> str:
-        return self.making.prompt if self.making.prompt.strip() else ""
+        return self.spec.prompt if self.spec.prompt.strip() else ""
 
 
 def make(draft: Draft, call: Call, asked: Spawn | Fork | Helper) -> None:
@@ -70,90 +70,90 @@ def make(draft: Draft, call: Call, asked: Spawn | Fork | Helper) -> None:
         most = facts.tree_rules.depth
         finish(draft, call, f"the tree's depth limit is {most}: an agent at this depth cannot make agents")
         return
-    newborn = _newborn(draft, call, asked)
-    _bear(draft, newborn)
+    created = _child_session(draft, call, asked)
+    _create(draft, created)
     if isinstance(asked, Helper):
         _wait_for_helper(draft, call, asked)
     else:
-        finish(draft, call, _result(draft, newborn, asked))
+        finish(draft, call, _result(draft, created, asked))
 
 
-def _newborn(draft: Draft, call: Call, asked: Spawn | Fork | Helper) -> Newborn:
-    making, turn = asked.making, draft.task.settings
+def _child_session(draft: Draft, call: Call, asked: Spawn | Fork | Helper) -> ChildSession:
+    spec, turn = asked.spec, draft.task.settings
     if isinstance(asked, Helper):
-        settings = helper_settings(turn, making.model)
+        settings = helper_settings(turn, spec.model)
     else:
-        settings = narrowed(turn, making.sandbox_mode, making.model)
+        settings = narrowed(turn, spec.sandbox_mode, spec.model)
     facts = replace(
         draft.state.facts,
-        session_id=making.session,
-        agent_id=making.agent_id,
-        rollout_path=making.rollout_path,
-        agent_path=f"{draft.state.facts.agent_path}/{making.agent_id}",
+        session_id=spec.session,
+        agent_id=spec.agent_id,
+        rollout_path=spec.rollout_path,
+        agent_path=f"{draft.state.facts.agent_path}/{spec.agent_id}",
         parent_session=draft.state.facts.session_id,
         grandparent_session=draft.state.facts.parent_session,
         origin="fork" if isinstance(asked, Fork) else "spawn",
         born_in=draft.task.id,
         helper_call=call.call_id if isinstance(asked, Helper) else "",
     )
-    newborn = Newborn(making, facts.origin, facts, settings)
-    return _inheriting(draft, call, asked, newborn) if isinstance(asked, Fork) else newborn
+    created = ChildSession(spec, facts.origin, facts, settings)
+    return _inheriting(draft, call, asked, created) if isinstance(asked, Fork) else created
 
 
-def _inheriting(draft: Draft, call: Call, asked: Fork, newborn: Newborn) -> Newborn:
+def _inheriting(draft: Draft, call: Call, asked: Fork, created: ChildSession) -> ChildSession:
     forks = frozenset(other.call_id for other in draft.task.calls if other.name == call.name)
-    content, items = bequest(draft.state.history, forks)
+    content, items = inherited_history(draft.state.history, forks)
     parent = {"session": draft.state.facts.session_id, "seq": asked.seq, "chain": asked.head}
-    told = call_output(call.item, _dumps(_fork_payload(draft, newborn, "child")))
+    told = call_output(call.item, _dumps(_fork_payload(draft, created, "child")))
     entries = (e.fact(f.Forked(parent, content)), e.item(dict(call.item)), e.item(told))
-    return replace(newborn, inherited=entries, inherited_items=items)
+    return replace(created, inherited=entries, inherited_items=items)
 
 
-def _fork_payload(draft: Draft, newborn: Newborn, role: str) -> dict[str, Any]:
+def _fork_payload(draft: Draft, created: ChildSession, role: str) -> dict[str, Any]:
     return {
         "role": role,
-        "child_session_id": newborn.facts.session_id,
+        "child_session_id": created.facts.session_id,
         "parent_session_id": draft.state.facts.session_id,
-        "label": newborn.making.label,
-        "summary": one_line(newborn.prompt, SUMMARY_CHARS),
-        "prompt": newborn.prompt or None,
+        "label": created.spec.label,
+        "summary": one_line(created.prompt, SUMMARY_CHARS),
+        "prompt": created.prompt or None,
     }
 
 
-def _bear(draft: Draft, newborn: Newborn) -> None:
+def _create(draft: Draft, created: ChildSession) -> None:
     """The child, everywhere that it has to be known."""
-    facts, making, prompt = newborn.facts, newborn.making, newborn.prompt
+    facts, spec, prompt = created.facts, created.spec, created.prompt
     draft.guard()
     status: AgentStatus = "queued" if prompt else "ready"
     tree = TreeView(
         status=status,
         slot=bool(prompt),
-        label=making.label,
+        label=spec.label,
         summary=one_line(prompt, SUMMARY_CHARS),
         started_ms=draft.moment.at_ms,
     )
     if prompt:
         draft.tree.debits.append(Debit(SLOTS, 1, f"limit:{SLOTS}"))
     draft.tree.debits.append(Debit(SPAWNED, 1, f"limit:{SPAWNED}"))
-    entries, title = _entries(draft, newborn, tree), tree.summary or ""
-    draft.tree.children.append(NewChild(facts, entries, _first(newborn), newborn.settings, title))
+    entries, title = _entries(draft, created, tree), tree.summary or ""
+    draft.tree.children.append(NewChild(facts, entries, _first(created), created.settings, title))
     record = record_of(facts, tree)
     draft.tree.summary[f"a:{facts.agent_id}"] = record
     _tell(draft, facts, record)
-    draft.add(f.ChildMade(_child(newborn, tree)))
+    draft.add(f.ChildMade(_child(created, tree)))
 
 
-def _child(newborn: Newborn, tree: TreeView) -> Child:
+def _child(created: ChildSession, tree: TreeView) -> Child:
     return Child(
-        agent_id=newborn.facts.agent_id,
-        session=newborn.facts.session_id,
-        origin=newborn.origin,
-        status="queued" if newborn.prompt else "ready",
+        agent_id=created.facts.agent_id,
+        session=created.facts.session_id,
+        origin=created.origin,
+        status="queued" if created.prompt else "ready",
         started_ms=tree.started_ms,
         label=tree.label,
         summary=tree.summary,
-        initial_messages=newborn.inherited_items,
-        helper=bool(newborn.facts.helper_call),
+        initial_messages=created.inherited_items,
+        helper=bool(created.facts.helper_call),
     )
 
 
@@ -166,57 +166,57 @@ def _tell(draft: Draft, facts: SessionFacts, record: Mapping[str, Any]) -> None:
     ]
 
 
-def _entries(draft: Draft, newborn: Newborn, tree: TreeView) -> tuple[Entry, ...]:
-    """The child's log as it begins: who it is, what it inherits, its part in the tree, its standing."""
+def _entries(draft: Draft, created: ChildSession, tree: TreeView) -> tuple[Entry, ...]:
+    """The child's log as it begins: who it is, what it inherits, its part in the tree, its status."""
     meta = draft.state.meta
     birth = Birth(
-        newborn.facts,
-        newborn.settings,
-        version=newborn.making.version,
+        created.facts,
+        created.settings,
+        version=created.spec.version,
         at_ms=draft.moment.at_ms,
         user_instructions=meta.get("instructions"),
         git=meta.get("git"),
     )
     own = first_entries(birth)
-    if newborn.inherited:
+    if created.inherited:
         # What its model is told of the workspace stands in the conversation that it inherits.
         own = tuple(entry for entry in own if entry.type != e.RESPONSE_ITEM)
-    role = Message(role="developer", content=(InputText(text=newborn.making.role),))
-    standing: TreeChanges = {
-        "status": "queued" if newborn.prompt else "ready",
+    role = Message(role="developer", content=(InputText(text=created.spec.role),))
+    status: TreeChanges = {
+        "status": "queued" if created.prompt else "ready",
         "slot": tree.slot,
         "label": tree.label,
         "summary": tree.summary,
         "started_ms": tree.started_ms,
     }
-    return (*own, *newborn.inherited, e.item(role), e.fact(f.AgentChanged(standing)))
+    return (*own, *created.inherited, e.item(role), e.fact(f.AgentChanged(status)))
 
 
-def _first(newborn: Newborn) -> dict[str, Any] | None:
-    if not newborn.prompt:
+def _first(created: ChildSession) -> dict[str, Any] | None:
+    if not created.prompt:
         return None
-    op = UserInput(items=(TextInput(text=newborn.prompt),))
-    return {"id": f"spawn-{newborn.facts.agent_id}", "op": written(op)}
+    op = UserInput(items=(TextInput(text=created.prompt),))
+    return {"id": f"spawn-{created.facts.agent_id}", "op": written(op)}
 
 
-def _result(draft: Draft, newborn: Newborn, asked: Spawn | Fork) -> str:
-    child = draft.state.tree.children[newborn.facts.agent_id]
+def _result(draft: Draft, created: ChildSession, asked: Spawn | Fork) -> str:
+    child = draft.state.tree.children[created.facts.agent_id]
     result = agent_of(draft.state.facts, child)
-    result |= {"model": newborn.making.model, "pending_messages": 0, "pending_interrupts": 0}
+    result |= {"model": created.spec.model, "pending_messages": 0, "pending_interrupts": 0}
     if isinstance(asked, Fork):
-        result["payload"] = _fork_payload(draft, newborn, "parent")
+        result["payload"] = _fork_payload(draft, created, "parent")
     return _dumps(result)
 
 
 def _wait_for_helper(draft: Draft, call: Call, asked: Helper) -> None:
     """Lets the call wait for its helper; no worker is held meanwhile."""
-    making = asked.making
+    spec = asked.spec
     # The wire knows no call without a label: clients that are strict could not read `null`.
     invocation = SubAgentInvocation(
-        description=asked.description, label=making.label or "", prompt=making.prompt, model=making.model
+        description=asked.description, label=spec.label or "", prompt=spec.prompt, model=spec.model
     )
     call_id = CallId(call.call_id)
-    work = HelperWork(making.agent_id, written(invocation), draft.moment.at_ms)
+    work = HelperWork(spec.agent_id, written(invocation), draft.moment.at_ms)
     draft.event(work.begin(call_id))
     draft.event(ev.SubAgentToolCallActivity(call_id=call_id, activity=STARTING))
     draft.add(f.CallMoved(call.call_id, Phase.WAITING, work=work))

@@ -1,6 +1,6 @@
-"""An agent's own standing in its tree: how it begins, and how it comes to rest.
+"""An agent's own status in its tree: how it begins, and how it comes to rest.
 
-Roots have no standing. Each change is an entry of the agent's own log, an event of the
+Roots have no status. Each change is an entry of the agent's own log, an event of the
 tree log for its parent and the root, and a field of the registry, all in one commit. A
 slot is given back by the very commit that ends the work.
 """
@@ -36,7 +36,7 @@ HEADER_CHARS = 120
 
 
 def change(draft: Draft, told: ev.SubagentLifecycle, changes: TreeChanges) -> None:
-    """Records changes of the agent's standing and tells those who watch it; `told` says what has changed."""
+    """Records changes of the agent's status and informs those who watch it; `told` says what has changed."""
     draft.add(f.AgentChanged(changes))
     facts, tree = draft.state.facts, draft.state.tree
     record = record_of(facts, tree)
@@ -173,21 +173,21 @@ def header_of(reasoning: Item) -> str:
     return next((" ".join(one[1].split())[:HEADER_CHARS] for one in found if one), "")
 
 
-# ── marks and watchdogs ───────────────────────────────────────────────────────────────────────
+# ── cancel flags, watchdogs ───────────────────────────────────────────────────────────────────────
 
 
-def mark_of(agent_id: int) -> str:
+def cancel_flag(agent_id: int) -> str:
     """The registry's field that stands from an agent's cancellation on."""
     return f"cancel:{agent_id}"
 
 
-def pruned_mark(agent_id: int) -> str:
+def pruned_flag(agent_id: int) -> str:
     return f"x:{agent_id}"
 
 
-def marks_above(ancestors: tuple[int, ...], agent_id: int) -> tuple[str, ...]:
+def cancel_flags(ancestors: tuple[int, ...], agent_id: int) -> tuple[str, ...]:
     """The fields that must not stand where an agent starts anything; a root is never marked."""
-    return (*(mark_of(id) for id in (*ancestors, agent_id) if id), pruned_mark(agent_id))
+    return (*(cancel_flag(id) for id in (*ancestors, agent_id) if id), pruned_flag(agent_id))
 
 
 def end_watchdogs(draft: Draft) -> None:

@@ -1,6 +1,6 @@
 """Ending agents: who is marked, who is told, and who still owes word of the end.
 
-A mark holds from its commit on, for the agent and all below it: nothing starts there any more. The
+A cancel flag holds from its commit on, for the agent and all below it: nothing starts there any more. The
 letter makes the agent stop what runs, and pass the word on. So it is enough to tell the uppermost
 ones; the others are told at once where they are few, because that is sooner.
 
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import card_of, child_summary
 from orchestrator.core.commands import Target
-from orchestrator.core.decide.agent_status import end_watchdogs, mark_of
+from orchestrator.core.decide.agent_status import cancel_flag, end_watchdogs
 from orchestrator.core.decide.mail_delivery import take, tell_undelivered
 from orchestrator.core.draft import DoesNotFit, Draft, Letter, TreeEvent
 from orchestrator.core.ids import AgentId
@@ -26,7 +26,7 @@ from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
 
 MOST_TOLD = 96
-"""Agents told by one decision: each is a letter, an event of the tree log and a mark, a kilobyte and a half
+"""Agents told by one decision: each is a letter, an event of the tree log and a flag, a kilobyte and a half
 in all."""
 
 
@@ -90,7 +90,7 @@ def _may_be_told(child: Child) -> bool:
 def _tell(draft: Draft, agent_ids: Sequence[AgentId], reason: str) -> None:
     for id in agent_ids:
         child = draft.state.tree.children[id]
-        mark_and_tell(draft, child.session, id, reason, child_summary(draft.state.facts, child))
+        flag_and_notify(draft, child.session, id, reason, child_summary(draft.state.facts, child))
     expect_ends(draft, agent_ids)
 
 
@@ -101,7 +101,7 @@ def cancel_line(draft: Draft, target: Target, below: Sequence[Target], reason: s
     told = active if len(active) <= MOST_TOLD else [target]
     for agent in told:
         shown = SubagentSummary.model_validate(agent.record)
-        mark_and_tell(draft, agent.session, agent.agent_id, reason, shown)
+        flag_and_notify(draft, agent.session, agent.agent_id, reason, shown)
     expect_ends(draft, [agent.agent_id for agent in told])
     return [agent.agent_id for agent in active]
 
@@ -128,14 +128,14 @@ def heard_end(draft: Draft, agent_id: AgentId) -> None:
             draft.clear_timer(REAP_TIMER)
 
 
-def mark_and_tell(
+def flag_and_notify(
     draft: Draft, session: str, agent_id: int, reason: str, shown: SubagentSummary | None = None
 ) -> None:
-    """Sets the mark, which holds from this commit on; the letter makes the agent stop what runs."""
+    """Sets the flag, which holds from this commit on; the letter makes the agent stop what runs."""
     payload = {"from": card_of(draft.state), "at_ms": draft.moment.at_ms, "reason": reason}
     key = f"cancel:{draft.state.facts.agent_id}:{agent_id}"
     draft.tree.letters.append(Letter(session, "cancel", payload, key, interrupt=True))
-    draft.tree.summary[mark_of(agent_id)] = "1"
+    draft.tree.summary[cancel_flag(agent_id)] = "1"
     message = ev.SubagentLifecycle(
         event=LifecycleChange.UPDATED, agent_id=agent_id, session_id=session, subagent=shown
     )

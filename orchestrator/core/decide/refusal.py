@@ -1,7 +1,7 @@
 """Refused commits: the decision in place of a command of which nothing was written.
 
-A refusal comes from what only the tree knows at that moment: a slot, a budget, a mark, a
-target. A call's refusal is its output, which the model reads; a mark ends the agent.
+A refusal comes from what only the tree knows at that moment: a slot, a budget, a cancel flag, a
+target. A call's refusal is its output, which the model reads; a cancel flag ends the agent.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.decide.agent_calls import arm
-from orchestrator.core.decide.agent_status import pruned_mark
+from orchestrator.core.decide.agent_status import pruned_flag
 from orchestrator.core.decide.approval import reject
 from orchestrator.core.decide.budget import pause, unpriced
 from orchestrator.core.decide.cancel import pass_over
@@ -67,7 +67,7 @@ def _why(command: c.CommitRefused) -> str:
 
 def _ended(draft: Draft, refused: Any, mark: str) -> None:
     """An agent that was cancelled ends; one that was only taken off the list stays as it is."""
-    if draft.state.task is None and mark == pruned_mark(draft.state.facts.agent_id):
+    if draft.state.task is None and mark == pruned_flag(draft.state.facts.agent_id):
         draft.add(f.AgentChanged({"pruned": True}))
     else:
         cancel(draft, "cancelled from above")

@@ -28,7 +28,7 @@ from orchestrator.core.context import TURN_ABORTED_MARKER
 from orchestrator.core.decide.approval_events import withdrawn
 from orchestrator.core.decide.budget import give_up_waiting
 from orchestrator.core.decide.call_end import close
-from orchestrator.core.decide.cancel import expect_ends, mark_and_tell
+from orchestrator.core.decide.cancel import expect_ends, flag_and_notify
 from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.history import Item, user_message
 from orchestrator.core.state import Call, Phase, StopReason, Task
@@ -179,7 +179,7 @@ def _end_helpers(draft: Draft, calls: Sequence[tuple[Call, HelperWork]], why: st
         draft.event(work.end(call.call_id, draft.moment.at_ms, SubAgentErr(Err=why), CANCELLED, {}))
     for child in ending:
         shown = child_summary(draft.state.facts, child)
-        mark_and_tell(draft, child.session, child.agent_id, why, shown)
+        flag_and_notify(draft, child.session, child.agent_id, why, shown)
     if ending:
         expect_ends(draft, [child.agent_id for child in ending])
 

@@ -23,7 +23,7 @@ def _collapsed(text: str) -> str:
     return " ".join(text.split())
 
 
-class _Making(Arguments):
+class _ChildArguments(Arguments):
     label: str | None = None
     model: ModelName | None = None
     sandbox_mode: str | None = None
@@ -33,11 +33,11 @@ class _Making(Arguments):
         return one_line(self.label, LABEL_CHARS)
 
 
-class SpawnArguments(_Making):
+class SpawnArguments(_ChildArguments):
     prompt: Annotated[str, StringConstraints(min_length=1)]
 
 
-class ForkArguments(_Making):
+class ForkArguments(_ChildArguments):
     prompt: str = ""
 
 

@@ -75,32 +75,32 @@ async def assess_agent_call(asking: AgentCall) -> c.Assessment:
             raise BadArguments(f"unsupported call: {name}")
 
 
-# ── making ────────────────────────────────────────────────────────────────────────────────────
+# ── creation ────────────────────────────────────────────────────────────────────────────────────
 
 
 async def _spawn(asking: AgentCall) -> c.Spawn:
     given = parsed(a.SpawnArguments, asking.given)
     if not given.prompt.strip():
         raise BadArguments("prompt: an agent needs to be told what to do")
-    return c.Spawn(await _making(asking, given, given.prompt, roles.AGENT))
+    return c.Spawn(await _child_spec(asking, given, given.prompt, roles.AGENT))
 
 
 async def _fork(asking: AgentCall) -> c.Fork:
     given = parsed(a.ForkArguments, asking.given)
-    making = await _making(asking, given, given.prompt, roles.AGENT)
-    return c.Fork(making, asking.seq, asking.head)
+    spec = await _child_spec(asking, given, given.prompt, roles.AGENT)
+    return c.Fork(spec, asking.seq, asking.head)
 
 
 async def _helper(asking: AgentCall) -> c.Helper:
     given = parsed(a.HelperArguments, asking.given)
     plain = a.SpawnArguments(prompt=given.prompt, label=given.clean_label, model=given.model)
-    making = await _making(asking, plain, given.prompt, roles.HELPER)
-    return c.Helper(making, given.description)
+    spec = await _child_spec(asking, plain, given.prompt, roles.HELPER)
+    return c.Helper(spec, given.description)
 
 
-async def _making(
+async def _child_spec(
     asking: AgentCall, given: a.SpawnArguments | a.ForkArguments, prompt: str, part: str
-) -> c.Making:
+) -> c.ChildSpec:
     _within_limit(prompt)
     task = asking.state.task
     following = islice(task.calls.open, NUMBERS_AT_ONCE) if task is not None else ()
@@ -108,7 +108,7 @@ async def _making(
     number, session, path = await asking.tree.reserve(
         f"{asking.state.requests}:{asking.call.call_id}", wanted
     )
-    return c.Making(
+    return c.ChildSpec(
         agent_id=number,
         session=session,
         rollout_path=path,

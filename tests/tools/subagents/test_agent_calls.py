@@ -157,9 +157,9 @@ async def test_prune_wants_to_be_told_whom() -> None:
 async def test_spawn_needs_a_prompt_and_cleans_its_label() -> None:
     assert "prompt" in await asked("subagent_spawn", prompt="  ")
     made = await asked("subagent_spawn", prompt="x", label="  two \n words " + "x" * 80)
-    assert made.making.label is not None
-    assert made.making.label.startswith("two words x")
-    assert len(made.making.label) == 64
+    assert made.spec.label is not None
+    assert made.spec.label.startswith("two words x")
+    assert len(made.spec.label) == 64
 
 
 async def test_empty_model_is_an_error() -> None:
