@@ -7,7 +7,6 @@ Field names are those of the November 2025 protocol (`SubagentSummary`, the resu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from orchestrator.core.calls import HelperWork
 from orchestrator.core.settings import SessionFacts
@@ -18,6 +17,7 @@ from orchestrator.protocol.agents import (
     SubagentStatus,
     SubagentSummary,
 )
+from orchestrator.protocol.wire import JsonObject, JsonValue
 
 SUMMARY_CHARS = 80
 LABEL_CHARS = 64
@@ -29,10 +29,8 @@ RESULT_BYTES = 60_000
 """The longest result that a parent is told, in bytes: a longer text would be stored beside its entry, where
 the await that returns the result cannot read it."""
 
-Json = dict[str, Any]
 
-
-def record_of(facts: SessionFacts, tree: TreeView) -> Json:
+def record_of(facts: SessionFacts, tree: TreeView) -> JsonObject:
     """The agent as the registry keeps it: a SubagentSummary without depths, and what its fold needs."""
     return {
         "agent_id": facts.agent_id,
@@ -50,24 +48,24 @@ def record_of(facts: SessionFacts, tree: TreeView) -> Json:
     }
 
 
-def summary_of(record: Mapping[str, Any], pending: Sequence[int] = (0, 0)) -> Json:
+def summary_of(record: Mapping[str, JsonValue], pending: Sequence[int] = (0, 0)) -> JsonObject:
     """The SubagentSummary of a registry's record."""
     shown = {name: value for name, value in record.items() if name != "turn"}
     return {**shown, "pending_messages": pending[0], "pending_interrupts": pending[1]}
 
 
-def event_summary(record: Mapping[str, Any]) -> SubagentSummary:
+def event_summary(record: Mapping[str, JsonValue]) -> SubagentSummary:
     """The SubagentSummary of a record as events carry it; the commit fills in the depths of the inbox."""
     return SubagentSummary.model_validate(summary_of(record))
 
 
-def card_of(state: State) -> Json:
+def card_of(state: State) -> JsonObject:
     """The session's record without `status` and `turn`: a letter names its sender by it."""
     record = record_of(state.facts, state.tree)
     return {name: value for name, value in record.items() if name not in {"status", "turn"}}
 
 
-def agent_of(facts: SessionFacts, child: Child) -> Json:
+def agent_of(facts: SessionFacts, child: Child) -> JsonObject:
     """The AGENT of a tool's result: a child of the session with these facts."""
     return {
         "session_id": child.session,
@@ -100,7 +98,7 @@ def child_summary(facts: SessionFacts, child: Child) -> SubagentSummary:
     )
 
 
-def message_of(mail: Mail, recipient: int) -> Json:
+def message_of(mail: Mail, recipient: int) -> JsonObject:
     """The MSG of an await's result: one letter."""
     return {
         "sender_agent_id": mail.agent_id,
@@ -111,7 +109,7 @@ def message_of(mail: Mail, recipient: int) -> Json:
     }
 
 
-def awaited(state: State, mails: Sequence[Mail]) -> Json:
+def awaited(state: State, mails: Sequence[Mail]) -> JsonObject:
     """The AWAIT of a result: the letters of one sender, with one completion at most."""
     first = mails[0]
     child = state.tree.children.get(first.agent_id)
@@ -133,7 +131,7 @@ def awaited(state: State, mails: Sequence[Mail]) -> Json:
     }
 
 
-def _stranger(mail: Mail) -> Json:
+def _stranger(mail: Mail) -> JsonObject:
     """The AGENT of a sender that is no child: as its letter's card says, without a status."""
     card = mail.sender
     names = ("session_id", "agent_id", "parent_agent_id", "origin", "label", "summary", "parent_session_id")

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, fields
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from orchestrator.core.frozen import record, twin_of, written
 from orchestrator.protocol.scalars import LargeText, StoredText
-from orchestrator.protocol.wire import JsonObject
+from orchestrator.protocol.wire import JsonObject, JsonValue
 from orchestrator.protocol.wire import written as dumped
 
 FORM = "form"
@@ -26,15 +26,15 @@ class Form:
     """`name` in JSON (empty: the field's own), and the two ways of a value that is no JSON."""
 
     name: str = ""
-    read: Callable[[Any], Any] | None = None
-    write: Callable[[Any], Any] | None = None
+    read: Callable[[JsonValue], JsonValue] | None = None
+    write: Callable[[JsonValue], JsonValue] | None = None
     always: bool = False
 
 
 def form(
     name: str = "",
-    read: Callable[[Any], Any] | None = None,
-    write: Callable[[Any], Any] | None = None,
+    read: Callable[[JsonValue], JsonValue] | None = None,
+    write: Callable[[JsonValue], JsonValue] | None = None,
     *,
     always: bool = False,
 ) -> Mapping[str, Form]:
@@ -97,15 +97,15 @@ R = TypeVar("R")
 _PLAIN = Form()
 
 
-def reader_of(cls: type[R]) -> Callable[[Mapping[str, Any]], R]:
+def reader_of(cls: type[R]) -> Callable[[Mapping[str, JsonValue]], R]:
     """The function that reads such a record; it raises `KeyError` where a field is not there."""
-    scope: dict[str, Any] = {"cls": cls, "twin": twin_of(cls)}
+    scope: dict[str, object] = {"cls": cls, "twin": twin_of(cls)}
     stores = [f"made.{spec.name} = {_reading(spec, scope)}" for spec in fields(cls)]  # type: ignore[arg-type]
     lines = ["made = twin()", *stores, "made.__class__ = cls", "return made"]
-    return cast(Callable[[Mapping[str, Any]], R], written("read", ["payload"], lines, scope))
+    return cast(Callable[[Mapping[str, JsonValue]], R], written("read", ["payload"], lines, scope))
 
 
-def _reading(spec: Field[Any], scope: dict[str, Any]) -> str:
+def _reading(spec: Field[object], scope: dict[str, object]) -> str:
     form = _form(spec)
     name = form.name or spec.name
     if spec.default is MISSING:
@@ -121,7 +121,7 @@ def _reading(spec: Field[Any], scope: dict[str, Any]) -> str:
 
 def writer_of(cls: type[R], kind: str) -> Callable[[R], JsonObject]:
     """The function that writes such a record: its kind, then its fields in the order of the class."""
-    scope: dict[str, Any] = {}
+    scope: dict[str, object] = {}
     parts = [f"'kind': {kind!r}"]
     lines: list[str] = []
     for spec in fields(cls):  # type: ignore[arg-type]
@@ -142,6 +142,6 @@ def writer_of(cls: type[R], kind: str) -> Callable[[R], JsonObject]:
     return cast(Callable[[R], JsonObject], written("write", ["made_of"], lines, scope))
 
 
-def _form(spec: Field[Any]) -> Form:
+def _form(spec: Field[object]) -> Form:
     form: Form = spec.metadata.get(FORM, _PLAIN)
     return form

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
 
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.texts import Texts
@@ -14,6 +13,7 @@ from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.state import Call, State
 from orchestrator.model.request import Item
+from orchestrator.protocol.wire import JsonValue
 from orchestrator.runtime.log import log
 from orchestrator.tools.site import CallSite, DeltaSink
 from orchestrator.tools.toolbox import Toolbox
@@ -73,9 +73,9 @@ class ToolCalls:
         baselines = await self._resolved(task.baselines, site.tree)
         return replace(site, state=replace(site.state, task=replace(task, baselines=baselines)))
 
-    async def _resolved(self, value: Any, tree: TreeId) -> Any:
+    async def _resolved(self, value: JsonValue, tree: TreeId) -> JsonValue:
         needed = set(references(value))
         if not needed:
             return value
         await self._texts.fetch(tree, needed)
-        return cast(Any, resolve(value, self._texts.get))
+        return resolve(value, self._texts.get)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -21,9 +20,9 @@ from orchestrator.core.state import Call, State
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.codec import parse_submission, short_id
-from orchestrator.protocol.inputs import ImageInput, LocalImageInput, TextInput
+from orchestrator.protocol.inputs import ImageInput, InputItem, LocalImageInput, TextInput
 from orchestrator.protocol.submission import MalformedSubmission
-from orchestrator.protocol.wire import UNSET
+from orchestrator.protocol.wire import UNSET, JsonObject
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.workspace import FolderFaults
 from orchestrator.tools.images import data_url
@@ -42,7 +41,7 @@ def command_of(entry: SqEntry) -> c.Command | Note:
     if entry.kind == "timer":
         return c.TimerFired(entry.submission, entry.generation)
     if entry.kind == "mail":
-        letter: dict[str, Any] = orjson.loads(entry.payload)
+        letter: JsonObject = orjson.loads(entry.payload)
         number = int(entry.id.partition("-")[0])
         return c.MailArrived(letter.pop("kind"), letter, entry.submission, number, entry.interrupt)
     try:
@@ -70,7 +69,7 @@ async def with_images(command: c.Command | Note) -> c.Command | Note:
             return command
 
 
-def _loaded(item: Any) -> Any:
+def _loaded(item: InputItem) -> InputItem:
     if not isinstance(item, LocalImageInput):
         return item
     try:

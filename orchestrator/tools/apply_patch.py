@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -27,7 +27,7 @@ from orchestrator.core.state import Call, State, Task
 from orchestrator.protocol.events import PatchApplyEnd, TurnDiff
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import StoredText
-from orchestrator.protocol.wire import JsonObject
+from orchestrator.protocol.wire import JsonObject, JsonValue
 from orchestrator.tools.arguments import Arguments, parsed
 from orchestrator.tools.confinement import writable_roots
 from orchestrator.tools.exec.command import Written
@@ -154,7 +154,7 @@ def _as_recorded(record: PatchRecord) -> list[list[str | None]] | str:
     return text if len(text) > INLINE_BYTES else record.to_json()
 
 
-def _baseline_changes(task: Task, plan: PatchPlan) -> dict[str, Any]:
+def _baseline_changes(task: Task, plan: PatchPlan) -> JsonObject:
     """How the task's baselines change once the plan is applied.
 
     Of very many files they are one text, under no path; and none at all if even that is more than can be
@@ -171,7 +171,7 @@ def _baseline_changes(task: Task, plan: PatchPlan) -> dict[str, Any]:
     }
 
 
-def _baselines(data: Mapping[str, Any]) -> dict[str, Baseline]:
+def _baselines(data: Mapping[str, JsonValue]) -> dict[str, Baseline]:
     whole = json.loads(data[WHOLE]) if WHOLE in data else data
     return {path: Baseline(**fields) for path, fields in whole.items()}
 

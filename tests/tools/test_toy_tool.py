@@ -293,6 +293,28 @@ async def test_run_that_fails_is_the_output_of_its_call(fault: Callable[[], Any]
     assert (ended.type, getattr(ended, "result", None)) == ("mcp_tool_call_end", found.output)
 
 
+async def test_tool_is_cancelled_with_its_turn() -> None:
+    class Held(Toy):
+        def __init__(self) -> None:
+            self.begun, self.ended = asyncio.Event(), False
+
+        async def run(self, payload: Any, place: ToolPlace, write: Callable[[str], None]) -> str:
+            self.begun.set()
+            try:
+                return await super().run(payload, place, write)
+            finally:
+                self.ended = True
+
+    held = Held()
+    work = CustomWork(("k",), "toy", {"words": [], "hold": True}, "holds", "/w")
+    running = asyncio.create_task(toolbox(held).run(call("{}", work), site()))
+    await held.begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert held.ended
+
+
 async def test_run_beyond_its_time_limit_is_stopped() -> None:
     slow = Toy()
     slow.timeout_s = 0.0

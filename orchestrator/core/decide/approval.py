@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
@@ -18,7 +17,7 @@ from orchestrator.core.state import Answer, Call, Phase
 from orchestrator.core.timers import approval_timer
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ops import ExecApproval, PatchApproval
-from orchestrator.protocol.wire import UNSET
+from orchestrator.protocol.wire import UNSET, JsonValue
 
 REJECTED = "call rejected by user"
 
@@ -83,7 +82,7 @@ def routed_answer(draft: Draft, command: MailArrived) -> None:
     _tell_late(draft, answer)
 
 
-def _tell_late(draft: Draft, answer: Mapping[str, Any]) -> None:
+def _tell_late(draft: Draft, answer: Mapping[str, JsonValue]) -> None:
     """Tells the root that an answer which it has sent on came too late."""
     facts, told = draft.state.facts, (answer["call_id"], answer["turn"])
     earlier = [one for one in draft.state.answers if (one.call_id, one.turn) == told]
