@@ -55,7 +55,7 @@ async def test_a_session_goes_on_where_its_provider_is_asked_by_the_other_protoc
 
 
 async def turn(place: Scene, number: int, wire: str) -> None:
-    """One turn of a process of its own, which asks by this protocol."""
+    """Holds a turn with a process that asks by this protocol."""
     table = f'[model_providers.openai]\nwire_api = "{wire}"\n'
     (place.setup.data / "dendro.toml").write_text(OPEN_DOORS + table)
     ids = [e["msg"]["session_id"] for e in place.held.events if e["msg"]["type"] == "session_configured"]
