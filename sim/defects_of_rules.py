@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.core import evolve
+from orchestrator.core import evolve, input_items
 from orchestrator.core.calls import Mcp
 from orchestrator.core.decide import agent_status, approval, mail_delivery, takeover, task
 from orchestrator.core.draft import Draft
@@ -115,7 +115,7 @@ DEFECTS = (
     Mutant(
         "pictures are left out",
         "the event that tells what somebody said leaves its pictures out",
-        text(task, "user_message_event", "images=images or None", "images=None"),
+        text(input_items, "user_message_event", "images=images or None", "images=None"),
     ),
     Mutant(
         "earlier answers count",

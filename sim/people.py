@@ -45,6 +45,8 @@ FOLDER = Path("/sim/sessions")
 """Where sessions that are to have a file have it."""
 SHOWS, NAMES = 0.06, 0.04
 """How likely a picture comes with what is said, and a session is given another name before an act."""
+PNG = "iVBORw0KGgoA"
+"""The beginning of a PNG, without which no picture is taken."""
 FREE = "danger-full-access"
 HABITS = {
     "say": 10,
@@ -172,8 +174,8 @@ class Person:
         said = words(f"words {self.name}.{self._numbered}")
         if self._whims.random() >= SHOWS:
             return await self.submits(session, said, id)
-        place, size = self._whims.getrandbits(32), self._whims.choice((10, 6_000))
-        picture = f"data:image/png;base64,{place:08x}{'A' * size}"
+        place, size = self._whims.getrandbits(32), self._whims.choice((12, 6_000))
+        picture = f"data:image/png;base64,{PNG}{place:08x}{'A' * size}"
         id = id or f"{self.name}.shows{place}"
         self._diary.shown[id] = picture
         parts = (*said.items, {"type": "image", "image_url": picture})

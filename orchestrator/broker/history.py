@@ -12,6 +12,7 @@ from orchestrator.broker.connection import call
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.replies import code_of, unexpected
 from orchestrator.core.ids import SessionId
+from orchestrator.core.settings import HistoryHead
 
 MOST_ENTRIES = 10_000
 MOST_BYTES = 32 << 20
@@ -21,14 +22,6 @@ MOST_TEXT = 32 << 10
 _ID_BYTES = 6
 """Any program that reads JSON keeps a number of this size."""
 _MOST_OFFSET = 1 << 53
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryHead:
-    """A person's log: its id, and how many entries were ever written."""
-
-    log_id: int = 0
-    count: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ async def _serve(settings: Settings, resume: str | None, worker: Companion | Non
             if worker is not None:
                 worker.start()
                 await worker.outliving(until_read(found, head), _go_on(session))
-            told = await greeting(found, head)
+            told = await greeting(found, head, await client.history())
             cursor = told.cursor
             await write_json(told.line)
         streams = Streams(read_stdin, write_json)

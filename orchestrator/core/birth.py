@@ -10,7 +10,7 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.context import initial_context
 from orchestrator.core.entries import Entry, timestamp
-from orchestrator.core.settings import SessionFacts, TurnSettings
+from orchestrator.core.settings import NO_HISTORY, HistoryHead, SessionFacts, TurnSettings
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.wire import JsonObject
 
@@ -29,6 +29,7 @@ class Birth:
     shell: str = "bash"
     git: Mapping[str, str] | None = None
     """`commit_hash`, `branch`, `repository_url` of the working folder, as far as there are any."""
+    history: HistoryHead = NO_HISTORY
 
 
 def first_entries(birth: Birth) -> tuple[Entry, ...]:
@@ -48,7 +49,7 @@ def first_entries(birth: Birth) -> tuple[Entry, ...]:
     return (
         Entry(e.SESSION_META, meta),
         e.fact(f.Configured(settings, facts)),
-        session_configured("", facts, settings),
+        session_configured("", facts, settings, history=birth.history),
         *map(e.item, context),
     )
 
@@ -59,6 +60,7 @@ def session_configured(
     settings: TurnSettings,
     name: str = "",
     initial_messages: Iterable[JsonObject] | None = None,
+    history: HistoryHead = NO_HISTORY,
 ) -> Entry:
     """The event that tells a client what it is connected to; on resume with the events so far."""
     said = None if initial_messages is None else tuple(map(ev.UnknownEvent, initial_messages))
@@ -69,6 +71,8 @@ def session_configured(
             model=settings.model,
             thread_name=name or None,
             reasoning_effort=settings.effort,
+            history_log_id=history.log_id,
+            history_entry_count=history.count,
             initial_messages=said,
             rollout_path=facts.rollout_path,
         ),

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from orchestrator.core.calls import Await, Runnable
 from orchestrator.core.frozen import record
+from orchestrator.core.history import Item
 from orchestrator.core.ids import AgentId, SessionId
-from orchestrator.core.settings import Rules
+from orchestrator.core.settings import NO_HISTORY, HistoryHead, Rules
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.items import ToolOutput
 from orchestrator.protocol.ops import Op
@@ -70,6 +71,10 @@ class Submitted:
     """For an answer that can mean none of `below`: the settled requests of its name, oldest first."""
     agents: tuple[Target, ...] = ()
     """For an op about an agent: that agent, then those below it that are at work."""
+    items: tuple[Item, ...] | None = None
+    """The input items of the op with what the worker has read of files put in; None if none names a file."""
+    history: HistoryHead = NO_HISTORY
+    """For an op that is answered by `session_configured`: the sender's history of prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +291,23 @@ class TaskRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class LookedUp:
+    """A look-up has ended: with a message for its client, with nothing to say, or with an error."""
+
+    key: str
+    message: EventModel | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InstructionsRead:
+    """The instructions of the task's folder were read; None if it has none that the model does not know."""
+
+    folder: str
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FileNotWritten:
     """The rollout's file was asked for, and could not be brought up to date; `reason` says why."""
 
@@ -340,6 +362,8 @@ Command = (
     | TellChildren
     | TookOver
     | TaskRefused
+    | LookedUp
+    | InstructionsRead
     | FileNotWritten
     | TimerFired
     | MailArrived

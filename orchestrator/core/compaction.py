@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from orchestrator.core.blobs import INLINE_TEXT_BYTES
-from orchestrator.core.context import CONTEXT_TAGS, is_context
+from orchestrator.core.context import CONTEXT_TAGS, standing_context
 from orchestrator.core.history import Item, message_text, user_message
 from orchestrator.core.state import State
 from orchestrator.protocol.wire import written
@@ -32,13 +32,14 @@ COMPACTED_WARNING = (
 _MARKER = "<turn_aborted>"
 
 
-def compacted_history(state: State, summary: str) -> tuple[tuple[str, ...], list[Item]]:
-    """The user texts kept, and the items that replace the history."""
+def compacted_history(
+    state: State, summary: str, dropped: tuple[str, ...] = ()
+) -> tuple[tuple[str, ...], list[Item]]:
+    """The user texts kept, and the items that replace the history; texts that begin as `dropped` are none."""
     before = (text if isinstance(text, str) else "[a long text]" for text in state.kept_user_texts)
-    texts = [*before, *_user_texts(state.history)]
+    texts = [*before, *(text for text in _user_texts(state.history) if not text.startswith(dropped))]
     kept = tuple(reversed(list(_newest(texts))))
-    initial = [item for item in state.history if is_context(item)]
-    return kept, [*initial, _bridge(kept, summary)]
+    return kept, [*standing_context(state.history), _bridge(kept, summary)]
 
 
 def stored_texts(kept: Iterable[str]) -> list[str]:

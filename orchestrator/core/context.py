@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from orchestrator.core.history import Item, message_text, user_message
 from orchestrator.core.settings import TurnSettings
 from orchestrator.protocol.items import Message
 
-USER_INSTRUCTIONS_LIMIT = 32 * 1024
+USER_INSTRUCTIONS_LIMIT = 128 * 1024
+"""Characters: the files of a person and of a repository may have 64 KiB each."""
+INSTRUCTIONS_TAG = "<user_instructions>"
+REPLACING = f"{INSTRUCTIONS_TAG}\n\nThese instructions replace all that were given before them.\n\n"
+"""The beginning of instructions that stand in the place of all earlier ones."""
 TURN_ABORTED_MARKER = (
     "<turn_aborted>\n  The user interrupted this turn. Commands that were running were stopped and may have "
     "had effects; check before repeating them.\n</turn_aborted>"
 )
 
-CONTEXT_TAGS = ("<environment_context>", "<user_instructions>")
+CONTEXT_TAGS = ("<environment_context>", INSTRUCTIONS_TAG)
 
 _SHOWN = ("cwd", "approval_policy", "sandbox_policy")
 
@@ -29,10 +33,19 @@ def initial_context(settings: TurnSettings, user_instructions: str | None, shell
     return items
 
 
-def instructions_item(user_instructions: str) -> Message:
+def instructions_item(user_instructions: str, *, replacing: bool = False) -> Message:
     """The item with the instructions that the user (or the project) gives for every turn."""
     text = user_instructions[:USER_INSTRUCTIONS_LIMIT]
-    return user_message(f"<user_instructions>\n\n{text}\n\n</user_instructions>")
+    opening = REPLACING if replacing else f"{INSTRUCTIONS_TAG}\n\n"
+    return user_message(f"{opening}{text}\n\n</user_instructions>")
+
+
+def standing_context(history: Iterable[Item]) -> list[Item]:
+    """The context items that still hold, in order: instructions that were replaced do not."""
+    found = [item for item in history if is_context(item)]
+    texts = [message_text(item) for item in found]
+    last = next((at for at in reversed(range(len(found))) if texts[at].startswith(REPLACING)), 0)
+    return [item for at, item in enumerate(found) if at >= last or not texts[at].startswith(INSTRUCTIONS_TAG)]
 
 
 def environment_context(fields: Mapping[str, Any], shell: str | None = None) -> Message:

@@ -6,7 +6,7 @@ unknown type or kind leaves the state as it was, so that a newer peer's rollout 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, assert_never
 
 from orchestrator.core import entries as e
@@ -18,6 +18,8 @@ from orchestrator.core.frozen import replace
 from orchestrator.core.history import CALL_KINDS, INHERITED, Log, message_text
 from orchestrator.core.state import (
     ANSWERS_KEPT,
+    FOLDERS,
+    LOOKUPS,
     THREAD_NAME,
     Answer,
     Call,
@@ -149,7 +151,7 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
         case f.InputQueued(id, turn, client):
             return replace(state, queue=(*state.queue, Queued(id, turn, client)))
         case f.Closing(by):
-            return replace(state, closing=by)
+            return replace(_noted(state, LOOKUPS, ()), closing=by)
         case f.Closed():
             return replace(state, closing=None, closed=True)
         case f.RateLimitsReported(snapshot):
@@ -162,12 +164,28 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
             return replace(state, approved=state.approved | set(keys), granted_roots=roots)
         case f.Rewound(_, length):
             return _rewound(state, length)
+        case f.LookUpAsked(id, op, client, who):
+            asked = {"id": id, "op": op, "client": client, "who": who}
+            return _noted(state, LOOKUPS, (*state.meta.get(LOOKUPS, ()), asked))
+        case f.LookUpEnded(id, client):
+            ended = (id, client)
+            left = [one for one in state.meta.get(LOOKUPS, ()) if (one["id"], one["client"]) != ended]
+            return _noted(state, LOOKUPS, left)
+        case f.FoldersTold(folders):
+            return _noted(state, FOLDERS, folders)
         case f.Forked(_, content):
             # The parent's conversation, whole and unread: only a request that shows it to a model opens it.
             inherited = {"type": INHERITED, "content": content}
             return replace(state, history=state.history.append(inherited), native=True)
         case _:
             assert_never(fact)
+
+
+def _noted(state: State, name: str, values: Sequence[Any]) -> State:
+    """The state with a list that only some sessions have; without it if it is empty."""
+    if not values:
+        return replace(state, meta={k: v for k, v in state.meta.items() if k != name})
+    return replace(state, meta={**state.meta, name: list(values)})
 
 
 def _rewound(state: State, length: int) -> State:

@@ -56,17 +56,45 @@ class CloseCalls:
 
 
 @dataclass(frozen=True, slots=True)
+class LookUp:
+    """An accepted look-up is to be answered, beside whatever runs; `key` is its name in the state."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadInstructions:
+    """The task works in a folder whose instructions its model has not been told."""
+
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
 class TellChildren:
     """The next of the children that are to end are to be told, or unread mail is to be let go."""
 
 
-Work = OweRequest | FollowRequest | AssessCall | RunCall | StopAll | CloseCalls | TellChildren
+MOST_LOOKED_UP = 4
+"""Look-ups that run together: each may read folders for seconds."""
+
+Work = (
+    LookUp
+    | ReadInstructions
+    | OweRequest
+    | FollowRequest
+    | AssessCall
+    | RunCall
+    | StopAll
+    | CloseCalls
+    | TellChildren
+)
 
 
 def outstanding(state: State, rules: Rules) -> tuple[Work, ...]:
     """The work owed, in the order to start it in; empty when nothing can go on without news."""
     telling: tuple[Work, ...] = (TellChildren(),) if state.tree.ends_in_pieces else ()
-    return (*telling, *(_of_task(state, state.task, rules) if state.task is not None else ()))
+    looking = tuple(LookUp(lookup.key) for lookup in state.lookups[:MOST_LOOKED_UP])
+    return (*telling, *looking, *(_of_task(state, state.task, rules) if state.task is not None else ()))
 
 
 def _of_task(state: State, task: Task, rules: Rules) -> tuple[Work, ...]:
@@ -77,7 +105,8 @@ def _of_task(state: State, task: Task, rules: Rules) -> tuple[Work, ...]:
     if task.request is not None:
         work.append(FollowRequest(task.request.n, task.request.epoch))
     elif not task.calls.any_open and not task.wait and not state.tree.paused:
-        work.append(OweRequest(task.not_before_ms))
+        told = task.kind == "compact" or task.settings.cwd in state.told_folders
+        work.append(OweRequest(task.not_before_ms) if told else ReadInstructions(task.settings.cwd))
     return tuple(work)
 
 

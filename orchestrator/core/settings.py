@@ -127,6 +127,17 @@ class TreeRules:
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryHead:
+    """A person's history of prompts: its id, and how many entries were ever written."""
+
+    log_id: int = 0
+    count: int = 0
+
+
+NO_HISTORY = HistoryHead()
+
+
+@dataclass(frozen=True, slots=True)
 class WorkspaceMark:
     """The mark that tells a session's folder from another at the same path: a random id in its own file."""
 

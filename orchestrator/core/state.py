@@ -38,6 +38,8 @@ from orchestrator.protocol.ids import CallId, ResponseId, SubmissionId
 
 THREAD_NAME = "thread_name"
 """The key of the name in `State.meta`: snapshots of sessions without a name stay what they were."""
+LOOKUPS, FOLDERS = "lookups", "told_folders"
+"""The same of the look-ups that are not answered, and of the folders whose instructions were told."""
 
 
 class Phase(StrEnum):
@@ -293,6 +295,21 @@ class Answer:
     who: str
 
 
+@record
+class LookUp:
+    """An op whose answer lies outside of the log, in its wire form; `who` sent it."""
+
+    id: SubmissionId
+    op: Mapping[str, Any]
+    client: str | None
+    who: str
+
+    @property
+    def key(self) -> str:
+        """Tells it from all others: two clients may use one id."""
+        return f"{self.client or ''}|{self.id}"
+
+
 UNCONFIGURED = TurnSettings(
     cwd="", approval_policy="on-request", sandbox_policy={"mode": "read-only"}, model=""
 )
@@ -303,7 +320,7 @@ class State:
     """A session as a fold over its rollout knows it."""
 
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """The payload of `session_meta`, and since it was named the session's name."""
+    """The payload of `session_meta`, and what only some sessions have: a name, look-ups, further folders."""
     facts: SessionFacts = field(default_factory=SessionFacts)
     settings: TurnSettings = UNCONFIGURED
     native: bool = False
@@ -340,6 +357,20 @@ class State:
     def name(self) -> str:
         """The session's name for people; empty until one is set."""
         return str(self.meta.get(THREAD_NAME, ""))
+
+    @property
+    def lookups(self) -> tuple[LookUp, ...]:
+        """What was asked for and is not answered yet, oldest first."""
+        asked = self.meta.get(LOOKUPS)
+        return tuple(LookUp(**lookup) for lookup in asked) if asked else ()
+
+    @property
+    def told_folders(self) -> tuple[str, ...]:
+        """The folders whose instructions the conversation holds; at first the one that it began in."""
+        return tuple(self.meta.get(FOLDERS) or (str(self.meta.get("cwd") or self.settings.cwd),))
+
+    def lookup(self, key: str) -> LookUp | None:
+        return next((lookup for lookup in self.lookups if lookup.key == key), None)
 
     @property
     def status(self) -> str:

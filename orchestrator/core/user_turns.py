@@ -33,11 +33,11 @@ class UserTurn:
     items: tuple[Item, ...] = ()
 
     @classmethod
-    def asked(cls, op: UserTurnOp) -> UserTurn:
-        """The turn that a submitted op asks for."""
+    def asked(cls, op: UserTurnOp, read: tuple[Item, ...] | None = None) -> UserTurn:
+        """The turn that a submitted op asks for; `read` are its items with what lies in files put in."""
         if isinstance(op, ops.Compact):
             return cls(op)
-        items = tuple(item.model_dump(mode="json") for item in op.items)
+        items = read if read is not None else tuple(item.model_dump(mode="json") for item in op.items)
         return cls(op.model_copy(update={"items": ()}), items)
 
     @classmethod
@@ -57,6 +57,11 @@ class UserTurn:
     def bookmark(self) -> ResponseId | None:
         """The response that the conversation goes on from, if it is not the last one."""
         return None if isinstance(self.op, ops.Compact) else self.op.last_response_id
+
+    @property
+    def mentions(self) -> tuple[str, ...]:
+        """The apps that the input names, by their paths."""
+        return tuple(str(item["path"]) for item in self.items if item["type"] == "mention")
 
     @property
     def output_schema(self) -> Any:

@@ -41,6 +41,7 @@ from orchestrator.core.chain import ChainKey
 from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import first_limits
+from orchestrator.core.settings import NO_HISTORY, HistoryHead
 from orchestrator.core.stored import decode_entry
 from orchestrator.protocol.bounds import check_bounds, check_op_bounds
 from orchestrator.protocol.codec import encode_submission
@@ -89,6 +90,14 @@ class Client:
     def keeps(self, op: Op) -> bool:
         """Whether an op is to be submitted at all: without a history, a prompt for it is dropped here."""
         return self._ports.keeps_history or not isinstance(op, AddToHistory)
+
+    async def history(self) -> HistoryHead:
+        """The history of prompts of this client's person; an empty one if none is kept."""
+        if not self._ports.keeps_history:
+            return NO_HISTORY
+        noise = self._ports.random_bytes(8)
+        head: HistoryHead = await self._insist(lambda: self._ports.broker.history_head(self.who, noise))
+        return head
 
     async def create(self, birth: Birth) -> SessionId:
         """Creates a root session; safe to repeat with the same birth.

@@ -14,6 +14,7 @@ from orchestrator.broker.records import SessionHead, StoredEvent
 from orchestrator.core.birth import session_configured
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.entries import EVENT_MSG
+from orchestrator.core.settings import HistoryHead
 from orchestrator.core.stored import decode_entry
 from orchestrator.core.tree import ROOT
 from orchestrator.rollouts.replay import fold_session
@@ -45,15 +46,14 @@ class Greeting:
     cursor: EqCursor
 
 
-async def greeting(found: LogSource, head: SessionHead) -> Greeting:
+async def greeting(found: LogSource, head: SessionHead, history: HistoryHead) -> Greeting:
     """`session_configured` with the events so far; requests that are still open are sent again."""
     calls = {str(request["call_id"]) for request in await open_requests(found, head)}
     cursor = await cursor_before(found, head, calls)
     folded = await fold_session(found, head, None)
     messages = await past_events(found, head)
-    event = session_configured(
-        "", folded.state.facts, folded.state.settings, folded.state.name, initial_messages=messages
-    )
+    state = folded.state
+    event = session_configured("", state.facts, state.settings, state.name, messages, history)
     return Greeting(orjson.dumps({"id": "", "msg": event.payload}) + b"\n", cursor)
 
 

@@ -82,8 +82,8 @@ LISTS: Final[Mapping[str, int]] = {
 }
 """Elements of an array, or members of an object with names of the client's choice."""
 
-TOGETHER: Final[Mapping[str, int]] = {"writable_roots": 32 << 10}
-"""Bytes of all elements: every task's settings repeat them."""
+TOGETHER: Final[Mapping[str, int]] = {"writable_roots": 32 << 10, "cwds": 32 << 10}
+"""Bytes of all elements: every task's settings repeat them, or a look-up keeps them in the state."""
 
 JSON: Final[Mapping[str, int]] = dict.fromkeys(
     ("content_items", "final_output_json_schema", "mcp_oauth_credentials_store_mode", "mcp_servers"),

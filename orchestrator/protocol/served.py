@@ -9,12 +9,16 @@ from typing import Final
 
 SERVED_OPS: Final = frozenset(
     {
+        "add_to_history",
         "cancel_agent",
         "compact",
         "configure_session",
         "exec_approval",
+        "get_history_entry_request",
         "get_path",
         "interrupt",
+        "list_custom_prompts",
+        "list_skills",
         "message_agent",
         "override_turn_context",
         "patch_approval",
@@ -46,6 +50,9 @@ SENT_EVENTS: Final = frozenset(
         "exec_command_output_delta",
         "mcp_startup_complete",
         "mcp_startup_update",
+        "get_history_entry_response",
+        "list_custom_prompts_response",
+        "list_skills_response",
         "mcp_tool_call_begin",
         "mcp_tool_call_end",
         "patch_apply_begin",

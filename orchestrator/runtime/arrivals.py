@@ -17,10 +17,21 @@ from orchestrator.core import commands as c
 from orchestrator.core.draft import Note
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
+from orchestrator.core.settings import NO_HISTORY
 from orchestrator.core.timers import REAP_BELOW_TIMER, REAP_TIMER
-from orchestrator.protocol.ops import CancelAgent, ExecApproval, MessageAgent, PatchApproval
+from orchestrator.protocol.ops import (
+    CancelAgent,
+    ConfigureSession,
+    ExecApproval,
+    MessageAgent,
+    OverrideTurnContext,
+    PatchApproval,
+    UserTurn,
+)
 from orchestrator.runtime.bisect import Arrival
-from orchestrator.runtime.intake import Unreadable, command_of, with_images
+from orchestrator.runtime.input_files import with_files
+from orchestrator.runtime.intake import Unreadable, command_of
+from orchestrator.runtime.lookups import NOISE_BYTES
 from orchestrator.runtime.reaper import taken_at_once
 from orchestrator.runtime.runner_context import RunnerContext
 from orchestrator.runtime.trees import TreeLookups
@@ -108,7 +119,10 @@ class Arrivals:
 
     async def _command(self, entry: SqEntry) -> c.Command | Note | Unreadable:
         try:
-            return await with_images(await self._with_lookups(command_of(entry), entry))
+            command = await self._with_lookups(command_of(entry), entry)
+            if not isinstance(command, c.Submitted):
+                return command
+            return await with_files(self._context.ports.library, command, self._folder())
         except BrokerError:
             raise
         except Exception as error:
@@ -127,6 +141,8 @@ class Arrivals:
         if isinstance(command, c.TimerFired) and command.id in (REAP_TIMER, REAP_BELOW_TIMER):
             return replace(command, left=await self._reap())
         state, writing = self._context.journal.state, self._context.writing
+        if isinstance(command, c.Submitted) and isinstance(command.op, ConfigureSession):
+            return await self._with_history(command)
         if not isinstance(command, c.Submitted) or not state.facts.is_root:
             return command
         lookups = TreeLookups.of(self._context.ports, state.facts)
@@ -138,6 +154,25 @@ class Arrivals:
                 return replace(command, agents=agents or ())
             case _:
                 return command
+
+    async def _with_history(self, command: c.Submitted) -> c.Submitted:
+        """Looks up the sender's history of prompts, for the answer that tells of it."""
+        ports = self._context.ports
+        if not ports.library.keeps_history:
+            return command
+        noise = ports.random_bytes(NOISE_BYTES)
+        head = await self._context.writing.insist(lambda: ports.broker.history_head(command.who, noise))
+        return replace(command, history=head or NO_HISTORY)
+
+    def _folder(self) -> str:
+        """The folder in which the next input will find the session: the last that was named before it."""
+        state = self._context.journal.state
+        waiting = [arrival for arrival, _ in self.inbox if isinstance(arrival, c.Submitted)]
+        queued = [turn.turn.op for turn in state.queue]
+        for op in (*(each.op for each in reversed(waiting)), *reversed(queued)):
+            if isinstance(op, OverrideTurnContext | ConfigureSession | UserTurn) and op.cwd:
+                return op.cwd
+        return state.settings.cwd
 
     async def _with_requests(self, command: c.Submitted, lookups: TreeLookups, at_ms: int) -> c.Submitted:
         """Looks up what an answer can mean in the tree: pending requests, or else those settled before."""

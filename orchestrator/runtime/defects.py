@@ -86,6 +86,8 @@ def instead_of(command: c.Command | Unreadable, error: Exception, state: State) 
             return c.ResponseBroken(n, "fatal", f"{UNRECORDED}: {why}", usage=usage)
         case c.CallFinished(call_id):
             return failed_call(call_of(state, call_id), f"its output could not be recorded: {why}")
+        case c.LookedUp(key) if command.error is None:
+            return c.LookedUp(key, error=f"the answer could not be recorded: {why}")
         case c.CallAssessed(call_id):
             return c.CallAssessed(call_id, c.Immediate(f"not run: {why}"))
         case _:

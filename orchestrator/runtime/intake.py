@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
-from pathlib import Path
 
 import orjson
 
@@ -18,14 +16,11 @@ from orchestrator.core.frozen import replace
 from orchestrator.core.ids import TreeId
 from orchestrator.core.state import Call, State
 from orchestrator.protocol import events as ev
-from orchestrator.protocol import ops
 from orchestrator.protocol.codec import parse_submission, short_id
-from orchestrator.protocol.inputs import ImageInput, InputItem, LocalImageInput, TextInput
 from orchestrator.protocol.submission import MalformedSubmission
 from orchestrator.protocol.wire import UNSET, JsonObject
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.workspace import FolderFaults
-from orchestrator.tools.images import data_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +49,6 @@ def command_of(entry: SqEntry) -> c.Command | Note:
 def _unread(entry: SqEntry, error: Exception) -> e.Entry:
     told = ev.Error(message=str(error), codex_error_info=UNSET)
     return e.event(short_id(entry.submission), told)
-
-
-async def with_images(command: c.Command | Note) -> c.Command | Note:
-    """A `local_image` is read where the session runs, and becomes an `image` (September 2025, InputItem)."""
-    match command:
-        case c.Submitted(op=ops.UserInput() | ops.UserTurn() as op) if any(
-            isinstance(item, LocalImageInput) for item in op.items
-        ):
-            items = [await asyncio.to_thread(_loaded, item) for item in op.items]
-            changed = op.model_copy(update={"items": tuple(items)})
-            return c.Submitted(command.id, changed, command.client, command.who, command.seq)
-        case _:
-            return command
-
-
-def _loaded(item: InputItem) -> InputItem:
-    if not isinstance(item, LocalImageInput):
-        return item
-    try:
-        return ImageInput(image_url=data_url(Path(item.path)))
-    except (OSError, ValueError) as error:
-        return TextInput(text=f"[the image {item.path} could not be read: {error}]")
 
 
 async def judged_running(

@@ -23,6 +23,7 @@ from orchestrator.model.events import ModelEvent
 from orchestrator.model.request import Item, Prompt
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.files import Files, locked
+from orchestrator.runtime.library import Library, NoFiles
 from orchestrator.runtime.workspace import WorkspaceCheck, check_workspace
 from orchestrator.tables import ModelSettings
 from orchestrator.tools.site import CallSite, DeltaSink
@@ -91,6 +92,8 @@ class Ports:
     model_settings: ModelSettings = field(default_factory=ModelSettings)
     """A provider without a table in it has the defaults."""
     workspace: WorkspaceCheck = check_workspace
+    library: Library = field(default_factory=NoFiles)
+    """The machine's files of instructions, skills, prompts and images."""
     archive: Archive | None = None
     """Sealed parts of logs; read only when a snapshot cannot be used."""
     files: Files = locked

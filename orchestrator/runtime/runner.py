@@ -20,7 +20,16 @@ from orchestrator.core import entries as e
 from orchestrator.core.decide import IllegalCommand, decide
 from orchestrator.core.draft import Decision, Note, noted
 from orchestrator.core.frozen import replace
-from orchestrator.core.outstanding import AssessCall, CloseCalls, OweRequest, TellChildren, Work, outstanding
+from orchestrator.core.outstanding import (
+    AssessCall,
+    CloseCalls,
+    LookUp,
+    OweRequest,
+    ReadInstructions,
+    TellChildren,
+    Work,
+    outstanding,
+)
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import State
 from orchestrator.core.stored import encode_event
@@ -55,7 +64,7 @@ __all__ = ["Ended", "Runner", "RunnerConfig"]
 MAX_STEP_ENTRIES = 128
 MAX_STEP_BYTES = 256 << 10
 """A step is cut here; one more decision still fits the commit's bounds (256 entries, 1 MB)."""
-_BEGUN_LATER = (OweRequest, AssessCall)
+_BEGUN_LATER = (OweRequest, AssessCall, ReadInstructions, LookUp)
 """Work that is owed and runs nowhere: the session's next holder decides it as well."""
 ARCHIVE_S = 2.0
 """Seconds until an archive that could not be read is tried again."""
@@ -307,7 +316,9 @@ class Runner:
                         progressed = True
                     case _ if leaving:
                         continue
-                    case AssessCall() | OweRequest() if fault := await self._workspace.fault(state):
+                    case AssessCall() | OweRequest() | ReadInstructions() if (
+                        fault := await self._workspace.fault(state)
+                    ):
                         self._decide(step, c.TaskRefused(fault))
                         # A task with very many calls ends in several steps.
                         self._cut = CloseCalls() in self._owed(step.position.state)
@@ -323,12 +334,26 @@ class Runner:
                         assessment = await self._ports.tools.assess(call, self._side_work.site(state))
                         self._make(step, c.CallAssessed(call_id, assessment))
                         progressed = True
+                    case ReadInstructions(folder):
+                        text = await self._instructions(folder, state)
+                        self._make(step, c.InstructionsRead(folder, text))
+                        progressed = True
                     case OweRequest(not_before_ms) if not_before_ms <= step.at_ms:
                         self._make(step, c.BeginRequest())
                         progressed = True
                     case _:
                         continue
                 break
+
+    async def _instructions(self, folder: str, state: State) -> str | None:
+        try:
+            return await self._ports.library.instructions(folder, state.told_folders)
+        except (OSError, ValueError) as error:
+            # A session goes on without them, as one that began there would have.
+            log.warning(
+                "session %s: instructions of %s: %s", self.claim.session, folder, error or "no answer"
+            )
+            return None
 
     def _make(self, step: Step, command: c.Command) -> None:
         """Decides a command that the state owes and nobody sent."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from orchestrator.core import commands as c
 from orchestrator.core.draft import Note
 from orchestrator.core.entries import EVENT_MSG, Entry
-from orchestrator.core.outstanding import FollowRequest, OweRequest, RunCall, StopAll, Work
+from orchestrator.core.outstanding import FollowRequest, LookUp, OweRequest, RunCall, StopAll, Work
 from orchestrator.core.state import Call, State
 from orchestrator.protocol.events import AgentReasoningRawContentDelta
 from orchestrator.protocol.wire import JsonObject, tag_of
@@ -24,6 +24,7 @@ from orchestrator.runtime.deltas import Delta, event_id
 from orchestrator.runtime.effects import EffectKey, Effects
 from orchestrator.runtime.intake import drained_call, failed_call, refused_call
 from orchestrator.runtime.log import log
+from orchestrator.runtime.lookups import look_up
 from orchestrator.runtime.requests import follow_request
 from orchestrator.runtime.runner_context import RunnerContext
 from orchestrator.runtime.trees import TreeLookups
@@ -31,6 +32,7 @@ from orchestrator.tools.site import CallSite
 
 SHUTTING_DOWN = "the worker is shutting down"
 
+LOOK_UP = "look_up"
 RAW_DELTA = tag_of(AgentReasoningRawContentDelta)
 
 
@@ -43,6 +45,8 @@ class SideWork:
         self._claim = context.claim
         self._arrivals = arrivals
         self._effects = Effects(context.ports, context.claim.session, self._ended)
+        self._lookups = Effects(context.ports, context.claim.session, self._ended)
+        """Apart from the task's: what stops a task does not stop them."""
         self._agents: TreeLookups | None = None
         self._began = context.ports.monotonic()
         self._draining = False
@@ -54,7 +58,7 @@ class SideWork:
     @property
     def unsettled(self) -> bool:
         """Whether a result is still to come, or to be decided."""
-        return self._effects.unsettled
+        return self._effects.unsettled or self._lookups.unsettled
 
     # ── starting ──────────────────────────────────────────────────────────────────────────────
 
@@ -69,6 +73,8 @@ class SideWork:
                     self._start_call(call_of(state, call_id), state)
                 case FollowRequest(n) if ("request", str(n)) not in self._effects:
                     self._start_request(n, state)
+                case LookUp(key) if (LOOK_UP, key) not in self._lookups and not self.leaving():
+                    self._lookups.start((LOOK_UP, key), self._run_lookup(key))
                 case OweRequest(not_before_ms) if not self.leaving():
                     self._wait_until(not_before_ms)
                 case _:
@@ -99,6 +105,9 @@ class SideWork:
 
         if self._delay is None or self._delay.done():
             self._delay = self._ports.spawn(delay(), f"{self._claim.session}:delay")
+
+    async def _run_lookup(self, key: str) -> None:
+        self._arrivals.push(await look_up(self._context, key))
 
     async def _run_call(self, call: Call, state: State) -> None:
         if fault := await self._context.workspace.fault(state):
@@ -159,18 +168,23 @@ class SideWork:
             self._arrivals.push(c.ResponseBroken(int(key[1]), "fatal", text))
         elif key[0] == "call":
             self._arrivals.push(failed_call(call_of(self._context.journal.state, key[1]), text))
+        elif key[0] == LOOK_UP:
+            self._arrivals.push(c.LookedUp(key[1], error=text))
 
     def settle(self, command: c.Command) -> None:
         """Settles the effect whose last result was decided, or found to be of no use any more."""
         if isinstance(command, c.Stopped):
             self._effects.settle_all()
         elif (key := _ended_by(command)) is not None:
-            self._effects.settle(key)
+            self._of(key).settle(key)
 
     def reopen(self, command: c.Command | Note | Delta) -> None:
         """Reopens the effect whose last result was decided in a step that was not committed."""
         if (key := _ended_by(command)) is not None:
-            self._effects.reopen(key)
+            self._of(key).reopen(key)
+
+    def _of(self, key: EffectKey) -> Effects:
+        return self._lookups if key[0] == LOOK_UP else self._effects
 
     # ── ending ────────────────────────────────────────────────────────────────────────────────
 
@@ -196,6 +210,10 @@ class SideWork:
         """Stops, after the grace, what still runs and records it as stopped; nothing is started any more."""
         await self._ports.sleep(self._context.config.worker.drain_grace_s)
         self._overdue = True
+        # They are owed still, and the next holder does them.
+        await self._lookups.stop()
+        self._lookups.settle_all()
+        self._arrivals.wake()
         if not self._effects.unsettled:
             return
         elapsed = self._effects.elapsed("call")
@@ -210,10 +228,13 @@ class SideWork:
     def cancel(self) -> None:
         """Cancels every effect, without waiting for the proof."""
         self._effects.cancel()
+        self._lookups.cancel()
 
     async def stop(self) -> None:
         """Cancels every effect and returns when all have ended."""
+        self.cancel()
         await self._effects.stop()
+        await self._lookups.stop()
 
     def close(self) -> None:
         """Ends the waits for a request that is not due, and for the grace; lets go of tools."""
@@ -237,5 +258,7 @@ def _ended_by(command: c.Command | Note | Delta) -> EffectKey | None:
             return ("call", call_id)
         case c.ResponseCompleted(n) | c.ResponseBroken(n):
             return ("request", str(n))
+        case c.LookedUp(key):
+            return (LOOK_UP, key)
         case _:
             return None

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.broker.broker import Broker
@@ -155,4 +155,4 @@ async def new_session(settings: Settings, client: Client) -> SessionId:
     """A session with these settings, in their working folder."""
     workspace = await asyncio.to_thread(look_at, settings.session_defaults.cwd, guide(settings))
     birth = new_birth(settings, workspace, time.time_ns() // 1_000_000, os.urandom)
-    return await client.create(birth)
+    return await client.create(replace(birth, history=await client.history()))

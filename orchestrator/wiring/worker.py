@@ -16,6 +16,7 @@ from orchestrator.core.settings import Rules
 from orchestrator.rollouts.archive import Archive
 from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.calls import ToolCalls
+from orchestrator.runtime.library import Files
 from orchestrator.runtime.log import OutageFilter, log
 from orchestrator.runtime.patience import PatientTexts
 from orchestrator.runtime.ports import Ports
@@ -40,7 +41,7 @@ from orchestrator.wiring.deployment import (
 )
 from orchestrator.wiring.hidden_paths import hidden_paths, own_code
 from orchestrator.wiring.mcp_tools import mcp_toolbox
-from orchestrator.wiring.sessions import VERSION
+from orchestrator.wiring.sessions import VERSION, guide
 
 
 def tool_config(settings: Settings, url: str, support: SandboxSupport) -> ToolConfig:
@@ -102,6 +103,7 @@ async def running_worker(
                 tools=ToolCalls(toolbox, texts),
                 model_settings=settings.model,
                 workspace=RecentChecks(),
+                library=Files(settings.home, guide(settings), settings.session_defaults.history != "none"),
                 archive=archive(settings),
                 version=VERSION,
             )

@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.core.entries import Entry
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS, Item, message_text
-from orchestrator.core.outstanding import outstanding
+from orchestrator.core.outstanding import LookUp, outstanding
 from orchestrator.protocol.codec import event_msg
 from orchestrator.protocol.events import UnknownEvent
 from tests.core.driver import Session
@@ -26,6 +26,7 @@ OF_A_SUBMISSION = {
     "conversation_path",
     "shutdown_complete",
     "thread_name_updated",
+    "list_custom_prompts_response",
 }
 """Events that answer a submission under its own id, whatever task runs."""
 
@@ -40,6 +41,8 @@ class Audit:
     ends: int = 0
     stopping: bool = False
     phases: dict[str, str] = field(default_factory=dict)
+    lookups: list[str] = field(default_factory=list)
+    """Look-ups that were accepted and not answered."""
     inputs: set[str] = field(default_factory=set)
     """Texts that joined the conversation."""
 
@@ -72,6 +75,12 @@ class Audit:
             case "task_ended":
                 assert self.ends == 1, f"task {self.task} ended with {self.ends} final events"
                 self.task = None
+            case "lookup":
+                self.lookups.append(fact["id"])
+            case "looked_up":
+                self.lookups.remove(fact["id"])
+            case "closing":
+                self.lookups.clear()
             case "stopping":
                 self.stopping = True
             case "request_begun":
@@ -111,7 +120,7 @@ def check_liveness(session: Session) -> None:
     """Something can always happen: work is owed, or somebody or a timer is waited for."""
     state = session.state
     if state.task is None:
-        assert session.owes() == ()
+        assert all(isinstance(work, LookUp) for work in session.owes())
         assert not state.queue or state.closed, "input waits for a session that is free"
         assert (session.approvals, session.timers) == ({}, {})
         return

@@ -13,7 +13,10 @@ def test_a_reconfigured_session_gets_the_new_system_prompt_and_user_instructions
         op("configure_session", base_instructions="Be brief.", user_instructions="No emojis."), "cfg"
     )
     assert session.state.facts.base_instructions == "Be brief."
-    assert "<user_instructions>\n\nNo emojis." in session.texts()[-1]
+    assert session.texts()[-1] == (
+        "<user_instructions>\n\nThese instructions replace all that were given before them.\n\nNo emojis."
+        "\n\n</user_instructions>"
+    )
     assert seen.id_of("session_configured") == "cfg"
 
 

@@ -75,6 +75,7 @@ BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
     "count": numbers,
     "end_turn": st.just(False),
     "epoch": numbers,
+    "folders": st.lists(words, max_size=3).map(tuple),
     "generation": numbers,
     "http_used": numbers,
     "info": json,

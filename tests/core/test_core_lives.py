@@ -22,7 +22,9 @@ from orchestrator.core.outstanding import (
     AssessCall,
     CloseCalls,
     FollowRequest,
+    LookUp,
     OweRequest,
+    ReadInstructions,
     RunCall,
     StopAll,
     TellChildren,
@@ -52,6 +54,11 @@ from tests.core.driver import (
 CALL_IDS = st.sampled_from(["c1", "c2", "c3"])
 TASK_IDS = st.sampled_from(["u1", "u2", "u3"])
 POLICIES = st.sampled_from(["untrusted", "on-failure", "on-request", "never"])
+ANSWERS: list[dict[str, Any]] = [
+    {},
+    {"error": "no"},
+    {"message": ev.ListCustomPromptsResponse(custom_prompts=())},
+]
 DECISIONS = st.sampled_from(["approved", "approved_for_session", "denied", "abort"])
 ITEMS = st.one_of(
     st.just(assistant("words")),
@@ -80,6 +87,7 @@ class Life(RuleBasedStateMachine):
         self.read = 0
         self.replayed = State()
         self.said: set[str] = set()
+        self.looked = 0
 
     @initialize(
         policy=POLICIES,
@@ -140,6 +148,12 @@ class Life(RuleBasedStateMachine):
     @rule(type=st.sampled_from(["interrupt", "compact", "get_path", "configure_session", "list_models"]))
     def person_submits_an_op(self, type: str) -> None:
         self.submits("o1", op(type))
+
+    @rule(type=st.sampled_from(["list_skills", "list_custom_prompts", "add_to_history"]))
+    def person_asks_for_a_lookup(self, type: str) -> None:
+        self.looked += 1
+        fields = {"text": "words"} if type == "add_to_history" else {}
+        self.submits(f"l{self.looked}", op(type, **fields))
 
     @rule(cwd=st.sampled_from(["/repo", "/new"]))
     def person_overrides_the_settings(self, cwd: str) -> None:
@@ -228,6 +242,7 @@ class Life(RuleBasedStateMachine):
             self.audit.read(entry)
         self.read = self.session.seq
         assert digest(self.replayed) == self.session.digest
+        assert [lookup.id for lookup in self.session.state.lookups] == self.audit.lookups
 
     @invariant()
     def snapshot_is_the_state(self) -> None:
@@ -265,6 +280,10 @@ def _reports(session: Session, work: Work) -> st.SearchStrategy[c.Command]:
     match work:
         case OweRequest():
             return st.just(c.BeginRequest())
+        case LookUp(key):
+            return st.sampled_from(ANSWERS).map(lambda told: c.LookedUp(key, **told))
+        case ReadInstructions(folder):
+            return st.sampled_from([None, "Be kind."]).map(lambda text: c.InstructionsRead(folder, text))
         case FollowRequest(n):
             return st.one_of(
                 st.builds(c.ItemCompleted, st.just(n), ITEMS),

@@ -182,7 +182,7 @@ def test_images_and_several_texts_are_one_message() -> None:
     session = Session()
     image = {"type": "image", "image_url": "data:image/png;base64,AA"}
     seen = session.submit(op("user_input", items=[text("look "), image, text("here")]))
-    assert seen.one("user_message")["message"] == "look here"
+    assert seen.one("user_message")["message"] == "look \nhere"
     assert seen.one("user_message")["images"] == [image["image_url"]]
     assert len(session.shown()) == 1
 
@@ -201,5 +201,6 @@ def test_input_that_is_no_text_is_named_to_the_model() -> None:
     session = Session()
     mention = {"type": "mention", "name": "notes", "path": "/repo/notes.md"}
     seen = session.submit(op("user_input", items=[text("see "), mention]))
-    assert seen.one("user_message")["message"] == "see "
-    assert session.texts() == ["see [mention: notes]"]
+    assert seen.one("user_message")["message"] == "see \n@notes"
+    assert session.texts() == ["see @notes"]
+    assert "no connector ID /repo/notes.md" in seen.one("warning")["message"]

@@ -35,6 +35,10 @@ SERVED: dict[str, dict[str, Any]] = {
     "compact": {},
     "message_agent": {"agent_id": 0, "text": "hi"},
     "cancel_agent": {"agent_id": 1},
+    "add_to_history": {"text": "t"},
+    "get_history_entry_request": {"offset": 0, "log_id": 0},
+    "list_custom_prompts": {},
+    "list_skills": {},
     "shutdown": {},
 }
 NEVER: dict[str, dict[str, Any]] = {
@@ -48,11 +52,7 @@ NOT_YET: dict[str, dict[str, Any]] = {
     "resolve_ask_user_question": {"id": "q", "response": {"type": "cancelled"}},
     "plan": {"plan_request": {"goal": "g"}},
     "resolve_plan_approval": {"id": "p", "response": {"type": "rejected"}},
-    "add_to_history": {"text": "t"},
-    "get_history_entry_request": {"offset": 0, "log_id": 0},
     "list_mcp_tools": {},
-    "list_custom_prompts": {},
-    "list_skills": {},
     "list_models": {},
     "undo": {},
     "thread_rollback": {"num_turns": 1},

@@ -19,6 +19,7 @@ from typing import assert_never
 from orchestrator.core import commands as c
 from orchestrator.core.decide.call import assessed, finished
 from orchestrator.core.decide.cancel import tell_next
+from orchestrator.core.decide.lookup import instructions_read, looked_up
 from orchestrator.core.decide.mail import mail_arrived
 from orchestrator.core.decide.ops import file_not_written, submitted
 from orchestrator.core.decide.refusal import commit_refused
@@ -89,6 +90,10 @@ def _apply(draft: Draft, command: c.Command) -> None:
             took_over(draft, command)
         case c.TaskRefused():
             refused(draft, command)
+        case c.LookedUp():
+            looked_up(draft, command)
+        case c.InstructionsRead():
+            instructions_read(draft, command)
         case c.FileNotWritten():
             file_not_written(draft, command)
         case c.TimerFired():

@@ -12,15 +12,15 @@ from orchestrator.core.context import instructions_item
 from orchestrator.core.decide.agent_ops import cancel_agent, interrupt_below, message_agent
 from orchestrator.core.decide.approval import answer
 from orchestrator.core.decide.cancel import cancel_children
+from orchestrator.core.decide.lookup import ask
 from orchestrator.core.decide.task import (
     begin_task,
     bookmarked,
     change_settings,
-    input_message,
-    user_message_event,
 )
 from orchestrator.core.decide.task_end import stop
 from orchestrator.core.draft import Draft
+from orchestrator.core.input_items import fault, input_messages, user_message_event
 from orchestrator.core.settings import SettingsChanges
 from orchestrator.core.state import Queued
 from orchestrator.core.user_turns import UserTurn
@@ -32,6 +32,9 @@ from orchestrator.protocol.wire import written
 MOST_STEERED = 100
 """Inputs that may wait in the state for the task's next request."""
 
+MOST_NAMED = 10
+"""Apps that one warning names."""
+
 MOST_NAME = 200
 """Characters of a session's name."""
 
@@ -40,8 +43,10 @@ def submitted(draft: Draft, command: Submitted) -> None:
     """Decides one submission, in the order of the SQ."""
     op = command.op
     match op:
+        case ops.UserInput() | ops.UserTurn() if (why := fault(op)) is not None:
+            error(draft, command.id, why)
         case ops.UserInput() | ops.UserTurn() | ops.Compact():
-            _user_turn(draft, command, UserTurn.asked(op))
+            _user_turn(draft, command, UserTurn.asked(op, command.items))
         case ops.Interrupt():
             if op.tree:
                 interrupt_below(draft, f"interrupt:{command.client}:{command.id}")
@@ -63,6 +68,8 @@ def submitted(draft: Draft, command: Submitted) -> None:
             _set_name(draft, command, op.name)
         case ops.GetPath():
             _get_path(draft, command)
+        case ops.AddToHistory() | ops.GetHistoryEntryRequest() | ops.ListCustomPrompts() | ops.ListSkills():
+            ask(draft, command, op)
         case ops.Shutdown():
             _shutdown(draft, command)
         case ops.RefreshMcpServers():
@@ -83,13 +90,17 @@ def _user_turn(draft: Draft, command: Submitted, turn: UserTurn) -> None:
     if turn.bookmark and bookmarked(draft, turn.bookmark) is None:
         error(draft, command.id, f"no turn of this session ended with response {turn.bookmark}")
         return
+    if turn.mentions:
+        # The connectors of Codex's apps are its provider's own.
+        named = ", ".join(turn.mentions[:MOST_NAMED])
+        warning = f"no connector ID {named}: this version serves no connectors, the text stays as it is"
+        draft.add(e.event(command.id, ev.WarningEvent(message=warning)))
     task = draft.state.task
     if task is not None and _steers(draft, turn):
         if len(task.steered) >= MOST_STEERED:
             error(draft, command.id, f"not taken: {MOST_STEERED} inputs wait for the task's next request")
             return
-        said = written(input_message(turn.items))
-        draft.add(f.Steered(command.id, said), user_message_event(task.id, turn.items))
+        _steer(draft, command, turn)
         return
     if task is None and not draft.state.queue:
         begin_task(draft, Queued(command.id, turn, command.client or None))
@@ -98,9 +109,16 @@ def _user_turn(draft: Draft, command: Submitted, turn: UserTurn) -> None:
     stop(draft, "replaced", command.id)
 
 
+def _steer(draft: Draft, command: Submitted, turn: UserTurn) -> None:
+    """Lets input join the running task, from its next request on."""
+    for message in input_messages(turn.items):
+        draft.add(f.Steered(command.id, written(message)))
+    draft.event(user_message_event(turn.items))
+
+
 def _steers(draft: Draft, turn: UserTurn) -> bool:
     task = draft.task
-    joins = isinstance(turn.op, ops.UserInput) and not turn.bookmark
+    joins = isinstance(turn.op, ops.UserInput) and not turn.bookmark and turn.output_schema is None
     return joins and draft.state.facts.on_user_input == "steer" and task.kind == "user" and not task.stopping
 
 
@@ -118,8 +136,11 @@ def _configure(draft: Draft, command: Submitted, op: ops.ConfigureSession) -> No
     if op.base_instructions is not None:
         draft.add(f.Instructed(op.base_instructions))
     if op.user_instructions:
-        draft.add(e.item(instructions_item(op.user_instructions)))
-    draft.add(session_configured(command.id, draft.state.facts, draft.state.settings, draft.state.name))
+        draft.add(e.item(instructions_item(op.user_instructions, replacing=True)))
+    state = draft.state
+    draft.add(
+        session_configured(command.id, state.facts, state.settings, state.name, history=command.history)
+    )
     unserved = {"personality": op.personality, "collaboration_mode": op.collaboration_mode}
     for name, value in unserved.items():
         if value is not None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.context import context_change, environment_context, is_context
+from orchestrator.core.context import INSTRUCTIONS_TAG, context_change, environment_context, is_context
 from orchestrator.core.decide.agent_status import end_watchdogs, took_task
 from orchestrator.core.decide.helper_activity import tokens_used
 from orchestrator.core.draft import Draft
-from orchestrator.core.history import Item
+from orchestrator.core.history import message_text
+from orchestrator.core.input_items import input_messages, user_message_event
 from orchestrator.core.phases import TaskPhase, task_phase
 from orchestrator.core.settings import SettingsChanges
 from orchestrator.core.state import Queued, State, Task, TaskKind
@@ -20,8 +20,7 @@ from orchestrator.core.tokens import counted
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import ResponseId, SubmissionId
-from orchestrator.protocol.items import ContentItem, InputImage, InputText, Message
-from orchestrator.protocol.scalars import ModeKind, UserMessageKind
+from orchestrator.protocol.scalars import ModeKind
 from orchestrator.protocol.usage import RateLimitSnapshot
 
 NO_RATE_LIMITS = RateLimitSnapshot()
@@ -92,7 +91,8 @@ def begin_task(draft: Draft, waiting: Queued) -> None:
     kind: TaskKind = "compact" if isinstance(turn.op, ops.Compact) else "user"
     _task_begins(draft, waiting.id, kind, turn.output_schema, waiting.client)
     if kind == "user":
-        draft.add(e.item(input_message(turn.items)), user_message_event(waiting.id, turn.items))
+        draft.add(*map(e.item, input_messages(turn.items)))
+        draft.add(e.event(waiting.id, user_message_event(turn.items)))
     if draft.state.queue:
         # More input came while this one waited: the seeds' rule holds for it as well,
         # new input aborts the task that it meets. Its message stays in the history. One
@@ -129,9 +129,12 @@ def _rewind(draft: Draft, response_id: ResponseId) -> None:
     if length is None:
         return
     dropped = islice(draft.state.history, length, None)
-    stale = any(is_context(item) for item in dropped)
+    lost = [item for item in dropped if is_context(item)]
     draft.add(f.Rewound(response_id, length))
-    if stale:
+    if any(message_text(item).startswith(INSTRUCTIONS_TAG) for item in lost):
+        # Which folders the rest tells of is not known: they are looked at again when a task comes to them.
+        draft.add(f.FoldersTold(()))
+    if lost:
         draft.add(e.item(environment_context(draft.state.settings.wire())))
 
 
@@ -157,37 +160,6 @@ def change_settings(draft: Draft, changes: SettingsChanges) -> None:
     draft.add(f.SettingsChanged(changes))
     if shown is not None:
         draft.add(e.item(shown))
-
-
-def input_message(items: Sequence[Item]) -> Message:
-    """The user message that the input items of one op make."""
-    return Message(role="user", content=tuple(map(_content, items)))
-
-
-def _content(item: Item) -> ContentItem:
-    match item["type"]:
-        case "text":
-            return InputText(text=item["text"])
-        case "image":
-            return InputImage(image_url=item["image_url"])
-        case _:
-            return InputText(text=f"[{item['type']}: {item.get('name') or item.get('path') or ''}]")
-
-
-def user_message_event(id: str, items: Sequence[Item]) -> e.Entry:
-    text = _joined([item["text"] for item in items if item["type"] == "text"])
-    images = tuple(item["image_url"] for item in items if item["type"] == "image")
-    return e.event(id, ev.UserMessage(message=text, kind=UserMessageKind.PLAIN, images=images or None))
-
-
-def _joined(texts: list[Any]) -> Any:
-    """The texts as one.
-
-    A reference to a huge text, which queued input may hold, cannot be joined: it is kept if it is alone.
-    """
-    if len(texts) == 1:
-        return texts[0]
-    return "".join(text if isinstance(text, str) else "[a long text]" for text in texts)
 
 
 def token_count(draft: Draft, response_id: ResponseId | None = None) -> None:

@@ -144,6 +144,37 @@ class Forked:
     content: Any
 
 
+@record
+class LookUpAsked:
+    """An op whose answer lies outside of the log was accepted; it is owed beside whatever runs."""
+
+    kind: ClassVar[str] = "lookup"
+    of: ClassVar[Literal["session"]] = "session"
+    id: SubmissionId
+    op: Mapping[str, Any]
+    client: str | None = field(metadata=EMPTY)
+    who: str
+
+
+@record
+class LookUpEnded:
+    """A look-up was answered, or has failed; the event beside it says which."""
+
+    kind: ClassVar[str] = "looked_up"
+    of: ClassVar[Literal["session"]] = "session"
+    id: SubmissionId
+    client: str | None = field(metadata=EMPTY)
+
+
+@record
+class FoldersTold:
+    """The folders whose instructions the conversation holds; it replaces what was known before."""
+
+    kind: ClassVar[str] = "folders_told"
+    of: ClassVar[Literal["session"]] = "session"
+    folders: tuple[str, ...] = field(metadata=LIST)
+
+
 SessionFact: TypeAlias = (
     Configured
     | SettingsChanged
@@ -158,4 +189,7 @@ SessionFact: TypeAlias = (
     | ApprovedForSession
     | Rewound
     | Forked
+    | LookUpAsked
+    | LookUpEnded
+    | FoldersTold
 )

@@ -1,0 +1,142 @@
+"""Input items: what the items of one op make of a conversation, and which of them can make nothing.
+
+Items are in their wire form, with what the worker has read put in: a `local_image` is an `image` with its
+`path`, and a `skill` has its `content`. A log keeps a reference in the place of a very large text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from orchestrator.core.history import Item
+from orchestrator.protocol import events as ev
+from orchestrator.protocol import ops
+from orchestrator.protocol.bounds import deeper_than
+from orchestrator.protocol.inputs import InputItem, TextElement, TextInput
+from orchestrator.protocol.items import ContentItem, InputImage, InputText, Message
+from orchestrator.protocol.scalars import UserMessageKind
+
+SCHEMA_DEPTH = 32
+SKILL_TAG = "<skill>"
+_LONG = "[a long text]"
+
+
+# ── what cannot be taken ──────────────────────────────────────────────────────────────────────
+
+
+def fault(op: ops.UserInput | ops.UserTurn) -> str | None:
+    """The reason why an op's input cannot be taken; None if it can."""
+    if not op.items:
+        return "items: say something"
+    return _schema_fault(op.final_output_json_schema) or next(_text_faults(op.items), None)
+
+
+def _schema_fault(schema: Any) -> str | None:
+    if schema is None:
+        return None
+    if not isinstance(schema, dict):
+        return "final_output_json_schema: an object is expected"
+    if deeper_than(schema, SCHEMA_DEPTH):
+        return f"final_output_json_schema: nested deeper than {SCHEMA_DEPTH} levels"
+    return None
+
+
+def _text_faults(items: Sequence[InputItem]) -> Iterator[str]:
+    for place, item in enumerate(items):
+        if isinstance(item, TextInput) and item.text_elements:
+            found = _elements_fault(item.text.encode("utf-8", "replace"), item.text_elements)
+            if found is not None:
+                yield f"items[{place}].text_elements{found}"
+
+
+def _elements_fault(text: bytes, elements: Sequence[TextElement]) -> str | None:
+    """The first element that is no part of the text, or out of its order."""
+    before = 0
+    for place, element in enumerate(elements):
+        start, end = element.byte_range.start, element.byte_range.end
+        if not start < end <= len(text):
+            return f"[{place}].byte_range: {start} to {end} is no part of a text of {len(text)} bytes"
+        if start < before:
+            return f"[{place}].byte_range: it begins before the end of the one before it"
+        if not (_border(text, start) and _border(text, end)):
+            return f"[{place}].byte_range: it cuts a character"
+        before = end
+    return None
+
+
+def _border(text: bytes, at: int) -> bool:
+    return at == len(text) or text[at] & 0xC0 != 0x80
+
+
+# ── what the model and people are shown ───────────────────────────────────────────────────────
+
+
+def input_messages(items: Sequence[Item]) -> tuple[Message, ...]:
+    """The person's message, and behind it one for each skill that it names."""
+    said = Message(role="user", content=tuple(map(_content, items)))
+    return (said, *(_skill(item) for item in items if item["type"] == "skill" and "content" in item))
+
+
+def _content(item: Item) -> ContentItem:
+    if item["type"] == "image":
+        return InputImage(image_url=item["image_url"])
+    return InputText(text=_text(item))
+
+
+def _text(item: Item) -> Any:
+    """What stands for an item in a text; None for one that stands beside it."""
+    match item["type"]:
+        case "text":
+            return item["text"]
+        case "image":
+            return None
+        case "skill":
+            return f"${item['name']}"
+        case "mention":
+            return f"@{item['name']}"
+        case kind:
+            return f"[{kind}: {item.get('name') or item.get('path') or ''}]"
+
+
+def _skill(item: Item) -> Message:
+    # The content alone in its part: of a long one a log has a reference, which only a request opens.
+    opening = f"{SKILL_TAG}\n<name>{item['name']}</name>\n<path>{item['path']}</path>\n"
+    parts = (opening, item["content"], "\n</skill>")
+    return Message(role="user", content=tuple(InputText(text=part) for part in parts))
+
+
+def user_message_event(items: Sequence[Item]) -> ev.UserMessage:
+    """The event that tells clients what the person said."""
+    images = tuple(item["image_url"] for item in items if item["type"] == "image" and "path" not in item)
+    paths = tuple(item["path"] for item in items if item["type"] == "image" and "path" in item)
+    texts = [text for item in items if (text := _text(item)) is not None]
+    return ev.UserMessage(
+        message=_joined(texts),
+        kind=UserMessageKind.PLAIN,
+        images=images or None,
+        local_images=paths or None,
+        text_elements=_elements(items) or None,
+    )
+
+
+def _joined(texts: Sequence[Any]) -> Any:
+    """The texts as one, by lines; a reference to a huge one cannot be joined: it is kept if it is alone."""
+    if len(texts) == 1:
+        return texts[0]
+    return "\n".join(text if isinstance(text, str) else _LONG for text in texts)
+
+
+def _elements(items: Sequence[Item]) -> tuple[TextElement, ...]:
+    """The parts of the texts that a client draws in its own way, counted from the joined text's beginning."""
+    texts = [(item, text) for item in items if (text := _text(item)) is not None]
+    moved: list[TextElement] = []
+    at = 0
+    for item, text in texts:
+        for element in item.get("text_elements") or ():
+            span = element["byte_range"]
+            here = {"start": span["start"] + at, "end": span["end"] + at}
+            if isinstance(text, str) or len(texts) == 1:
+                moved.append(TextElement.model_validate({**element, "byte_range": here}))
+        at += len((text if isinstance(text, str) else _LONG).encode("utf-8", "replace")) + 1
+    return tuple(moved)

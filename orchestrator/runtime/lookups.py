@@ -1,0 +1,85 @@
+"""Look-ups of a session that its log owes: each runs beside the task, and may run twice.
+
+A history is in Redis, which is asked until it answers; files have a time limit. What cannot be answered is an
+error for its client, and never one for the session.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.core import commands as c
+from orchestrator.core.ids import SessionId
+from orchestrator.core.state import LookUp, State
+from orchestrator.protocol import events as ev
+from orchestrator.protocol import ops
+from orchestrator.protocol.catalog import HistoryEntry
+from orchestrator.protocol.wire import EventModel
+from orchestrator.runtime.library import PATIENCE_S
+from orchestrator.runtime.runner_context import RunnerContext
+
+NOISE_BYTES = 8
+MOST_LISTED = 2_000
+"""Skills and errors of one answer, in all of its folders."""
+
+Answer = EventModel | None
+
+
+async def look_up(context: RunnerContext, key: str) -> c.LookedUp:
+    """What a look-up of the state comes to."""
+    asked = context.journal.state.lookup(key)
+    if asked is None:
+        return c.LookedUp(key)
+    try:
+        return c.LookedUp(key, await _answer(context, asked, context.journal.state))
+    except TimeoutError:
+        why = f"the files did not answer within {PATIENCE_S:g} s on the worker's machine; check the mount"
+    except (OSError, ValueError) as error:
+        why = str(error)
+    return c.LookedUp(key, error=f"{asked.op['type']} was not answered: {why}. Ask again when that is mended")
+
+
+async def _answer(context: RunnerContext, asked: LookUp, state: State) -> Answer:
+    op = ops.OPS[asked.op["type"]].model_validate(asked.op)
+    match op:
+        case ops.AddToHistory():
+            await _add_to_history(context, asked, op.text)
+            return None
+        case ops.GetHistoryEntryRequest():
+            return await _history_entry(context, asked.who, op)
+        case ops.ListCustomPrompts():
+            prompts = await context.ports.library.prompts()
+            return ev.ListCustomPromptsResponse(custom_prompts=prompts)
+        case ops.ListSkills():
+            return await _skills(context, op, state.settings.cwd)
+        case _:
+            raise ValueError("this version does not look that up")
+
+
+async def _add_to_history(context: RunnerContext, asked: LookUp, text: str) -> None:
+    ports, session = context.ports, SessionId(context.claim.session)
+    if not ports.library.keeps_history:
+        return
+    noise, key = ports.random_bytes(NOISE_BYTES), f"{session}|{asked.key}"
+    add = (asked.who, key, (session, text), noise)
+    await context.writing.insist(lambda: ports.broker.add_to_history(*add))
+
+
+async def _history_entry(context: RunnerContext, who: str, op: ops.GetHistoryEntryRequest) -> Answer:
+    broker = context.ports.broker
+    kept = await context.writing.insist(lambda: broker.history_entry(who, op.log_id, op.offset))
+    entry = (
+        HistoryEntry(conversation_id=kept.session, ts=kept.at_ms // 1000, text=kept.text) if kept else None
+    )
+    return ev.GetHistoryEntryResponse(offset=op.offset, log_id=op.log_id, entry=entry)
+
+
+async def _skills(context: RunnerContext, op: ops.ListSkills, cwd: str) -> Answer:
+    entries, listed = [], 0
+    for asked in op.cwds or (cwd,):
+        entry = await context.ports.library.skills(str(Path(cwd, asked)), anew=op.force_reload)
+        listed += len(entry.skills) + len(entry.errors)
+        if listed > MOST_LISTED:
+            raise ValueError(f"the folders have more than {MOST_LISTED:,} skills together; name fewer")
+        entries.append(entry.model_copy(update={"cwd": asked}))
+    return ev.ListSkillsResponse(skills=tuple(entries))

@@ -1,0 +1,337 @@
+"""Look-ups of a worker: beside the task, over losses, within their time; and files that input names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.core.ids import SessionId
+from orchestrator.protocol import ops
+from orchestrator.protocol.catalog import CustomPrompt, SkillsListEntry
+from orchestrator.runtime import library
+from orchestrator.runtime.library import NoFiles
+from orchestrator.runtime.runner import Ended
+from tests.broker.actors import holder_died
+from tests.runtime.connections import Gate, lost
+from tests.runtime.harness import Harness
+from tests.runtime.players import calls, ends
+
+PROMPT = CustomPrompt(name="a", path="/p/a.md", content="Do it.")
+PICTURE = "data:image/png;base64,iVBORw0KGgo="
+
+
+@dataclass
+class Shelf(NoFiles):
+    """A library whose look-ups wait at a gate, and which remembers what was asked of it."""
+
+    gate: Gate | None = None
+    asked: list[Any] = field(default_factory=list)
+    found: dict[str, str] = field(default_factory=dict)
+    fails: Exception | None = None
+    keeps_history: bool = True
+
+    async def _look(self, *asked: Any) -> None:
+        self.asked.append(asked)
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.fails is not None:
+            raise self.fails
+
+    async def instructions(self, folder: str, known: Sequence[str]) -> str | None:
+        await self._look("instructions", folder, tuple(known))
+        return self.found.get(folder)
+
+    async def prompts(self) -> tuple[CustomPrompt, ...]:
+        await self._look("prompts")
+        return (PROMPT,)
+
+    async def skills(self, folder: str, *, anew: bool) -> SkillsListEntry:
+        await self._look("skills", folder, anew)
+        return SkillsListEntry(cwd=folder, skills=())
+
+    async def skill(self, folder: str, path: str) -> str:
+        await self._look("skill", folder, path)
+        return self.found[path]
+
+    async def image(self, path: Path) -> str:
+        await self._look("image", str(path))
+        return PICTURE
+
+
+@pytest.fixture
+def shelf(harness: Harness) -> Shelf:
+    made = Shelf()
+    harness.ports = replace(harness.ports, library=made)
+    return made
+
+
+def items(*given: dict[str, str]) -> ops.UserInput:
+    return ops.UserInput.model_validate({"type": "user_input", "items": given})
+
+
+async def answers(harness: Harness, session: SessionId, type: str) -> list[Any]:
+    return await harness.logged_events(session, type)
+
+
+async def test_prompts_and_skills_are_listed_for_the_folder_that_is_asked_for(
+    harness: Harness, shelf: Shelf
+) -> None:
+    session = await harness.session()
+    await harness.submit(session, ops.ListCustomPrompts(), "l1")
+    await harness.submit(session, ops.ListSkills(), "l2")
+    await harness.submit(session, ops.ListSkills(cwds=("/a", "b"), force_reload=True), "l3")
+    assert await harness.run(session) is Ended.PARKED
+    (prompts,) = await answers(harness, session, "list_custom_prompts_response")
+    assert [prompt["name"] for prompt in prompts["custom_prompts"]] == ["a"]
+    listed = await answers(harness, session, "list_skills_response")
+    assert [[entry["cwd"] for entry in answer["skills"]] for answer in listed] == [["/tmp"], ["/a", "b"]]
+    assert {("skills", "/tmp", False), ("skills", "/a", True), ("skills", "/tmp/b", True)} <= set(shelf.asked)
+
+
+async def test_history_is_shared_and_a_prompt_is_kept_once_over_a_lost_answer(
+    harness: Harness, shelf: Shelf
+) -> None:
+    first, second = await harness.session(), await harness.session()
+    harness.connection.after["add_to_history"] = lost()
+    await harness.submit(first, ops.AddToHistory(text="hello"), "h1")
+    assert await harness.run(first) is Ended.PARKED
+    head = await harness.broker.history_head("ann", b"12345678")
+    assert head.count == 1
+    for log_id, offset in ((head.log_id, 0), (head.log_id + 1, 0), (head.log_id, 1)):
+        await harness.submit(second, ops.GetHistoryEntryRequest(log_id=log_id, offset=offset))
+    assert await harness.run(second) is Ended.PARKED
+    found = await answers(harness, second, "get_history_entry_response")
+    by_question = {(one["log_id"], one["offset"]): one.get("entry") for one in found}
+    kept = by_question.pop((head.log_id, 0))
+    assert (kept["conversation_id"], kept["text"]) == (first, "hello")
+    assert list(by_question.values()) == [None, None]
+
+
+async def test_worker_without_a_history_keeps_nothing(harness: Harness, shelf: Shelf) -> None:
+    shelf.keeps_history = False
+    session = await harness.session()
+    await harness.submit(session, ops.AddToHistory(text="hello"))
+    assert await harness.run(session) is Ended.PARKED
+    assert (await harness.broker.history_head("ann", b"12345678")).count == 0
+    assert await harness.logged_events(session, "error") == []
+
+
+async def test_configured_session_tells_of_the_senders_history(harness: Harness, shelf: Shelf) -> None:
+    session = await harness.session()
+    await harness.submit(session, ops.AddToHistory(text="hello"))
+    await harness.run(session)
+    await harness.submit(session, ops.ConfigureSession())
+    await harness.run(session)
+    told = (await answers(harness, session, "session_configured"))[-1]
+    head = await harness.broker.history_head("ann", b"12345678")
+    assert (told["history_log_id"], told["history_entry_count"]) == (head.log_id, 1)
+
+
+async def test_lookup_that_takes_its_time_disturbs_neither_a_command_nor_an_interrupt(
+    harness: Harness, shelf: Shelf
+) -> None:
+    shelf.gate = Gate()
+    session = await harness.session()
+    harness.models.will([calls("c1"), ends()])
+    harness.tools.gates["c1"] = Gate()
+    task = await harness.say(session)
+    runner = harness.runner(await harness.claimed(session))
+    running = asyncio.create_task(runner.run())
+    await harness.tools.began("c1").wait()
+    await harness.submit(session, ops.ListCustomPrompts(), "l1")
+    runner.notify()
+    await shelf.gate.reached.wait()
+    assert harness.tools.killed == []
+    await harness.submit(session, ops.Interrupt())
+    runner.notify()
+    aborted = (await harness.until(session, "turn_aborted"))[-1]
+    assert aborted.id == task
+    assert not running.done(), "the look-up is still owed"
+    shelf.gate.open()
+    told = (await harness.until(session, "list_custom_prompts_response"))[-1]
+    assert told.id == "l1"
+    assert await running is Ended.PARKED
+    assert shelf.asked == [("prompts",)], "the interrupt did not begin it anew"
+
+
+async def test_next_worker_answers_what_a_lost_one_was_asked(harness: Harness, shelf: Shelf) -> None:
+    shelf.gate = Gate()
+    session = await harness.session()
+    await harness.submit(session, ops.ListCustomPrompts(), "l1")
+    runner = harness.runner(await harness.claimed(session, "lost"))
+    task = asyncio.create_task(runner.run())
+    await shelf.gate.reached.wait()
+    runner.lose()
+    assert await task is Ended.LOST
+    await holder_died(harness.broker, session)
+    shelf.gate = None
+    assert await harness.run(session) is Ended.PARKED
+    assert len(await answers(harness, session, "list_custom_prompts_response")) == 1
+    assert len(await harness.facts(session, "looked_up")) == 1
+
+
+async def test_draining_worker_leaves_a_lookup_to_the_next_one(harness: Harness, shelf: Shelf) -> None:
+    shelf.gate = Gate()
+    session = await harness.session()
+    await harness.submit(session, ops.ListCustomPrompts(), "l1")
+    runner = harness.runner(await harness.claimed(session), drain_grace_s=0.0)
+    task = asyncio.create_task(runner.run())
+    await shelf.gate.reached.wait()
+    runner.drain()
+    assert await task is Ended.YIELDED
+    shelf.gate = None
+    assert await harness.run(session) is Ended.PARKED
+    assert len(await answers(harness, session, "list_custom_prompts_response")) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (TimeoutError(), "the files did not answer within 10 s"),
+        (ValueError("too many"), "list_custom_prompts was not answered: too many"),
+        (PermissionError(13, "Permission denied"), "Permission denied"),
+        (RuntimeError("broken"), "internal error: RuntimeError: broken"),
+    ],
+)
+async def test_lookup_that_fails_is_an_error_under_its_id(
+    error: Exception, message: str, harness: Harness, shelf: Shelf
+) -> None:
+    shelf.fails = error
+    session = await harness.session()
+    await harness.submit(session, ops.ListCustomPrompts(), "l1")
+    assert await harness.run(session) is Ended.PARKED
+    (told,) = await answers(harness, session, "error")
+    assert message in told["message"]
+
+
+async def test_files_that_do_not_answer_are_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "PATIENCE_S", 0.01)
+    held = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    with pytest.raises(TimeoutError):
+        await library._read(lambda: asyncio.run_coroutine_threadsafe(held.wait(), loop).result())
+    held.set()
+
+
+async def test_answer_that_is_more_than_a_step_can_record_is_an_error(
+    harness: Harness, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = [PROMPT.model_copy(update={"name": f"n{number}" * 40}) for number in range(20_000)]
+
+    async def prompts(self: Shelf) -> tuple[CustomPrompt, ...]:
+        return tuple(long)
+
+    monkeypatch.setattr(Shelf, "prompts", prompts)
+    session = await harness.session()
+    await harness.submit(session, ops.ListCustomPrompts(), "l1")
+    assert await harness.run(session) is Ended.PARKED
+    (told,) = await answers(harness, session, "error")
+    assert "the answer could not be recorded" in told["message"]
+
+
+# ── input that names files ────────────────────────────────────────────────────────────────────
+
+
+async def test_image_is_read_from_the_folder_that_the_session_will_be_in(
+    harness: Harness, shelf: Shelf, tmp_path: Path
+) -> None:
+    session = await harness.session()
+    await harness.submit(session, ops.OverrideTurnContext(cwd=str(tmp_path)))
+    await harness.submit(session, items({"type": "local_image", "path": "relative.png"}))
+    await harness.run(session)
+    assert ("image", str(tmp_path / "relative.png")) in shelf.asked
+    (told,) = await answers(harness, session, "user_message")
+    assert told["local_images"] == [str(tmp_path / "relative.png")]
+    (content,) = [
+        part
+        for item in harness.models.prompts[0].input
+        for part in item.get("content", ())
+        if part["type"] == "input_image"
+    ]
+    assert content["image_url"] == PICTURE
+
+
+async def test_file_that_cannot_be_read_is_an_error_and_the_running_task_goes_on(
+    harness: Harness, shelf: Shelf
+) -> None:
+    session = await harness.session()
+    harness.models.will([calls("c1"), ends()])
+    harness.tools.gates["c1"] = Gate()
+    await harness.say(session)
+    runner = harness.runner(await harness.claimed(session))
+    running = asyncio.create_task(runner.run())
+    await harness.tools.began("c1").wait()
+    shelf.fails = ValueError("it is no PNG, JPEG, GIF or WebP image")
+    await harness.submit(session, items({"type": "local_image", "path": "x.png"}), "bad")
+    runner.notify()
+    told = (await harness.until(session, "error"))[-1]
+    assert told.id == "bad"
+    assert "items[0]: the image /tmp/x.png cannot be used: it is no PNG" in told.msg["message"]
+    harness.tools.gates["c1"].open()
+    assert await running is Ended.PARKED
+    assert await harness.logged_events(session, "turn_aborted") == []
+
+
+@pytest.mark.parametrize("url", ["http://x/a.png", "data:image/png;base64,aGVsbG8="])
+async def test_url_that_is_no_image_begins_no_task(url: str, harness: Harness, shelf: Shelf) -> None:
+    session = await harness.session()
+    await harness.submit(session, items({"type": "image", "image_url": url}))
+    await harness.run(session)
+    assert len(await answers(harness, session, "error")) == 1
+    assert harness.models.prompts == []
+
+
+async def test_skill_is_read_and_a_client_cannot_write_it(harness: Harness, shelf: Shelf) -> None:
+    shelf.found["/s/SKILL.md"] = "Do it."
+    session = await harness.session()
+    skill = {"type": "skill", "name": "pdf", "path": "/s/SKILL.md", "content": "evil"}
+    await harness.submit(session, items({"type": "text", "text": "use"}, skill))
+    await harness.run(session)
+    said = str(harness.models.prompts[0].input)
+    assert "Do it." in said
+    assert "evil" not in said
+    assert ("skill", "/tmp", "/s/SKILL.md") in shelf.asked
+
+
+async def test_op_names_only_so_many_skills(harness: Harness, shelf: Shelf) -> None:
+    shelf.found["/s"] = "Do it."
+    session = await harness.session()
+    skill = {"type": "skill", "name": "pdf", "path": "/s"}
+    await harness.submit(session, items(*[skill] * 17))
+    await harness.run(session)
+    (told,) = await answers(harness, session, "error")
+    assert "items[16]: the skill pdf cannot be used: at most 16 skills" in told["message"]
+
+
+async def test_new_folders_instructions_are_in_the_first_request_there(
+    harness: Harness, shelf: Shelf, tmp_path: Path
+) -> None:
+    shelf.found[str(tmp_path)] = "Be kind."
+    session = await harness.session()
+    await harness.say(session)
+    await harness.run(session)
+    assert shelf.asked == []
+    await harness.submit(session, ops.OverrideTurnContext(cwd=str(tmp_path)))
+    await harness.say(session)
+    await harness.run(session)
+    await harness.say(session)
+    await harness.run(session)
+    assert shelf.asked == [("instructions", str(tmp_path), ("/tmp",))]
+    requests = [str(prompt.input).count("Be kind.") for prompt in harness.models.prompts]
+    assert requests == [0, 1, 1]
+
+
+async def test_session_goes_on_where_instructions_cannot_be_read(
+    harness: Harness, shelf: Shelf, tmp_path: Path
+) -> None:
+    session = await harness.session()
+    shelf.fails = TimeoutError()
+    await harness.submit(session, ops.OverrideTurnContext(cwd=str(tmp_path)))
+    await harness.say(session)
+    assert await harness.run(session) is Ended.PARKED
+    assert len(harness.models.prompts) == 1
