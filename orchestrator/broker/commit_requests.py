@@ -18,6 +18,8 @@ from orchestrator.broker.requests import birth, birth_keys, eq_limits, holder, q
 from orchestrator.broker.tree_records import Spend, TreeEvent
 from orchestrator.core.ids import SessionId
 
+_NO_PAYLOAD = b""
+"""Stands in the commit's column for what a timer says beyond its id: none has ever said more."""
 MAX_ENTRIES = 256
 MAX_COMMIT_BYTES = 1 << 20
 """A commit holds Redis for as long as it runs, and every other session of the server waits."""
@@ -85,7 +87,6 @@ def payloads(request: CommitRequest) -> Iterable[bytes]:
     yield from (mail.payload for mail in request.mail)
     for event in request.tree_events:
         yield from (*event.parts, event.about)
-    yield from (timer.payload for timer in request.timers_set)
     yield from (approval.payload for approval in request.approvals_open)
     yield from request.summary.values()
     yield request.meta or b""
@@ -120,7 +121,7 @@ def commit_call(keys: Keys, config: BrokerConfig, request: CommitRequest, shape:
         entries=request.entries,
         events=request.events,
         timers_clear=request.timers_clear,
-        timers_set=request.timers_set,
+        timers_set=[(timer.id, timer.generation, timer.at_ms, _NO_PAYLOAD) for timer in request.timers_set],
         approvals_open=request.approvals_open,
         approvals_close=request.approvals_close,
         others=_others(config, request, shape) if _concerns_others(request) else None,

@@ -14,12 +14,12 @@ from typing import Literal, Protocol
 from orchestrator.broker.tree_records import (
     Account,
     BudgetWait,
-    Debit,
     InboxDepth,
     Reservation,
     Settlement,
     TreeEvent,
 )
+from orchestrator.core.draft import Debit, Timer
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.snapshot import CORE_VERSION
@@ -127,16 +127,6 @@ class NewEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class TimerSet:
-    """A deadline of the session; set again under its id, it replaces the one before."""
-
-    id: str
-    generation: int
-    at_ms: int
-    payload: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
 class Mail:
     """A message to another session of the tree (or to itself)."""
 
@@ -240,7 +230,7 @@ class CommitRequest:
     entries: tuple[NewEntry, ...] = ()
     events: tuple[NewEvent, ...] = ()
     cursor: str | None = None
-    timers_set: tuple[TimerSet, ...] = ()
+    timers_set: tuple[Timer, ...] = ()
     timers_clear: tuple[str, ...] = ()
     mail: tuple[Mail, ...] = ()
     children: tuple[NewSession, ...] = ()

@@ -13,7 +13,7 @@ registry's projection, is one hash of flat fields:
     u:<id>           what its requests used: tokens, cost, requests
     cancel:<id>      a cancel flag: commits that name it in `unless_flagged` are refused
     limit:<name>     how far the counter <name> may go; absent: as far as it likes
-    <name>           a counter, changed by `Debit`: slots, spawned
+    <name>           a counter, changed by a `Debit`: slots, spawned
     spent:<kind> held:<kind> guessed:<kind>   a budget: used, reserved, and used by estimate alone
     r:<session>:<request>                     a reservation: tokens, cost, requests
     wait:reserved wait:spent                  who waits for room, and by which timer
@@ -32,18 +32,6 @@ from orchestrator.core.ids import AgentId, SessionId, TreeId
 
 BudgetKind = Literal["tokens", "cost", "requests", "wall"]
 BUDGET_KINDS: tuple[BudgetKind, ...] = ("tokens", "cost", "requests", "wall")
-
-
-@dataclass(frozen=True, slots=True)
-class Debit:
-    """Takes `amount` from a counter of the tree, refused if it would pass the limit's field.
-
-    A negative amount gives back and is never refused. An empty limit only counts.
-    """
-
-    counter: str
-    amount: int
-    limit: str = ""
 
 
 @record

@@ -42,7 +42,10 @@ SPAWNED = "spawned"
 
 @record
 class Timer:
-    """A deadline that becomes an SQ entry when it has passed, unless it was cleared or set anew."""
+    """A deadline that becomes an SQ entry when it has passed, unless it was cleared.
+
+    Set again under its id, it replaces the one before.
+    """
 
     id: str
     generation: int
@@ -116,7 +119,10 @@ class NewChild:
 
 @dataclass(frozen=True, slots=True)
 class Debit:
-    """Takes from (or gives back to) a counter of the tree; refused beyond `limit`'s value."""
+    """Takes `amount` from a counter of the tree, refused if it would pass the field `limit`.
+
+    A negative amount gives back and is never refused. An empty limit only counts.
+    """
 
     counter: str
     amount: int

@@ -22,11 +22,11 @@ from orchestrator.broker.records import (
     NewEvent,
     NewSession,
     NewTree,
-    TimerSet,
 )
 from orchestrator.broker.seal import LogWriter, encode_request, event_of, seal
 from orchestrator.core.calls import timer_of
 from orchestrator.core.chain import GENESIS
+from orchestrator.core.draft import Timer
 from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.evolve import fold
 from orchestrator.core.ids import AgentId, SessionId, TreeId
@@ -67,7 +67,7 @@ class _Ending:
     status: str
     meta: bytes
     approvals: tuple[Approval, ...]
-    timers: tuple[TimerSet, ...]
+    timers: tuple[Timer, ...]
 
 
 async def store(
@@ -191,7 +191,7 @@ def _ending(state: State, encoded: Sequence[Encoded], blobs: dict[str, bytes], n
     awaiting = state.task.awaiting if state.task else ()
     timeout = state.facts.approval_timeout_ms
     timers = [
-        TimerSet(approval_timer(call.call_id), timer, now_ms + timeout)
+        Timer(approval_timer(call.call_id), timer, now_ms + timeout)
         for call in awaiting
         if timeout is not None and (timer := timer_of(call.work))
     ]

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from orchestrator.broker.records import Approval, NewEntry, NewEvent, TimerSet
+from orchestrator.broker.records import Approval, NewEntry, NewEvent
 from orchestrator.broker.seal import encode_request, event_of, seal
 from orchestrator.core import facts as f
 from orchestrator.core.chain import ChainKey
-from orchestrator.core.draft import Decision, Metered, TreePart
+from orchestrator.core.draft import Decision, Metered, Timer, TreePart
 from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.state import State
 from orchestrator.rollouts.position import Position
@@ -58,7 +58,7 @@ class Step:
     position: Position = field(init=False)
     entries: list[NewEntry] = field(default_factory=list)
     events: list[NewEvent] = field(default_factory=list)
-    timers_set: list[TimerSet] = field(default_factory=list)
+    timers_set: list[Timer] = field(default_factory=list)
     timers_clear: list[str] = field(default_factory=list)
     approvals_open: list[Approval] = field(default_factory=list)
     approvals_close: list[str] = field(default_factory=list)
@@ -86,8 +86,7 @@ class Step:
     def _take_timers(self, decision: Decision) -> None:
         """A commit clears before it sets: what is cleared behind its setting must not be set at all."""
         left = [timer for timer in self.timers_set if timer.id not in decision.timers_clear]
-        news = [TimerSet(timer.id, timer.generation, timer.at_ms) for timer in decision.timers_set]
-        self.timers_set = left + news
+        self.timers_set = [*left, *decision.timers_set]
         self.timers_clear += decision.timers_clear
 
     def _take_approvals(self, decision: Decision) -> None:

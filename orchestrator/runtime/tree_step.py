@@ -14,9 +14,9 @@ import orjson
 
 from orchestrator.broker.records import Mail, NewSession, NewSubmission
 from orchestrator.broker.seal import LogWriter, seal_first
-from orchestrator.broker.tree_records import BudgetWait, Debit, Reservation, Settlement, TreeEvent
+from orchestrator.broker.tree_records import BudgetWait, Reservation, Settlement, TreeEvent
 from orchestrator.core.decide.agent_status import cancel_flags
-from orchestrator.core.draft import Letter, NewChild, TreePart
+from orchestrator.core.draft import Debit, Letter, NewChild, TreePart
 from orchestrator.core.draft import TreeEvent as CoreEvent
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.settings import SessionFacts
@@ -65,7 +65,7 @@ class TreeStep:
         self.mail += mail
         self.events += events
         self.summary |= summary
-        self.debits += [Debit(debit.counter, debit.amount, debit.limit) for debit in part.debits]
+        self.debits += part.debits
         if part.guarded:
             self.unless_flagged = cancel_flags(site.facts.ancestors, site.facts.agent_id)
         self.taken = (self.taken[0] + part.taken[0], self.taken[1] + part.taken[1])

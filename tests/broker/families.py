@@ -17,7 +17,8 @@ from orchestrator.broker.records import (
     Refused,
     Stored,
 )
-from orchestrator.broker.tree_records import Debit, TreeEvent
+from orchestrator.broker.tree_records import TreeEvent
+from orchestrator.core.draft import Debit
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from tests.broker.actors import POOL, claimed, new_session, session_id, step
 

@@ -31,12 +31,10 @@ from orchestrator.broker.records import (
     NewSession,
     NewSubmission,
     NewTree,
-    TimerSet,
 )
 from orchestrator.broker.rights import missing_rights
 from orchestrator.broker.tree_records import (
     BudgetWait,
-    Debit,
     LimitChange,
     Reservation,
     Settlement,
@@ -44,6 +42,7 @@ from orchestrator.broker.tree_records import (
     TreeEvent,
 )
 from orchestrator.core.chain import GENESIS
+from orchestrator.core.draft import Debit, Timer
 from orchestrator.core.ids import AgentId
 from tests.broker.actors import (
     SHARD,
@@ -125,7 +124,7 @@ async def _life_of_a_tree(broker: Broker, connection: Connection) -> None:
             TreeEvent((b"<", b"/", b">"), (session, child.session), child.session, about=b"x", once="first"),
         ),
         settlements=(Settlement("1", Spend(100, 5, 1)),),
-        timers_set=(TimerSet("budget", 2, 1 << 45),),
+        timers_set=(Timer("budget", 2, 1 << 45),),
         budget_wait=BudgetWait(Spend(1, 1, 1), "budget"),
     )
     assert isinstance(await broker.commit(request), Committed)
@@ -151,7 +150,7 @@ def _everything_at_once(held: Claimed, child: NewSession) -> CommitRequest:
         cursor="1-0",
         children=(child,),
         mail=(Mail(held.claim.session, b"to myself", False, "m"),),
-        timers_set=(TimerSet("t", 1, 1_000),),
+        timers_set=(Timer("t", 1, 1_000),),
         timers_clear=("never",),
         tree_events=(TreeEvent((b"spawned",)),),
         approvals_open=(Approval("a", b"x"),),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
-from orchestrator.broker.records import BrokerConfig, Committed, Refused, TimerSet
+from orchestrator.broker.records import BrokerConfig, Committed, Refused
 from orchestrator.broker.tree_records import (
     Account,
     BudgetWait,
@@ -23,6 +23,7 @@ from orchestrator.broker.tree_records import (
     TreeEvent,
 )
 from orchestrator.broker.trees import exhausted, warned
+from orchestrator.core.draft import Timer
 from tests.broker.actors import SHARD
 from tests.broker.doubles import FakeClock, redis_time
 from tests.broker.families import Agent, root_of
@@ -45,7 +46,7 @@ def used(request: str, count: int) -> Settlement:
 async def waits(agent: Agent, count: int) -> Committed:
     """Parks until that many tokens may be free."""
     return await agent.parks(
-        budget_wait=BudgetWait(tokens(count), "budget"), timers_set=(TimerSet("budget", 1, FAR_MS),)
+        budget_wait=BudgetWait(tokens(count), "budget"), timers_set=(Timer("budget", 1, FAR_MS),)
     )
 
 

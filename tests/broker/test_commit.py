@@ -17,8 +17,9 @@ from orchestrator.broker.records import (
     NewSubmission,
     Refused,
 )
-from orchestrator.broker.tree_records import Debit, TreeEvent
+from orchestrator.broker.tree_records import TreeEvent
 from orchestrator.core.chain import GENESIS, Link, first_broken, payload_digest
+from orchestrator.core.draft import Debit
 from orchestrator.core.ids import AgentId
 from tests.broker.actors import (
     POOL,

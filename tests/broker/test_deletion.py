@@ -11,12 +11,13 @@ from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import ScriptCall
 from orchestrator.broker.errors import SessionHeld
-from orchestrator.broker.records import Approval, BrokerConfig, NewSession, SessionHead, TimerSet
+from orchestrator.broker.records import Approval, BrokerConfig, NewSession, SessionHead
+from orchestrator.core.draft import Timer
 from orchestrator.core.ids import AgentId
 from tests.broker.actors import Backend, RecordingConnection, everything, session_id, submitted
 from tests.broker.families import Agent, root_of
 
-IN_HAND = {"timers_set": (TimerSet("t", 1, 1 << 45),), "approvals_open": (Approval("a", b"x"),)}
+IN_HAND = {"timers_set": (Timer("t", 1, 1 << 45),), "approvals_open": (Approval("a", b"x"),)}
 
 
 async def _family(broker: Broker) -> list[Agent]:

@@ -10,8 +10,9 @@ from redis import exceptions as foreign
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Commands, Connection
-from orchestrator.broker.records import BrokerConfig, TimerSet
+from orchestrator.broker.records import BrokerConfig
 from orchestrator.broker.scripts import load
+from orchestrator.core.draft import Timer
 from tests.broker.actors import POOL, SHARD, Backend, step, working
 from tests.broker.doubles import FakeClock, redis_time
 
@@ -66,9 +67,7 @@ async def test_clock_of_the_double_is_replaced_in_one_place() -> None:
         broker = Broker(Connection(client, client), BrokerConfig(lease_s=6.0), clock.monotonic)
         held = await working(broker)
         assert held.now_ms == clock.now_ms() == broker.now_ms()
-        await broker.commit(
-            step(held, held.claim, "k", timers_set=(TimerSet("t", 1, clock.now_ms() + 5_000),))
-        )
+        await broker.commit(step(held, held.claim, "k", timers_set=(Timer("t", 1, clock.now_ms() + 5_000),)))
         assert await broker.fire(SHARD) == ()
         assert await broker.claim(POOL, "w2", "c2", SHARD) is None
         clock.advance(5.0)

@@ -6,8 +6,9 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.records import Approval, BrokerConfig, Committed, TimerSet
+from orchestrator.broker.records import Approval, BrokerConfig, Committed
 from orchestrator.broker.tree_records import Settlement, Spend, TreeEvent
+from orchestrator.core.draft import Timer
 from tests.broker.actors import POOL, SHARD, Backend, created, everything, step, submitted
 from tests.broker.families import letter, root_of
 
@@ -29,7 +30,7 @@ async def _parked_for_an_approval(broker: Broker) -> None:
         [b"e" * 300] * 8,
         cursor="1-0",
         approvals_open=(Approval("call", b"a" * 300),),
-        timers_set=(TimerSet("approval", 1, 1 << 45),),
+        timers_set=(Timer("approval", 1, 1 << 45),),
         release="park",
     )
     done = await broker.commit(replace(waits, events=waits.events * 4))
@@ -63,7 +64,7 @@ async def _tree_of_waiting_agents(broker: Broker) -> None:
         await root.does(summary={f"a:{number}": SUMMARY}, tree_events=announced)
         await child.parks(
             payloads=(b"e" * 300,) * 8,
-            timers_set=(TimerSet("await", 1, 1 << 45),),
+            timers_set=(Timer("await", 1, 1 << 45),),
             mail=(letter(root.session, f"m{number}"),),
             settlements=(Settlement("1", Spend(10_000, 20_000, 1)),),
         )

@@ -7,7 +7,8 @@ import pytest
 from orchestrator.broker.blobs import Blobs, digest_of
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import Corrupt, SessionArchived, SessionHeld, UnknownSession
-from orchestrator.broker.records import Approval, Claimed, Committed, Refused, Stored, TimerSet
+from orchestrator.broker.records import Approval, Claimed, Committed, Refused, Stored
+from orchestrator.core.draft import Timer
 from tests.broker.actors import Backend, claimed, created, everything, session_id, step, submitted, working
 
 
@@ -119,7 +120,7 @@ async def test_deleted_tree_leaves_nothing_of_its_own(backend: Backend) -> None:
         "k",
         cursor="1-0",
         release="park",
-        timers_set=(TimerSet("t", 1, 1 << 45),),
+        timers_set=(Timer("t", 1, 1 << 45),),
         approvals_open=(Approval("a", b"x"),),
     )
     await broker.commit(parks)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.records import Committed, TimerSet
+from orchestrator.broker.records import Committed
+from orchestrator.core.draft import Timer
 from tests.broker.actors import POOL, SHARD, step, submitted, working
 
 LONG_AGO = 1_000
@@ -12,7 +13,7 @@ FAR_OFF = 1 << 45
 
 async def test_due_timer_becomes_an_entry_with_its_generation_and_wakes_the_session(broker: Broker) -> None:
     held = await working(broker)
-    timer = TimerSet("await", 7, LONG_AGO, b"pay:load")
+    timer = Timer("await", 7, LONG_AGO)
     await broker.commit(step(held, held.claim, "k", cursor="1-0", timers_set=(timer,), release="park"))
     fired = await broker.fire(SHARD)
     assert [(f.session, f.timer, f.generation) for f in fired] == [(held.claim.session, "await", 7)]
@@ -23,30 +24,30 @@ async def test_due_timer_becomes_an_entry_with_its_generation_and_wakes_the_sess
         "timer",
         "await",
         7,
-        b"pay:load",
+        b"",
     )
     assert await broker.fire(SHARD) == ()
 
 
 async def test_timer_of_the_future_does_not_fire(broker: Broker) -> None:
     held = await working(broker)
-    await broker.commit(step(held, held.claim, "k", timers_set=(TimerSet("t", 1, FAR_OFF),)))
+    await broker.commit(step(held, held.claim, "k", timers_set=(Timer("t", 1, FAR_OFF),)))
     assert await broker.fire(SHARD) == ()
 
 
 async def test_cleared_timer_does_not_fire_and_a_replaced_one_fires_as_the_last(broker: Broker) -> None:
     held = await working(broker)
-    both = (TimerSet("a", 1, LONG_AGO), TimerSet("b", 1, LONG_AGO))
+    both = (Timer("a", 1, LONG_AGO), Timer("b", 1, LONG_AGO))
     done = await broker.commit(step(held, held.claim, "k1", timers_set=both))
     assert isinstance(done, Committed)
-    again = (TimerSet("b", 2, LONG_AGO, b"new"),)
+    again = (Timer("b", 2, LONG_AGO),)
     await broker.commit(step(done, held.claim, "k2", timers_clear=("a", "b"), timers_set=again))
     assert [(f.timer, f.generation) for f in await broker.fire(SHARD)] == [("b", 2)]
 
 
 async def test_two_workers_fire_a_timer_once(broker: Broker) -> None:
     held = await working(broker)
-    await broker.commit(step(held, held.claim, "k", timers_set=(TimerSet("t", 1, LONG_AGO),)))
+    await broker.commit(step(held, held.claim, "k", timers_set=(Timer("t", 1, LONG_AGO),)))
     first = await broker.fire(SHARD)
     assert len(first) == 1
     assert await broker._fire(held.claim.session, "t") is None
@@ -55,7 +56,7 @@ async def test_two_workers_fire_a_timer_once(broker: Broker) -> None:
 async def test_timer_of_a_deleted_session_disappears(broker: Broker) -> None:
     held = await working(broker)
     await broker.commit(
-        step(held, held.claim, "k", cursor="1-0", timers_set=(TimerSet("t", 1, LONG_AGO),), release="park")
+        step(held, held.claim, "k", cursor="1-0", timers_set=(Timer("t", 1, LONG_AGO),), release="park")
     )
     await broker.delete_session(held.claim.session)
     assert await broker.fire(SHARD) == ()
@@ -63,7 +64,7 @@ async def test_timer_of_a_deleted_session_disappears(broker: Broker) -> None:
 
 async def test_full_queue_does_not_stop_a_deadline(broker: Broker) -> None:
     held = await working(broker)
-    await broker.commit(step(held, held.claim, "k", timers_set=(TimerSet("t", 1, LONG_AGO),)))
+    await broker.commit(step(held, held.claim, "k", timers_set=(Timer("t", 1, LONG_AGO),)))
     for number in range(2, 1_001):
         await submitted(broker, held.claim.session, f"s{number}")
     assert len(await broker.fire(SHARD)) == 1
@@ -74,7 +75,7 @@ async def test_deadline_whose_session_or_timer_is_gone_is_taken_off(broker: Brok
     for gone in (keys.session, keys.timer):
         held = await working(broker)
         session = held.claim.session
-        await broker.commit(step(held, held.claim, "k", timers_set=(TimerSet("t", 1, LONG_AGO),)))
+        await broker.commit(step(held, held.claim, "k", timers_set=(Timer("t", 1, LONG_AGO),)))
         await broker.command("DEL", gone(session))
         assert await broker.fire(SHARD) == ()
         assert await broker.command("ZCARD", keys.timers(SHARD)) == 0

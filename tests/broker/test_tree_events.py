@@ -9,7 +9,8 @@ import pytest
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.follow import EqCursor, Followed, follow, hash8_of
 from orchestrator.broker.records import NewEvent, NewSession, Refused
-from orchestrator.broker.tree_records import Debit, InboxDepth, TreeEvent
+from orchestrator.broker.tree_records import InboxDepth, TreeEvent
+from orchestrator.core.draft import Debit
 from orchestrator.core.ids import AgentId, SessionId
 from tests.broker.actors import POOL, Backend, RecordingConnection, created, session_id
 from tests.broker.families import Agent, depths_event, letter, root_of

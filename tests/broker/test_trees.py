@@ -14,7 +14,8 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import BrokerConfig, Committed, Fenced, NewSession, Released, Renewed
-from orchestrator.broker.tree_records import ClaimState, Debit, Spend, TreeEvent
+from orchestrator.broker.tree_records import ClaimState, Spend, TreeEvent
+from orchestrator.core.draft import Debit
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from tests.broker.actors import POOL, SHARD, claimed, session_id
 from tests.broker.families import OP, Agent, depths_event, letter, root_of

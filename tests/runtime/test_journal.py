@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from orchestrator.broker.records import TimerSet
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.commands import Moment
 from orchestrator.core.draft import Decision, Draft, OpenApproval, Timer
@@ -32,7 +31,7 @@ def test_step_does_not_set_a_timer_that_a_later_decision_of_it_clears() -> None:
 
 def test_step_sets_a_timer_that_an_earlier_decision_of_it_cleared() -> None:
     step = a_step(Decision(STATE, timers_clear=(BARK.id,)), Decision(STATE, timers_set=(BARK,)))
-    assert step.timers_set == [TimerSet(BARK.id, BARK.generation, BARK.at_ms)]
+    assert step.timers_set == [BARK]
 
 
 def test_step_does_not_ask_people_what_a_later_decision_of_it_has_settled() -> None:

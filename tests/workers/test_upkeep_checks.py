@@ -9,9 +9,10 @@ import orjson
 import pytest
 
 from orchestrator.broker.connection import Connection
-from orchestrator.broker.records import TimerSet, WorkerState
+from orchestrator.broker.records import WorkerState
 from orchestrator.core import entries as e
 from orchestrator.core.blobs import externalise
+from orchestrator.core.draft import Timer
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.storage import Storage
 from tests.workers.actors import NOON_MS, Author, head_of, is_told, some_entries
@@ -97,7 +98,7 @@ def test_round_comes_to_every_session_before_it_comes_to_one_again() -> None:
 
 async def test_timers_fire_without_any_worker(storage: Storage) -> None:
     author = await Author(storage).is_born()
-    await author.writes(some_entries(1), timers_set=(TimerSet("t", 3, 1),))
+    await author.writes(some_entries(1), timers_set=(Timer("t", 3, 1),))
     assert len(await fire_timers(storage.broker)) == 1
     assert await fire_timers(storage.broker) == []
     (entry,) = await storage.broker.read_sq(author.session)
