@@ -210,7 +210,7 @@ EFFECTS: Mapping[str, Effect] = {
     "worker.stall_s": Effect("9", lambda s: len(Renewing().renewed(s, silence_s=5)), 1),
     "worker.drain_grace_s": Effect("3", at_work.grace_s, 3),
     # Logs
-    "rollout_deltas": Effect("true", lambda s: at_work.becomes_of(s, SAID), "Decision"),
+    "rollout_deltas": Effect("true", lambda s: at_work.becomes_of(s, SAID), "Note"),
     "log.snapshot_every": Effect("16", lambda s: at_work.snapshot_is_due(s, 20), True),
     # Upkeep
     "upkeep.url": Effect('"redis://two"', lambda s: queue_server(s, at_work.URL).url, "redis://two"),

@@ -85,7 +85,7 @@ def _content(item: Item) -> ContentItem:
 
 
 def _text(item: Item) -> Any:
-    """What stands for an item in a text; None for one that stands beside it."""
+    """The text in place of an item; None for one that stands beside it."""
     match item["type"]:
         case "text":
             return item["text"]

@@ -360,7 +360,7 @@ class State:
 
     @property
     def lookups(self) -> tuple[LookUp, ...]:
-        """What was asked for and is not answered yet, oldest first."""
+        """Look-ups that are not answered yet, oldest first."""
         asked = self.meta.get(LOOKUPS)
         return tuple(LookUp(**lookup) for lookup in asked) if asked else ()
 

@@ -26,7 +26,7 @@ Answer = EventModel | None
 
 
 async def look_up(context: RunnerContext, key: str) -> c.LookedUp:
-    """What a look-up of the state comes to."""
+    """The outcome of a look-up that the state holds."""
     asked = context.journal.state.lookup(key)
     if asked is None:
         return c.LookedUp(key)

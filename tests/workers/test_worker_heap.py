@@ -1,4 +1,4 @@
-"""What a turn worker's process asks of Python's garbage collector, tried in a process of its own."""
+"""The settings of Python's garbage collector in a turn worker, tried in a process of its own."""
 
 from __future__ import annotations
 
