@@ -36,7 +36,7 @@ States of a session, by where it stands:
 The fence. A commit is accepted only if worker, claim id, epoch, `seq`, chain head and the id of the commit
 before it all match, in the script that writes. A claim id is random, so that a claim made before Redis was
 put back to an earlier moment is not mistaken for one made after it under the same epoch; seq and head
-refuse a holder whose log went on where Redis's did not. A step may write letters, events and timers and no
+refuse a holder whose log went on where Redis's did not. A step may write messages, events and timers and no
 entry: seq and head stand still then, and only the commit before tells a copy that arrives late from a step
 that is new. An id, and not a number of commits, which behind a restored copy might be reached once more.
 Expiry alone takes nothing away: it only lets others claim.

@@ -271,7 +271,7 @@ class Committed:
     last_commit: str
     """The id of this commit: what the next one of the session is built on."""
     depths: tuple[InboxDepth, ...] = ()
-    """The depths of every inbox that this commit put letters into or took letters from."""
+    """The depths of every inbox that this commit put messages into or took messages from."""
     budget: tuple[Account, ...] = ()
     """The accounts after this commit, if it concerned a budget."""
 

@@ -30,7 +30,7 @@ def logs(
     json: Annotated[bool, typer.Option("--json", help="Events as NDJSON.")] = False,
 ) -> None:
     """Shows what an agent did, without disturbing it: commands, text, patches, its children,
-    the letters that it sent and got.
+    the messages that it sent and got.
 
     A page that is not the first names the place where it begins; with --before
     the page that comes before it is shown. However long the log is, a page costs

@@ -22,7 +22,7 @@ from orchestrator.protocol.wire import JsonObject, JsonValue
 SUMMARY_CHARS = 80
 LABEL_CHARS = 64
 SENT_CHARS = 200
-"""Characters of a letter that the sender's log keeps, as one line for its readers."""
+"""Characters of a message that the sender's log keeps, as one line for its readers."""
 MESSAGE_BYTES = 32 << 10
 """The longest message to an agent, in bytes."""
 RESULT_BYTES = 60_000
@@ -60,7 +60,7 @@ def event_summary(record: Mapping[str, JsonValue]) -> SubagentSummary:
 
 
 def card_of(state: State) -> JsonObject:
-    """The session's record without `status` and `turn`: a letter names its sender by it."""
+    """The session's record without `status` and `turn`: a message names its sender by it."""
     record = record_of(state.facts, state.tree)
     return {name: value for name, value in record.items() if name not in {"status", "turn"}}
 
@@ -99,7 +99,7 @@ def child_summary(facts: SessionFacts, child: Child) -> SubagentSummary:
 
 
 def message_of(mail: Mail, recipient: int) -> JsonObject:
-    """The MSG of an await's result: one letter."""
+    """The MSG of an await's result: one message."""
     return {
         "sender_agent_id": mail.agent_id,
         "recipient_agent_id": recipient,
@@ -110,14 +110,14 @@ def message_of(mail: Mail, recipient: int) -> JsonObject:
 
 
 def awaited(state: State, mails: Sequence[Mail]) -> JsonObject:
-    """The AWAIT of a result: the letters of one sender, with one completion at most."""
+    """The AWAIT of a result: the messages of one sender, with one completion at most."""
     first = mails[0]
     child = state.tree.children.get(first.agent_id)
     done = next((mail for mail in mails if mail.kind == "completion"), None)
     metadata = agent_of(state.facts, child) if child is not None else _stranger(first)
     metadata["reasoning_header"] = child.header if child is not None else None
     if metadata["status"] == "queued":
-        # No letter says that a child has begun; but who writes has.
+        # No message says that a child has begun; but who writes has.
         metadata["status"] = "running"
     status = done.content["status"] if done is not None else metadata["status"]
     return {
@@ -132,7 +132,7 @@ def awaited(state: State, mails: Sequence[Mail]) -> JsonObject:
 
 
 def _stranger(mail: Mail) -> JsonObject:
-    """The AGENT of a sender that is no child: as its letter's card says, without a status."""
+    """The AGENT of a sender that is no child: as its message's card says, without a status."""
     card = mail.sender
     names = ("session_id", "agent_id", "parent_agent_id", "origin", "label", "summary", "parent_session_id")
     known = {name: card.get(name) for name in names}

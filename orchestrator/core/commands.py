@@ -150,7 +150,7 @@ class Target:
 
     @property
     def at_work(self) -> bool:
-        """Whether the agent works, or may: a letter that it has not read may start it again."""
+        """Whether the agent works, or may: a message that it has not read may start it again."""
         return not self.finished or (self.status != "canceled" and any(self.pending))
 
 
@@ -328,13 +328,13 @@ class TimerFired:
 
 @dataclass(frozen=True, slots=True)
 class MailArrived:
-    """A letter from another session of the tree (or from this one)."""
+    """A message from another session of the tree (or from this one)."""
 
     kind: str
     payload: Mapping[str, Any]
     key: str
     n: int
-    """The letter's number in the session's queue."""
+    """The message's number in the session's queue."""
     interrupt: bool = False
 
 

@@ -61,7 +61,7 @@ class OpenApproval:
 
 
 @record
-class Letter:
+class OutboundMessage:
     """A message from one session of a tree to another, in the commit that makes it true."""
 
     to: str
@@ -69,17 +69,17 @@ class Letter:
     """`message`, `completion`, `status`, `interrupt`, `cancel`, `ended`, `gone` or `answer`."""
     payload: Mapping[str, Any]
     key: str
-    """Stays the same however often the letter is written."""
+    """Stays the same however often the message is written."""
     interrupt: bool = False
 
     @property
     def counted(self) -> bool:
-        """Whether the letter waits in the inbox for a model; other letters are obeyed when they arrive."""
+        """Whether the message waits in the inbox for a model; other messages are obeyed when they arrive."""
         return self.kind in COUNTED
 
     @property
     def bounded(self) -> bool:
-        """Whether a full queue refuses the letter: a message can wait, an end or a cancel must arrive.
+        """Whether a full queue refuses it: a `message` can wait, an end or a cancel must arrive.
 
         Two agents whose queues are full would else wait for each other's room for ever.
         """
@@ -133,7 +133,7 @@ class Debit:
 class TreePart:
     """The part of a decision that concerns other sessions, and the tree's accounts."""
 
-    letters: tuple[Letter, ...] = ()
+    outbox: tuple[OutboundMessage, ...] = ()
     children: tuple[NewChild, ...] = ()
     events: tuple[TreeEvent, ...] = ()
     summary: Mapping[str, Any] = field(default_factory=dict)
@@ -142,7 +142,7 @@ class TreePart:
     guarded: bool = False
     """The commit is refused if this agent, or one above it, was cancelled."""
     taken: tuple[int, int] = (0, 0)
-    """Regular and interrupting letters that left the inbox."""
+    """Regular and interrupting messages that left the inbox."""
     budget_wait: bool = False
     """The session waits for room in the tree's budget."""
 
@@ -323,10 +323,10 @@ class Draft:
 class TreeDraft:
     """The part of a draft that concerns other sessions."""
 
-    __slots__ = ("_taken", "budget_wait", "children", "debits", "events", "guarded", "letters", "summary")
+    __slots__ = ("_taken", "budget_wait", "children", "debits", "events", "guarded", "outbox", "summary")
 
     def __init__(self) -> None:
-        self.letters: list[Letter] = []
+        self.outbox: list[OutboundMessage] = []
         self.children: list[NewChild] = []
         self.events: list[TreeEvent] = []
         self.summary: dict[str, Any] = {}
@@ -336,15 +336,15 @@ class TreeDraft:
         self._taken = [0, 0]
 
     def take(self, interrupt: bool) -> None:
-        """Counts a letter that leaves the inbox."""
+        """Counts a message that leaves the inbox."""
         self._taken[interrupt] += 1
 
     def part(self) -> TreePart | None:
         counted = self.guarded or self.budget_wait or self._taken != [0, 0]
-        if not (counted or self.letters or self.children or self.events or self.summary or self.debits):
+        if not (counted or self.outbox or self.children or self.events or self.summary or self.debits):
             return None
         return TreePart(
-            tuple(self.letters),
+            tuple(self.outbox),
             tuple(self.children),
             tuple(self.events),
             dict(self.summary),

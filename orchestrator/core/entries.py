@@ -40,7 +40,7 @@ class Entry:
 
 @lru_cache(maxsize=64)  # all entries of a step are written at one moment
 def timestamp(at_ms: int) -> str:
-    """UTC with milliseconds, as the peer writes it: `2025-09-20T10:00:00.123Z`."""
+    """UTC with milliseconds, as Codex writes it: `2025-09-20T10:00:00.123Z`."""
     # Every step says its time, and `strftime` takes three times as long.
     moment = datetime.fromtimestamp(at_ms // 1000, UTC).isoformat()
     return f"{moment[:19]}.{at_ms % 1000:03d}Z"

@@ -1,7 +1,7 @@
 """`evolve`: one rollout entry applied to a state. It gains cases and never changes one.
 
 It reads facts and never judges them: whatever is in the rollout happened. An entry of an
-unknown type or kind leaves the state as it was, so that a newer peer's rollout folds.
+unknown type or kind leaves the state as it was, so that a newer version's rollout folds.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _response_item(state: State, payload: Payload, seq: int) -> State:
 def _compacted(state: State, payload: Payload, seq: int) -> State:
     items, kept = payload.get("replacement_history"), tuple(payload.get("kept_user_texts") or ())
     if items is None:
-        # The peer records the summary alone, and builds the new history from it again.
+        # Codex records the summary alone, and builds the new history from it again.
         kept, items = compacted_history(state, payload.get("message", ""))
     # Lengths of the old history mean nothing in the new one.
     state = replace(

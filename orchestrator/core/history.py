@@ -32,7 +32,7 @@ OUTPUT_KINDS = frozenset({"function_call_output", "custom_tool_call_output"})
 INHERITED = "inherited"
 """The kind of the item that stands for a whole conversation, which a fork began with."""
 ABORTED = "aborted"
-"""The output that heals a call left without one (the peer's word)."""
+"""The output that heals a call left without one (Codex's word)."""
 _MODEL = "assistant"
 
 
@@ -80,7 +80,7 @@ def for_model(history: Iterable[Item]) -> list[Item]:
     """The conversation as a request carries it.
 
     Each output stands right behind its call, whatever the order they were recorded in
-    (the recorded peer's order); a call without an output gets one that says `aborted`;
+    (the recorded Codex's order); a call without an output gets one that says `aborted`;
     an output without a call is left out.
     """
     return [item for _, item in _arranged(history)]

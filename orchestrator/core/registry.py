@@ -65,7 +65,7 @@ class Agent:
 
     @property
     def at_work(self) -> bool:
-        """Active, or about to be: a letter that it has not read may start it again."""
+        """Active, or about to be: a message that it has not read may start it again."""
         return self.active or (self.status != "canceled" and not self.marked and any(self.pending))
 
     def below(self, agent_id: int) -> bool:

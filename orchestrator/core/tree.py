@@ -1,7 +1,7 @@
 """A session's view of its tree: its children, its inbox, its own status.
 
 Every session decides from its own log alone, so what it needs of others is here: a child
-is what its letters told, never a look at the child. The registry of the whole tree is a
+is what its messages told, never a look at the child. The registry of the whole tree is a
 projection (`core.registry`); nothing here is read from it.
 
 An agent stands in one of these, and only its own commits say so, but for two: the parent
@@ -75,12 +75,12 @@ class ChildChanges(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """A letter that the model has not been given yet."""
+    """A message that the model has not been given yet."""
 
     key: str
     kind: MailKind
     n: int
-    """The letter's number in the session's queue: a synthetic await is named after it."""
+    """The message's number in the session's queue: a synthetic await is named after it."""
     interrupt: bool
     at_ms: int
     sender: Mapping[str, Any]

@@ -20,7 +20,7 @@ CodexErrorInfo = str | Mapping[str, Mapping[str, int | None]]
 
 MAX_MESSAGE_CHARS = 600
 CUT: Final = "stream disconnected before completion"
-"""The words that errors of a broken stream begin with (the peer's)."""
+"""The words that errors of a broken stream begin with (Codex's)."""
 
 
 class FatalKind(StrEnum):

@@ -47,7 +47,7 @@ def tries(max_tries: int) -> int:
 
 
 def submission_of(command: c.Command | Unreadable) -> str:
-    """The submission, the timer or the letter that a command of the SQ came from."""
+    """The submission, the timer or the message that a command of the SQ came from."""
     match command:
         case Unreadable(submission) | c.Submitted(id=submission) | c.TimerFired(id=submission):
             return submission
@@ -79,7 +79,7 @@ def instead_of(command: c.Command | Unreadable, error: Exception, state: State) 
         case Unreadable(submission) | c.Submitted(id=submission) | c.TimerFired(id=submission):
             return given_up(submission, why)
         case c.MailArrived():
-            return _letter_given_up(command, why)
+            return _message_given_up(command, why)
         case c.ItemCompleted(n):
             return c.ResponseBroken(n, "fatal", f"{UNRECORDED}: {why}")
         case c.ResponseCompleted(n, _, usage):
@@ -100,7 +100,7 @@ def _why(error: Exception) -> str:
     return f"internal error: {reason(error)}; the worker's log has the trace, please report it"
 
 
-def _letter_given_up(letter: c.MailArrived, why: str) -> Note:
-    taken = (0, 0) if letter.kind not in COUNTED else (int(not letter.interrupt), int(letter.interrupt))
-    text = f"a {letter.kind} of another agent was not read: {why}"
+def _message_given_up(mail: c.MailArrived, why: str) -> Note:
+    taken = (0, 0) if mail.kind not in COUNTED else (int(not mail.interrupt), int(mail.interrupt))
+    text = f"a {mail.kind} of another agent was not read: {why}"
     return Note((e.event("", WarningEvent(message=text)),), tree=TreePart(taken=taken))

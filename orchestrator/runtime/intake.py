@@ -36,9 +36,9 @@ def command_of(entry: SqEntry) -> c.Command | Note:
     if entry.kind == "timer":
         return c.TimerFired(entry.submission, entry.generation)
     if entry.kind == "mail":
-        letter: JsonObject = orjson.loads(entry.payload)
+        body: JsonObject = orjson.loads(entry.payload)
         number = int(entry.id.partition("-")[0])
-        return c.MailArrived(letter.pop("kind"), letter, entry.submission, number, entry.interrupt)
+        return c.MailArrived(body.pop("kind"), body, entry.submission, number, entry.interrupt)
     try:
         submission = parse_submission(entry.payload)
     except MalformedSubmission as error:

@@ -1,6 +1,6 @@
 """Cancelled agents that nobody serves: who they are, and a worker that sees them to their end.
 
-A cancel is a letter, and somebody has to read it. Where the workers of an agent's pool are gone,
+A cancel is a message, and somebody has to read it. Where the workers of an agent's pool are gone,
 any other worker takes the session as it lies and lets it decide what has arrived; it begins
 nothing, so it needs neither the folder nor the model. Who they are is asked of the registry, and
 when to ask is told by a timer that stands until the cancel is over: so no death of a process, at

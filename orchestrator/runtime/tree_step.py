@@ -16,7 +16,7 @@ from orchestrator.broker.records import Mail, NewSession, NewSubmission
 from orchestrator.broker.seal import LogWriter, seal_first
 from orchestrator.broker.tree_records import BudgetWait, Reservation, Settlement, TreeEvent
 from orchestrator.core.decide.agent_status import cancel_flags
-from orchestrator.core.draft import Debit, Letter, NewChild, TreePart
+from orchestrator.core.draft import Debit, NewChild, OutboundMessage, TreePart
 from orchestrator.core.draft import TreeEvent as CoreEvent
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.settings import SessionFacts
@@ -58,7 +58,7 @@ class TreeStep:
     def take(self, part: TreePart, site: TreeSite, events_before: int) -> int:
         """Adds a decision's part; answers how many bytes it adds to the commit."""
         children = [_born(child, site) for child in part.children]
-        mail = [_mail(letter) for letter in part.letters]
+        mail = [_mail(outbound) for outbound in part.outbox]
         events = [_event(event, events_before, site.blobs) for event in part.events]
         summary = {name: _bytes(value) for name, value in part.summary.items()}
         self.children += children
@@ -71,8 +71,8 @@ class TreeStep:
         self.taken = (self.taken[0] + part.taken[0], self.taken[1] + part.taken[1])
         self.entries += sum(len(child.entries) for child in children)
         told = (piece for event in events for piece in (*event.parts, event.about))
-        letters = (letter.payload for letter in mail)
-        return sum(map(len, (*told, *letters, *summary.values()))) + sum(map(_size, children))
+        payloads = (outbound.payload for outbound in mail)
+        return sum(map(len, (*told, *payloads, *summary.values()))) + sum(map(_size, children))
 
     def events_after(self, earlier: int) -> tuple[TreeEvent, ...]:
         """The events, where `earlier` more of the session's own go before all of them."""
@@ -98,15 +98,15 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} is not JSON")
 
 
-def _mail(letter: Letter) -> Mail:
-    payload = dumps({"kind": letter.kind, **letter.payload})
+def _mail(outbound: OutboundMessage) -> Mail:
+    payload = dumps({"kind": outbound.kind, **outbound.payload})
     return Mail(
-        SessionId(letter.to),
+        SessionId(outbound.to),
         payload,
-        letter.interrupt,
-        letter.key,
-        counted=letter.counted,
-        bounded=letter.bounded,
+        outbound.interrupt,
+        outbound.key,
+        counted=outbound.counted,
+        bounded=outbound.bounded,
     )
 
 

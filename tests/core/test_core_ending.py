@@ -247,7 +247,7 @@ def test_agent_that_is_cancelled_with_many_open_calls_reports_its_end_behind_the
     cancelled(session)
     assert session.owes() == (CloseCalls(),)
     session.runs_its_course()
-    told = [seen.decision.tree.letters for seen in session.seen if seen.decision.tree is not None]
+    told = [seen.decision.tree.outbox for seen in session.seen if seen.decision.tree is not None]
     (letter,) = [letter for letters in told for letter in letters if letter.kind == "completion"]
     assert letter.payload["status"] == "canceled"
     assert letter.payload["evidence"] == "proved"

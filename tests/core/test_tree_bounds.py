@@ -99,7 +99,7 @@ def test_many_children_are_ended_with_their_root() -> None:
 
 
 def most_told(agent: Agent) -> int:
-    return max(len(seen.decision.tree.letters) for seen in agent.seen if seen.decision.tree is not None)
+    return max(len(seen.decision.tree.outbox) for seen in agent.seen if seen.decision.tree is not None)
 
 
 def test_closing_root_that_is_lost_between_two_pieces_tells_every_child_once() -> None:
@@ -113,7 +113,7 @@ def test_closing_root_that_is_lost_between_two_pieces_tells_every_child_once() -
         assert not tree.root.state.closed
         letters = tree.root.happens(c.TellChildren()).decision.tree
         assert letters is not None
-        told.append([letter.to for letter in letters.letters])
+        told.append([letter.to for letter in letters.outbox])
     assert len(told) == 2
     assert Counter(chain(*told)) == Counter(session_id(number) for number in range(1, WIDE + 1))
     tree.settle()

@@ -1,6 +1,6 @@
 """Random trees of random acts: whatever happens, the accounts of the tree add up.
 
-Letters are delivered in any order of sessions (each session's own in order), workers are
+Messages are delivered in any order of sessions (each session's own in order), workers are
 lost in between, and after every few acts everything under way arrives and is checked
 against the fold of the tree log.
 """

@@ -1,4 +1,4 @@
-"""Letters between the agents of a tree, decided without I/O; watchdogs, which send them again and again."""
+"""Messages between the agents of a tree, decided without I/O; watchdogs, which send them again and again."""
 
 from __future__ import annotations
 

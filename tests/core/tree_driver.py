@@ -1,9 +1,9 @@
 """A tree of sessions driven in domain words, with what a commit does between them.
 
 Each `Agent` is a session as in `driver`; the `TreeDriver` is the part of the broker that they
-share: marks, counters, letters, inbox depths, the tree log and the registry's projection.
+share: marks, counters, messages, inbox depths, the tree log and the registry's projection.
 A decision that the tree refuses changes nothing and comes back as `CommitRefused`, as the
-runner has it. Letters wait in queues until a test (or `settle`) delivers them, in any order
+runner has it. Messages wait in queues until a test (or `settle`) delivers them, in any order
 of sessions, but each session's own in order.
 """
 
@@ -20,7 +20,7 @@ from orchestrator.core import commands as c
 from orchestrator.core.calls import Await
 from orchestrator.core.decide import decide
 from orchestrator.core.decide.agent_status import cancel_flags
-from orchestrator.core.draft import Decision, Letter, TreePart
+from orchestrator.core.draft import Decision, OutboundMessage, TreePart
 from orchestrator.core.ids import AgentId, SessionId
 from orchestrator.core.registry import RegistryView, TreeFact, fold_tree, projected
 from orchestrator.core.settings import SessionFacts
@@ -235,8 +235,8 @@ class TreeDriver:
         for lane, taken in enumerate(part.taken):
             self.inboxes[agent.sid][lane] -= taken
             assert self.inboxes[agent.sid][lane] >= 0, "more was taken than was there"
-        for letter in part.letters:
-            self._post(letter)
+        for outbound in part.outbox:
+            self._post(outbound)
         for name, value in part.summary.items():
             self.fields[name] = (
                 value.encode() if isinstance(value, str) else orjson.dumps(value, default=dict)
@@ -259,13 +259,13 @@ class TreeDriver:
             submission = parse_submission(orjson.dumps(first))
             self.queues[child.sid].append(c.Submitted(submission.id, submission.op, "parent"))
 
-    def _post(self, letter: Letter) -> None:
-        number = self._numbers[letter.to] = self._numbers.get(letter.to, 0) + 1
-        payload = orjson.loads(orjson.dumps(letter.payload, default=dict))
-        arrived = c.MailArrived(letter.kind, payload, letter.key, number, letter.interrupt)
-        self.queues[letter.to].append(arrived)
-        if letter.counted:
-            self.inboxes[letter.to][letter.interrupt] += 1
+    def _post(self, outbound: OutboundMessage) -> None:
+        number = self._numbers[outbound.to] = self._numbers.get(outbound.to, 0) + 1
+        payload = orjson.loads(orjson.dumps(outbound.payload, default=dict))
+        arrived = c.MailArrived(outbound.kind, payload, outbound.key, number, outbound.interrupt)
+        self.queues[outbound.to].append(arrived)
+        if outbound.counted:
+            self.inboxes[outbound.to][outbound.interrupt] += 1
 
     def _count(self) -> None:
         for agent in self.agents.values():

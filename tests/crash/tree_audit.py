@@ -201,12 +201,12 @@ def _family(tree: Tree, states: Mapping[SessionId, State], session: SessionId) -
 
 
 def _over(state: State | None) -> bool:
-    """Whether it reads no letters any more."""
+    """Whether it reads no messages any more."""
     return state is None or bool(state.tree.canceling or state.tree.pruned or state.closed)
 
 
 def _letters(tree: Tree, logs: Sequence[Log], states: Mapping[SessionId, State]) -> Iterator[str]:
-    """Every letter that was sent is heard once, by its reader, or still lies in its inbox."""
+    """Every message that was sent is heard once, by its reader, or still lies in its inbox."""
     heard: Counter[tuple[SessionId, str]] = Counter()
     for log in logs:
         heard.update((log.session, text) for text in _heard(log))
@@ -223,7 +223,7 @@ def _letters(tree: Tree, logs: Sequence[Log], states: Mapping[SessionId, State])
 
 
 def _sent(log: Log) -> Iterator[tuple[int, str]]:
-    """(target, text) of the letters that were accepted."""
+    """(target, text) of the messages that were accepted."""
     calls = {i["call_id"]: i for _, i in log.said() if i.get("name") == "subagent_send_message"}
     for _, item in log.said():
         call = calls.get(item.get("call_id", ""))
@@ -235,7 +235,7 @@ def _sent(log: Log) -> Iterator[tuple[int, str]]:
 
 
 def _heard(log: Log) -> Iterator[str]:
-    """Texts that came in letters, each as often as the model was given it."""
+    """Texts that came in messages, each as often as the model was given it."""
     for _, item in log.said():
         if item.get("role") == "user":
             yield message_text(item)

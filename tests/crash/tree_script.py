@@ -42,7 +42,7 @@ def errand(random: Random, number: int) -> str:
 
 
 def note(session: str, call_id: str, words: str) -> str:
-    """The text of a letter: who wrote it, and what it asks for."""
+    """The text of a message: who wrote it, and what it asks for."""
     return f"note of {session} {call_id}: {words}"
 
 

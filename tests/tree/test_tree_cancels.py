@@ -81,7 +81,7 @@ async def test_cancelled_agent_whose_pool_nobody_serves_is_ended_by_whoever_canc
 
 
 async def _cancelled_before_all_workers_died(trees: TreeHarness) -> None:
-    """A person cancels the upper of two agents; the marks stand, and nobody has read a letter."""
+    """A person cancels the upper of two agents; the marks stand, and nobody has read a message."""
     leaf = Gate()
     three_generations(trees, leaf)
     trees.models.will("root", [asks("a", "spawn", prompt="[a] run")], WAITS)

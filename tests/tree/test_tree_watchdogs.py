@@ -20,7 +20,7 @@ async def _due_ms(trees: TreeHarness, timer: str) -> int:
 
 
 async def _barks(trees: TreeHarness, child: SessionId) -> list[tuple[str, int]]:
-    """The watchdog's letters that the child's log has: their keys, and when they were written."""
+    """The watchdog's messages that the child's log has: their keys, and when they were written."""
     facts = await trees.harness.facts(child, "mail")
     letters = [fact["mail"] for fact in facts]
     return [(letter["key"], letter["at_ms"]) for letter in letters if letter["content"].get("watchdog")]

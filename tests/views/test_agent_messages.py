@@ -19,7 +19,7 @@ from tests.core.tree_driver import Agent, TreeDriver, answers
 
 
 class Logs:
-    """Where the letters of one agent's log are looked for."""
+    """Where the messages of one agent's log are looked for."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent

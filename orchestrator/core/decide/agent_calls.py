@@ -17,7 +17,7 @@ from orchestrator.core.decide.agent_status import pruned_flag
 from orchestrator.core.decide.cancel import cancel_line, flag_and_notify
 from orchestrator.core.decide.mail_delivery import forget_children, inbox_event, take
 from orchestrator.core.decide.wait import await_agents, finish
-from orchestrator.core.draft import SLOTS, Debit, Draft, Letter, TreeEvent
+from orchestrator.core.draft import SLOTS, Debit, Draft, OutboundMessage, TreeEvent
 from orchestrator.core.ids import AgentId
 from orchestrator.core.narrowing import Widening
 from orchestrator.core.state import Call
@@ -80,14 +80,14 @@ def _send(draft: Draft, call: Call, asked: c.SendMessage) -> None:
             payload["slot"] = True
         key = f"message:{draft.state.facts.agent_id}:{draft.state.requests}:{call.call_id}"
         post(draft, target, payload, key, interrupt=asked.interrupt)
-        sent = letter_sent(target.agent_id, one_line(prompt, SENT_CHARS), interrupt=asked.interrupt)
+        sent = sent_message(target.agent_id, one_line(prompt, SENT_CHARS), interrupt=asked.interrupt)
     finish(draft, call, _dumps(_described(draft, target)), sent)
 
 
 def post(draft: Draft, target: c.Target, payload: dict[str, Any], key: str, interrupt: bool = False) -> None:
     """A message to another agent, and the event that tells of its inbox."""
     content = {"from": card_of(draft.state), "at_ms": draft.moment.at_ms, **payload}
-    draft.tree.letters.append(Letter(target.session, "message", content, key, interrupt))
+    draft.tree.outbox.append(OutboundMessage(target.session, "message", content, key, interrupt))
     parent = target.record.get("parent_session_id") or target.session
     targets = tuple(dict.fromkeys((parent, draft.state.facts.tree_id)))
     draft.tree.events.append(inbox_event(draft.task_id, target.agent_id, target.session, targets))
@@ -117,7 +117,7 @@ def _described(draft: Draft, target: c.Target) -> dict[str, Any]:
     if child is not None:
         shown = agent_of(draft.state.facts, child)
         if child.active and target.status in ACTIVE:
-            # No letter says that a child has begun; the registry does.
+            # No message says that a child has begun; the registry does.
             shown["status"] = target.status
     else:
         hidden = {"turn", "agent_path", "reasoning_header"}
@@ -153,11 +153,11 @@ def _watchdog(draft: Draft, call: Call, asked: c.SetWatchdog) -> None:
     finish(draft, call, _dumps(result))
 
 
-def letter_sent(agent_id: AgentId, text: str | None, *, interrupt: bool) -> f.LetterSent:
+def sent_message(agent_id: AgentId, text: str | None, *, interrupt: bool) -> f.SentMessage:
     return {"agent_id": agent_id, "text": text, "interrupt": interrupt}
 
 
-def arm(draft: Draft, watchdog: Watchdog, sent: f.LetterSent | None = None) -> None:
+def arm(draft: Draft, watchdog: Watchdog, sent: f.SentMessage | None = None) -> None:
     due = draft.moment.at_ms + watchdog.interval_ms
     generation = draft.set_timer(watchdog_timer(watchdog.agent_id), due)
     draft.add(f.WatchdogSet(replace(watchdog, generation=generation), sent))
@@ -168,7 +168,7 @@ def watchdog_fired(draft: Draft, watchdog: Watchdog) -> None:
     target = c.Target(watchdog.agent_id, watchdog.session, "", "")
     payload = {"prompt": watchdog.message, "watchdog": True}
     post(draft, target, payload, f"watchdog:{draft.state.facts.agent_id}:{watchdog.generation}")
-    sent = letter_sent(watchdog.agent_id, one_line(watchdog.message, SENT_CHARS), interrupt=False)
+    sent = sent_message(watchdog.agent_id, one_line(watchdog.message, SENT_CHARS), interrupt=False)
     arm(draft, watchdog, sent)
 
 
@@ -231,7 +231,7 @@ def _take_off(draft: Draft, target: c.Target) -> None:
     if target.agent_id not in draft.state.tree.children:
         parent = str(target.record["parent_session_id"])
         key = f"gone:{draft.state.facts.agent_id}:{target.agent_id}"
-        draft.tree.letters.append(Letter(parent, "gone", {"agent_id": target.agent_id}, key))
+        draft.tree.outbox.append(OutboundMessage(parent, "gone", {"agent_id": target.agent_id}, key))
     message = ev.SubagentLifecycle(
         event=LifecycleChange.DELETED,
         agent_id=target.agent_id,

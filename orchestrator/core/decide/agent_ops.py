@@ -1,7 +1,7 @@
 """Ops of people about agents of a tree: a message to one, its end, a stop for all.
 
 A person speaks through the root's queue, so that everything has one order there; the root sends the op on
-by letter, whatever its model is doing. `decide.agent_calls` has what a model may do with its tools. An agent
+by message, whatever its model is doing. `decide.agent_calls` has what a model may do with its tools. An agent
 that a person wakes needs no slot: it is at work at once.
 """
 
@@ -14,14 +14,14 @@ from orchestrator.core.agent_views import MESSAGE_BYTES, card_of, one_line
 from orchestrator.core.commands import Submitted, Target
 from orchestrator.core.decide.cancel import cancel_line
 from orchestrator.core.decide.mail_delivery import inbox_event, key_of_person
-from orchestrator.core.draft import Draft, Letter, TreeEvent
+from orchestrator.core.draft import Draft, OutboundMessage, TreeEvent
 from orchestrator.protocol.ops import CancelAgent, MessageAgent
 
 REASON_CHARS = 200
 
 
 def message_agent(draft: Draft, command: Submitted, op: MessageAgent) -> None:
-    """A letter to the agent, which reads it as an instruction."""
+    """A message to the agent, which reads it as an instruction."""
     target = _target(draft, command, op.agent_id)
     if target is None:
         return
@@ -37,7 +37,7 @@ def message_agent(draft: Draft, command: Submitted, op: MessageAgent) -> None:
         return
     content = {**_from(draft), "prompt": op.text, "person": command.who or command.client}
     key = key_of_person(command.client, command.id)
-    draft.tree.letters.append(Letter(target.session, "message", content, key, op.interrupt))
+    draft.tree.outbox.append(OutboundMessage(target.session, "message", content, key, op.interrupt))
     draft.tree.events.append(_inbox(draft, command.id, target))
 
 
@@ -79,7 +79,7 @@ def interrupt_below(draft: Draft, key: str) -> None:
     for child in draft.state.tree.children.values():
         if child.status != "canceled":
             told, when = f"{key}:{child.agent_id}", {"at_ms": draft.moment.at_ms}
-            draft.tree.letters.append(Letter(child.session, "interrupt", when, told, interrupt=True))
+            draft.tree.outbox.append(OutboundMessage(child.session, "interrupt", when, told, interrupt=True))
 
 
 def _from(draft: Draft) -> dict[str, Any]:

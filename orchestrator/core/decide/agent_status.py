@@ -18,7 +18,7 @@ from orchestrator.core.draft import (
     SLOTS,
     Debit,
     Draft,
-    Letter,
+    OutboundMessage,
     TreeEvent,
 )
 from orchestrator.core.history import Item
@@ -69,10 +69,10 @@ def took_task(draft: Draft) -> None:
 
 
 def _asked_by_parent(draft: Draft) -> bool:
-    """Whether the parent wrote knowing of the last end; a letter that crossed it was written before."""
+    """Whether the parent wrote knowing of the last end; a message that crossed it was written before."""
     parent, tree = draft.state.facts.parent_session, draft.state.tree
-    letters = [mail for mail in tree.inbox if mail.sender["session_id"] == parent]
-    return any(mail.content.get("turn") == tree.turns for mail in letters)
+    from_parent = [mail for mail in tree.inbox if mail.sender["session_id"] == parent]
+    return any(mail.content.get("turn") == tree.turns for mail in from_parent)
 
 
 def come_to_rest(draft: Draft) -> None:
@@ -144,9 +144,9 @@ def _completion(outcome: str, text: str | None) -> dict[str, Any]:
 def _tell_parent(draft: Draft, kind: str, payload: dict[str, Any], key: str) -> None:
     parent = draft.state.facts.parent_session
     content = {"from": card_of(draft.state), "at_ms": draft.moment.at_ms, **payload}
-    letter = Letter(parent, kind, content, key)
-    draft.tree.letters.append(letter)
-    if letter.counted:
+    outbound = OutboundMessage(parent, kind, content, key)
+    draft.tree.outbox.append(outbound)
+    if outbound.counted:
         facts = draft.state.facts
         watching = dict.fromkeys((facts.grandparent_session or parent, facts.tree_id))
         above = facts.ancestors[-1]

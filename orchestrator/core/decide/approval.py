@@ -12,7 +12,7 @@ from orchestrator.core.decide.approval_events import WITHDRAWN, resolved
 from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.helper_activity import activity
 from orchestrator.core.decide.task_end import stop
-from orchestrator.core.draft import DoesNotFit, Draft, Letter, TreeEvent
+from orchestrator.core.draft import DoesNotFit, Draft, OutboundMessage, TreeEvent
 from orchestrator.core.state import Answer, Call, Phase
 from orchestrator.core.timers import approval_timer
 from orchestrator.protocol import events as ev
@@ -63,7 +63,7 @@ def _route(draft: Draft, command: Submitted, asked: PendingBelow, decision: str)
         "sandboxed": asked.sandboxed,
     }
     key = f"answer:{command.client}:{command.id}"
-    draft.tree.letters.append(Letter(asked.session, "answer", payload, key))
+    draft.tree.outbox.append(OutboundMessage(asked.session, "answer", payload, key))
     at_ms = draft.moment.at_ms
     draft.add(f.Answered(asked.call_id, asked.turn, decision, by, at_ms, agent_id=asked.agent_id))
 

@@ -52,7 +52,7 @@ def resolved(draft: Draft, call: Call, decision: str, who: str, client: str = ""
 def _knows_alone(draft: Draft, client: str) -> bool:
     """Whether the client that gave the task has answered itself, in a session without agents.
 
-    The recorded peer has one client, and writes no event for what that has just said.
+    The recorded Codex has one client, and writes no event for what that has just said.
     """
     return bool(client) and client == draft.task.client and not draft.state.tree.children
 

@@ -18,12 +18,12 @@ def close(
     *,
     events: tuple[EventModel, ...] = (),
     baselines: JsonObject | None = None,
-    sent: f.LetterSent | None = None,
+    sent: f.SentMessage | None = None,
     with_task: bool = False,
 ) -> None:
     """Gives the call its output, behind the `events` that tell of its end.
 
-    `baselines` are what the task's diff counts from after an applied patch, `sent` the letter that the call
+    `baselines` are what the task's diff counts from after an applied patch, `sent` the message that the call
     wrote. A call that ends `with_task` needs no entry that tells its phase.
     """
     for event in events:

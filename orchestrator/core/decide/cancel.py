@@ -1,7 +1,7 @@
 """Ending agents: who is marked, who is told, and who still owes word of the end.
 
 A cancel flag holds from its commit on, for the agent and all below it: nothing starts there any more. The
-letter makes the agent stop what runs, and pass the word on. So it is enough to tell the uppermost
+message makes the agent stop what runs, and pass the word on. So it is enough to tell the uppermost
 ones; the others are told at once where they are few, because that is sooner.
 
 An agent may have a thousand children. Those that one commit does not tell are `to_end` in the state,
@@ -18,7 +18,7 @@ from orchestrator.core.agent_views import card_of, child_summary
 from orchestrator.core.commands import Target
 from orchestrator.core.decide.agent_status import cancel_flag, end_watchdogs
 from orchestrator.core.decide.mail_delivery import take, tell_undelivered
-from orchestrator.core.draft import DoesNotFit, Draft, Letter, TreeEvent
+from orchestrator.core.draft import DoesNotFit, Draft, OutboundMessage, TreeEvent
 from orchestrator.core.ids import AgentId
 from orchestrator.core.timers import REAP_BELOW_TIMER, REAP_MS, REAP_TIMER
 from orchestrator.core.tree import Child
@@ -26,7 +26,7 @@ from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
 
 MOST_TOLD = 96
-"""Agents told by one decision: each is a letter, an event of the tree log and a flag, a kilobyte and a half
+"""Agents told by one decision: each is a message, an event of the tree log and a flag, a kilobyte and a half
 in all."""
 
 
@@ -77,7 +77,7 @@ def _leave_unread(draft: Draft) -> None:
 
 
 def pass_over(draft: Draft, session: str) -> None:
-    """Skips a child whose queue is gone: no letter reaches it, and nothing of it starts."""
+    """Skips a child whose queue is gone: no message reaches it, and nothing of it starts."""
     tree = draft.state.tree
     left = tuple(id for id in tree.to_end if tree.children[id].session != session)
     draft.add(f.ToEnd(left, tree.end_reason))
@@ -131,10 +131,10 @@ def heard_end(draft: Draft, agent_id: AgentId) -> None:
 def flag_and_notify(
     draft: Draft, session: str, agent_id: int, reason: str, shown: SubagentSummary | None = None
 ) -> None:
-    """Sets the flag, which holds from this commit on; the letter makes the agent stop what runs."""
+    """Sets the flag, which holds from this commit on; the message makes the agent stop what runs."""
     payload = {"from": card_of(draft.state), "at_ms": draft.moment.at_ms, "reason": reason}
     key = f"cancel:{draft.state.facts.agent_id}:{agent_id}"
-    draft.tree.letters.append(Letter(session, "cancel", payload, key, interrupt=True))
+    draft.tree.outbox.append(OutboundMessage(session, "cancel", payload, key, interrupt=True))
     draft.tree.summary[cancel_flag(agent_id)] = "1"
     message = ev.SubagentLifecycle(
         event=LifecycleChange.UPDATED, agent_id=agent_id, session_id=session, subagent=shown

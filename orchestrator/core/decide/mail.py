@@ -1,4 +1,4 @@
-"""Letters of other sessions, and what each leads to."""
+"""Messages of other sessions, and what each leads to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from orchestrator.protocol.events import SubagentLifecycle
 
 
 def mail_arrived(draft: Draft, command: MailArrived) -> None:
-    """Decides one letter, in the order of the queue."""
+    """Decides one message, in the order of the queue."""
     match command.kind:
         case "message":
             _message(draft, command)
@@ -43,7 +43,7 @@ def mail_arrived(draft: Draft, command: MailArrived) -> None:
         case "answer":
             routed_answer(draft, command)
         case _:
-            # A newer peer's letter: nothing here depends on it.
+            # A newer version's message: nothing here depends on it.
             pass
 
 
@@ -66,12 +66,12 @@ def _message(draft: Draft, command: MailArrived) -> None:
         return
     draft.add(f.MailReceived(_mail(command)))
     if command.interrupt:
-        # What runs is stopped; the letter begins the task that follows.
+        # What runs is stopped; the message begins the task that follows.
         stop(draft, "interrupted", command.key)
 
 
 def _take_slot(draft: Draft, refused: bool) -> None:
-    """Takes the slot that the sender paid for, in case the letter starts this agent."""
+    """Takes the slot that the sender paid for, in case the message starts this agent."""
     if refused or draft.state.tree.slot:
         draft.tree.debits.append(Debit(SLOTS, -1))
     else:

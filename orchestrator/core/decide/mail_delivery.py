@@ -1,9 +1,9 @@
 """How mail reaches a model: at the boundary of a turn, or as the result of an await.
 
-A letter of an ancestor, or of a person, is a `user` message: it instructs. Everything else (a child's
+A message of an ancestor, or of a person, is a `user` message: it instructs. Everything else (a child's
 result, a sibling's word, a watchdog) is a synthetic `subagent_await` call with its output,
 both in one commit. Its call id carries the agent's number and the number of the sender's
-first letter in the session's queue: neither is ever used again, not even in a fork's copy.
+first message in the session's queue: neither is ever used again, not even in a fork's copy.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from orchestrator.protocol.scalars import UserMessageKind
 
 _PERSON = "person"
 MOST_BYTES = 64 << 10
-"""Bytes of one await's result: letters that do not fit stay in the inbox, and the next await returns at
+"""Bytes of one await's result: messages that do not fit stay in the inbox, and the next await returns at
 once."""
 MOST_LETTERS = 48
-"""Letters given to a model at one boundary. Each takes two entries of a commit, which carries 256; the rest
+"""Messages given to a model at one boundary. Each takes two entries of a commit, which carries 256; the rest
 follows with the next request."""
 
 
 def is_instruction(facts: SessionFacts, mail: Mail) -> bool:
-    """Whether a letter comes from above, where people are too, and not from a timer of somebody there."""
+    """Whether a message comes from above, where people are too, and not from a timer of somebody there."""
     if mail.content.get("person"):
         return True
     above = mail.kind == "message" and mail.agent_id in facts.ancestors
@@ -52,7 +52,7 @@ def in_order(inbox: Iterable[Mail]) -> list[Mail]:
 
 
 def by_sender(mails: Sequence[Mail]) -> list[list[Mail]]:
-    """The letters in groups that one AWAIT describes: of one sender, with one completion at most."""
+    """The messages in groups that one AWAIT describes: of one sender, with one completion at most."""
     groups: dict[tuple[int, int], list[Mail]] = {}
     completions: dict[int, int] = {}
     for mail in mails:
@@ -80,7 +80,7 @@ def deliver(draft: Draft) -> None:
 
 
 def _fitting(mails: Sequence[Mail]) -> Sequence[Mail]:
-    """The first letters that one commit can carry; at least one."""
+    """The first messages that one commit can carry; at least one."""
     size = 0
     for place, mail in enumerate(mails):
         size += len(orjson.dumps(mail.content, default=dict))
@@ -90,7 +90,7 @@ def _fitting(mails: Sequence[Mail]) -> Sequence[Mail]:
 
 
 def _by_itself(facts: SessionFacts, mail: Mail) -> bool:
-    """Whether the letter reaches a model without an await: without autosubmit a result does not."""
+    """Whether the message reaches a model without an await: without autosubmit a result does not."""
     return mail.kind == "message" or facts.tree_rules.autosubmit
 
 
@@ -114,7 +114,7 @@ def await_result(
 
 
 def collect(draft: Draft, mails: Sequence[Mail]) -> list[dict[str, Any]]:
-    """Takes letters for an await's result, as many as fit; at least one group."""
+    """Takes messages for an await's result, as many as fit; at least one group."""
     ready: list[dict[str, Any]] = []
     taken: list[Mail] = []
     size = 0
@@ -130,7 +130,7 @@ def collect(draft: Draft, mails: Sequence[Mail]) -> list[dict[str, Any]]:
 
 
 def take(draft: Draft, mails: Sequence[Mail]) -> None:
-    """Takes letters out of the inbox; results among them count as read."""
+    """Takes messages out of the inbox; results among them count as read."""
     if not mails:
         return
     draft.add(f.MailTaken(tuple(mail.key for mail in mails)))
@@ -168,7 +168,7 @@ def _read(draft: Draft, completions: Sequence[Mail]) -> None:
 
 
 def tell_read(draft: Draft, child: Child, content: Mapping[str, Any]) -> None:
-    """Tells that the result of the child's turn was read; `content` is a letter about that turn."""
+    """Tells that the result of the child's turn was read; `content` is a message about that turn."""
     turn = content["turn"]
     message = ev.SubagentLifecycle(
         event=LifecycleChange.STATUS,
@@ -203,12 +203,12 @@ def watchers(facts: SessionFacts) -> tuple[str, ...]:
 
 
 def key_of_person(client: str, id: str) -> str:
-    """The key of the letter that a person's submission becomes."""
+    """The key of the message that a person's submission becomes."""
     return f"{_PERSON}:{client}:{id}"
 
 
 def tell_undelivered(draft: Draft, keys: Iterable[str]) -> None:
-    """An `error` at the root for each letter of a person among these: the agent ends without reading it."""
+    """An `error` at the root for each message of a person among these: the agent ends without reading it."""
     facts = draft.state.facts
     for key in keys:
         writer, _, name = key.partition(":")

@@ -1,6 +1,6 @@
 """Waiting for agents: a phase of a call, decided from the session's own log.
 
-Nobody is held while it lasts. What may end it arrives in the session's queue: a letter, or
+Nobody is held while it lasts. What may end it arrives in the session's queue: a message, or
 the deadline's timer.
 """
 
@@ -56,7 +56,7 @@ def _end(draft: Draft, call: Call, mails: list[Mail], *, timed_out: bool) -> Non
 
 
 def _matching(state: State, wait: AwaitWork) -> list[Mail]:
-    """The letters that this await returns. Those of agents that it does not name stay where they are."""
+    """The messages that this await returns. Those of agents that it does not name stay where they are."""
     named = wait.agent_ids
     mails = [mail for mail in in_order(state.tree.inbox) if not is_instruction(state.facts, mail)]
     if not named:
@@ -65,7 +65,7 @@ def _matching(state: State, wait: AwaitWork) -> list[Mail]:
 
 
 def _instructed(state: State) -> bool:
-    """A letter from above: the next request carries it, so the wait is over."""
+    """A message from above: the next request carries it, so the wait is over."""
     return any(is_instruction(state.facts, mail) for mail in state.tree.inbox)
 
 
@@ -74,6 +74,6 @@ def _something_to_come(state: State, wait: AwaitWork) -> bool:
     return any(not named or child.agent_id in named for child in state.tree.active_children)
 
 
-def finish(draft: Draft, call: Call, output: str, sent: f.LetterSent | None = None) -> None:
-    """The call is over with this output; `sent` is the letter that it wrote, for whoever reads the log."""
+def finish(draft: Draft, call: Call, output: str, sent: f.SentMessage | None = None) -> None:
+    """The call is over with this output; `sent` is the message that it wrote, for whoever reads the log."""
     close(draft, call, output, sent=sent)

@@ -12,8 +12,8 @@ from orchestrator.core.ids import AgentId
 from orchestrator.core.tree import Child, ChildChanges, Mail, TreeChanges, Watchdog
 
 
-class LetterSent(TypedDict):
-    """A letter as its sender's log records it, beside its cause; the recipient's log has the whole letter."""
+class SentMessage(TypedDict):
+    """A message as its sender's log records it, beside its cause; the recipient's log has all of it."""
 
     agent_id: AgentId
     text: str | None
@@ -64,7 +64,7 @@ class ChildMade:
 
 @record
 class ChildChanged:
-    """A child has changed, as its letter says or by an act of this session."""
+    """A child has changed, as its message says or by an act of this session."""
 
     kind: ClassVar[str] = "child_changed"
     of: ClassVar[Literal["agent"]] = "agent"
@@ -103,7 +103,7 @@ class ToldToEnd:
 
 @record
 class MailReceived:
-    """A letter that waits until the model can be given it."""
+    """A message that waits until the model can be given it."""
 
     kind: ClassVar[str] = "mail"
     of: ClassVar[Literal["agent"]] = "agent"
@@ -112,7 +112,7 @@ class MailReceived:
 
 @record
 class MailTaken:
-    """Letters are in the conversation now, or will never be."""
+    """Messages are in the conversation now, or will never be."""
 
     kind: ClassVar[str] = "mail_taken"
     of: ClassVar[Literal["agent"]] = "agent"
@@ -121,12 +121,12 @@ class MailTaken:
 
 @record
 class WatchdogSet:
-    """A watchdog is armed; `sent` is the letter that it has just written."""
+    """A watchdog is armed; `sent` is the message that it has just written."""
 
     kind: ClassVar[str] = "watchdog"
     of: ClassVar[Literal["agent"]] = "agent"
     watchdog: Watchdog = field(metadata=form(read=_watchdog, write=_wire))
-    sent: LetterSent | None = None
+    sent: SentMessage | None = None
 
 
 @record

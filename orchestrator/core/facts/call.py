@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import ClassVar, Literal
 
 from orchestrator.core.calls import CallWork, spec_of, work_of
-from orchestrator.core.facts.agent import LetterSent
+from orchestrator.core.facts.agent import SentMessage
 from orchestrator.core.forms import form
 from orchestrator.core.frozen import record
 from orchestrator.core.state import Phase
@@ -28,5 +28,5 @@ class CallMoved:
     """The work or the wait of the call, as assessed."""
     baselines: JsonObject | None = None
     """`set` and `drop`: what an applied patch leaves for the task's diff to count from."""
-    sent: LetterSent | None = None
-    """The letter that the call wrote, for readers of the log."""
+    sent: SentMessage | None = None
+    """The message that the call wrote, for readers of the log."""
