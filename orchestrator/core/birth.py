@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
@@ -35,7 +34,7 @@ class Birth:
 def first_entries(birth: Birth) -> tuple[Entry, ...]:
     """`session_meta`, the settings, `session_configured` (id `""`), and the initial context."""
     facts, settings = birth.facts, birth.settings
-    meta: dict[str, Any] = {
+    meta: JsonObject = {
         "id": facts.session_id,
         "timestamp": timestamp(birth.at_ms),
         "cwd": settings.cwd,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+
+from orchestrator.protocol.wire import JsonObject, JsonValue
 
 INLINE_BYTES = 4096
 """A string of a large field up to this length stays in its entry."""
@@ -42,12 +43,12 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 def externalise(
-    value: Any,
+    value: JsonValue,
     blobs: dict[str, bytes],
     field: str = "",
     most: int = INLINE_TEXT_BYTES,
     large: int = INLINE_BYTES,
-) -> Any:
+) -> JsonValue:
     """`value` with its large strings replaced; their bytes are added to `blobs` under their hash.
 
     `large` bytes are what a string of a large field may have, `most` what any other may.
@@ -64,7 +65,7 @@ def externalise(
     return value
 
 
-def _replaced(text: str, limit: int, blobs: dict[str, bytes]) -> Any:
+def _replaced(text: str, limit: int, blobs: dict[str, bytes]) -> str | JsonObject:
     data = text.encode("utf-8", "surrogatepass")
     if len(data) <= limit:
         return text
@@ -73,13 +74,13 @@ def _replaced(text: str, limit: int, blobs: dict[str, bytes]) -> Any:
     return {REFERENCE: digest, "bytes": len(data)}
 
 
-def is_reference(value: Any) -> bool:
+def is_reference(value: object) -> bool:
     if not isinstance(value, Mapping) or len(value) != 2:
         return False
     return isinstance(value.get(REFERENCE), str) and isinstance(value.get("bytes"), int)
 
 
-def references(value: Any) -> Iterator[str]:
+def references(value: JsonValue) -> Iterator[str]:
     """The hashes that a value refers to, in no order.
 
     Every model request asks this of the whole conversation: hence the stack in place of a recursion, and
@@ -100,7 +101,7 @@ def references(value: Any) -> Iterator[str]:
             waiting.extend(found)
 
 
-def resolve(value: Any, text_of: Callable[[str], str | None]) -> Any:
+def resolve(value: JsonValue, text_of: Callable[[str], str | None]) -> JsonValue:
     """`value` with its references replaced by their texts, or by a note if a text is no longer stored.
 
     A value without references is given back as it is.
@@ -108,7 +109,7 @@ def resolve(value: Any, text_of: Callable[[str], str | None]) -> Any:
     return value if next(references(value), None) is None else _resolved(value, text_of)
 
 
-def _resolved(value: Any, text_of: Callable[[str], str | None]) -> Any:
+def _resolved(value: JsonValue, text_of: Callable[[str], str | None]) -> JsonValue:
     if is_reference(value):
         text = text_of(value[REFERENCE])
         return text if text is not None else f"[{value['bytes']} bytes that are no longer stored]"

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from orchestrator.core.calls import Await, Runnable
 from orchestrator.core.frozen import record
 from orchestrator.core.history import Item
 from orchestrator.core.ids import AgentId, SessionId
 from orchestrator.core.settings import NO_HISTORY, HistoryHead, Rules
+from orchestrator.protocol.faults import CodexErrorInfo
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.items import ToolOutput
 from orchestrator.protocol.ops import Op
-from orchestrator.protocol.wire import EventModel
+from orchestrator.protocol.wire import EventModel, JsonMapping
 
 
 @record
@@ -87,7 +88,7 @@ class ItemCompleted:
     """An output item of request `n` is complete, while its stream goes on."""
 
     n: int
-    item: Mapping[str, Any]
+    item: JsonMapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,8 @@ class ResponseCompleted:
 
     n: int
     response_id: str
-    usage: Mapping[str, Any] | None = None
-    rate_limits: Mapping[str, Any] | None = None
+    usage: JsonMapping | None = None
+    rate_limits: JsonMapping | None = None
     end_turn: bool | None = None
 
 
@@ -115,11 +116,11 @@ class ResponseBroken:
     message: str
     delay_ms: int | None = None
     http_used: int = 0
-    codex_error_info: Any = None
+    codex_error_info: CodexErrorInfo = None
     served: bool = True
     """Whether the provider may have worked on the request; False costs the tree's budgets a request and no
     token."""
-    usage: Mapping[str, Any] | None = None
+    usage: JsonMapping | None = None
     """Tokens that the response used before it failed, if its server told them."""
 
 
@@ -139,7 +140,7 @@ class Target:
     session: SessionId
     path: str
     status: str
-    record: Mapping[str, Any] = field(default_factory=dict)
+    record: JsonMapping = field(default_factory=dict)
     pending: tuple[int, int] = (0, 0)
     marked: bool = False
     """The agent was cancelled, whether it has read the cancel or not."""
@@ -225,7 +226,7 @@ class Prune:
     """Agents to take off the list; `echo` is the request, `unknown` what it named in vain."""
 
     targets: tuple[Target, ...]
-    echo: Mapping[str, Any]
+    echo: JsonMapping
     unknown: tuple[int, ...] = ()
     completed_only: bool = True
 
@@ -331,7 +332,7 @@ class MailArrived:
     """A message from another session of the tree (or from this one)."""
 
     kind: str
-    payload: Mapping[str, Any]
+    payload: JsonMapping
     key: str
     n: int
     """The message's number in the session's queue."""
@@ -345,7 +346,7 @@ class CommitRefused:
     command: Command
     reason: str
     detail: str = ""
-    budget: Mapping[str, Any] = field(default_factory=dict)
+    budget: JsonMapping = field(default_factory=dict)
     """`kind`, `limit` and `used` of the budget that refused."""
 
 

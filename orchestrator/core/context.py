@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from orchestrator.core.history import Item, message_text, user_message
 from orchestrator.core.settings import TurnSettings
 from orchestrator.protocol.items import Message
+from orchestrator.protocol.wire import JsonMapping
 
 USER_INSTRUCTIONS_LIMIT = 128 * 1024
 """Characters: the files of a person and of a repository may have 64 KiB each."""
@@ -48,7 +48,7 @@ def standing_context(history: Iterable[Item]) -> list[Item]:
     return [item for at, item in enumerate(found) if at >= last or not texts[at].startswith(INSTRUCTIONS_TAG)]
 
 
-def environment_context(fields: Mapping[str, Any], shell: str | None = None) -> Message:
+def environment_context(fields: JsonMapping, shell: str | None = None) -> Message:
     """`<environment_context>` with the fields that are given, in the recorded order."""
     plain = (name for name in ("cwd", "approval_policy") if fields.get(name) is not None)
     lines = ["<environment_context>", *(f"  <{name}>{fields[name]}</{name}>" for name in plain)]
@@ -65,7 +65,7 @@ def is_context(item: Item) -> bool:
     return item.get("role") == "user" and message_text(item).startswith(CONTEXT_TAGS)
 
 
-def _sandbox_lines(policy: Mapping[str, Any]) -> list[str]:
+def _sandbox_lines(policy: JsonMapping) -> list[str]:
     mode = policy["mode"]
     open_network = mode == "danger-full-access" or bool(policy.get("network_access"))
     lines = [
@@ -78,7 +78,7 @@ def _sandbox_lines(policy: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def context_change(before: TurnSettings, changes: Mapping[str, Any]) -> Message | None:
+def context_change(before: TurnSettings, changes: JsonMapping) -> Message | None:
     """The item that tells of new settings; None if none that the model is shown was named anew."""
     named = {name: changes[name] for name in _SHOWN if changes.get(name) is not None}
     if all(named[name] == getattr(before, name) for name in named):

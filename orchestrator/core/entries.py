@@ -8,17 +8,16 @@ for are entries of the one own type `dendro`; the records of `core.facts` are th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any
 
 from orchestrator.core.facts import Fact, encode
 from orchestrator.core.frozen import record
 from orchestrator.protocol import events as ev
-from orchestrator.protocol.wire import EventModel, ItemModel, written
+from orchestrator.protocol.faults import CodexErrorInfo
+from orchestrator.protocol.wire import EventModel, ItemModel, JsonMapping, JsonObject, written
 
-Json = dict[str, Any]
+Json = JsonObject
 
 SESSION_META = "session_meta"
 RESPONSE_ITEM = "response_item"
@@ -33,7 +32,7 @@ class Entry:
     """A line of the rollout, before it has a `seq`."""
 
     type: str
-    payload: Mapping[str, Any]
+    payload: JsonMapping
     id: str = ""
     at_ms: int = 0
 
@@ -51,7 +50,7 @@ def milliseconds(timestamp: str) -> int:
     return int(datetime.fromisoformat(timestamp).timestamp() * 1000)
 
 
-def item(item: ItemModel | Mapping[str, Any]) -> Entry:
+def item(item: ItemModel | JsonMapping) -> Entry:
     """A ResponseItem that joins the conversation: one of our own, or one that a model sent as it came."""
     return Entry(RESPONSE_ITEM, written(item) if isinstance(item, ItemModel) else item)
 
@@ -61,7 +60,7 @@ def event(id: str, message: EventModel) -> Entry:
     return Entry(EVENT_MSG, written(message), id)
 
 
-def error(id: str, message: str, codex_error_info: Any = None) -> Entry:
+def error(id: str, message: str, codex_error_info: CodexErrorInfo = None) -> Entry:
     """An `error` event. Its kind of error is written also when it is null (September 2025)."""
     return event(id, ev.Error(message=message, codex_error_info=codex_error_info))
 

@@ -7,7 +7,7 @@ unknown type or kind leaves the state as it was, so that a newer version's rollo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, assert_never
+from typing import TypeAlias, assert_never
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
@@ -33,8 +33,9 @@ from orchestrator.core.state import (
 )
 from orchestrator.core.tokens import TokenInfo, Usage, counted, lost
 from orchestrator.protocol.ids import ResponseId
+from orchestrator.protocol.wire import JsonMapping, JsonValue
 
-Payload = Mapping[str, Any]
+Payload: TypeAlias = JsonMapping
 Step = Callable[[State, Payload, int], State]
 
 
@@ -97,7 +98,7 @@ def _turn_context(state: State, payload: Payload, seq: int) -> State:
 def _event_msg(state: State, payload: Payload, seq: int) -> State:
     if payload.get("type") != "token_count":
         return state
-    changed: dict[str, Any] = {}
+    changed: dict[str, object] = {}
     if payload.get("response_id"):
         bookmark = (payload["response_id"], len(state.history))
         changed["bookmarks"] = state.bookmarks.append(bookmark)
@@ -181,7 +182,7 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
             assert_never(fact)
 
 
-def _noted(state: State, name: str, values: Sequence[Any]) -> State:
+def _noted(state: State, name: str, values: Sequence[JsonValue]) -> State:
     """The state with a list that only some sessions have; without it if it is empty."""
     if not values:
         return replace(state, meta={k: v for k, v in state.meta.items() if k != name})
@@ -327,7 +328,7 @@ def _call_moved(state: State, fact: f.CallMoved, seq: int) -> State:
     call = task.call(fact.call_id)
     if call is None:
         return state
-    changes: dict[str, Any] = {} if fact.epoch is None else {"epoch": fact.epoch}
+    changes: dict[str, object] = {} if fact.epoch is None else {"epoch": fact.epoch}
     if fact.work is not None:
         changes["work"] = fact.work
     if fact.phase is Phase.AWAITING_APPROVAL:

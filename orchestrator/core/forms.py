@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, fields
-from typing import TypeVar, cast
+from typing import Never, TypeAlias, TypeVar, cast
 
 from orchestrator.core.frozen import record, twin_of, written
 from orchestrator.protocol.scalars import LargeText, StoredText
-from orchestrator.protocol.wire import JsonObject, JsonValue
+from orchestrator.protocol.wire import JsonMapping, JsonObject
 from orchestrator.protocol.wire import written as dumped
+
+Way: TypeAlias = Callable[[Never], object]
+"""A function of one value, of whatever type the field or its JSON has: only the written code calls it."""
 
 FORM = "form"
 """The key under which a field's metadata keep its form."""
@@ -26,15 +29,15 @@ class Form:
     """`name` in JSON (empty: the field's own), and the two ways of a value that is no JSON."""
 
     name: str = ""
-    read: Callable[[JsonValue], JsonValue] | None = None
-    write: Callable[[JsonValue], JsonValue] | None = None
+    read: Way | None = None
+    write: Way | None = None
     always: bool = False
 
 
 def form(
     name: str = "",
-    read: Callable[[JsonValue], JsonValue] | None = None,
-    write: Callable[[JsonValue], JsonValue] | None = None,
+    read: Way | None = None,
+    write: Way | None = None,
     *,
     always: bool = False,
 ) -> Mapping[str, Form]:
@@ -97,12 +100,12 @@ R = TypeVar("R")
 _PLAIN = Form()
 
 
-def reader_of(cls: type[R]) -> Callable[[Mapping[str, JsonValue]], R]:
+def reader_of(cls: type[R]) -> Callable[[JsonMapping], R]:
     """The function that reads such a record; it raises `KeyError` where a field is not there."""
     scope: dict[str, object] = {"cls": cls, "twin": twin_of(cls)}
     stores = [f"made.{spec.name} = {_reading(spec, scope)}" for spec in fields(cls)]  # type: ignore[arg-type]
     lines = ["made = twin()", *stores, "made.__class__ = cls", "return made"]
-    return cast(Callable[[Mapping[str, JsonValue]], R], written("read", ["payload"], lines, scope))
+    return cast(Callable[[JsonMapping], R], written("read", ["payload"], lines, scope))
 
 
 def _reading(spec: Field[object], scope: dict[str, object]) -> str:

@@ -11,12 +11,22 @@ Only for slotted dataclasses whose fields are stored as they were given. Knows n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, TypeVar, cast, dataclass_transform
+from types import FunctionType
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast, dataclass_transform
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 R = TypeVar("R")
-_Copy = Callable[[Any, Mapping[str, Any]], Any]
+
+
+class _Copy(Protocol):
+    """The written function that copies records of one class, with changes."""
+
+    def __call__(self, record: R, changes: Mapping[str, object], /) -> R: ...
+
 
 _COPIES: dict[type, _Copy] = {}
 
@@ -24,15 +34,15 @@ _COPIES: dict[type, _Copy] = {}
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(cls: type[R]) -> type[R]:
     """`dataclass(frozen=True, slots=True)`, for what is made all the time."""
-    made: Any = dataclass(frozen=True, slots=True, init=False)(cls)
-    made.__new__ = _new_of(made)
-    made.__getnewargs__ = _values
-    return cast(type[R], made)
+    made = dataclass(frozen=True, slots=True, init=False)(cls)
+    for name, method in (("__new__", _new_of(made)), ("__getnewargs__", _values)):
+        setattr(made, name, method)
+    return made
 
 
-def _new_of(cls: type) -> Any:
+def _new_of(cls: type) -> FunctionType:
     given, lines = ["cls"], ["made = twin()"]
-    scope: dict[str, Any] = {"twin": twin_of(cls), "missing": MISSING}
+    scope: dict[str, object] = {"twin": twin_of(cls), "missing": MISSING}
     for spec in fields(cls):
         name = value = spec.name
         if spec.default_factory is not MISSING:
@@ -51,17 +61,16 @@ def _new_of(cls: type) -> Any:
     return new
 
 
-def _values(made: Any) -> tuple[Any, ...]:
+def _values(made: DataclassInstance) -> tuple[object, ...]:
     """The field values that a pickled or copied record is made of again."""
     return tuple(getattr(made, spec.name) for spec in fields(made))
 
 
-def replace(record: R, /, **changes: Any) -> R:
+def replace(record: R, /, **changes: object) -> R:
     """A copy of `record` with `changes`; raises `KeyError` for a field that it does not have."""
     cls = type(record)
     copy = _COPIES.get(cls) or _copy_of(cls)
-    changed: R = copy(record, changes)
-    return changed
+    return copy(record, changes)
 
 
 def _copy_of(cls: type) -> _Copy:
@@ -77,7 +86,7 @@ def _copy_of(cls: type) -> _Copy:
         "return made",
     ]
     scope = {"twin": twin, "cls": cls, "setters": setters}
-    return _COPIES.setdefault(cls, written("copy", ["record", "changes"], lines, scope))
+    return _COPIES.setdefault(cls, cast(_Copy, written("copy", ["record", "changes"], lines, scope)))
 
 
 def twin_of(cls: type) -> type:
@@ -91,7 +100,9 @@ def twin_of(cls: type) -> type:
     return type(cls.__name__, cls.__bases__, {"__slots__": tuple(names), **kept})
 
 
-def written(name: str, given: list[str], lines: list[str], scope: dict[str, Any]) -> Any:
+def written(name: str, given: list[str], lines: list[str], scope: dict[str, object]) -> FunctionType:
     """The function `name` of these parameters and statements; `scope` has what else they name."""
     exec("\n ".join([f"def {name}({', '.join(given)}):", *lines]), scope)
-    return scope[name]
+    made = scope[name]
+    assert isinstance(made, FunctionType)
+    return made

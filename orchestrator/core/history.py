@@ -9,7 +9,7 @@ the log itself is never rewritten.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from orchestrator.core.frozen import record
 from orchestrator.protocol.items import (
@@ -19,9 +19,9 @@ from orchestrator.protocol.items import (
     Message,
     ToolOutput,
 )
-from orchestrator.protocol.wire import written
+from orchestrator.protocol.wire import JsonMapping, written
 
-Item = Mapping[str, Any]
+Item = JsonMapping
 """A ResponseItem as JSON; unknown kinds are kept whole."""
 
 T = TypeVar("T")

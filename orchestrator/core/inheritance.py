@@ -7,12 +7,12 @@ share one stored copy. A log that begins with it needs nothing else of the paren
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 import orjson
 
 from orchestrator.core.blobs import REFERENCE, is_reference, references, resolve
 from orchestrator.core.history import CALL_KINDS, INHERITED, OUTPUT_KINDS, Item, for_model
+from orchestrator.protocol.wire import JsonValue
 
 TextOf = Callable[[str], str | None]
 _ELSEWHERE = (f'"{REFERENCE}"'.encode(), f'"{INHERITED}"'.encode())
@@ -68,7 +68,7 @@ def needed(history: Iterable[Item], text_of: TextOf) -> set[str]:
 
 
 def _content(item: Item, text_of: TextOf) -> list[Item] | None:
-    content: Any = item["content"]
+    content: JsonValue = item["content"]
     if is_reference(content):
         content = text_of(content["$blob"])
     return orjson.loads(content) if content is not None else None

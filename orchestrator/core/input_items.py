@@ -7,7 +7,6 @@ Items are in their wire form, with what the worker has read put in: a `local_ima
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from orchestrator.core.history import Item
 from orchestrator.protocol import events as ev
@@ -16,6 +15,7 @@ from orchestrator.protocol.bounds import deeper_than
 from orchestrator.protocol.inputs import InputItem, TextElement, TextInput
 from orchestrator.protocol.items import ContentItem, InputImage, InputText, Message
 from orchestrator.protocol.scalars import UserMessageKind
+from orchestrator.protocol.wire import JsonValue
 
 SCHEMA_DEPTH = 32
 SKILL_TAG = "<skill>"
@@ -32,7 +32,7 @@ def fault(op: ops.UserInput | ops.UserTurn) -> str | None:
     return _schema_fault(op.final_output_json_schema) or next(_text_faults(op.items), None)
 
 
-def _schema_fault(schema: Any) -> str | None:
+def _schema_fault(schema: JsonValue) -> str | None:
     if schema is None:
         return None
     if not isinstance(schema, dict):
@@ -84,7 +84,7 @@ def _content(item: Item) -> ContentItem:
     return InputText(text=_text(item))
 
 
-def _text(item: Item) -> Any:
+def _text(item: Item) -> JsonValue:
     """The text in place of an item; None for one that stands beside it."""
     match item["type"]:
         case "text":
@@ -120,7 +120,7 @@ def user_message_event(items: Sequence[Item]) -> ev.UserMessage:
     )
 
 
-def _joined(texts: Sequence[Any]) -> Any:
+def _joined(texts: Sequence[JsonValue]) -> JsonValue:
     """The texts as one, by lines; a reference to a huge one cannot be joined: it is kept if it is alone."""
     if len(texts) == 1:
         return texts[0]

@@ -6,11 +6,10 @@ read-only makes read-only children.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from orchestrator.core.settings import TurnSettings
+from orchestrator.protocol.wire import JsonMapping
 
 _RANK = {"read-only": 1, "workspace-write": 2, "danger-full-access": 3}
 _WORDS = {
@@ -50,7 +49,7 @@ def narrowed(parent: TurnSettings, mode: str | None, model: str | None) -> TurnS
     return replace(settings, sandbox_policy=_policy(parent.sandbox_policy, wanted))
 
 
-def _policy(parent: Mapping[str, Any], mode: str) -> Mapping[str, Any]:
+def _policy(parent: JsonMapping, mode: str) -> JsonMapping:
     if mode == parent["mode"]:
         return parent
     return {"mode": mode}

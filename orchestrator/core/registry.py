@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import orjson
 
@@ -22,6 +21,7 @@ from orchestrator.core.draft import SLOTS, SPAWNED
 from orchestrator.core.frozen import replace
 from orchestrator.core.settings import TreeRules
 from orchestrator.core.tree import ACTIVE
+from orchestrator.protocol.wire import JsonMapping, JsonObject
 
 _NOBODY = -1
 
@@ -36,7 +36,7 @@ def first_limits(rules: TreeRules) -> dict[str, bytes]:
 class Agent:
     """An agent of the registry."""
 
-    record: Mapping[str, Any]
+    record: JsonMapping
     read_turn: int = 0
     pending: tuple[int, int] = (0, 0)
     marked: bool = False
@@ -72,7 +72,7 @@ class Agent:
         """Whether this agent is a descendant of `agent_id`."""
         return str(agent_id) in self.path.split("/")[:-1]
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> JsonObject:
         """The SubagentSummary."""
         return summary_of({**self.record, "status": self.status}, self.pending)
 
@@ -81,8 +81,8 @@ class Agent:
 class TreeFact:
     """An entry of the tree log, decoded."""
 
-    message: Mapping[str, Any]
-    about: Mapping[str, Any] = field(default_factory=dict)
+    message: JsonMapping
+    about: JsonMapping = field(default_factory=dict)
     depths: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Inbox depths by session, as of this entry."""
 
@@ -134,7 +134,7 @@ class _Fold:
             if agent is not None:
                 self.agents[agent.agent_id] = replace(agent, pending=pending)
 
-    def _recorded(self, record: Mapping[str, Any], born: bool) -> None:
+    def _recorded(self, record: JsonMapping, born: bool) -> None:
         self.spawned += born
         known = self.agents.get(record["agent_id"])
         if known is not None:
@@ -170,6 +170,6 @@ def projected(fields: Mapping[str, bytes]) -> RegistryView:
     return RegistryView(ordered, int(fields.get("spawned", b"0")))
 
 
-def _agent(id: str, record: Mapping[str, Any], fields: Mapping[str, bytes]) -> Agent:
+def _agent(id: str, record: JsonMapping, fields: Mapping[str, bytes]) -> Agent:
     pending = (int(fields.get(f"m:{id}", b"0")), int(fields.get(f"i:{id}", b"0")))
     return Agent(record, int(fields.get(f"d:{id}", b"0")), pending, f"cancel:{id}" in fields)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict
 
 from orchestrator.core.blobs import is_reference
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.windows import context_window
+from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 
 
 class SettingsChanges(TypedDict, total=False):
@@ -23,7 +24,7 @@ class SettingsChanges(TypedDict, total=False):
 
     cwd: str
     approval_policy: str
-    sandbox_policy: Mapping[str, Any]
+    sandbox_policy: JsonMapping
     model: str
     model_provider: str
     effort: str | None
@@ -37,7 +38,7 @@ class TurnSettings:
 
     cwd: str
     approval_policy: str
-    sandbox_policy: Mapping[str, Any]
+    sandbox_policy: JsonMapping
     model: str
     model_provider: str = "openai"
     effort: str | None = None
@@ -47,15 +48,15 @@ class TurnSettings:
     """A context window set by hand; None asks the table."""
 
     @classmethod
-    def of(cls, wire: Mapping[str, Any]) -> TurnSettings:
+    def of(cls, wire: JsonMapping) -> TurnSettings:
         return cls(
             **{name: readable_setting(value) for name, value in wire.items() if name in _TURN_SETTINGS}
         )
 
-    def wire(self) -> dict[str, Any]:
+    def wire(self) -> JsonObject:
         return {name: getattr(self, name) for name in _TURN_SETTINGS}
 
-    def changed(self, changes: Mapping[str, Any]) -> TurnSettings:
+    def changed(self, changes: JsonMapping) -> TurnSettings:
         """With the fields named in `changes` set; a new model forgets a window set for the old one."""
         known = {name: readable_setting(value) for name, value in changes.items() if name in _TURN_SETTINGS}
         if "model" in known and known["model"] != self.model:
@@ -71,7 +72,7 @@ class TurnSettings:
         """Whether nothing confines what the task runs."""
         return bool(self.sandbox_policy["mode"] == "danger-full-access")
 
-    def turn_context(self) -> dict[str, Any]:
+    def turn_context(self) -> JsonObject:
         """The rollout's `turn_context` payload: `effort` is absent when unset."""
         context = {
             "cwd": self.cwd,
@@ -88,7 +89,7 @@ class TurnSettings:
 _TURN_SETTINGS = tuple(spec.name for spec in fields(TurnSettings))
 
 
-def readable_setting(value: Any) -> Any:
+def readable_setting(value: JsonValue) -> JsonValue:
     """A setting so long that an earlier version stored it beside its entry is none that can be used."""
     if value is None or type(value) is str:
         return value
@@ -118,11 +119,11 @@ class TreeRules:
     """The tree's budgets at first: `tokens`, `cost` (millionths), `requests`, `wall` (milliseconds)."""
 
     @classmethod
-    def of(cls, wire: Mapping[str, Any]) -> TreeRules:
+    def of(cls, wire: JsonMapping) -> TreeRules:
         known = {spec.name for spec in fields(cls)}
         return cls(**{name: value for name, value in wire.items() if name in known})
 
-    def wire(self) -> dict[str, Any]:
+    def wire(self) -> JsonObject:
         return {spec.name: getattr(self, spec.name) for spec in fields(self)}
 
 
@@ -180,7 +181,7 @@ class SessionFacts:
     tree_rules: TreeRules = field(default_factory=TreeRules)
 
     @classmethod
-    def of(cls, wire: Mapping[str, Any]) -> SessionFacts:
+    def of(cls, wire: JsonMapping) -> SessionFacts:
         known = {spec.name for spec in fields(cls)}
         given = {name: value for name, value in wire.items() if name in known}
         if "tree_rules" in given:
@@ -189,7 +190,7 @@ class SessionFacts:
             given["workspace"] = WorkspaceMark(**given["workspace"])
         return cls(**given)
 
-    def wire(self) -> dict[str, Any]:
+    def wire(self) -> JsonObject:
         plain = {spec.name: getattr(self, spec.name) for spec in fields(self)}
         plain["workspace"] = asdict(self.workspace) if self.workspace else None
         return {**plain, "tree_rules": self.tree_rules.wire()}

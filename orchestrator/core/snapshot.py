@@ -8,22 +8,23 @@ is keyed, a snapshot bears a code of the same key (`chain.mac`), and one without
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import orjson
 
 from orchestrator.core.calls import spec_of, work_of
 from orchestrator.core.chain import mac, same_mac
 from orchestrator.core.frozen import record, replace
-from orchestrator.core.history import Log
+from orchestrator.core.history import Item, Log
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import Answer, Call, Calls, Phase, Queued, Request, Response, State, Task
 from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.core.tree import STORED_EMPTY, decode_tree
 from orchestrator.core.user_turns import UserTurn
 from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 
 R = TypeVar("R")
 
@@ -68,7 +69,7 @@ class _Waiting:
     """`Queued` as a snapshot has it; a record keeps the order of its fields, a mapping would not."""
 
     id: str
-    op: Mapping[str, Any]
+    op: JsonMapping
     client: str
 
 
@@ -82,10 +83,10 @@ class _Kept:
 
     call_id: str
     name: str
-    item: Mapping[str, Any]
+    item: JsonMapping
     phase: Phase
     epoch: int
-    spec: Mapping[str, Any]
+    spec: JsonMapping
     asked_seq: int
 
 
@@ -94,7 +95,7 @@ def _kept(call: Call) -> _Kept:
     return _Kept(call.call_id, call.name, call.item, call.phase, call.epoch, spec, call.asked_seq)
 
 
-def _default(value: Any) -> Any:
+def _default(value: object) -> object:
     if isinstance(value, frozenset):
         return sorted(value)
     if isinstance(value, Calls):
@@ -110,7 +111,7 @@ class Unauthenticated(ValueError):
 
 def encode_snapshot(state: State, seq: int, head: bytes, secret: bytes = b"") -> bytes:
     """The state folded through `seq`, where the chain's head was `head`; authenticated if there is a key."""
-    place: dict[str, Any] = {"core": CORE_VERSION, "seq": seq, "head": head.hex()}
+    place: JsonObject = {"core": CORE_VERSION, "seq": seq, "head": head.hex()}
     body = encode(state)
     if secret:
         place["mac"] = mac(secret, "snapshot", orjson.dumps(place), body)
@@ -151,7 +152,7 @@ def decode(data: bytes) -> State:
         raise ValueError(f"not a snapshot of core version {CORE_VERSION}: {error}") from error
 
 
-def _state(wire: dict[str, Any]) -> State:
+def _state(wire: JsonObject) -> State:
     return State(
         **_plain(wire, State, skip=_STATE_NESTED, empty=_STATE_EMPTY),
         facts=SessionFacts.of(wire["facts"]),
@@ -194,31 +195,31 @@ _STATE_NESTED = frozenset(
 )
 
 
-def _plain(wire: dict[str, Any], cls: type, skip: frozenset[str], empty: tuple[str, ...]) -> dict[str, Any]:
+def _plain(wire: JsonObject, cls: type, skip: frozenset[str], empty: tuple[str, ...]) -> JsonObject:
     plain = {spec.name: wire[spec.name] for spec in fields(cls) if spec.name not in skip}
     return {**plain, **{name: plain[name] or None for name in empty}}
 
 
-def _queued(wire: dict[str, Any]) -> Queued:
+def _queued(wire: JsonObject) -> Queued:
     return Queued(wire["id"], UserTurn.of(wire["op"]), wire["client"] or None)
 
 
-def _mark(mark: list[Any]) -> tuple[str, int]:
+def _mark(mark: Sequence[JsonValue]) -> tuple[str, int]:
     return mark[0], mark[1]
 
 
-def _log(wire: dict[str, Any]) -> Log[Any]:
+def _log(wire: JsonObject) -> Log[Item]:
     return Log(tuple(tuple(chunk) for chunk in wire["chunks"]), tuple(wire["tail"]))
 
 
-def _tokens(wire: dict[str, Any]) -> TokenInfo:
+def _tokens(wire: JsonObject) -> TokenInfo:
     return TokenInfo(Usage(**wire["total"]), Usage(**wire["last"]))
 
 
 _TASK_NESTED = frozenset({"settings", "request", "calls", "steered", "usage"})
 
 
-def _task(wire: dict[str, Any]) -> Task:
+def _task(wire: JsonObject) -> Task:
     return Task(
         **_plain(wire, Task, skip=_TASK_NESTED, empty=_TASK_EMPTY),
         settings=TurnSettings.of(wire["settings"]),
@@ -229,7 +230,7 @@ def _task(wire: dict[str, Any]) -> Task:
     )
 
 
-def _call(wire: dict[str, Any]) -> Call:
+def _call(wire: JsonObject) -> Call:
     kept = _Kept(**wire)
     return Call(
         CallId(kept.call_id),

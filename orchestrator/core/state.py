@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
-from typing import Any, Literal
+from typing import Literal
 
 from orchestrator.core.calls import CallWork
 from orchestrator.core.frozen import record, replace
@@ -34,7 +34,9 @@ from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.core.tree import TreeView
 from orchestrator.core.user_turns import UserTurn
+from orchestrator.protocol.faults import CodexErrorInfo
 from orchestrator.protocol.ids import CallId, ResponseId, SubmissionId
+from orchestrator.protocol.wire import JsonMapping
 
 THREAD_NAME = "thread_name"
 """The key of the name in `State.meta`: snapshots of sessions without a name stay what they were."""
@@ -89,7 +91,7 @@ class Call:
     asked_seq: int = 0
     """The entry that opened its approval: an answer by turn id counts only after it."""
 
-    def moved(self, phase: Phase, changes: Mapping[str, Any]) -> Call:
+    def moved(self, phase: Phase, changes: Mapping[str, object]) -> Call:
         if phase not in TRANSITIONS[self.phase]:
             raise IllegalTransition(f"call {self.call_id} is {self.phase}, it cannot become {phase}")
         return replace(self, phase=phase, **changes)
@@ -240,17 +242,17 @@ class Task:
     response_id: ResponseId | None = None
     goes_on: bool = False
     """The last response asked for another request although it made no call."""
-    output_schema: Mapping[str, Any] | None = None
+    output_schema: JsonMapping | None = None
     """The JSON Schema that the task's last message has to conform to (`final_output_json_schema`)."""
     usage: Usage | None = None
     """The usage of the last response, until the client has been told."""
     last_message: str | None = None
     summary: str | None = None
     failure: str | None = None
-    failure_info: Any = None
+    failure_info: CodexErrorInfo = None
     """The error that the task will fail with once its running work is stopped."""
     steered: tuple[Item, ...] = ()
-    baselines: Mapping[str, Any] = field(default_factory=dict)
+    baselines: JsonMapping = field(default_factory=dict)
 
     @property
     def open_calls(self) -> tuple[Call, ...]:
@@ -300,7 +302,7 @@ class LookUp:
     """An op whose answer lies outside of the log, in its wire form; `who` sent it."""
 
     id: SubmissionId
-    op: Mapping[str, Any]
+    op: JsonMapping
     client: str | None
     who: str
 
@@ -319,7 +321,7 @@ UNCONFIGURED = TurnSettings(
 class State:
     """A session as a fold over its rollout knows it."""
 
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    meta: JsonMapping = field(default_factory=dict)
     """The payload of `session_meta`, and what only some sessions have: a name, look-ups, further folders."""
     facts: SessionFacts = field(default_factory=SessionFacts)
     settings: TurnSettings = UNCONFIGURED
@@ -336,7 +338,7 @@ class State:
     """The tokens used, also by aborted turns: budgets and the window go by them."""
     told: TokenInfo | None = None
     """The accounts in the last `token_count`: only turns whose calls ended count there (as recorded)."""
-    rate_limits: Mapping[str, Any] | None = None
+    rate_limits: JsonMapping | None = None
     bookmarks: Log[tuple[str, int]] = field(default_factory=Log)
     """(response_id, length of the history after that turn), oldest first."""
     last_response: Response | None = None

@@ -7,7 +7,6 @@ them in the stream, and are woven in only when a line is exported.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import orjson
 
@@ -15,6 +14,7 @@ from orchestrator.core.blobs import INLINE_BYTES, externalise
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, timestamp
 from orchestrator.core.facts import CallMoved, Fact, InputQueued, Steered, states
 from orchestrator.core.frozen import record, replace
+from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 
 LINE_BYTES = 128 << 10
 """Bytes of a line beyond which its parts go to `blobs`, though each is short enough to stay: a commit carries
@@ -44,7 +44,7 @@ def encode_entry(entry: Entry, at_ms: int, blobs: dict[str, bytes]) -> Encoded:
     return Encoded(entry, line)
 
 
-def _shortened(entry: Entry, blobs: dict[str, bytes], most: int) -> Any:
+def _shortened(entry: Entry, blobs: dict[str, bytes], most: int) -> JsonValue:
     if _states(entry, CallMoved):
         # Of a call rules read the paths, the keys and the words; what files hold is a tool's to read.
         return externalise(entry.payload, blobs, large=most)
@@ -66,7 +66,7 @@ def _states(entry: Entry, kind: type[Fact]) -> bool:
     return entry.type == DENDRO and states(entry.payload, kind)
 
 
-def encode_value(value: Mapping[str, Any], blobs: dict[str, bytes]) -> bytes:
+def encode_value(value: JsonMapping, blobs: dict[str, bytes]) -> bytes:
     """JSON beside the log (a request, a tree's event); what a commit cannot carry goes to `blobs`."""
     data = orjson.dumps(value, default=_plain)
     for large in (INLINE_BYTES, SHORT_BYTES):
@@ -77,13 +77,13 @@ def encode_value(value: Mapping[str, Any], blobs: dict[str, bytes]) -> bytes:
 
 
 def _line(entry: Entry, at_ms: int) -> bytes:
-    value: dict[str, Any] = {"timestamp": timestamp(at_ms), "type": entry.type, "payload": entry.payload}
+    value: JsonObject = {"timestamp": timestamp(at_ms), "type": entry.type, "payload": entry.payload}
     if entry.id:
         value["id"] = entry.id
     return orjson.dumps(value, default=_plain)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> dict[object, object]:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"an entry holds a {type(value).__name__}, which is not JSON")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
 
 from orchestrator.core.frozen import record
 from orchestrator.protocol.usage import TokenUsage, TokenUsageInfo
+from orchestrator.protocol.wire import JsonMapping
 
 BASELINE_TOKENS = 12_000
 """Tokens that every request spends on instructions and tools (the September 2025 specification)."""
@@ -26,7 +25,7 @@ class Usage:
     total_tokens: int = 0
 
     @classmethod
-    def of(cls, wire: Mapping[str, Any]) -> Usage:
+    def of(cls, wire: JsonMapping) -> Usage:
         """From the wire's TokenUsage; absent counts are zero."""
         get = wire.get
         return cls(

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict
 
 from orchestrator.core.ids import AgentId, SessionId
+from orchestrator.protocol.wire import JsonMapping
 
 ROOT = AgentId(0)
 AgentStatus = Literal["queued", "running", "ready", "idle", "failed", "canceled"]
@@ -30,7 +31,7 @@ Evidence = Literal["proved", "presumed"]
 """How surely what an agent ran is dead: `presumed` if its worker was lost meanwhile."""
 MailKind = Literal["message", "completion"]
 
-Payload = Mapping[str, Any]
+Payload = JsonMapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +84,9 @@ class Mail:
     """The message's number in the session's queue: a synthetic await is named after it."""
     interrupt: bool
     at_ms: int
-    sender: Mapping[str, Any]
+    sender: JsonMapping
     """The sender's card: agent_id, session_id, agent_path, parent ids, origin, label."""
-    content: Mapping[str, Any]
+    content: JsonMapping
 
     @property
     def agent_id(self) -> AgentId:

@@ -7,13 +7,14 @@ reference in the place of a very large text, which the protocol's models do not 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from orchestrator.core.frozen import record
 from orchestrator.core.history import Item
 from orchestrator.core.settings import readable_setting
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import ResponseId
+from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 
 UserTurnOp: TypeAlias = ops.UserInput | ops.UserTurn | ops.Compact
 
@@ -41,14 +42,14 @@ class UserTurn:
         return cls(op.model_copy(update={"items": ()}), items)
 
     @classmethod
-    def of(cls, wire: Mapping[str, Any]) -> UserTurn:
+    def of(cls, wire: JsonMapping) -> UserTurn:
         """From the JSON in a log; raises `ValueError` for what is no such op."""
         plain = {name: value if name == _SCHEMA else readable_setting(value) for name, value in wire.items()}
         items: Sequence[Item] = wire.get("items") or ()
         op = _MODELS[wire["type"]].model_validate({**plain, "items": ()})
         return cls(op, tuple(items))
 
-    def wire(self) -> dict[str, Any]:
+    def wire(self) -> JsonObject:
         """The op whole, as JSON."""
         wire = self.op.model_dump(mode="json")
         return {**wire, "items": list(self.items)} if "items" in wire else wire
@@ -64,6 +65,6 @@ class UserTurn:
         return tuple(str(item["path"]) for item in self.items if item["type"] == "mention")
 
     @property
-    def output_schema(self) -> Any:
+    def output_schema(self) -> JsonValue:
         """The JSON Schema that the last message has to conform to; None for any."""
         return None if isinstance(self.op, ops.Compact) else self.op.final_output_json_schema

@@ -20,9 +20,16 @@ from pydantic_core import CoreSchema, core_schema
 T = TypeVar("T")
 
 JsonValue: TypeAlias = Any
-"""Any value that `orjson.loads` returns; kept and written out again, never read."""
+"""Any value that `orjson.loads` returns, of another author: a model, a provider, a client, another version.
+
+It passes through whole. Its author may have written anything in it: a reader asks each member what it is. A
+shape of our own has a type of its own.
+"""
 
 JsonObject: TypeAlias = dict[str, JsonValue]
+"""An object of such values, which belongs to its holder: the holder may change it."""
+JsonMapping: TypeAlias = Mapping[str, JsonValue]
+"""An object of such values that is only read."""
 
 Int = Annotated[int, Strict()]
 Uint = Annotated[int, Strict(), Field(ge=0)]

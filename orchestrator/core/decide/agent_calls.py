@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, assert_never
+from typing import assert_never
 
 import orjson
 
@@ -25,6 +25,7 @@ from orchestrator.core.timers import watchdog_timer
 from orchestrator.core.tree import ACTIVE, ROOT, ChildChanges, Watchdog
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
+from orchestrator.protocol.wire import JsonObject
 
 MOST_PRUNED = 256
 """Agents that one call prunes: each is an event of the tree log, and may be a message and a flag."""
@@ -69,7 +70,7 @@ def _send(draft: Draft, call: Call, asked: c.SendMessage) -> None:
     _follow_up(draft, asked, prompt)
     sent = None
     if prompt or asked.interrupt or asked.label:
-        payload: dict[str, Any] = {"prompt": prompt or None}
+        payload: JsonObject = {"prompt": prompt or None}
         if child is not None:
             payload["turn"] = child.turn
         if asked.label:
@@ -84,7 +85,7 @@ def _send(draft: Draft, call: Call, asked: c.SendMessage) -> None:
     finish(draft, call, _dumps(_described(draft, target)), sent)
 
 
-def post(draft: Draft, target: c.Target, payload: dict[str, Any], key: str, interrupt: bool = False) -> None:
+def post(draft: Draft, target: c.Target, payload: JsonObject, key: str, interrupt: bool = False) -> None:
     """A message to another agent, and the event that tells of its inbox."""
     content = {"from": card_of(draft.state), "at_ms": draft.moment.at_ms, **payload}
     draft.tree.outbox.append(OutboundMessage(target.session, "message", content, key, interrupt))
@@ -108,7 +109,7 @@ def _follow_up(draft: Draft, asked: c.SendMessage, prompt: str) -> None:
         draft.add(f.ChildChanged(child.agent_id, changes))
 
 
-def _described(draft: Draft, target: c.Target) -> dict[str, Any]:
+def _described(draft: Draft, target: c.Target) -> JsonObject:
     if target.agent_id == ROOT:
         named = ("label", "summary")
         known = {name: target.record.get(name) for name in named}
@@ -190,7 +191,7 @@ def _cancel(draft: Draft, call: Call, asked: c.CancelAgent) -> None:
         "started_at_ms",
         "initial_message_count",
     )
-    result: dict[str, Any] = {name: described.get(name) for name in names}
+    result: JsonObject = {name: described.get(name) for name in names}
     result["canceling"] = active
     finish(draft, call, _dumps(result))
 
@@ -243,5 +244,5 @@ def _take_off(draft: Draft, target: c.Target) -> None:
     draft.tree.events.append(TreeEvent(draft.task_id, message, targets))
 
 
-def _dumps(value: Any) -> str:
+def _dumps(value: object) -> str:
     return orjson.dumps(value, default=dict).decode()

@@ -6,9 +6,7 @@ slot, its place in the registry, its first submission. Either all of it is there
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import orjson
 
@@ -41,7 +39,7 @@ from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.items import InputText, Message
 from orchestrator.protocol.ops import UserInput
-from orchestrator.protocol.wire import written
+from orchestrator.protocol.wire import JsonMapping, JsonObject, written
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +107,7 @@ def _inheriting(draft: Draft, call: Call, asked: Fork, created: ChildSession) ->
     return replace(created, inherited=entries, inherited_items=items)
 
 
-def _fork_payload(draft: Draft, created: ChildSession, role: str) -> dict[str, Any]:
+def _fork_payload(draft: Draft, created: ChildSession, role: str) -> JsonObject:
     return {
         "role": role,
         "child_session_id": created.facts.session_id,
@@ -157,7 +155,7 @@ def _child(created: ChildSession, tree: TreeView) -> Child:
     )
 
 
-def _tell(draft: Draft, facts: SessionFacts, record: Mapping[str, Any]) -> None:
+def _tell(draft: Draft, facts: SessionFacts, record: JsonMapping) -> None:
     created = ev.SubagentLifecycle(event=LifecycleChange.CREATED, subagent=event_summary(record))
     targets = watchers(facts)
     draft.tree.events += [
@@ -192,7 +190,7 @@ def _entries(draft: Draft, created: ChildSession, tree: TreeView) -> tuple[Entry
     return (*own, *created.inherited, e.item(role), e.fact(f.AgentChanged(status)))
 
 
-def _first(created: ChildSession) -> dict[str, Any] | None:
+def _first(created: ChildSession) -> JsonObject | None:
     if not created.prompt:
         return None
     op = UserInput(items=(TextInput(text=created.prompt),))
@@ -222,5 +220,5 @@ def _wait_for_helper(draft: Draft, call: Call, asked: Helper) -> None:
     draft.add(f.CallMoved(call.call_id, Phase.WAITING, work=work))
 
 
-def _dumps(value: Any) -> str:
+def _dumps(value: object) -> str:
     return orjson.dumps(value, default=dict).decode()

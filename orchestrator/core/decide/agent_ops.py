@@ -7,8 +7,6 @@ that a person wakes needs no slot: it is at work at once.
 
 from __future__ import annotations
 
-from typing import Any
-
 from orchestrator.core import entries as e
 from orchestrator.core.agent_views import MESSAGE_BYTES, card_of, one_line
 from orchestrator.core.commands import Submitted, Target
@@ -16,6 +14,7 @@ from orchestrator.core.decide.cancel import cancel_line
 from orchestrator.core.decide.mail_delivery import inbox_event, key_of_person
 from orchestrator.core.draft import Draft, OutboundMessage, TreeEvent
 from orchestrator.protocol.ops import CancelAgent, MessageAgent
+from orchestrator.protocol.wire import JsonObject
 
 REASON_CHARS = 200
 
@@ -82,5 +81,5 @@ def interrupt_below(draft: Draft, key: str) -> None:
             draft.tree.outbox.append(OutboundMessage(child.session, "interrupt", when, told, interrupt=True))
 
 
-def _from(draft: Draft) -> dict[str, Any]:
+def _from(draft: Draft) -> JsonObject:
     return {"from": card_of(draft.state), "at_ms": draft.moment.at_ms}

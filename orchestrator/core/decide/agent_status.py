@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import card_of, event_summary, record_of, told_result
@@ -27,6 +26,7 @@ from orchestrator.core.timers import watchdog_timer
 from orchestrator.core.tree import ACTIVE, AgentStatus, TreeChanges
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import CancelEvidence, LifecycleChange, SubagentStatus
+from orchestrator.protocol.wire import JsonObject
 
 _STATUS_AFTER: Mapping[str, AgentStatus] = {"completed": "ready", "failed": "failed", "canceled": "canceled"}
 """An agent's status after a task; after any other end (an interrupt) the agent is ready, with nothing to
@@ -129,7 +129,7 @@ def tell_ended(draft: Draft) -> None:
     )
 
 
-def _completion(outcome: str, text: str | None) -> dict[str, Any]:
+def _completion(outcome: str, text: str | None) -> JsonObject:
     match outcome:
         case "completed":
             return {"completion_status": "completed", "completion": {"Completed": {"last_message": text}}}
@@ -141,7 +141,7 @@ def _completion(outcome: str, text: str | None) -> dict[str, Any]:
             return {"completion_status": None, "completion": None}
 
 
-def _tell_parent(draft: Draft, kind: str, payload: dict[str, Any], key: str) -> None:
+def _tell_parent(draft: Draft, kind: str, payload: JsonObject, key: str) -> None:
     parent = draft.state.facts.parent_session
     content = {"from": card_of(draft.state), "at_ms": draft.moment.at_ms, **payload}
     outbound = OutboundMessage(parent, kind, content, key)

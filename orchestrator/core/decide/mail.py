@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import one_line
 from orchestrator.core.commands import MailArrived
@@ -20,6 +17,7 @@ from orchestrator.core.ids import AgentId
 from orchestrator.core.tree import ACTIVE, ChildChanges, Mail, MailKind, TreeChanges
 from orchestrator.protocol.agents import LifecycleChange
 from orchestrator.protocol.events import SubagentLifecycle
+from orchestrator.protocol.wire import JsonMapping
 
 
 def mail_arrived(draft: Draft, command: MailArrived) -> None:
@@ -78,7 +76,7 @@ def _take_slot(draft: Draft, refused: bool) -> None:
         draft.add(f.AgentChanged({"slot": True}))
 
 
-def _rename(draft: Draft, content: Mapping[str, Any]) -> None:
+def _rename(draft: Draft, content: JsonMapping) -> None:
     changes: TreeChanges = {"label": content["label"]}
     if content.get("prompt"):
         changes["summary"] = one_line(content["prompt"], 80)
@@ -122,7 +120,7 @@ def _completion(draft: Draft, command: MailArrived) -> None:
         draft.add(f.MailReceived(_mail(command)))
 
 
-def _ended(draft: Draft, content: Mapping[str, Any]) -> None:
+def _ended(draft: Draft, content: JsonMapping) -> None:
     """Records that a child that was told to end has, with everything below it."""
     id = content["from"]["agent_id"]
     heard_end(draft, id)
@@ -132,7 +130,7 @@ def _ended(draft: Draft, content: Mapping[str, Any]) -> None:
         draft.add(f.AgentChanged({"evidence": "presumed"}))
 
 
-def _correct(draft: Draft, agent_id: AgentId, content: Mapping[str, Any]) -> None:
+def _correct(draft: Draft, agent_id: AgentId, content: JsonMapping) -> None:
     """Corrects the status of a cancelled child that a message did not start, and ends a wait for it."""
     tree, status = draft.state.tree, content.get("status", "running")
     child = tree.children[agent_id]
@@ -144,7 +142,7 @@ def _correct(draft: Draft, agent_id: AgentId, content: Mapping[str, Any]) -> Non
     draft.add(f.ChildChanged(agent_id, {"status": status}))
 
 
-def _child_status(draft: Draft, content: Mapping[str, Any]) -> None:
+def _child_status(draft: Draft, content: JsonMapping) -> None:
     id, tree = content["from"]["agent_id"], draft.state.tree
     child = tree.children.get(id)
     if child is None:

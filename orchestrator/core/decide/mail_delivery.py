@@ -8,8 +8,7 @@ first message in the session's queue: neither is ever used again, not even in a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import orjson
 
@@ -28,6 +27,7 @@ from orchestrator.protocol.agents import LifecycleChange, SubagentStatus
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.items import FunctionCall, FunctionCallOutput
 from orchestrator.protocol.scalars import UserMessageKind
+from orchestrator.protocol.wire import JsonMapping, JsonObject
 
 _PERSON = "person"
 MOST_BYTES = 64 << 10
@@ -105,7 +105,7 @@ def _synthetic(state: State, group: Sequence[Mail]) -> tuple[e.Entry, e.Entry]:
 
 
 def await_result(
-    state: State, ready: Sequence[dict[str, Any]], *, injected: bool, timed_out: bool = False
+    state: State, ready: Sequence[JsonObject], *, injected: bool, timed_out: bool = False
 ) -> str:
     """The output of an await, whether a model or the session itself made the call."""
     waiting = [child.agent_id for child in state.tree.active_children]
@@ -113,9 +113,9 @@ def await_result(
     return orjson.dumps(result, default=dict).decode()
 
 
-def collect(draft: Draft, mails: Sequence[Mail]) -> list[dict[str, Any]]:
+def collect(draft: Draft, mails: Sequence[Mail]) -> list[JsonObject]:
     """Takes messages for an await's result, as many as fit; at least one group."""
-    ready: list[dict[str, Any]] = []
+    ready: list[JsonObject] = []
     taken: list[Mail] = []
     size = 0
     for group in by_sender(mails):
@@ -167,7 +167,7 @@ def _read(draft: Draft, completions: Sequence[Mail]) -> None:
         draft.add(f.ChildrenChanged(tuple(idle), {"status": "idle"}))
 
 
-def tell_read(draft: Draft, child: Child, content: Mapping[str, Any]) -> None:
+def tell_read(draft: Draft, child: Child, content: JsonMapping) -> None:
     """Tells that the result of the child's turn was read; `content` is a message about that turn."""
     turn = content["turn"]
     message = ev.SubagentLifecycle(

@@ -6,8 +6,6 @@ target. A call's refusal is its output, which the model reads; a cancel flag end
 
 from __future__ import annotations
 
-from typing import Any
-
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
@@ -65,7 +63,7 @@ def _why(command: c.CommitRefused) -> str:
     return text.format(detail=command.detail) if text else f"refused: {command.reason} {command.detail}"
 
 
-def _ended(draft: Draft, refused: Any, mark: str) -> None:
+def _ended(draft: Draft, refused: c.Command, mark: str) -> None:
     """An agent that was cancelled ends; one that was only taken off the list stays as it is."""
     if draft.state.task is None and mark == pruned_flag(draft.state.facts.agent_id):
         draft.add(f.AgentChanged({"pruned": True}))

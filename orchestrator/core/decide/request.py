@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.commands import ItemCompleted, ResponseBroken, ResponseCompleted
@@ -18,12 +15,12 @@ from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.history import CALL_KINDS, call_output, message_text
 from orchestrator.core.input_items import SKILL_TAG
 from orchestrator.core.settings import HELD_WAIT_S
-from orchestrator.core.state import Phase, Purpose
+from orchestrator.core.state import Phase, Purpose, Request
 from orchestrator.core.timers import RETRY_TIMER
 from orchestrator.core.tokens import must_compact
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId, ResponseId
-from orchestrator.protocol.wire import EventModel
+from orchestrator.protocol.wire import EventModel, JsonMapping, JsonObject
 
 BASE_DELAY_MS = 200
 SUMMARY_BYTES = 60_000
@@ -86,14 +83,14 @@ def item_completed(draft: Draft, command: ItemCompleted) -> None:
         draft.add(e.item(item))
 
 
-def _call_proposed(draft: Draft, item: dict[str, Any]) -> None:
+def _call_proposed(draft: Draft, item: JsonObject) -> None:
     item["call_id"] = _unique_call_id(draft, item["call_id"])
     draft.add(e.item(item))
     if len(draft.task.calls) > MOST_CALLS:
         draft.add(e.item(call_output(item, TOO_MANY_CALLS)), f.CallMoved(item["call_id"], Phase.DONE))
 
 
-def _request(draft: Draft, n: int) -> Any:
+def _request(draft: Draft, n: int) -> Request:
     request = draft.task.request
     if request is None or request.n != n:
         raise DoesNotFit(f"request {n} is not in flight")
@@ -109,7 +106,7 @@ def _unique_call_id(draft: Draft, call_id: str) -> str:
     return unique
 
 
-def _item_events(item: Mapping[str, Any], raw_reasoning: bool) -> list[EventModel]:
+def _item_events(item: JsonMapping, raw_reasoning: bool) -> list[EventModel]:
     match item.get("type"):
         case "message" if item.get("role") == "assistant":
             return [ev.AgentMessage(message=message_text(item))]

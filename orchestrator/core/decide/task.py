@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Any
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
@@ -22,6 +21,7 @@ from orchestrator.protocol import ops
 from orchestrator.protocol.ids import ResponseId, SubmissionId
 from orchestrator.protocol.scalars import ModeKind
 from orchestrator.protocol.usage import RateLimitSnapshot
+from orchestrator.protocol.wire import JsonValue
 
 NO_RATE_LIMITS = RateLimitSnapshot()
 
@@ -101,7 +101,7 @@ def begin_task(draft: Draft, waiting: Queued) -> None:
 
 
 def _task_begins(
-    draft: Draft, id: SubmissionId, kind: TaskKind, output_schema: Any = None, client: str | None = None
+    draft: Draft, id: SubmissionId, kind: TaskKind, output_schema: JsonValue = None, client: str | None = None
 ) -> None:
     settings = draft.state.settings
     draft.add(

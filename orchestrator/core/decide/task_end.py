@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
@@ -35,6 +35,7 @@ from orchestrator.core.state import Call, Phase, StopReason, Task
 from orchestrator.core.timers import RETRY_TIMER, approval_timer, wait_timer
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import SubAgentErr
+from orchestrator.protocol.faults import CodexErrorInfo
 from orchestrator.protocol.scalars import TurnAbortReason
 
 BY_USER = "aborted by user"
@@ -72,7 +73,9 @@ def stop(draft: Draft, reason: StopReason, by: str | None = None) -> None:
     _end(draft, reason, BY_USER)
 
 
-def fail(draft: Draft, message: str, codex_error_info: Any = None, output: str = BY_FAILURE) -> None:
+def fail(
+    draft: Draft, message: str, codex_error_info: CodexErrorInfo = None, output: str = BY_FAILURE
+) -> None:
     """Fails the task when what runs of it is stopped; its open calls get `output`, which nobody will read."""
     task = draft.task
     if task.running or not _piece(task, output).last:
@@ -105,7 +108,7 @@ def _end(
     draft: Draft,
     reason: StopReason,
     output: str,
-    failure: tuple[str, Any] | None = None,
+    failure: tuple[str, CodexErrorInfo] | None = None,
     elapsed_s: Mapping[str, float] | None = None,
 ) -> None:
     task = draft.task
@@ -184,7 +187,7 @@ def _end_helpers(draft: Draft, calls: Sequence[tuple[Call, HelperWork]], why: st
         expect_ends(draft, [child.agent_id for child in ending])
 
 
-def _over(draft: Draft, reason: StopReason, failure: tuple[str, Any]) -> None:
+def _over(draft: Draft, reason: StopReason, failure: tuple[str, CodexErrorInfo]) -> None:
     """Ends the task with its final event."""
     message: str | None = None
     if reason == FAILED:

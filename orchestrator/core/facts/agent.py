@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import field, fields
-from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
+from typing import ClassVar, Literal, TypeAlias, TypedDict
 
 from orchestrator.core.forms import EMPTY, LIST, form
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId
 from orchestrator.core.tree import Child, ChildChanges, Mail, TreeChanges, Watchdog
+from orchestrator.protocol.wire import JsonMapping, JsonObject
 
 
 class SentMessage(TypedDict):
@@ -20,15 +20,15 @@ class SentMessage(TypedDict):
     interrupt: bool
 
 
-def _child(wire: Mapping[str, Any]) -> Child:
+def _child(wire: JsonMapping) -> Child:
     return Child(**wire)
 
 
-def _mail(wire: Mapping[str, Any]) -> Mail:
+def _mail(wire: JsonMapping) -> Mail:
     return Mail(**wire)
 
 
-def _watchdog(wire: Mapping[str, Any]) -> Watchdog:
+def _watchdog(wire: JsonMapping) -> Watchdog:
     return Watchdog(**wire)
 
 
@@ -40,7 +40,7 @@ def _tree_changes_wire(changes: TreeChanges) -> TreeChanges:
     return {**changes, "paused": changes["paused"] or ""} if "paused" in changes else changes
 
 
-def _wire(made: Child | Mail | Watchdog) -> dict[str, Any]:
+def _wire(made: Child | Mail | Watchdog) -> JsonObject:
     return {spec.name: getattr(made, spec.name) for spec in fields(made)}
 
 

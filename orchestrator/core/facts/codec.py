@@ -9,7 +9,7 @@ anew from a fact: so a kind, or a field, of a newer version passes whole. A fact
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal, TypeAlias, get_args
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 from orchestrator.core.facts.agent import AgentFact
 from orchestrator.core.facts.call import CallMoved
@@ -18,11 +18,12 @@ from orchestrator.core.facts.session import SessionFact
 from orchestrator.core.facts.task import TaskFact
 from orchestrator.core.forms import reader_of, writer_of
 from orchestrator.core.frozen import record
+from orchestrator.protocol.wire import JsonMapping, JsonObject
 
 Fact: TypeAlias = CallMoved | RequestFact | TaskFact | SessionFact | AgentFact
-Payload: TypeAlias = Mapping[str, Any]
+Payload: TypeAlias = JsonMapping
 _Read = Callable[[Payload], Fact]
-_Write = Callable[[Fact], dict[str, Any]]
+_Write = Callable[[Fact], JsonObject]
 
 
 @record
@@ -33,7 +34,7 @@ class UnknownFact:
     payload: Payload
 
 
-def encode(fact: Fact) -> dict[str, Any]:
+def encode(fact: Fact) -> JsonObject:
     """The payload of the fact's entry, its fields in the order of the record."""
     return _WRITERS[type(fact)](fact)
 

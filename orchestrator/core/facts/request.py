@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from orchestrator.core.forms import ALWAYS
 from orchestrator.core.frozen import record
 from orchestrator.core.state import Purpose
 from orchestrator.protocol.ids import ResponseId
+from orchestrator.protocol.wire import JsonMapping
 
 
 @record
@@ -32,7 +32,7 @@ class RequestCompleted:
     n: int
     outcome: Literal["completed"] = field(default="completed", metadata=ALWAYS)
     response_id: ResponseId | None = None
-    usage: Mapping[str, Any] | None = None
+    usage: JsonMapping | None = None
     end_turn: bool | None = None
     """False: the model asks for another request although it made no call."""
 
@@ -48,7 +48,7 @@ class RequestRetried:
     http_used: int = field(default=0, metadata=ALWAYS)
     served: bool = True
     """False: no provider worked on it."""
-    usage: Mapping[str, Any] | None = None
+    usage: JsonMapping | None = None
     not_before_ms: int = field(default=0, metadata=ALWAYS)
     wait: int = field(default=0, metadata=ALWAYS)
     """Generation of the timer that wakes the session then; 0: its worker holds it until then."""
@@ -66,7 +66,7 @@ class RequestDelayed:
     not_before_ms: int = field(default=0, metadata=ALWAYS)
     wait: int = field(default=0, metadata=ALWAYS)
     """Generation of the timer that wakes the session, as in `RequestRetried`."""
-    usage: Mapping[str, Any] | None = None
+    usage: JsonMapping | None = None
 
 
 @record
@@ -79,7 +79,7 @@ class RequestFailed:
     outcome: Literal["failed"] = field(default="failed", metadata=ALWAYS)
     served: bool = True
     """False: no provider worked on it."""
-    usage: Mapping[str, Any] | None = None
+    usage: JsonMapping | None = None
 
 
 @record
@@ -90,7 +90,7 @@ class RequestStopped:
     of: ClassVar[Literal["request"]] = "request"
     n: int
     outcome: Literal["stopped"] = field(default="stopped", metadata=ALWAYS)
-    usage: Mapping[str, Any] | None = None
+    usage: JsonMapping | None = None
 
 
 @record

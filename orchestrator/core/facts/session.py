@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from orchestrator.core.forms import ALWAYS, EMPTY, LIST, form
 from orchestrator.core.frozen import record
@@ -12,6 +11,7 @@ from orchestrator.core.ids import AgentId
 from orchestrator.core.settings import SessionFacts, SettingsChanges, TurnSettings
 from orchestrator.core.user_turns import UserTurn
 from orchestrator.protocol.ids import CallId, ResponseId, SubmissionId
+from orchestrator.protocol.wire import JsonMapping, JsonObject
 
 
 @record
@@ -85,7 +85,7 @@ class RateLimitsReported:
 
     kind: ClassVar[str] = "rate_limits"
     of: ClassVar[Literal["session"]] = "session"
-    snapshot: Mapping[str, Any]
+    snapshot: JsonMapping
 
 
 @record
@@ -136,12 +136,15 @@ class Rewound:
 
 @record
 class Forked:
-    """The conversation that a fork begins with, as JSON text; `parent` names session, seq and chain head."""
+    """The conversation that a fork begins with, as JSON text, or the reference to it.
+
+    `parent` names session, seq and chain head.
+    """
 
     kind: ClassVar[str] = "forked"
     of: ClassVar[Literal["session"]] = "session"
-    parent: Mapping[str, Any]
-    content: Any
+    parent: JsonMapping
+    content: str | JsonObject
 
 
 @record
@@ -151,7 +154,7 @@ class LookUpAsked:
     kind: ClassVar[str] = "lookup"
     of: ClassVar[Literal["session"]] = "session"
     id: SubmissionId
-    op: Mapping[str, Any]
+    op: JsonMapping
     client: str | None = field(metadata=EMPTY)
     who: str
 

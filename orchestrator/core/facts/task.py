@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from orchestrator.core.forms import ALWAYS, EMPTY, LIST, form
 from orchestrator.core.frozen import record
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import Outcome, StopReason, TaskKind
+from orchestrator.protocol.faults import CodexErrorInfo
 from orchestrator.protocol.ids import CallId, SubmissionId
+from orchestrator.protocol.wire import JsonMapping
 
 
 @record
@@ -22,7 +23,7 @@ class TaskBegun:
     id: SubmissionId
     task: TaskKind
     settings: TurnSettings = field(metadata=form(read=TurnSettings.of, write=TurnSettings.wire))
-    output_schema: Mapping[str, Any] | None = None
+    output_schema: JsonMapping | None = None
     client: str | None = None
     """The client that submitted the task; None if none did."""
 
@@ -54,7 +55,7 @@ class Failing:
     kind: ClassVar[str] = "failing"
     of: ClassVar[Literal["task"]] = "task"
     message: str
-    info: Any = field(default=None, metadata=ALWAYS)
+    info: CodexErrorInfo = field(default=None, metadata=ALWAYS)
     """The protocol's kind of error (`codex_error_info`)."""
 
 
@@ -83,7 +84,7 @@ class Steered:
     kind: ClassVar[str] = "steered"
     of: ClassVar[Literal["task"]] = "task"
     id: SubmissionId
-    item: Mapping[str, Any]
+    item: JsonMapping
 
 
 @record
