@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from orchestrator.doctor.findings import Finding, without_credentials
+from orchestrator.doctor.mcp_servers import judge_mcp_servers
 from orchestrator.doctor.server import check_redis
 from orchestrator.sandbox.trusted_files import find_program
 from orchestrator.settings import FolderConfig, Settings
@@ -36,6 +37,7 @@ async def diagnose(settings: Settings) -> list[Finding]:
     )
     found_here = [finding for findings in others for finding in findings]
     judged = [*_judge_settings(settings), *judge_model(settings), *judge_clock(time.time())]
+    judged += judge_mcp_servers(settings)
     return [*judged, *redis, *found_here]
 
 

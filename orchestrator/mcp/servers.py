@@ -292,9 +292,7 @@ class Servers:
         if self._timer is not None:
             self._timer.cancel()
         slots = [slot for folder in self._folders.values() for slot in folder.slots.values()]
-        for slot in slots:
-            if slot.connection is not None:
-                await slot.connection.close()
+        await asyncio.gather(*(slot.connection.close() for slot in slots if slot.connection is not None))
         starting = [slot.starting for slot in slots if slot.starting is not None]
         for task in starting:
             task.cancel()

@@ -22,6 +22,7 @@ from orchestrator.cli.doctor import render
 from orchestrator.doctor import machine as doctor
 from orchestrator.doctor.findings import Finding, as_json, exit_code
 from orchestrator.doctor.machine import diagnose, judge_clock, judge_model
+from orchestrator.doctor.mcp_servers import judge_mcp_servers
 from orchestrator.doctor.server import judge_access, judge_server
 from orchestrator.sandbox import probe
 from orchestrator.settings import Settings, SettingsSources, load_settings
@@ -367,3 +368,25 @@ def test_programs_get_json() -> None:
 def test_only_what_is_missing_makes_the_doctor_fail() -> None:
     assert exit_code([Finding("a", "ok", ""), Finding("b", "warn", "")]) == 0
     assert exit_code([Finding("a", "ok", ""), Finding("b", "missing", "")]) == 2
+
+
+def test_doctor_names_what_an_mcp_server_lacks_and_starts_none(load: Load, tmp_path: Path) -> None:
+    made = tmp_path / "made.txt"
+    found = load(
+        f'mcp_servers.good={{command="/bin/sh", args=["-c", "touch {made}"]}}',
+        'mcp_servers.gone={command="no-such-program"}',
+        'mcp_servers.off={command="no-such-program", enabled=false}',
+        'mcp_servers.web={url="http://ann:hush@x/mcp", bearer_token_env_var="WEB_TOKEN"}',
+    )
+    shown = [(each.level, each.detail, each.remedy) for each in judge_mcp_servers(found)]
+    assert shown == [
+        ("ok", "good: /bin/sh", ""),
+        (
+            "warn",
+            "gone: no-such-program, but there is no such program",
+            "install it, or correct mcp_servers.gone.command",
+        ),
+        ("ok", "off: no-such-program, not enabled", ""),
+        ("warn", "web: http://x/mcp, but WEB_TOKEN is not set", "export WEB_TOKEN=…"),
+    ]
+    assert not made.exists()

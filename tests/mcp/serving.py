@@ -72,6 +72,15 @@ async def servers(
     *settings: McpServerSettings, environ: Mapping[str, str] | None = None, idle_s: float = 60.0
 ) -> AsyncIterator[Servers]:
     """The servers of a worker, under a real supervisor."""
+    async with servers_and_supervisor(*settings, environ=environ, idle_s=idle_s) as (made, _):
+        yield made
+
+
+@asynccontextmanager
+async def servers_and_supervisor(
+    *settings: McpServerSettings, environ: Mapping[str, str] | None = None, idle_s: float = 60.0
+) -> AsyncIterator[tuple[Servers, Supervisor]]:
+    """The servers of a worker, and the supervisor of their programs."""
     async with supervisor() as kept:
         config = ToolConfig(SandboxSupport(None, 0, ()), dict(os.environ) if environ is None else environ)
         made = Servers(
@@ -84,7 +93,7 @@ async def servers(
             )
         )
         try:
-            yield made
+            yield made, kept
         finally:
             await made.aclose()
 

@@ -97,6 +97,8 @@ class RunningProgram:
         if stream == "stderr":
             self._stderr = (self._stderr + data)[-self._program.stderr_bytes :]
             return
+        if self._flood.is_set():
+            return
         self._unread += len(data)
         if self._unread > self._program.unread_bytes:
             self._why = f"it wrote more than {self._program.unread_bytes:,} bytes that were not read yet"
