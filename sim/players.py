@@ -29,6 +29,7 @@ from orchestrator.protocol import events as ev
 from orchestrator.protocol.commands import AddFile, UnknownCommand
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.mcp import CallToolResult
+from orchestrator.protocol.mcp import Tool as McpTool
 from orchestrator.protocol.scalars import Duration, OutputStream
 from orchestrator.protocol.wire import written
 from orchestrator.tables import ProviderSettings
@@ -351,6 +352,9 @@ class SimTools:
 
     def release(self, session: SessionId) -> None:
         """Held nothing."""
+
+    async def of_servers(self, state: State) -> dict[str, McpTool]:
+        return {}
 
     def specs(self, state: State) -> Sequence[Item]:
         shell = {"type": "function", "name": "shell"}

@@ -108,6 +108,10 @@ class McpTools(Protocol):
         """The tools of the folder's servers, in the order in which models are offered them."""
         ...
 
+    async def up(self, cwd: Path) -> Sequence[OfferedTool]:
+        """The same, once the servers that did not run have started."""
+        ...
+
     async def find(self, full_name: str, cwd: Path) -> ServerTool | None:
         """The tool of that name; starts the folder's servers if they do not run."""
         ...

@@ -207,11 +207,16 @@ class Servers:
         folder = self._folders.get(cwd)
         return folder.offered if folder is not None else ()
 
+    async def up(self, cwd: Path) -> Sequence[OfferedTool]:
+        """The same, once the servers that did not run have started."""
+        await asyncio.gather(*(self._up(slot, _unheard, False) for slot in self._folder(cwd).slots.values()))
+        return self.offered(cwd)
+
     async def find(self, full_name: str, cwd: Path) -> ServerTool | None:
         """The tool of that name; a worker that has just taken the session over starts the servers first."""
         if (found := self._known(full_name, cwd)) is not None:
             return found
-        await asyncio.gather(*(self._up(slot, _unheard, False) for slot in self._folder(cwd).slots.values()))
+        await self.up(cwd)
         return self._known(full_name, cwd)
 
     def _known(self, full_name: str, cwd: Path) -> ServerTool | None:

@@ -13,6 +13,7 @@ from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.state import Call, State
 from orchestrator.model.request import Item
+from orchestrator.protocol.mcp import Tool as McpTool
 from orchestrator.protocol.wire import JsonValue
 from orchestrator.runtime.log import log
 from orchestrator.tools.site import CallSite, DeltaSink
@@ -35,6 +36,9 @@ class ToolCalls:
 
     def release(self, session: SessionId) -> None:
         self._toolbox.release(session)
+
+    async def of_servers(self, state: State) -> dict[str, McpTool]:
+        return await self._toolbox.of_servers(state)
 
     def specs(self, state: State) -> Sequence[Item]:
         return self._toolbox.specs(state)

@@ -52,6 +52,8 @@ async def _answer(context: RunnerContext, asked: LookUp, state: State) -> Answer
             return ev.ListCustomPromptsResponse(custom_prompts=prompts)
         case ops.ListSkills():
             return await _skills(context, op, state.settings.cwd)
+        case ops.ListMcpTools():
+            return ev.McpListToolsResponse(tools=await context.ports.tools.of_servers(state))
         case _:
             raise ValueError("this version does not look that up")
 

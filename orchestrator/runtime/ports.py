@@ -21,6 +21,7 @@ from orchestrator.core.state import Call, State
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.events import ModelEvent
 from orchestrator.model.request import Item, Prompt
+from orchestrator.protocol.mcp import Tool as McpTool
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.files import Files, locked
 from orchestrator.runtime.library import Library, NoFiles
@@ -38,6 +39,10 @@ class Tools(Protocol):
 
     def release(self, session: SessionId) -> None:
         """Lets go of what was made ready for a session that this worker gives back."""
+        ...
+
+    async def of_servers(self, state: State) -> dict[str, McpTool]:
+        """The tools of the MCP servers of the session's folder, by the names that models call them by."""
         ...
 
     def specs(self, state: State) -> Sequence[Item]:

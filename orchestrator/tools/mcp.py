@@ -21,7 +21,7 @@ from orchestrator.mcp.bounds import JSON_DEPTH, is_deeper, plain
 from orchestrator.mcp.names import PREFIX
 from orchestrator.mcp.records import McpTools, OfferedTool, Question, ServerTool, Started
 from orchestrator.protocol.events import McpStartupComplete, McpStartupUpdate, WarningEvent
-from orchestrator.protocol.mcp import ElicitationAction, McpStartupFailure, McpStartupStatus
+from orchestrator.protocol.mcp import ElicitationAction, McpStartupFailure, McpStartupStatus, Tool
 from orchestrator.protocol.wire import JsonObject, written
 from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.site import CallSite, DeltaSink
@@ -59,6 +59,10 @@ class McpToolbox:
     def specs(self, state: State) -> Sequence[Mapping[str, Any]]:
         """The tools that the session's model is offered: always in one order, behind all others."""
         return [_spec(each) for each in self._servers.offered(_folder(state)) if _may_use(state, each.tool)]
+
+    async def listed(self, state: State) -> dict[str, Tool]:
+        """All tools of the folder's servers by their full names, as their servers describe them."""
+        return {each.full_name: each.tool.record for each in await self._servers.up(_folder(state))}
 
     def release(self, session: str) -> None:
         """Ends the session's hold on its servers."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from orchestrator.core.calls import McpWork, RunnableWork
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.state import Call, State
+from orchestrator.protocol.mcp import Tool as McpTool
 from orchestrator.protocol.wire import JsonValue
 from orchestrator.tools.agent_tools import AGENT_TOOLS
 from orchestrator.tools.apply_patch import ApplyPatchTool
@@ -53,6 +54,10 @@ class Toolbox:
         """Lets go of what was made ready for the session."""
         if self._mcp is not None:
             self._mcp.release(session)
+
+    async def of_servers(self, state: State) -> dict[str, McpTool]:
+        """The tools of the MCP servers of the session's folder, by their full names."""
+        return await self._mcp.listed(state) if self._mcp is not None else {}
 
     @property
     def parallel_safe(self) -> frozenset[str]:

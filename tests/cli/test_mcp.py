@@ -154,6 +154,19 @@ def test_an_untrusting_person_is_asked_about_a_call_and_sees_all_of_it(machine: 
     assert ended["result"]["content"][0]["text"] == '{"a": 1}'
 
 
+def test_a_client_lists_the_tools_of_servers_without_a_task(machine: Machine) -> None:
+    configure(machine, bad=bad(), gone=["no-such-program"])
+    with machine.model(says("never asked")) as user, proto(user) as client:
+        client.send("l1", type="list_mcp_tools")
+        listed = client.until("mcp_list_tools_response")
+    assert listed["id"] == "l1"
+    tools = listed["msg"]["tools"]
+    assert list(tools) == sorted(tools)
+    assert tools["mcp__bad__echo"] == {
+        "name": "echo", "inputSchema": {"type": "object"}, "description": "Does echo.",
+    }  # fmt: skip
+
+
 def test_an_interrupt_is_told_to_the_server(machine: Machine, fifo: Fifo) -> None:
     configure(machine, bad=bad("good", str(fifo.path)))
     with machine.model(calls("mcp__bad__sleep"), says("never said")) as user, proto(user) as client:

@@ -39,6 +39,7 @@ SERVED: dict[str, dict[str, Any]] = {
     "get_history_entry_request": {"offset": 0, "log_id": 0},
     "list_custom_prompts": {},
     "list_skills": {},
+    "list_mcp_tools": {},
     "shutdown": {},
 }
 NEVER: dict[str, dict[str, Any]] = {
@@ -52,7 +53,6 @@ NOT_YET: dict[str, dict[str, Any]] = {
     "resolve_ask_user_question": {"id": "q", "response": {"type": "cancelled"}},
     "plan": {"plan_request": {"goal": "g"}},
     "resolve_plan_approval": {"id": "p", "response": {"type": "rejected"}},
-    "list_mcp_tools": {},
     "list_models": {},
     "undo": {},
     "thread_rollback": {"num_turns": 1},

@@ -19,6 +19,7 @@ from orchestrator.core.state import Call, State
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.events import ModelEvent
 from orchestrator.model.request import Item, Prompt
+from orchestrator.protocol.mcp import Tool as McpTool
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts import rollout_file as export
 from orchestrator.rollouts.rollout_file import FilePorts
@@ -88,6 +89,9 @@ class DeadlyTools:
 
     def release(self, session: SessionId) -> None:
         self._inner.release(session)
+
+    async def of_servers(self, state: State) -> dict[str, McpTool]:
+        return await self._inner.of_servers(state)
 
     def specs(self, state: State) -> Sequence[Item]:
         return self._inner.specs(state)

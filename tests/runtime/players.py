@@ -20,6 +20,7 @@ from orchestrator.model.request import Item, Prompt
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.commands import AddFile, UnknownCommand
 from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.mcp import Tool as McpTool
 from orchestrator.protocol.scalars import Duration
 from orchestrator.protocol.wire import written
 from orchestrator.tools.site import CallSite, DeltaSink
@@ -119,6 +120,9 @@ class ScriptedTools:
 
     def release(self, session: SessionId) -> None:
         """Held nothing."""
+
+    async def of_servers(self, state: State) -> dict[str, McpTool]:
+        return {}
 
     def specs(self, state: State) -> Sequence[Item]:
         return ()

@@ -14,7 +14,9 @@ from orchestrator.core.draft import Draft
 from orchestrator.protocol import ops
 from orchestrator.protocol.wire import written
 
-LookUpOp = ops.AddToHistory | ops.GetHistoryEntryRequest | ops.ListCustomPrompts | ops.ListSkills
+LookUpOp = (
+    ops.AddToHistory | ops.GetHistoryEntryRequest | ops.ListCustomPrompts | ops.ListSkills | ops.ListMcpTools
+)
 
 MOST_LOOKUPS = 100
 """Look-ups of a session that may wait to be answered."""

@@ -68,7 +68,13 @@ def submitted(draft: Draft, command: Submitted) -> None:
             _set_name(draft, command, op.name)
         case ops.GetPath():
             _get_path(draft, command)
-        case ops.AddToHistory() | ops.GetHistoryEntryRequest() | ops.ListCustomPrompts() | ops.ListSkills():
+        case (
+            ops.AddToHistory()
+            | ops.GetHistoryEntryRequest()
+            | ops.ListCustomPrompts()
+            | ops.ListSkills()
+            | ops.ListMcpTools()
+        ):
             ask(draft, command, op)
         case ops.Shutdown():
             _shutdown(draft, command)
