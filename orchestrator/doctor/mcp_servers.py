@@ -1,4 +1,4 @@
-"""What a worker here would find of its MCP servers. Starts no program and sends no request."""
+"""Findings about the MCP servers of a worker here. Starts no program and sends no request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def judge_mcp_servers(settings: Settings) -> Iterator[Finding]:
 
 
 def _fault(server: McpServerSettings, settings: Settings) -> tuple[str, str] | None:
-    """What keeps the server from its work, and the remedy."""
+    """The reason why the server cannot work, and the remedy."""
     if server.command is not None and not _is_there(server, settings):
         return "there is no such program", f"install it, or correct mcp_servers.{server.id}.command"
     names = [*server.env_vars, *server.env_http_headers.values(), server.bearer_token_env_var]
