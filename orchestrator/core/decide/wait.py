@@ -1,6 +1,6 @@
 """Waiting for agents: a phase of a call, decided from the session's own log.
 
-Nobody is held while it lasts. What may end it arrives in the session's queue: a message, or
+No worker is held while it lasts. What may end it arrives in the session's queue: a message, or
 the deadline's timer.
 """
 
@@ -75,5 +75,5 @@ def _something_to_come(state: State, wait: AwaitWork) -> bool:
 
 
 def finish(draft: Draft, call: Call, output: str, sent: f.SentMessage | None = None) -> None:
-    """The call is over with this output; `sent` is the message that it wrote, for whoever reads the log."""
+    """The call is over with this output; `sent` is the message that it wrote, for readers of the log."""
     close(draft, call, output, sent=sent)
