@@ -28,7 +28,7 @@ from orchestrator.tables import McpServerSettings
 
 log = logging.getLogger("dendro.mcp")
 
-END_S = 10.0
+END_S = 5.0
 """For leaving the SDK's contexts; a server that is still there then is left to its transport."""
 CANCEL_S = 2.0
 """For telling the server that a call is not waited for any more."""

@@ -26,6 +26,8 @@ Writing = WriteStream[SessionMessage]
 CONNECT_S = 10.0
 SILENCE_S = 300.0
 """A response that brings nothing for so long is closed."""
+GOODBYE_S = 1.0
+"""For each part of the request that ends a session: a worker that leaves does not wait for its servers."""
 PAUSE_S = 1.0
 """Between two requests for the server's own stream: a server can end it at once, again and again."""
 
@@ -81,6 +83,8 @@ class Bounded(httpx2.AsyncBaseTransport):
             raise httpx2.RequestError("too many open responses", request=request)
         if request.method == "GET":
             await self._pause()
+        elif request.method == "DELETE":
+            request.extensions["timeout"] = httpx2.Timeout(GOODBYE_S).as_dict()
         self._open += 1
         try:
             response = await self._inner.handle_async_request(request)

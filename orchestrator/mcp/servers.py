@@ -137,7 +137,7 @@ class Servers:
             await self._connected(slot)
             report(name, McpReady())
         except McpFault as fault:
-            report(name, McpFailed(error=str(fault)))
+            report(name, McpFailed(error=_redacted(slot.settings, fault)))
 
     async def _relist(self, slot: _Slot, connection: Connection) -> None:
         """Asks a server for its tools again if it said that they changed."""
@@ -146,7 +146,7 @@ class Servers:
         try:
             await connection.relist()
         except McpFault as fault:
-            self._retire(slot, str(fault))
+            self._retire(slot, _redacted(slot.settings, fault))
         else:
             slot.tools = connection.tools
             self._offer(self._folders[slot.cwd])
@@ -172,7 +172,7 @@ class Servers:
             self._retire(slot)
             await connection.start()
         except StartFailed as fault:
-            slot.failed, slot.failed_at = str(fault), self._loop.time()
+            slot.failed, slot.failed_at = _redacted(slot.settings, fault), self._loop.time()
             raise
         finally:
             slot.starting = None
@@ -235,15 +235,17 @@ class Servers:
         try:
             connection = await self._connected(slot)
         except McpFault as fault:
-            return failed(f"tool call failed: MCP server {server} could not be started: {fault}")
+            why = _redacted(slot.settings, fault)
+            return failed(f"tool call failed: MCP server {server} could not be started: {why}")
         try:
             return answered(await connection.call(name, arguments, ask), self._config.shorten)
         except ToolFault as fault:
-            return failed(f"tool call error: {fault}")
+            return failed(f"tool call error: {_redacted(slot.settings, fault)}")
         except McpFault as fault:
+            why = _redacted(slot.settings, fault)
             if slot.connection is connection:
-                self._retire(slot, str(fault))
-            return failed(f"tool call failed: MCP server {server}: {fault}")
+                self._retire(slot, why)
+            return failed(f"tool call failed: MCP server {server}: {why}")
         finally:
             slot.last_used = self._loop.time()
 
@@ -309,6 +311,16 @@ class Servers:
 async def _over_program(start: StartProgram, slot: _Slot, traffic: Traffic) -> AsyncIterator[Streams]:
     async with start(slot.settings, slot.cwd) as pipes, over_pipes(pipes, traffic) as streams:
         yield streams
+
+
+def _redacted(settings: McpServerSettings, fault: McpFault | ToolFault) -> str:
+    """The text of a fault without the server's secrets: servers like to quote the key that they refuse."""
+    text = str(fault)
+    given = (settings.bearer_token, *settings.secret_headers.values(), *settings.given_env.values())
+    for secret in given:
+        if secret:
+            text = text.replace(secret, "[redacted]")
+    return text
 
 
 def _seen(task: asyncio.Task[Connection]) -> None:

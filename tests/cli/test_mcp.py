@@ -20,6 +20,8 @@ from tests.mcp.serving import BAD, Fifo, fifo, is_alive
 
 __all__ = ["fifo"]
 
+pytestmark = [pytest.mark.realredis, pytest.mark.slow]
+
 Event = dict[str, Any]
 
 

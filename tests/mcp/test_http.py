@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from orchestrator.mcp.connection import END_S
 from orchestrator.mcp.records import Answer
 from orchestrator.mcp.servers import Servers
 from orchestrator.protocol.mcp import CallToolResult, ElicitationAction
@@ -139,6 +140,37 @@ async def test_a_server_that_was_restarted_is_connected_again_by_the_next_call(t
         assert isinstance(lost.result, str)
         apps.pop()
         assert isinstance((await call(made, "add", tmp_path)).result, CallToolResult)
+
+
+async def test_a_server_that_does_not_end_its_session_keeps_no_worker_from_leaving(tmp_path: Path) -> None:
+    app, asked = honest(), asyncio.Event()
+
+    async def lasting(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("method") == "DELETE":
+            asked.set()
+            await asyncio.Event().wait()
+        await app(scope, receive, send)
+
+    async with at(lasting) as url:
+        async with servers(web(url)) as made:
+            assert isinstance((await call(made, "add", tmp_path)).result, CallToolResult)
+            began = asyncio.get_running_loop().time()
+        assert asked.is_set()
+        assert asyncio.get_running_loop().time() - began < END_S
+
+
+async def test_a_server_that_quotes_its_key_does_not_get_it_into_the_log(tmp_path: Path) -> None:
+    def refuse(request: Request, body: dict[str, Any]) -> Response:
+        told = f"bad key {request.headers['authorization']}"
+        error = {"jsonrpc": "2.0", "id": body["id"], "error": {"code": -32001, "message": told}}
+        return _json(json.dumps(error).encode())
+
+    heard = Heard()
+    async with at(bad_app(refuse)) as url, servers(web(url, bearer_token=Secret("t0ken"))) as made:
+        started = await made.start("s1", tmp_path, heard.report)
+        answer = await call(made, "add", tmp_path)
+    assert "bad key Bearer [redacted]" in started.failed["web"]
+    assert "bad key Bearer [redacted]" in str(answer.result)
 
 
 # ── a bad one ─────────────────────────────────────────────────────────────────────────────────
