@@ -84,11 +84,25 @@ class BeginRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class SearchBegun:
+    """The provider has begun to search the web for request `n`."""
+
+    n: int
+    item_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class ItemCompleted:
-    """An output item of request `n` is complete, while its stream goes on."""
+    """An output item of request `n` is complete, while its stream goes on.
+
+    `item_id` names it in events: the log keeps an item without the id that its provider gave it.
+    """
 
     n: int
     item: JsonMapping
+    item_id: str = ""
+    begun: bool = False
+    """Whether it was told before that the item had begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +367,7 @@ class CommitRefused:
 Command = (
     Submitted
     | BeginRequest
+    | SearchBegun
     | ItemCompleted
     | ResponseCompleted
     | ResponseBroken

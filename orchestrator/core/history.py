@@ -19,7 +19,7 @@ from orchestrator.protocol.items import (
     Message,
     ToolOutput,
 )
-from orchestrator.protocol.wire import JsonMapping, written
+from orchestrator.protocol.wire import JsonMapping, JsonValue, written
 
 Item = JsonMapping
 """A ResponseItem as JSON; unknown kinds are kept whole."""
@@ -134,3 +134,20 @@ def message_text(item: Item) -> str:
     """All text parts of a message, joined; a part so long that it is stored elsewhere is only named."""
     parts = (part.get("text", "") for part in item.get("content") or () if isinstance(part, Mapping))
     return "".join(part if isinstance(part, str) else "[a long text]" for part in parts)
+
+
+def searched(item: Item) -> str:
+    """The words of a search on the web: its queries, the page that was opened, the text looked for in it."""
+    action: Item = item.get("action") or {}
+    match action.get("type"):
+        case "open_page":
+            return _word(action.get("url"))
+        case "find_in_page":
+            return f"{_word(action.get('pattern'))} in {_word(action.get('url'))}"
+        case _:
+            queries = (_word(query) for query in action.get("queries") or ())
+            return _word(action.get("query")) or ", ".join(queries)
+
+
+def _word(value: JsonValue) -> str:
+    return value if isinstance(value, str) else ""

@@ -179,6 +179,12 @@ class SessionFacts:
     agents: bool = False
     """Whether the model is offered the tools that make agents."""
     tree_rules: TreeRules = field(default_factory=TreeRules)
+    web_search: bool = False
+    """Whether the model is offered the search that its provider runs itself."""
+    view_image: bool = True
+    """Whether the model may look at image files of the machine."""
+    patch_freeform: bool = False
+    """Whether `apply_patch` is offered as a free-form tool."""
 
     @classmethod
     def of(cls, wire: JsonMapping) -> SessionFacts:
@@ -193,7 +199,8 @@ class SessionFacts:
     def wire(self) -> JsonObject:
         plain = {spec.name: getattr(self, spec.name) for spec in fields(self)}
         plain["workspace"] = asdict(self.workspace) if self.workspace else None
-        return {**plain, "tree_rules": self.tree_rules.wire()}
+        plain["tree_rules"] = self.tree_rules.wire()
+        return {name: value for name, value in plain.items() if value != USUAL_FACTS.get(name, _STATED)}
 
     @property
     def is_root(self) -> bool:
@@ -209,6 +216,11 @@ class SessionFacts:
         """Generations below the root."""
         return len(self.ancestors)
 
+
+USUAL_FACTS: Mapping[str, bool] = {"web_search": False, "view_image": True, "patch_freeform": False}
+"""Facts that logs and snapshots state only where they are not these: those of earlier versions have none."""
+_STATED = object()
+"""Equal to no value: the other facts are always stated."""
 
 HELD_WAIT_S = 5.0
 """The longest wait for a model provider that a worker sits out. A longer one is a timer, and nobody holds the

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import TypeVar
+from dataclasses import fields, make_dataclass
+from functools import lru_cache
+from typing import TypeVar, cast
 
 import orjson
 
@@ -18,7 +19,7 @@ from orchestrator.core.calls import spec_of, work_of
 from orchestrator.core.chain import mac, same_mac
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Item, Log
-from orchestrator.core.settings import SessionFacts, TurnSettings
+from orchestrator.core.settings import USUAL_FACTS, SessionFacts, TurnSettings
 from orchestrator.core.state import Answer, Call, Calls, Phase, Queued, Request, Response, State, Task
 from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.core.tree import STORED_EMPTY, decode_tree
@@ -28,10 +29,10 @@ from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 
 R = TypeVar("R")
 
-CORE_VERSION = 5
+CORE_VERSION = 6
 """Grows when a fold of before would not give what a fold of today gives: older workers leave it alone."""
-SAME_SNAPSHOTS = frozenset({4, CORE_VERSION})
-"""The versions whose snapshots are what a fold of today gives: they had no look-ups."""
+SAME_SNAPSHOTS = frozenset({4, 5, CORE_VERSION})
+"""The versions whose snapshots are what a fold of today gives: they lack look-ups and modes."""
 
 
 def encode(state: State) -> bytes:
@@ -49,10 +50,24 @@ def _stored(state: State) -> State:
     """The state with JSON in the place of what has a form of its own in a snapshot."""
     return replace(
         _emptied(state, _STATE_EMPTY),
+        facts=_stated(state.facts, USUAL_FACTS),
         queue=tuple(_waiting(queued) for queued in state.queue),
         task=_emptied(state.task, _TASK_EMPTY) if state.task is not None else None,
         tree=_emptied(state.tree, STORED_EMPTY),
     )
+
+
+def _stated(record: R, usual: Mapping[str, object]) -> R:
+    """The record without the fields that have their usual values, as before there were such fields."""
+    names = [spec.name for spec in fields(record)]  # type: ignore[arg-type]
+    left = tuple(name for name in names if name not in usual or getattr(record, name) != usual[name])
+    return cast(R, _record_of(left)(*(getattr(record, name) for name in left)))
+
+
+@lru_cache(maxsize=64)
+def _record_of(names: tuple[str, ...]) -> type:
+    """A record of these fields; unlike a mapping it keeps their order."""
+    return make_dataclass("Stated", names, slots=True)
 
 
 _STATE_EMPTY = ("closing", "outcome")

@@ -111,7 +111,14 @@ def _texts(value: Any) -> str:
 
 
 def _search(value: Any) -> str:
-    return _object(value) or ("" if not _text(value.get("query", "")) else "has a query that is no text")
+    if wrong := _object(value):
+        return wrong
+    texts = [value.get(name) for name in ("type", "query", "url", "pattern")]
+    queries = value.get("queries")
+    if queries is not None and _array(queries):
+        return "has queries that are no array"
+    broken = [text for text in (*texts, *(queries or ())) if text is not None and _text(text)]
+    return "has a query that is no text" if broken else ""
 
 
 def _or_absent(check: Check) -> Check:

@@ -15,6 +15,7 @@ from orchestrator.model.client import HttpBudget
 from orchestrator.model.errors import FatalKind, FatalModelError, RateLimited, RetryableModelError
 from orchestrator.model.events import (
     Completed,
+    ItemAdded,
     ItemDone,
     ModelEvent,
     RateLimits,
@@ -28,6 +29,7 @@ from orchestrator.protocol import events as ev
 from orchestrator.protocol.wire import JsonObject, written
 from orchestrator.runtime.admission import RoomRequest, admitted, estimated_tokens, settle
 from orchestrator.runtime.deltas import pieces
+from orchestrator.runtime.item_stream import ItemStream
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.prompts import beside, build_prompt, conversation, fetch_texts, known_response
@@ -139,14 +141,17 @@ async def _exchange(following: _Following, prompt: Prompt) -> Mapping[str, int] 
 async def _stream(following: _Following, prompt: Prompt) -> Mapping[str, int] | None:
     request, push = following.request, following.push
     shown = following.delta if request.purpose == "turn" else _unseen
+    items = ItemStream(following.task, request, push)
     limits, usage = None, None
     stream = cast(Any, following.ports.models.stream(following.provider, prompt, following.budget))
     async with aclosing(stream) as events:
         async for event in events:
             if isinstance(event, RateLimits):
                 limits = event.snapshot
+            elif isinstance(event, ItemAdded):
+                items.begins(event.item)
             elif isinstance(event, ItemDone):
-                push(c.ItemCompleted(request.n, event.item))
+                items.done(event)
             elif isinstance(event, Completed):
                 usage = event.usage
                 push(c.ResponseCompleted(request.n, event.response_id, usage, limits, event.end_turn))

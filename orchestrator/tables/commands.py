@@ -27,6 +27,17 @@ class ToolSettings(Table):
     with it. Its calls may set environment variables, which approvals show; without it such a call is
     refused."""
 
+    web_search: bool = setting(False, "tools.web_search", folder=(False, True))
+    """Offer a new session's model the search that its provider runs itself, where the provider has one."""
+
+    view_image: bool = setting(True, "tools.view_image", folder=(False, True))
+    """Offer a new session's model the tool that shows it an image file of the machine. Without it such a call
+    is refused."""
+
+    apply_patch_freeform: bool = setting(False, "tools.apply_patch_freeform", folder="free")
+    """Offer a new session's model `apply_patch` as a free-form tool with a grammar, for models that were
+    trained with it, and not as a function. Calls of either form are taken."""
+
 
 class EnvironmentPolicy(Table):
     """Which variables of the worker a command inherits; applied in the order of these fields."""

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
@@ -69,6 +69,27 @@ APPLY_PATCH = function(
     {"input": string("The whole patch.")},
     ["input"],
 )
+GRAMMAR: Final = r"""start: "*** Begin Patch" LF hunk+ "*** End Patch" LF?
+hunk: add | delete | update
+add: "*** Add File: " NAME LF ("+" TEXT? LF)+
+delete: "*** Delete File: " NAME LF
+update: "*** Update File: " NAME LF move? change*
+move: "*** Move to: " NAME LF
+change: heading* line+ end?
+heading: "@@" (" " TEXT)? LF
+line: ("+" | "-" | " ") TEXT? LF
+end: "*** End of File" LF
+NAME: /[^\r\n]+/
+TEXT: /[^\r\n]+/
+%import common.LF
+"""
+FREEFORM_PATCH: Final[JsonObject] = {
+    "type": "custom",
+    "name": "apply_patch",
+    "description": APPLY_PATCH["description"],
+    "format": {"type": "grammar", "syntax": "lark", "definition": GRAMMAR},
+}
+"""The same tool as one of free text, which the provider holds to the grammar of a patch."""
 
 
 class PatchArguments(Arguments):
@@ -93,7 +114,7 @@ class ApplyPatchTool(Tool):
         self._supervisor = supervisor
 
     def offered(self, state: State) -> JsonObject | None:
-        return APPLY_PATCH
+        return FREEFORM_PATCH if state.facts.patch_freeform else APPLY_PATCH
 
     async def assess(self, call: Call, site: CallSite) -> Assessment:
         item = call.item

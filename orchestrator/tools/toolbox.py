@@ -21,13 +21,15 @@ from orchestrator.tools.site import CallSite, DeltaSink, ToolConfig
 from orchestrator.tools.tool import Judgement, Tool, unsupported
 from orchestrator.tools.update_plan import UpdatePlan
 from orchestrator.tools.view_image import ViewImage
+from orchestrator.tools.web_search import WebSearch
 
 
 def built_in(config: ToolConfig, supervisor: Supervisor) -> tuple[Tool, ...]:
     """The tools that Dendro brings along, in the order in which the model is offered them."""
     patches = ApplyPatchTool(config, supervisor)
     shell = Shell(config, supervisor, patches)
-    return (shell, LocalShell(config, shell), patches, UpdatePlan(), ViewImage(config), *AGENT_TOOLS)
+    plain = (shell, LocalShell(config, shell), patches, UpdatePlan(), ViewImage(config), WebSearch())
+    return (*plain, *AGENT_TOOLS)
 
 
 def all_tools(config: ToolConfig, supervisor: Supervisor, own: Sequence[CustomTool]) -> tuple[Tool, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from orchestrator.core.commands import Assessment, Immediate
@@ -9,7 +10,7 @@ from orchestrator.core.state import Call, State
 from orchestrator.protocol.events import PlanUpdate
 from orchestrator.protocol.plans import PlanItemArg, StepStatus
 from orchestrator.protocol.wire import JsonObject
-from orchestrator.tools.arguments import Arguments, parsed
+from orchestrator.tools.arguments import Arguments, BadArguments, parsed
 from orchestrator.tools.site import CallSite
 from orchestrator.tools.specs import function, string
 from orchestrator.tools.tool import Tool
@@ -56,5 +57,15 @@ class UpdatePlan(Tool):
 
     async def assess(self, call: Call, site: CallSite) -> Assessment:
         given = parsed(PlanArguments, call.item["arguments"])
+        _check(given.plan)
         steps = tuple(PlanItemArg(step=step.step, status=StepStatus(step.status)) for step in given.plan)
         return Immediate("Plan updated", (PlanUpdate(explanation=given.explanation, plan=steps),))
+
+
+def _check(steps: Sequence[PlanStep]) -> None:
+    """Refuses a plan that shows nobody where the work stands."""
+    if not steps:
+        raise BadArguments("plan: it has no steps; name at least one")
+    begun = sum(step.status == "in_progress" for step in steps)
+    if begun > 1:
+        raise BadArguments(f"plan: {begun} steps are in_progress, and at most one may be")

@@ -15,7 +15,7 @@ from orchestrator.tools.arguments import Arguments, parsed
 from orchestrator.tools.images import data_url
 from orchestrator.tools.site import CallSite, ToolConfig
 from orchestrator.tools.specs import function, string
-from orchestrator.tools.tool import Tool, task_of
+from orchestrator.tools.tool import Tool, task_of, unsupported
 
 VIEW_IMAGE = function(
     "view_image",
@@ -40,9 +40,11 @@ class ViewImage(Tool):
         self._config = config
 
     def offered(self, state: State) -> JsonObject | None:
-        return VIEW_IMAGE
+        return VIEW_IMAGE if state.facts.view_image else None
 
     async def assess(self, call: Call, site: CallSite) -> Assessment:
+        if not site.state.facts.view_image:
+            return unsupported(call)
         given = parsed(ImageArguments, call.item["arguments"])
         path = Path(task_of(site.state).settings.cwd, given.path)
         try:

@@ -53,6 +53,9 @@ def new_birth(
         workspace=_mark(defaults.cwd, pool, random_bytes),
         agents=settings.agents.enabled,
         tree_rules=tree_rules(settings),
+        web_search=settings.tools.web_search,
+        view_image=settings.tools.view_image,
+        patch_freeform=settings.tools.apply_patch_freeform,
     )
     instructions = [text for text in (defaults.user_instructions, workspace.instructions) if text]
     return Birth(

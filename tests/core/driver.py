@@ -260,8 +260,8 @@ class Session:
         self.happens(c.BeginRequest())
         return self.request_n
 
-    def item(self, item: Mapping[str, Any]) -> Seen:
-        return self.happens(c.ItemCompleted(self.request_n, item))
+    def item(self, item: Mapping[str, Any], item_id: str = "", *, begun: bool = False) -> Seen:
+        return self.happens(c.ItemCompleted(self.request_n, item, item_id, begun))
 
     def calls(self, *call_ids: str, name: str = "shell") -> None:
         """The model asks for calls."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
-from orchestrator.core.commands import BeginRequest
+from orchestrator.core.commands import BeginRequest, SearchBegun
 from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.outstanding import AssessCall, OweRequest, RunCall
 from orchestrator.core.settings import Rules
@@ -159,11 +160,39 @@ def test_web_search_of_the_model_is_told_by_a_pair_of_events() -> None:
     session = Session()
     session.say("go")
     session.begin()
-    seen = session.item(
-        {"type": "web_search_call", "id": "ws1", "action": {"type": "search", "query": "redis"}}
-    )
+    action = {"type": "search", "query": "redis"}
+    seen = session.item({"type": "web_search_call", "action": action}, "ws1")
     assert seen.types == ["web_search_begin", "web_search_end"]
-    assert seen.one("web_search_end")["query"] == "redis"
+    end = {"type": "web_search_end", "call_id": "ws1", "query": "redis", "action": action}
+    assert seen.one("web_search_end") == end
+
+
+def test_search_that_was_told_while_it_lasted_is_only_ended_when_its_item_is_done() -> None:
+    session = Session()
+    session.say("go")
+    session.begin()
+    begun = session.happens(SearchBegun(session.request_n, "ws1"))
+    assert begun.events == [("s1", {"type": "web_search_begin", "call_id": "ws1"})]
+    seen = session.item({"type": "web_search_call"}, "ws1", begun=True)
+    assert seen.events == [("s1", {"type": "web_search_end", "call_id": "ws1", "query": ""})]
+
+
+@pytest.mark.parametrize(
+    ("action", "query"),
+    [
+        ({"type": "search", "queries": ["a b", "c"]}, "a b, c"),
+        ({"type": "search", "query": "a", "queries": ["b"]}, "a"),
+        ({"type": "open_page", "url": "https://x.org"}, "https://x.org"),
+        ({"type": "find_in_page", "url": "https://x.org", "pattern": "redis"}, "redis in https://x.org"),
+        ({"type": "dreams", "of": 1}, ""),
+    ],
+)
+def test_people_are_told_what_a_search_looked_for(action: dict[str, Any], query: str) -> None:
+    session = Session()
+    session.say("go")
+    session.begin()
+    seen = session.item({"type": "web_search_call", "action": action}, "ws1")
+    assert (seen.one("web_search_end")["query"], seen.one("web_search_end")["action"]) == (query, action)
 
 
 def test_command_that_the_policy_refuses_has_an_output_that_says_why() -> None:

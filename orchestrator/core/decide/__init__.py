@@ -28,6 +28,7 @@ from orchestrator.core.decide.request import (
     item_completed,
     response_broken,
     response_completed,
+    search_begun,
 )
 from orchestrator.core.decide.takeover import refused, stopped, took_over
 from orchestrator.core.decide.task_end import go_on
@@ -70,6 +71,8 @@ def _apply(draft: Draft, command: c.Command) -> None:
             submitted(draft, command)
         case c.BeginRequest():
             begin_request(draft)
+        case c.SearchBegun():
+            search_begun(draft, command)
         case c.ItemCompleted():
             item_completed(draft, command)
         case c.ResponseCompleted():

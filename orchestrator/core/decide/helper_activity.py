@@ -8,7 +8,7 @@ from __future__ import annotations
 from orchestrator.core.agent_views import one_line
 from orchestrator.core.decide.agent_status import header_of
 from orchestrator.core.draft import Draft, TreeEvent
-from orchestrator.core.history import Item, message_text
+from orchestrator.core.history import Item, message_text, searched
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.wire import EventModel
@@ -40,7 +40,7 @@ def made(draft: Draft, item: Item) -> None:
         case "message" if item.get("role") == "assistant":
             activity(draft, f"writes: {message_text(item)}")
         case "web_search_call":
-            activity(draft, f"searches the web: {(item.get('action') or {}).get('query', '')}")
+            activity(draft, f"searches the web: {searched(item)}")
 
 
 def uses(draft: Draft, tool: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.commands import ItemCompleted, ResponseBroken, ResponseCompleted
+from orchestrator.core.commands import ItemCompleted, ResponseBroken, ResponseCompleted, SearchBegun
 from orchestrator.core.compaction import COMPACTED_MESSAGE, COMPACTED_WARNING, compacted_history, stored_texts
 from orchestrator.core.decide.agent_status import heading
 from orchestrator.core.decide.helper_activity import made, thinks
@@ -12,7 +12,7 @@ from orchestrator.core.decide.mail_delivery import deliver
 from orchestrator.core.decide.task import complete, token_count
 from orchestrator.core.decide.task_end import fail, first_said
 from orchestrator.core.draft import DoesNotFit, Draft
-from orchestrator.core.history import CALL_KINDS, call_output, message_text
+from orchestrator.core.history import CALL_KINDS, call_output, message_text, searched
 from orchestrator.core.input_items import SKILL_TAG
 from orchestrator.core.settings import HELD_WAIT_S
 from orchestrator.core.state import Phase, Purpose, Request
@@ -64,6 +64,12 @@ def _purpose(draft: Draft) -> Purpose:
     return "compact" if due and not draft.state.compacted else "turn"
 
 
+def search_begun(draft: Draft, command: SearchBegun) -> None:
+    """Shows a search while it lasts; one whose stream breaks has no end."""
+    if _request(draft, command.n).purpose == "turn":
+        draft.event(ev.WebSearchBegin(call_id=CallId(command.item_id)))
+
+
 def item_completed(draft: Draft, command: ItemCompleted) -> None:
     """An item joins the history at once, so that an interrupt loses nothing."""
     request = _request(draft, command.n)
@@ -73,7 +79,7 @@ def item_completed(draft: Draft, command: ItemCompleted) -> None:
             text = message_text(item).encode()[:SUMMARY_BYTES].decode(errors="ignore")
             draft.add(f.SummaryReceived(text))
         return
-    for event in _item_events(item, draft.moment.rules.show_raw_reasoning):
+    for event in _item_events(item, command, draft.moment.rules.show_raw_reasoning):
         draft.event(event)
     heading(draft, item)
     made(draft, item)
@@ -106,7 +112,7 @@ def _unique_call_id(draft: Draft, call_id: str) -> str:
     return unique
 
 
-def _item_events(item: JsonMapping, raw_reasoning: bool) -> list[EventModel]:
+def _item_events(item: JsonMapping, command: ItemCompleted, raw_reasoning: bool) -> list[EventModel]:
     match item.get("type"):
         case "message" if item.get("role") == "assistant":
             return [ev.AgentMessage(message=message_text(item))]
@@ -117,9 +123,9 @@ def _item_events(item: JsonMapping, raw_reasoning: bool) -> list[EventModel]:
                 *(ev.AgentReasoningRawContent(text=part.get("text", "")) for part in raw),
             ]
         case "web_search_call":
-            call_id = CallId(item.get("id") or "")
-            query = (item.get("action") or {}).get("query", "")
-            return [ev.WebSearchBegin(call_id=call_id), ev.WebSearchEnd(call_id=call_id, query=query)]
+            call_id, action = CallId(command.item_id), item.get("action") or None
+            end = ev.WebSearchEnd(call_id=call_id, query=searched(item), action=action)
+            return [end] if command.begun else [ev.WebSearchBegin(call_id=call_id), end]
         case _:
             return []
 

@@ -1,0 +1,70 @@
+"""The tools that a session's settings switch on and off, and the rules of a plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import orjson
+import pytest
+
+from orchestrator.core.commands import Immediate
+from orchestrator.core.settings import SessionFacts, TurnSettings
+from orchestrator.core.state import Call, State, Task
+from orchestrator.protocol.ids import CallId, SubmissionId
+from orchestrator.sandbox.probe import SandboxSupport
+from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.toolbox import Toolbox, built_in
+
+TOOLBOX = Toolbox(built_in(ToolConfig(SandboxSupport(None, 0, ()), {}), cast(Any, None)))
+STEP = {"step": "build", "status": "in_progress"}
+
+
+def offered(**facts: Any) -> dict[str, str]:
+    """The tools that a session with these facts is offered, each with its type."""
+    specs = TOOLBOX.specs(State(facts=SessionFacts(**facts)))
+    return {str(spec.get("name", spec["type"])): str(spec["type"]) for spec in specs}
+
+
+async def output(folder: Path, name: str, arguments: dict[str, Any], **facts: Any) -> object:
+    text = orjson.dumps(arguments).decode()
+    call = Call(CallId("c1"), name, {"type": "function_call", "name": name, "arguments": text})
+    given = TurnSettings(str(folder), "never", {"mode": "danger-full-access"}, "gpt-5")
+    state = State(facts=SessionFacts(**facts), task=Task(SubmissionId("u1"), "user", given))
+    found = await TOOLBOX.assess(call, CallSite("c", state, lambda _: None))
+    assert isinstance(found, Immediate)
+    return found.output
+
+
+def test_a_model_is_offered_what_its_session_was_made_with() -> None:
+    plain = offered()
+    assert "web_search" not in plain
+    assert (plain["view_image"], plain["apply_patch"]) == ("function", "function")
+    other = offered(web_search=True, view_image=False, patch_freeform=True)
+    assert (other["web_search"], other["apply_patch"]) == ("web_search", "custom")
+    assert "view_image" not in other
+
+
+async def test_a_model_sees_no_image_where_the_person_has_switched_that_off(tmp_path: Path) -> None:
+    said = await output(tmp_path, "view_image", {"path": "x.png"}, view_image=False)
+    assert said == "unsupported call: view_image"
+
+
+def test_a_session_states_its_switches_only_where_they_are_set() -> None:
+    plain, other = SessionFacts(), SessionFacts(web_search=True, view_image=False, patch_freeform=True)
+    assert not {"web_search", "view_image", "patch_freeform"} & set(plain.wire())
+    assert SessionFacts.of(plain.wire()) == plain
+    assert SessionFacts.of(other.wire()) == other
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ([], "plan: it has no steps; name at least one"),
+        ([STEP, STEP], "plan: 2 steps are in_progress, and at most one may be"),
+        ([STEP, {"step": "test", "status": "pending"}], "Plan updated"),
+    ],
+    ids=["empty", "two at once", "good"],
+)
+async def test_a_plan_shows_where_the_work_stands(tmp_path: Path, plan: Any, said: str) -> None:
+    assert await output(tmp_path, "update_plan", {"plan": plan}) == said
