@@ -7,17 +7,19 @@ Field names are those of the November 2025 protocol (`SubagentSummary`, the resu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypedDict
 
 from orchestrator.core.calls import HelperWork
+from orchestrator.core.ids import AgentId, SessionId
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import Call, Phase, State
-from orchestrator.core.tree import Child, Mail, TreeView
+from orchestrator.core.tree import AgentCard, AgentRecord, Child, Mail, TreeView
 from orchestrator.protocol.agents import (
     AgentOrigin,
     SubagentStatus,
     SubagentSummary,
 )
-from orchestrator.protocol.wire import JsonObject, JsonValue
+from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 
 SUMMARY_CHARS = 80
 LABEL_CHARS = 64
@@ -30,7 +32,45 @@ RESULT_BYTES = 60_000
 the await that returns the result cannot read it."""
 
 
-def record_of(facts: SessionFacts, tree: TreeView) -> JsonObject:
+class AgentResult(TypedDict):
+    """The AGENT of a tool's result."""
+
+    session_id: SessionId
+    agent_id: AgentId
+    parent_agent_id: AgentId
+    origin: str
+    status: str
+    label: str | None
+    summary: str | None
+    parent_session_id: SessionId
+    started_at_ms: int
+    initial_message_count: int
+
+
+class MessageResult(TypedDict):
+    """The MSG of an await's result: one message."""
+
+    sender_agent_id: AgentId
+    recipient_agent_id: int
+    interrupt: bool
+    prompt: JsonValue
+    timestamp_ms: int
+
+
+class AwaitedAgent(TypedDict):
+    """The AWAIT of a result: the messages of one sender, with one completion at most."""
+
+    session_id: object
+    completion_status: JsonValue
+    lifecycle_status: object
+    started_at_ms: object
+    messages: Sequence[MessageResult]
+    completion: JsonValue
+    metadata: Mapping[str, object]
+    """The AGENT without its start, and with the heading of its reasoning."""
+
+
+def record_of(facts: SessionFacts, tree: TreeView) -> AgentRecord:
     """The agent as the registry keeps it: a SubagentSummary without depths, and what its fold needs."""
     return {
         "agent_id": facts.agent_id,
@@ -48,24 +88,35 @@ def record_of(facts: SessionFacts, tree: TreeView) -> JsonObject:
     }
 
 
-def summary_of(record: Mapping[str, JsonValue], pending: Sequence[int] = (0, 0)) -> JsonObject:
+def summary_of(record: JsonMapping, pending: Sequence[int] = (0, 0)) -> JsonObject:
     """The SubagentSummary of a registry's record."""
     shown = {name: value for name, value in record.items() if name != "turn"}
     return {**shown, "pending_messages": pending[0], "pending_interrupts": pending[1]}
 
 
-def event_summary(record: Mapping[str, JsonValue]) -> SubagentSummary:
+def event_summary(record: JsonMapping) -> SubagentSummary:
     """The SubagentSummary of a record as events carry it; the commit fills in the depths of the inbox."""
     return SubagentSummary.model_validate(summary_of(record))
 
 
-def card_of(state: State) -> JsonObject:
-    """The session's record without `status` and `turn`: a message names its sender by it."""
-    record = record_of(state.facts, state.tree)
-    return {name: value for name, value in record.items() if name not in {"status", "turn"}}
+def card_of(state: State) -> AgentCard:
+    """The session's card, by which a message names its sender."""
+    facts, tree = state.facts, state.tree
+    return {
+        "agent_id": facts.agent_id,
+        "parent_agent_id": facts.ancestors[-1] if facts.ancestors else None,
+        "session_id": facts.session_id,
+        "parent_session_id": facts.parent_session or None,
+        "origin": facts.origin,
+        "label": tree.label,
+        "summary": tree.summary,
+        "reasoning_header": tree.header,
+        "started_at_ms": tree.started_ms,
+        "agent_path": facts.agent_path,
+    }
 
 
-def agent_of(facts: SessionFacts, child: Child) -> JsonObject:
+def agent_of(facts: SessionFacts, child: Child) -> AgentResult:
     """The AGENT of a tool's result: a child of the session with these facts."""
     return {
         "session_id": child.session,
@@ -98,8 +149,7 @@ def child_summary(facts: SessionFacts, child: Child) -> SubagentSummary:
     )
 
 
-def message_of(mail: Mail, recipient: int) -> JsonObject:
-    """The MSG of an await's result: one message."""
+def message_of(mail: Mail, recipient: int) -> MessageResult:
     return {
         "sender_agent_id": mail.agent_id,
         "recipient_agent_id": recipient,
@@ -109,12 +159,12 @@ def message_of(mail: Mail, recipient: int) -> JsonObject:
     }
 
 
-def awaited(state: State, mails: Sequence[Mail]) -> JsonObject:
-    """The AWAIT of a result: the messages of one sender, with one completion at most."""
+def awaited(state: State, mails: Sequence[Mail]) -> AwaitedAgent:
     first = mails[0]
     child = state.tree.children.get(first.agent_id)
     done = next((mail for mail in mails if mail.kind == "completion"), None)
-    metadata = agent_of(state.facts, child) if child is not None else _stranger(first)
+    metadata: dict[str, object]
+    metadata = {**(agent_of(state.facts, child) if child is not None else _stranger(first))}
     metadata["reasoning_header"] = child.header if child is not None else None
     if metadata["status"] == "queued":
         # No message says that a child has begun; but who writes has.
@@ -131,7 +181,7 @@ def awaited(state: State, mails: Sequence[Mail]) -> JsonObject:
     }
 
 
-def _stranger(mail: Mail) -> JsonObject:
+def _stranger(mail: Mail) -> Mapping[str, object]:
     """The AGENT of a sender that is no child: as its message's card says, without a status."""
     card = mail.sender
     names = ("session_id", "agent_id", "parent_agent_id", "origin", "label", "summary", "parent_session_id")

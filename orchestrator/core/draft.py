@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
@@ -13,11 +13,13 @@ from orchestrator.core.entries import Entry
 from orchestrator.core.evolve import evolve, stated
 from orchestrator.core.facts import Fact, RequestFact
 from orchestrator.core.frozen import record, replace
+from orchestrator.core.ids import AgentId
 from orchestrator.core.phases import check
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import Outcome, State, Task
 from orchestrator.core.stored import Encoded, encode_entry
-from orchestrator.protocol.wire import EventModel
+from orchestrator.core.tree import AgentRecord
+from orchestrator.protocol.wire import EventModel, JsonMapping, JsonObject
 
 
 class DoesNotFit(Exception):
@@ -57,7 +59,8 @@ class OpenApproval:
     """A request for the fleet's queue of approvals, under the call's id."""
 
     call_id: str
-    request: Mapping[str, Any]
+    request: JsonMapping
+    """The event that asks, without its type."""
 
 
 @record
@@ -67,7 +70,7 @@ class OutboundMessage:
     to: str
     kind: str
     """`message`, `completion`, `status`, `interrupt`, `cancel`, `ended`, `gone` or `answer`."""
-    payload: Mapping[str, Any]
+    payload: JsonMapping
     key: str
     """Stays the same however often the message is written."""
     interrupt: bool = False
@@ -89,6 +92,18 @@ class OutboundMessage:
 COUNTED = frozenset({"message", "completion"})
 
 
+class TreeNote(TypedDict, total=False):
+    """Data for the fold of a tree log, beside an event's message."""
+
+    record: AgentRecord
+    """The agent's record from here on; the others are about `agent_id`, which has no new record."""
+    agent_id: AgentId
+    read: int
+    """The number of the turn whose result the parent has read."""
+    marked: bool
+    """Whether the agent was cancelled."""
+
+
 @record
 class TreeEvent:
     """An event for the tree log, and for the event queues of `targets`."""
@@ -98,10 +113,17 @@ class TreeEvent:
     targets: tuple[str, ...]
     inbox: str = ""
     """The session whose inbox depths belong into the message: only the commit knows them."""
-    about: Mapping[str, Any] = field(default_factory=dict)
+    about: TreeNote = field(default_factory=TreeNote)
     """For the tree log alone: data that its fold needs beside the message."""
     once: str = ""
     """With a name, the event is dropped if the tree was told under that name before."""
+
+
+class FirstSubmission(TypedDict):
+    """The submission that a child session begins with."""
+
+    id: str
+    op: JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +132,7 @@ class NewChild:
 
     facts: SessionFacts
     entries: tuple[Entry, ...]
-    first: Mapping[str, Any] | None
-    """The submission that the child begins with, as `{"id", "op"}`."""
+    first: FirstSubmission | None
     settings: TurnSettings
     title: str
     """With the settings, the text that lists show for the child until it has come to rest once."""
@@ -136,7 +157,7 @@ class TreePart:
     outbox: tuple[OutboundMessage, ...] = ()
     children: tuple[NewChild, ...] = ()
     events: tuple[TreeEvent, ...] = ()
-    summary: Mapping[str, Any] = field(default_factory=dict)
+    summary: Mapping[str, str | AgentRecord] = field(default_factory=dict)
     """Fields of the registry's projection; mappings become JSON."""
     debits: tuple[Debit, ...] = ()
     guarded: bool = False
@@ -294,7 +315,7 @@ class Draft:
         self._set = [timer for timer in self._set if timer.id != id]
         self._clear.append(id)
 
-    def open_approval(self, call_id: str, request: Mapping[str, Any]) -> None:
+    def open_approval(self, call_id: str, request: JsonMapping) -> None:
         self._open.append(OpenApproval(call_id, request))
 
     def close_approval(self, call_id: str) -> None:
@@ -329,7 +350,7 @@ class TreeDraft:
         self.outbox: list[OutboundMessage] = []
         self.children: list[NewChild] = []
         self.events: list[TreeEvent] = []
-        self.summary: dict[str, Any] = {}
+        self.summary: dict[str, str | AgentRecord] = {}
         self.debits: list[Debit] = []
         self.guarded = False
         self.budget_wait = False

@@ -34,6 +34,28 @@ MailKind = Literal["message", "completion"]
 Payload = JsonMapping
 
 
+class AgentCard(TypedDict):
+    """An agent's record but for its status: a message names its sender by it."""
+
+    agent_id: AgentId
+    parent_agent_id: int | None
+    session_id: SessionId
+    parent_session_id: str | None
+    origin: str
+    label: str | None
+    summary: str | None
+    reasoning_header: str | None
+    started_at_ms: int
+    agent_path: str
+
+
+class AgentRecord(AgentCard):
+    """An agent as this version's registry has it; one of another version may have more, or less."""
+
+    status: str
+    turn: int
+
+
 @dataclass(frozen=True, slots=True)
 class Child:
     """A child as its parent knows it."""

@@ -109,17 +109,18 @@ def _follow_up(draft: Draft, asked: c.SendMessage, prompt: str) -> None:
         draft.add(f.ChildChanged(child.agent_id, changes))
 
 
-def _described(draft: Draft, target: c.Target) -> JsonObject:
+def _described(draft: Draft, target: c.Target) -> dict[str, object]:
     if target.agent_id == ROOT:
         named = ("label", "summary")
         known = {name: target.record.get(name) for name in named}
         return {"session_id": target.session, "agent_id": ROOT, **known}
     child = draft.state.tree.children.get(target.agent_id)
     if child is not None:
-        shown = agent_of(draft.state.facts, child)
+        agent = agent_of(draft.state.facts, child)
         if child.active and target.status in ACTIVE:
             # No message says that a child has begun; the registry does.
-            shown["status"] = target.status
+            agent["status"] = target.status
+        shown: dict[str, object] = {**agent}
     else:
         hidden = {"turn", "agent_path", "reasoning_header"}
         shown = {name: value for name, value in target.record.items() if name not in hidden}
@@ -191,7 +192,7 @@ def _cancel(draft: Draft, call: Call, asked: c.CancelAgent) -> None:
         "started_at_ms",
         "initial_message_count",
     )
-    result: JsonObject = {name: described.get(name) for name in names}
+    result: dict[str, object] = {name: described.get(name) for name in names}
     result["canceling"] = active
     finish(draft, call, _dumps(result))
 

@@ -25,21 +25,21 @@ from orchestrator.core.commands import ChildSpec, Fork, Helper, Spawn
 from orchestrator.core.decide.helper_activity import STARTING
 from orchestrator.core.decide.mail_delivery import inbox_event, watchers
 from orchestrator.core.decide.wait import finish
-from orchestrator.core.draft import SLOTS, SPAWNED, Debit, Draft, NewChild, TreeEvent
+from orchestrator.core.draft import SLOTS, SPAWNED, Debit, Draft, FirstSubmission, NewChild, TreeEvent
 from orchestrator.core.entries import Entry
 from orchestrator.core.history import call_output
 from orchestrator.core.inheritance import inherited_history
 from orchestrator.core.narrowing import helper_settings, narrowed
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import Call, Phase
-from orchestrator.core.tree import AgentStatus, Child, TreeChanges, TreeView
+from orchestrator.core.tree import AgentRecord, AgentStatus, Child, TreeChanges, TreeView
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import LifecycleChange, SubAgentInvocation
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.items import InputText, Message
 from orchestrator.protocol.ops import UserInput
-from orchestrator.protocol.wire import JsonMapping, JsonObject, written
+from orchestrator.protocol.wire import written
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def _inheriting(draft: Draft, call: Call, asked: Fork, created: ChildSession) ->
     return replace(created, inherited=entries, inherited_items=items)
 
 
-def _fork_payload(draft: Draft, created: ChildSession, role: str) -> JsonObject:
+def _fork_payload(draft: Draft, created: ChildSession, role: str) -> dict[str, object]:
     return {
         "role": role,
         "child_session_id": created.facts.session_id,
@@ -155,7 +155,7 @@ def _child(created: ChildSession, tree: TreeView) -> Child:
     )
 
 
-def _tell(draft: Draft, facts: SessionFacts, record: JsonMapping) -> None:
+def _tell(draft: Draft, facts: SessionFacts, record: AgentRecord) -> None:
     created = ev.SubagentLifecycle(event=LifecycleChange.CREATED, subagent=event_summary(record))
     targets = watchers(facts)
     draft.tree.events += [
@@ -190,7 +190,7 @@ def _entries(draft: Draft, created: ChildSession, tree: TreeView) -> tuple[Entry
     return (*own, *created.inherited, e.item(role), e.fact(f.AgentChanged(status)))
 
 
-def _first(created: ChildSession) -> JsonObject | None:
+def _first(created: ChildSession) -> FirstSubmission | None:
     if not created.prompt:
         return None
     op = UserInput(items=(TextInput(text=created.prompt),))
@@ -199,7 +199,7 @@ def _first(created: ChildSession) -> JsonObject | None:
 
 def _result(draft: Draft, created: ChildSession, asked: Spawn | Fork) -> str:
     child = draft.state.tree.children[created.facts.agent_id]
-    result = agent_of(draft.state.facts, child)
+    result: dict[str, object] = {**agent_of(draft.state.facts, child)}
     result |= {"model": created.spec.model, "pending_messages": 0, "pending_interrupts": 0}
     if isinstance(asked, Fork):
         result["payload"] = _fork_payload(draft, created, "parent")

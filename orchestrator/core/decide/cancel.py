@@ -18,7 +18,7 @@ from orchestrator.core.agent_views import card_of, child_summary
 from orchestrator.core.commands import Target
 from orchestrator.core.decide.agent_status import cancel_flag, end_watchdogs
 from orchestrator.core.decide.mail_delivery import take, tell_undelivered
-from orchestrator.core.draft import DoesNotFit, Draft, OutboundMessage, TreeEvent
+from orchestrator.core.draft import DoesNotFit, Draft, OutboundMessage, TreeEvent, TreeNote
 from orchestrator.core.ids import AgentId
 from orchestrator.core.timers import REAP_BELOW_TIMER, REAP_MS, REAP_TIMER
 from orchestrator.core.tree import Child
@@ -129,7 +129,7 @@ def heard_end(draft: Draft, agent_id: AgentId) -> None:
 
 
 def flag_and_notify(
-    draft: Draft, session: str, agent_id: int, reason: str, shown: SubagentSummary | None = None
+    draft: Draft, session: str, agent_id: AgentId, reason: str, shown: SubagentSummary | None = None
 ) -> None:
     """Sets the flag, which holds from this commit on; the message makes the agent stop what runs."""
     payload = {"from": card_of(draft.state), "at_ms": draft.moment.at_ms, "reason": reason}
@@ -140,5 +140,5 @@ def flag_and_notify(
         event=LifecycleChange.UPDATED, agent_id=agent_id, session_id=session, subagent=shown
     )
     targets = tuple(dict.fromkeys((draft.state.facts.session_id, draft.state.facts.tree_id)))
-    about = {"agent_id": agent_id, "marked": True}
+    about = TreeNote(agent_id=agent_id, marked=True)
     draft.tree.events.append(TreeEvent(draft.task_id, message, targets, about=about))

@@ -14,8 +14,8 @@ import orjson
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.agent_views import awaited, child_summary
-from orchestrator.core.draft import Draft, TreeEvent
+from orchestrator.core.agent_views import AwaitedAgent, awaited, child_summary
+from orchestrator.core.draft import Draft, TreeEvent, TreeNote
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import user_message
 from orchestrator.core.ids import AgentId
@@ -27,7 +27,7 @@ from orchestrator.protocol.agents import LifecycleChange, SubagentStatus
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.items import FunctionCall, FunctionCallOutput
 from orchestrator.protocol.scalars import UserMessageKind
-from orchestrator.protocol.wire import JsonMapping, JsonObject
+from orchestrator.protocol.wire import JsonMapping
 
 _PERSON = "person"
 MOST_BYTES = 64 << 10
@@ -105,7 +105,7 @@ def _synthetic(state: State, group: Sequence[Mail]) -> tuple[e.Entry, e.Entry]:
 
 
 def await_result(
-    state: State, ready: Sequence[JsonObject], *, injected: bool, timed_out: bool = False
+    state: State, ready: Sequence[AwaitedAgent], *, injected: bool, timed_out: bool = False
 ) -> str:
     """The output of an await, whether a model or the session itself made the call."""
     waiting = [child.agent_id for child in state.tree.active_children]
@@ -113,9 +113,9 @@ def await_result(
     return orjson.dumps(result, default=dict).decode()
 
 
-def collect(draft: Draft, mails: Sequence[Mail]) -> list[JsonObject]:
+def collect(draft: Draft, mails: Sequence[Mail]) -> list[AwaitedAgent]:
     """Takes messages for an await's result, as many as fit; at least one group."""
-    ready: list[JsonObject] = []
+    ready: list[AwaitedAgent] = []
     taken: list[Mail] = []
     size = 0
     for group in by_sender(mails):
@@ -177,7 +177,7 @@ def tell_read(draft: Draft, child: Child, content: JsonMapping) -> None:
         status=SubagentStatus.IDLE,
         subagent=child_summary(draft.state.facts, replace(child, status="idle")),
     )
-    facts, about = draft.state.facts, {"read": turn, "agent_id": child.agent_id}
+    facts, about = draft.state.facts, TreeNote(read=turn, agent_id=child.agent_id)
     targets = tuple(dict.fromkeys((facts.session_id, facts.tree_id)))
     draft.tree.events.append(TreeEvent(content["born_in"], message, targets, child.session, about))
     # A field of its own: the child may be writing its record at this very moment.
