@@ -154,7 +154,7 @@ class Connection:
                 outbound,
                 client_info=self._info,
                 elicitation_callback=self._asked,
-                message_handler=self._heard,
+                message_handler=self._notified,
             ) as session,
         ):
             yield session
@@ -250,7 +250,7 @@ class Connection:
 
     # ── what the server says by itself ────────────────────────────────────────────────────────
 
-    async def _heard(self, message: object) -> None:
+    async def _notified(self, message: object) -> None:
         if isinstance(message, sdk.ToolListChangedNotification):
             self.stale = True
 

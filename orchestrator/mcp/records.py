@@ -62,7 +62,7 @@ Ask = Callable[[Question], Awaitable[ElicitationAction]]
 """Puts a question to the person, and waits for the decision."""
 
 Report = Callable[[str, McpStartupStatus], None]
-"""Hears how a server's start goes on."""
+"""Receives each state of a server's start."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,7 +209,9 @@ class Servers:
 
     async def up(self, cwd: Path) -> Sequence[OfferedTool]:
         """The same, once the servers that did not run have started."""
-        await asyncio.gather(*(self._up(slot, _unheard, False) for slot in self._folder(cwd).slots.values()))
+        await asyncio.gather(
+            *(self._up(slot, _unreported, False) for slot in self._folder(cwd).slots.values())
+        )
         return self.offered(cwd)
 
     async def find(self, full_name: str, cwd: Path) -> ServerTool | None:
@@ -329,5 +331,5 @@ def _seen(task: asyncio.Task[Connection]) -> None:
         task.exception()
 
 
-def _unheard(server: str, status: object) -> None:
-    """Drops news of a start that nobody waits for."""
+def _unreported(server: str, status: object) -> None:
+    """Drops the report of a start that no session waits for."""

@@ -34,7 +34,7 @@ class Tools(Protocol):
     """The tools that a model is offered, and what their calls do."""
 
     async def prepare(self, state: State, show: DeltaSink) -> None:
-        """Makes ready what the tools of the session's next request need; `show` hears how that goes."""
+        """Makes ready what the tools of the session's next request need; `show` publishes how that goes."""
         ...
 
     def release(self, session: SessionId) -> None:

@@ -28,7 +28,7 @@ from orchestrator.tools.site import CallSite, DeltaSink
 
 ARGUMENT_BYTES = 64 << 10
 MOST_TOLD = 10_000
-"""Sessions of which a worker remembers that they heard of their servers' start."""
+"""Sessions of which a worker remembers that they were notified of their servers' start."""
 MOST_QUESTIONS = 8
 """Questions of which one call's end tells."""
 

@@ -24,6 +24,8 @@ LIFE_S = 60.0
 """A program outlives a worker that stands still for so long at most."""
 END_S = 2.0
 """For a program to end by itself when its input has ended."""
+ERROR_BYTES, ERROR_S = 16 << 20, 10.0
+"""Standard error within so many seconds; a program that writes more of it is ended: reading it is work."""
 _WITH_INPUT = 'exec "$@" <"$0"'
 """A shell's line: opens its input and becomes the program."""
 
@@ -51,6 +53,7 @@ class RunningProgram:
         self._news = asyncio.Event()
         self._ended = False
         self._stderr = b""
+        self._errors, self._errors_since = 0, 0.0
         self._why = ""
         self._input = -1
         self._room = asyncio.Event()
@@ -92,20 +95,32 @@ class RunningProgram:
         said = self._stderr[-self._program.stderr_bytes :].decode("utf-8", "replace").strip()
         return "; its last words: ".join(each for each in (self._why or "it still runs", said) if each)
 
-    def hear(self, stream: Stream, data: bytes) -> None:
+    def receive(self, stream: Stream, data: bytes) -> None:
         """Takes a part of its output."""
         if stream == "stderr":
-            self._stderr = (self._stderr + data)[-self._program.stderr_bytes :]
+            self._receive_error(data)
             return
         if self._flood.is_set():
             return
         self._unread += len(data)
         if self._unread > self._program.unread_bytes:
-            self._why = f"it wrote more than {self._program.unread_bytes:,} bytes that were not read yet"
-            self._flood.set()
+            self._end_flood(f"it wrote more than {self._program.unread_bytes:,} bytes that were not read yet")
             return
         self._parts.append(data)
         self._news.set()
+
+    def _receive_error(self, data: bytes) -> None:
+        self._stderr = (self._stderr + data)[-self._program.stderr_bytes :]
+        now = time.monotonic()
+        if now - self._errors_since > ERROR_S:
+            self._errors, self._errors_since = 0, now
+        self._errors += len(data)
+        if self._errors > ERROR_BYTES:
+            self._end_flood(f"it wrote more than {ERROR_BYTES:,} bytes of errors within {ERROR_S:g} s")
+
+    def _end_flood(self, why: str) -> None:
+        self._why = self._why or why
+        self._flood.set()
 
     async def _run(self, supervisor: Supervisor, claim: str, source: str) -> None:
         """Runs it to its end, and to the end of all that it started."""
@@ -119,7 +134,7 @@ class RunningProgram:
             confinement=Confinement("danger-full-access", program.cwd),
             timeout_s=None,
         )
-        running = asyncio.ensure_future(supervisor.run(command, self.hear))
+        running = asyncio.ensure_future(supervisor.run(command, self.receive))
         flood = asyncio.ensure_future(self._flood.wait())
         try:
             await asyncio.wait({running, flood}, return_when=asyncio.FIRST_COMPLETED)

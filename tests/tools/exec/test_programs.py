@@ -75,6 +75,13 @@ async def test_program_that_writes_more_than_anybody_reads_is_ended(tmp_path: Pa
         assert await running.read() == b""
 
 
+async def test_program_that_writes_errors_without_end_is_ended(tmp_path: Path) -> None:
+    noisy = program("sh", "-c", "yes >&2", folder=tmp_path)
+    async with supervisor() as kept, running_program(kept, noisy) as running:
+        assert await running.read() == b""
+        assert "bytes of errors within 10 s" in running.last_words()
+
+
 async def test_end_of_the_standard_error_says_why_a_program_ended(tmp_path: Path) -> None:
     async with supervisor() as kept:
         script = "echo " + "x" * 200 + " >&2; echo the reason >&2; exit 3"
