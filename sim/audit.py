@@ -12,6 +12,7 @@ from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS
 from orchestrator.gateways.client import GAP_TEXTS
 from orchestrator.views.event import Event
 from sim.inputs import check_inputs
+from sim.lookups import check_lookups
 from sim.pictures import check_name, check_pictures
 from sim.seen import Seen
 from sim.undecidable import tells_of_a_try
@@ -37,6 +38,7 @@ def audit(world: World) -> None:
         check_inputs(watch, session, seen)
         check_name(watch, session, seen)
         check_pictures(watch, session, seen, world.diary.shown)
+        check_lookups(watch, session, seen)
     _admitted(world)
     _trees(world)
     _patches(world)

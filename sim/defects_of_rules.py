@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.core import evolve, input_items
+from orchestrator.core import evolve, input_items, outstanding
 from orchestrator.core.calls import Mcp
 from orchestrator.core.decide import agent_status, approval, mail_delivery, takeover, task
 from orchestrator.core.draft import Draft
@@ -111,6 +111,16 @@ DEFECTS = (
             "for _, key in ipairs(approvals_close) do",
             "for _, key in ipairs({}) do",
         ),
+    ),
+    Mutant(
+        "lost look-ups are forgotten",
+        "a new holder takes a look-up that was accepted before its claim for one that was answered",
+        text(outstanding, "_lookups", "for lookup in state.lookups:", "for lookup in state.lookups[1:]:"),
+    ),
+    Mutant(
+        "prompts are kept twice",
+        "a prompt whose worker was lost before it was recorded is added to the history again",
+        lua("add_to_history", "if s['k:' .. key] then return {'DUP', num(s['k:' .. key]), now} end", ""),
     ),
     Mutant(
         "pictures are left out",

@@ -310,6 +310,10 @@ RULES = {
         "An input's picture is in the conversation and in the event that tells of it, once each.",
         Case("an input with a picture was taken"),
     ),
+    "looked_up": Rule(
+        "A look-up that was accepted is answered once, by whichever worker, unless the session is closed.",
+        Case("a look-up was accepted by one claim, and answered by another"),
+    ),
     "named": Rule(
         "A session bears the name that it was given last.",
         Case("a session was given another name than it had"),

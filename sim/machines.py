@@ -34,6 +34,7 @@ from sim.accounts import ACCOUNTING, MODEL_SETTINGS
 from sim.files import SimFiles
 from sim.knobs import Knobs
 from sim.ledger import Ledger, SimKeeper
+from sim.lookups import SimLibrary
 from sim.loop import Lane, SimLoop
 from sim.network import Line, Network
 from sim.objects import SimObjects
@@ -228,6 +229,7 @@ class Machine(Process):
             # The same table for as long as the site lasts: a workload writes limits into it.
             model_settings=MODEL_SETTINGS.model_copy(update={"providers": site.mind.providers}),
             workspace=_there,
+            library=SimLibrary(Random(f"{name}:library:{rng.getstate()[1][:4]}"), self.sleep),
             archive=archive_of(site),
             files=site.files.opened_on(name),
             monotonic=self.clock,

@@ -38,13 +38,14 @@ from orchestrator.rollouts.rollout_path import rollout_path
 from orchestrator.runtime.restore import restore_session
 from orchestrator.views.event import Event
 from sim.double import EPOCH_S
+from sim.lookups import a_lookup
 from sim.loop import Lane
 from sim.machines import POOL, Clock, Site, storage_on
 
 FOLDER = Path("/sim/sessions")
 """Where sessions that are to have a file have it."""
-SHOWS, NAMES = 0.06, 0.04
-"""How likely a picture comes with what is said, and a session is given another name before an act."""
+SHOWS, NAMES, LOOKS = 0.06, 0.04, 0.06
+"""How likely a picture comes with what is said, and a name or a look-up before an act."""
 PNG = "iVBORw0KGgoA"
 """The beginning of a PNG, without which no picture is taken."""
 FREE = "danger-full-access"
@@ -194,6 +195,8 @@ class Person:
         if self._whims.random() < NAMES:
             name = f"the {self.name}.{self._numbered}"
             await self.submits(session, ops.SetThreadName(name=name))
+        if self._whims.random() < LOOKS:
+            await self.submits(session, a_lookup(self._whims, f"typed {self.name}.{self._numbered}"))
         match self._rng.choices(list(self.habits), list(self.habits.values()))[0]:
             case "say":
                 await self.says(session)

@@ -93,8 +93,22 @@ Work = (
 def outstanding(state: State, rules: Rules) -> tuple[Work, ...]:
     """The work owed, in the order to start it in; empty when nothing can go on without news."""
     telling: tuple[Work, ...] = (TellChildren(),) if state.tree.ends_in_pieces else ()
-    looking = tuple(LookUp(lookup.key) for lookup in state.lookups[:MOST_LOOKED_UP])
-    return (*telling, *looking, *(_of_task(state, state.task, rules) if state.task is not None else ()))
+    return (
+        *telling,
+        *_lookups(state),
+        *(_of_task(state, state.task, rules) if state.task is not None else ()),
+    )
+
+
+def _lookups(state: State) -> list[Work]:
+    """The look-ups to run now, oldest first; those of the history one by one, which keeps their order."""
+    found: list[Work] = []
+    history = False
+    for lookup in state.lookups:
+        if not (history and lookup.of_history) and len(found) < MOST_LOOKED_UP:
+            found.append(LookUp(lookup.key))
+        history = history or lookup.of_history
+    return found
 
 
 def _of_task(state: State, task: Task, rules: Rules) -> tuple[Work, ...]:

@@ -34,9 +34,10 @@ from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.core.tree import TreeView
 from orchestrator.core.user_turns import UserTurn
+from orchestrator.protocol import ops
 from orchestrator.protocol.faults import CodexErrorInfo
 from orchestrator.protocol.ids import CallId, ResponseId, SubmissionId
-from orchestrator.protocol.wire import JsonMapping
+from orchestrator.protocol.wire import JsonMapping, tag_of
 
 THREAD_NAME = "thread_name"
 """The key of the name in `State.meta`: snapshots of sessions without a name stay what they were."""
@@ -297,6 +298,9 @@ class Answer:
     who: str
 
 
+HISTORY_OPS = frozenset({tag_of(ops.AddToHistory), tag_of(ops.GetHistoryEntryRequest)})
+
+
 @record
 class LookUp:
     """An op whose answer lies outside of the log, in its wire form; `who` sent it."""
@@ -310,6 +314,10 @@ class LookUp:
     def key(self) -> str:
         """Tells it from all others: two clients may use one id."""
         return f"{self.client or ''}|{self.id}"
+
+    @property
+    def of_history(self) -> bool:
+        return self.op["type"] in HISTORY_OPS
 
 
 UNCONFIGURED = TurnSettings(

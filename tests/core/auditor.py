@@ -27,6 +27,9 @@ OF_A_SUBMISSION = {
     "shutdown_complete",
     "thread_name_updated",
     "list_custom_prompts_response",
+    "list_skills_response",
+    "get_history_entry_response",
+    "mcp_list_tools_response",
 }
 """Events that answer a submission under its own id, whatever task runs."""
 

@@ -91,6 +91,17 @@ def test_lookups_of_two_clients_under_one_id_are_two() -> None:
     assert session.owes() == (LookUp("b|l1"),)
 
 
+def test_prompts_are_added_to_the_history_one_by_one_and_read_behind_them() -> None:
+    session = Session()
+    asks(session, "h1", "add_to_history", text="first")
+    asks(session, "h2", "add_to_history", text="second")
+    asks(session, "h3", "get_history_entry_request", offset=0, log_id=1)
+    asks(session, "l1")
+    assert session.owes() == (LookUp("|h1"), LookUp("|l1"))
+    session.happens(c.LookedUp("|h1"))
+    assert session.owes() == (LookUp("|h2"), LookUp("|l1"))
+
+
 def test_lookup_that_waits_already_is_not_taken_twice() -> None:
     session = Session()
     asks(session, "l1")

@@ -1,0 +1,103 @@
+"""Look-ups that people ask for, how long a machine's files take, and the log held against both."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.entries import DENDRO, EVENT_MSG
+from orchestrator.protocol import ops
+from orchestrator.protocol.catalog import CustomPrompt, SkillsListEntry
+from orchestrator.runtime.library import PATIENCE_S, NoFiles
+
+if TYPE_CHECKING:
+    from sim.seen import Seen
+    from sim.watch import Watch
+
+ANSWERS = {
+    "add_to_history": None,
+    "get_history_entry_request": "get_history_entry_response",
+    "list_custom_prompts": "list_custom_prompts_response",
+    "list_mcp_tools": "mcp_list_tools_response",
+    "list_skills": "list_skills_response",
+}
+"""The event that answers each op."""
+
+
+class SimLibrary(NoFiles):
+    """A machine whose files answer when the seed lets them, and at times not at all."""
+
+    def __init__(self, rng: Random, sleep: Callable[[float], Awaitable[None]]) -> None:
+        self._rng = rng
+        self._sleep = sleep
+
+    async def _read(self) -> None:
+        took_s = self._rng.choice((0.0, 0.0, 0.3, 4.0, 12.0))
+        await self._sleep(min(took_s, PATIENCE_S))
+        if took_s > PATIENCE_S:
+            raise TimeoutError
+
+    async def instructions(self, folder: str, known: Sequence[str]) -> str | None:
+        await self._read()
+        return f"rules of {folder}"
+
+    async def prompts(self) -> tuple[CustomPrompt, ...]:
+        await self._read()
+        return (CustomPrompt(name="a", path="/a.md", content="a" * 5_000),)
+
+    async def skills(self, folder: str, *, anew: bool) -> SkillsListEntry:
+        await self._read()
+        return await super().skills(folder, anew=anew)
+
+
+def a_lookup(rng: Random, text: str) -> ops.Op:
+    """An op that a person looks something up with."""
+    return rng.choice(
+        (
+            ops.AddToHistory(text=text),
+            ops.GetHistoryEntryRequest(offset=0, log_id=1),
+            ops.ListCustomPrompts(),
+            ops.ListMcpTools(),
+            ops.ListSkills(),
+        )
+    )
+
+
+def check_lookups(watch: Watch, session: str, seen: Seen) -> None:
+    """The rule `looked_up`: what was accepted is answered once, by an event of its kind or an error."""
+    waiting: dict[tuple[str, str], tuple[str, bytes]] = {}
+    asked: dict[str, str] = {}
+    for entry, (_, stored) in zip(seen.entries, seen.stored, strict=True):
+        fact = entry.payload
+        if entry.type != DENDRO:
+            continue
+        key = (fact.get("client") or "", fact.get("id") or "")
+        match fact["kind"]:
+            case "lookup":
+                waiting[key] = fact["op"]["type"], stored[b"e"]
+            case "looked_up" if key not in waiting:
+                watch.broken("looked_up", f"{session}: {key} was answered, and nobody waits for it")
+            case "looked_up":
+                kind, epoch = waiting.pop(key)
+                asked[key[1]] = kind
+                if epoch != stored[b"e"]:
+                    watch.reach.saw("looked_up")
+            case "closing":
+                waiting.clear()
+    if waiting:
+        watch.broken("looked_up", f"{session}: {list(waiting)} were accepted, and never answered")
+    for id, kind in asked.items():
+        _answered(watch, session, seen, id, kind)
+
+
+def _answered(watch: Watch, session: str, seen: Seen, id: str, kind: str) -> None:
+    told: list[Any] = [entry.payload["type"] for entry in seen.entries if _about(entry, id)]
+    wanted = ANSWERS[kind]
+    answers = [type for type in told if type in (wanted, "error")]
+    if len(answers) != (wanted is not None) and not (wanted is None and answers == ["error"]):
+        watch.broken("looked_up", f"{session}: {id} ({kind}) was answered by {told}")
+
+
+def _about(entry: Any, id: str) -> bool:
+    return bool(entry.type == EVENT_MSG and entry.id == id)
