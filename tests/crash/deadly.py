@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 from unittest import mock
@@ -25,9 +26,12 @@ from orchestrator.rollouts import rollout_file as export
 from orchestrator.rollouts.rollout_file import FilePorts
 from orchestrator.runtime.ports import Models, Ports, Tools
 from orchestrator.tools.site import CallSite, DeltaSink
-from orchestrator.wiring import deployment, worker
+from orchestrator.wiring import worker
 from tests.crash.points import DURING_PATCH, HELD_PATCH, Doom, Point
 from tests.supervisors import booting, deadly, holding
+
+DEPLOYMENT = import_module("orchestrator.wiring.deployment")
+"""The module, whose name its package gives to a function."""
 
 HOLD = "hold"
 """The FIFO, in the worker's folder, that holds the writer of a patch."""
@@ -163,7 +167,7 @@ def deadly_parts(doom: Doom, folder: Path) -> Iterator[None]:
 
     DeadlyFile.doom = doom
     with (
-        mock.patch.object(deployment, "connect", lambda config: DeadlyConnection(connect(config), doom)),
+        mock.patch.object(DEPLOYMENT, "connect", lambda config: DeadlyConnection(connect(config), doom)),
         mock.patch.object(worker, "Ports", deadly_ports),
         _deadly_supervisor(doom.point, folder),
         mock.patch("orchestrator.runtime.copies.RolloutFile", DeadlyFile),
