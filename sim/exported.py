@@ -41,7 +41,7 @@ class Exported:
         asked = next((event for event in events if event.payload["type"] in ASKED), None)
         if asked is None or any(_warns(e) and (e in events or e.id == asked.id) for e in seen.entries):
             return
-        path = Path(seen.state.facts.rollout_path)
+        path = Path(seen.state.facts.rollout_path or "")
         if not (path.name and seen.state.native) or self._watch.went_back_s >= 0 or path in self._files.torn:
             return
         if self._begins(session, seen, self._files.content.get(path, b"")) < len(_lines(seen, before)):
@@ -64,7 +64,7 @@ class Exported:
     def at_rest(self) -> None:
         """The file of a session that came to rest after all faults holds its log to the end."""
         for session, seen in self._watch.sessions.items():
-            path = Path(seen.state.facts.rollout_path)
+            path = Path(seen.state.facts.rollout_path or "")
             written_s = self._watch.moving.written_s(session)
             # The former writer may have died, or lost Redis, between its last step and the file.
             if (

@@ -73,6 +73,6 @@ def session_configured(
             history_log_id=history.log_id,
             history_entry_count=history.count,
             initial_messages=said,
-            rollout_path=facts.rollout_path,
+            rollout_path=facts.rollout_path or "",
         ),
     )

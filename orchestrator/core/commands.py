@@ -175,7 +175,7 @@ class ChildSpec:
 
     agent_id: AgentId
     session: SessionId
-    rollout_path: str
+    rollout_path: str | None
     version: str
     role: str
     """The text that tells an agent its part in the tree."""

@@ -19,6 +19,7 @@ from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import Outcome, State, Task
 from orchestrator.core.stored import Encoded, encode_entry
 from orchestrator.core.tree import AgentRecord
+from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.wire import EventModel, JsonMapping, JsonObject
 
 
@@ -108,7 +109,8 @@ class TreeNote(TypedDict, total=False):
 class TreeEvent:
     """An event for the tree log, and for the event queues of `targets`."""
 
-    id: str
+    id: str | None
+    """The task or the submission that it belongs to; None is an empty text in JSON."""
     message: EventModel
     targets: tuple[str, ...]
     inbox: str = ""
@@ -262,9 +264,9 @@ class Draft:
         return self.state.task
 
     @property
-    def task_id(self) -> str:
-        """The id that events of this moment carry; empty between tasks."""
-        return self.state.task.id if self.state.task is not None else ""
+    def task_id(self) -> SubmissionId | None:
+        """The id that events of this moment carry; None between tasks."""
+        return self.state.task.id if self.state.task is not None else None
 
     def add(self, *news: Entry | Fact) -> None:
         for new in news:

@@ -146,7 +146,7 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
         case f.SettingsChanged(changes):
             return replace(state, settings=state.settings.changed(changes), native=True)
         case f.Instructed(text):
-            return replace(state, facts=replace(state.facts, base_instructions=text))
+            return replace(state, facts=replace(state.facts, base_instructions=text or None))
         case f.Named(name):
             return replace(state, meta={**state.meta, THREAD_NAME: name})
         case f.InputQueued(id, turn, client):

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Literal, TypedDict
+from typing import Literal, TypeAlias, TypedDict
 
 from orchestrator.core.blobs import is_reference
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.windows import context_window
+from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 
 
@@ -148,6 +149,9 @@ class WorkspaceMark:
     id: str
 
 
+Origin: TypeAlias = Literal["spawn", "fork"]
+
+
 @record
 class SessionFacts:
     """The facts of a session that are fixed when it is made."""
@@ -156,8 +160,10 @@ class SessionFacts:
     tree_id: TreeId = TreeId("")
     agent_id: AgentId = AgentId(0)
     pool: str = "default"
-    base_instructions: str = ""
-    rollout_path: str = ""
+    base_instructions: str | None = None
+    """None: Dendro's own."""
+    rollout_path: str | None = None
+    """None: the session has no file."""
     on_user_input: Literal["replace", "steer"] = "replace"
     """The effect of input on a running task: end it and start anew, or join it."""
     approval_timeout_ms: int | None = None
@@ -166,15 +172,15 @@ class SessionFacts:
     """None: the folder could not be marked, or the pool is one host's and the path says enough."""
     agent_path: str = "0"
     """The agent ids from the root down to this session, joined by `/`."""
-    parent_session: str = ""
-    """Empty for a root."""
-    grandparent_session: str = ""
-    """The session whose event queue tells of the parent's inbox; empty below a root."""
-    origin: str = ""
-    """The way an agent came to be: `spawn` or `fork`."""
-    born_in: str = ""
+    parent_session: SessionId | None = None
+    """None for a root."""
+    grandparent_session: SessionId | None = None
+    """The session whose event queue tells of the parent's inbox; None below a root."""
+    origin: Origin | None = None
+    """The way an agent came to be."""
+    born_in: SubmissionId | None = None
     """The parent's task that made the agent: the id of the events that tell of the agent."""
-    helper_call: str = ""
+    helper_call: CallId | None = None
     """The `spawn_subagent` call that waits for the agent; such an agent makes no agents itself."""
     agents: bool = False
     """Whether the model is offered the tools that make agents."""
@@ -194,12 +200,13 @@ class SessionFacts:
             given["tree_rules"] = TreeRules.of(given["tree_rules"])
         if given.get("workspace"):
             given["workspace"] = WorkspaceMark(**given["workspace"])
-        return cls(**given)
+        return cls(**{**given, **{name: given[name] or None for name in FACTS_EMPTY if name in given}})
 
     def wire(self) -> JsonObject:
         plain = {spec.name: getattr(self, spec.name) for spec in fields(self)}
         plain["workspace"] = asdict(self.workspace) if self.workspace else None
         plain["tree_rules"] = self.tree_rules.wire()
+        plain |= {name: "" for name in FACTS_EMPTY if plain[name] is None}
         return {name: value for name, value in plain.items() if value != USUAL_FACTS.get(name, _STATED)}
 
     @property
@@ -221,6 +228,18 @@ USUAL_FACTS: Mapping[str, bool] = {"web_search": False, "view_image": True, "pat
 """Facts that logs and snapshots state only where they are not these: those of earlier versions have none."""
 _STATED = object()
 """Equal to no value: the other facts are always stated."""
+
+FACTS_EMPTY = (
+    "base_instructions",
+    "rollout_path",
+    "parent_session",
+    "grandparent_session",
+    "origin",
+    "born_in",
+    "helper_call",
+)
+"""Facts whose None is an empty text in a log and in a snapshot."""
+
 
 HELD_WAIT_S = 5.0
 """The longest wait for a model provider that a worker sits out. A longer one is a timer, and nobody holds the

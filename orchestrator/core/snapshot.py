@@ -19,7 +19,7 @@ from orchestrator.core.calls import spec_of, work_of
 from orchestrator.core.chain import mac, same_mac
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Item, Log
-from orchestrator.core.settings import USUAL_FACTS, SessionFacts, TurnSettings
+from orchestrator.core.settings import FACTS_EMPTY, USUAL_FACTS, SessionFacts, TurnSettings
 from orchestrator.core.state import Answer, Call, Calls, Phase, Queued, Request, Response, State, Task
 from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.core.tree import STORED_EMPTY, decode_tree
@@ -50,7 +50,7 @@ def _stored(state: State) -> State:
     """The state with JSON in the place of what has a form of its own in a snapshot."""
     return replace(
         _emptied(state, _STATE_EMPTY),
-        facts=_stated(state.facts, USUAL_FACTS),
+        facts=_stated(_emptied(state.facts, FACTS_EMPTY), USUAL_FACTS),
         queue=tuple(_waiting(queued) for queued in state.queue),
         task=_emptied(state.task, _TASK_EMPTY) if state.task is not None else None,
         tree=_emptied(state.tree, STORED_EMPTY),

@@ -106,14 +106,15 @@ def _renamed(entry: Entry, facts: SessionFacts) -> Mapping[str, Any]:
         case e.SESSION_META, _:
             return {**payload, "id": facts.session_id}
         case e.DENDRO, _ if f.states(payload, f.Configured):
-            own = {name: getattr(facts, name) for name in OWN_FACTS}
+            session = facts.wire()
+            own = {name: session[name] for name in OWN_FACTS}
             return {**payload, "session": {**payload["session"], **own}}
         case e.DENDRO, _ if "epoch" in payload:
             return {**payload, "epoch": NO_CLAIM}
         case e.EVENT_MSG, "session_configured":
-            return {**payload, "session_id": facts.session_id, "rollout_path": facts.rollout_path}
+            return {**payload, "session_id": facts.session_id, "rollout_path": facts.rollout_path or ""}
         case e.EVENT_MSG, "conversation_path":
-            return {**payload, "conversation_id": facts.session_id, "path": facts.rollout_path}
+            return {**payload, "conversation_id": facts.session_id, "path": facts.rollout_path or ""}
         case _:
             return payload
 

@@ -13,6 +13,6 @@ def rollout_path(sessions: Path, session: str, at_ms: int) -> Path:
     return day / f"rollout-{moment:%Y-%m-%dT%H-%M-%S}-{session}.jsonl"
 
 
-def path_beside(path: str, session: str, at_ms: int) -> str:
-    """The path of another session's file in the same place; empty if `path` is empty."""
-    return str(rollout_path(Path(path).parents[3], session, at_ms)) if path else ""
+def path_beside(path: str | None, session: str, at_ms: int) -> str | None:
+    """The path of another session's file in the same place; None if there is none."""
+    return str(rollout_path(Path(path).parents[3], session, at_ms)) if path else None

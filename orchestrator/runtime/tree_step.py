@@ -111,7 +111,7 @@ def _mail(outbound: OutboundMessage) -> Mail:
 
 
 def _event(event: CoreEvent, after: int, blobs: dict[str, bytes]) -> TreeEvent:
-    payload = encode_value({"id": event.id, "msg": written(event.message)}, blobs)
+    payload = encode_value({"id": event.id or "", "msg": written(event.message)}, blobs)
     targets = tuple(SessionId(target) for target in event.targets)
     about = dumps(event.about) if event.about else b""
     if not event.inbox:
@@ -130,7 +130,7 @@ def _born(child: NewChild, site: TreeSite) -> NewSession:
         tree=TreeId(facts.tree_id),
         pool=facts.pool,
         agent_id=AgentId(facts.agent_id),
-        parent=SessionId(facts.parent_session),
+        parent=facts.parent_session,
         entries=first.entries,
         events=first.events,
         meta=dumps({"cwd": child.settings.cwd, "model": child.settings.model, "title": child.title}),

@@ -45,7 +45,7 @@ class TreeLookups:
     ports: Ports
     facts: SessionFacts
     _numbers: list[int]
-    _given: dict[str, tuple[AgentId, SessionId, str]]
+    _given: dict[str, tuple[AgentId, SessionId, str | None]]
 
     @classmethod
     def of(cls, ports: Ports, facts: SessionFacts) -> TreeLookups:
@@ -63,7 +63,7 @@ class TreeLookups:
     def _tree(self) -> TreeId:
         return TreeId(self.facts.tree_id)
 
-    async def reserve(self, call: str, wanted: int) -> tuple[AgentId, SessionId, str]:
+    async def reserve(self, call: str, wanted: int) -> tuple[AgentId, SessionId, str | None]:
         """A new agent's number, session id and rollout path; `wanted` are taken in one go.
 
         A call that is assessed again, because its step was refused, is given the same again.
@@ -72,7 +72,7 @@ class TreeLookups:
             self._given[call] = await self._new(wanted)
         return self._given[call]
 
-    async def _new(self, wanted: int) -> tuple[AgentId, SessionId, str]:
+    async def _new(self, wanted: int) -> tuple[AgentId, SessionId, str | None]:
         if not self._numbers:
             self._numbers = list(await self._broker.reserve(self._tree, max(1, wanted)))
         number, now_ms = self._numbers.pop(0), self._broker.now_ms()

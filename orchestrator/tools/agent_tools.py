@@ -20,7 +20,7 @@ class AgentTool(Tool):
         self.parallel_safe = schema["name"] in PARALLEL_SAFE
 
     def offered(self, state: State) -> JsonObject | None:
-        return self._schema if state.facts.agents and not state.facts.helper_call else None
+        return self._schema if state.facts.agents and state.facts.helper_call is None else None
 
     async def assess(self, call: Call, site: CallSite) -> Assessment:
         if site.agents is None or not site.state.facts.agents:

@@ -143,10 +143,10 @@ class _Custom(Tool):
 
     def offered(self, state: State) -> JsonObject | None:
         # A helper only reads; what a tool does, its sandbox does not know.
-        return None if state.facts.helper_call else self._schema
+        return self._schema if state.facts.helper_call is None else None
 
     async def assess(self, call: Call, site: CallSite) -> Assessment:
-        if call.item["type"] != "function_call" or site.state.facts.helper_call:
+        if call.item["type"] != "function_call" or site.state.facts.helper_call is not None:
             return unsupported(call)
         arguments, place = _arguments(call.item["arguments"]), _place(site)
         try:

@@ -110,7 +110,7 @@ def _folder(state: State) -> Path:
 
 def _may_use(state: State, tool: ServerTool) -> bool:
     """Helpers only read."""
-    return tool.read_only or not state.facts.helper_call
+    return tool.read_only or state.facts.helper_call is None
 
 
 def _spec(offered: OfferedTool) -> JsonObject:

@@ -44,7 +44,7 @@ def new_birth(
         session_id=session,
         tree_id=TreeId(session),
         pool=pool,
-        base_instructions=defaults.base_instructions or "",
+        base_instructions=defaults.base_instructions or None,
         rollout_path=str(rollout_path(settings.home / SESSIONS, session, now_ms)),
         on_user_input=defaults.on_user_input,
         approval_timeout_ms=None

@@ -15,7 +15,7 @@ from orchestrator.core import facts as f
 from orchestrator.core import snapshot
 from orchestrator.core.entries import DENDRO, Entry
 from orchestrator.core.evolve import evolve
-from orchestrator.core.settings import SessionFacts, TurnSettings
+from orchestrator.core.settings import FACTS_EMPTY, SessionFacts, TurnSettings
 from orchestrator.core.state import Phase, Queued, State, Task
 from orchestrator.core.stored import decode_entry
 from orchestrator.core.tree import Child, Mail, Watchdog
@@ -212,3 +212,24 @@ def test_absent_text_of_the_state_is_an_empty_one_in_a_snapshot() -> None:
     assert [stored["tree"][name] for name in ("status", "canceling", "end_reason", "paused")] == [""] * 4
     assert stored["queue"] == [{"id": "u2", "op": {"type": "compact"}, "client": ""}]
     assert snapshot.decode(snapshot.encode(state)) == state
+
+
+def test_absent_text_of_a_sessions_facts_is_an_empty_one_in_log_and_snapshot() -> None:
+    facts = SessionFacts()
+    assert [getattr(facts, name) for name in FACTS_EMPTY] == [None] * 7
+    configured = f.Configured(TurnSettings("/", "never", {"mode": "read-only"}, "m"), facts)
+    logged = f.encode(configured)
+    assert [logged["session"][name] for name in FACTS_EMPTY] == [""] * 7
+    assert f.decode(logged) == configured
+    state = State(facts=facts)
+    stored = orjson.loads(snapshot.encode(state))
+    assert [stored["facts"][name] for name in FACTS_EMPTY] == [""] * 7
+    assert snapshot.decode(snapshot.encode(state)) == state
+
+
+def test_emptied_system_prompt_is_none() -> None:
+    told = evolve(State(), Entry(DENDRO, f.encode(f.Instructed("Be brief."))), 1)
+    assert told.facts.base_instructions == "Be brief."
+    emptied = evolve(told, Entry(DENDRO, f.encode(f.Instructed(""))), 2)
+    assert emptied.facts.base_instructions is None
+    assert emptied.facts == SessionFacts()

@@ -185,7 +185,7 @@ def _family(tree: Tree, states: Mapping[SessionId, State], session: SessionId) -
     facts = state.facts
     if facts.is_root:
         return
-    parent = states.get(SessionId(facts.parent_session))
+    parent = states.get(facts.parent_session) if facts.parent_session is not None else None
     child = parent.tree.children.get(facts.agent_id) if parent is not None else None
     if child is None or child.session != session:
         yield f"agent {facts.agent_id} is an orphan"

@@ -20,4 +20,4 @@ def test_agent_made_on_another_day_has_its_file_in_the_same_store() -> None:
     root = str(rollout_path(Path("/home/ann/sessions"), "s1", NOON_MS))
     beside = path_beside(root, "s2", NEXT_DAY_MS)
     assert beside == str(rollout_path(Path("/home/ann/sessions"), "s2", NEXT_DAY_MS))
-    assert path_beside("", "s2", NEXT_DAY_MS) == "", "whose root has no file, has none"
+    assert path_beside(None, "s2", NEXT_DAY_MS) is None

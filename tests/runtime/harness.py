@@ -80,7 +80,7 @@ class Harness:
         """A new session of the harness's pool."""
         session = new_session_id(int(time.time() * 1000), shard, secrets.randbits(62))
         given = SessionFacts(
-            session, TreeId(session), AgentId(0), POOL, rollout_path=str(path or ""), **facts
+            session, TreeId(session), AgentId(0), POOL, rollout_path=str(path) if path else None, **facts
         )
         settings = TurnSettings("/tmp", policy, {"mode": "danger-full-access"}, "gpt-5")
         return await self.client.create(Birth(given, settings, "0", int(time.time() * 1000)))

@@ -42,7 +42,7 @@ class Logs:
     def head(self, seq: int = 0) -> SessionHead:
         facts = self._agent.state.facts
         known = SimpleNamespace(
-            session=facts.session_id, tree=facts.tree_id, seq=seq, parent=facts.parent_session or None
+            session=facts.session_id, tree=facts.tree_id, seq=seq, parent=facts.parent_session
         )
         return cast(SessionHead, known)
 

@@ -30,7 +30,7 @@ from orchestrator.core.entries import Entry
 from orchestrator.core.history import call_output
 from orchestrator.core.inheritance import inherited_history
 from orchestrator.core.narrowing import helper_settings, narrowed
-from orchestrator.core.settings import SessionFacts, TurnSettings
+from orchestrator.core.settings import Origin, SessionFacts, TurnSettings
 from orchestrator.core.state import Call, Phase
 from orchestrator.core.tree import AgentRecord, AgentStatus, Child, TreeChanges, TreeView
 from orchestrator.protocol import events as ev
@@ -47,7 +47,7 @@ class ChildSession:
     """A child about to be made."""
 
     spec: ChildSpec
-    origin: str
+    origin: Origin
     facts: SessionFacts
     settings: TurnSettings
     inherited: tuple[Entry, ...] = ()
@@ -61,7 +61,7 @@ class ChildSession:
 def make(draft: Draft, call: Call, asked: Spawn | Fork | Helper) -> None:
     """Makes the agent, or answers why not; `Widening` is the caller's to answer."""
     facts = draft.state.facts
-    if facts.helper_call:
+    if facts.helper_call is not None:
         finish(draft, call, "this agent only reads for another one: it cannot make agents")
         return
     if facts.depth >= facts.tree_rules.depth:
@@ -78,6 +78,7 @@ def make(draft: Draft, call: Call, asked: Spawn | Fork | Helper) -> None:
 
 def _child_session(draft: Draft, call: Call, asked: Spawn | Fork | Helper) -> ChildSession:
     spec, turn = asked.spec, draft.task.settings
+    origin: Origin = "fork" if isinstance(asked, Fork) else "spawn"
     if isinstance(asked, Helper):
         settings = helper_settings(turn, spec.model)
     else:
@@ -90,11 +91,11 @@ def _child_session(draft: Draft, call: Call, asked: Spawn | Fork | Helper) -> Ch
         agent_path=f"{draft.state.facts.agent_path}/{spec.agent_id}",
         parent_session=draft.state.facts.session_id,
         grandparent_session=draft.state.facts.parent_session,
-        origin="fork" if isinstance(asked, Fork) else "spawn",
+        origin=origin,
         born_in=draft.task.id,
-        helper_call=call.call_id if isinstance(asked, Helper) else "",
+        helper_call=call.call_id if isinstance(asked, Helper) else None,
     )
-    created = ChildSession(spec, facts.origin, facts, settings)
+    created = ChildSession(spec, origin, facts, settings)
     return _inheriting(draft, call, asked, created) if isinstance(asked, Fork) else created
 
 
@@ -151,7 +152,7 @@ def _child(created: ChildSession, tree: TreeView) -> Child:
         label=tree.label,
         summary=tree.summary,
         initial_messages=created.inherited_items,
-        helper=bool(created.facts.helper_call),
+        helper=created.facts.helper_call is not None,
     )
 
 

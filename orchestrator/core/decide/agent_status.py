@@ -109,7 +109,7 @@ def _rest(draft: Draft, outcome: Outcome, message: str | None) -> None:
     result = {
         "status": status,
         "turn": turn,
-        "born_in": facts.born_in,
+        "born_in": facts.born_in or "",
         "header": tree.header,
         "evidence": tree.evidence,
         "tokens": _tokens(draft),
@@ -124,7 +124,12 @@ def tell_ended(draft: Draft) -> None:
     _tell_parent(
         draft,
         "ended",
-        {"evidence": tree.evidence, "status": tree.status, "turn": tree.turns, "born_in": facts.born_in},
+        {
+            "evidence": tree.evidence,
+            "status": tree.status,
+            "turn": tree.turns,
+            "born_in": facts.born_in or "",
+        },
         f"ended:{facts.session_id}:{draft.moment.at_ms}",
     )
 
@@ -143,6 +148,7 @@ def _completion(outcome: str, text: str | None) -> JsonObject:
 
 def _tell_parent(draft: Draft, kind: str, payload: JsonObject, key: str) -> None:
     parent = draft.state.facts.parent_session
+    assert parent is not None, "only a root has no parent, and no status"
     content = {"from": card_of(draft.state), "at_ms": draft.moment.at_ms, **payload}
     outbound = OutboundMessage(parent, kind, content, key)
     draft.tree.outbox.append(outbound)

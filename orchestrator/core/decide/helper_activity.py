@@ -10,7 +10,6 @@ from orchestrator.core.decide.agent_status import header_of
 from orchestrator.core.draft import Draft, TreeEvent
 from orchestrator.core.history import Item, message_text, searched
 from orchestrator.protocol import events as ev
-from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.wire import EventModel
 
 ACTIVITY_CHARS = 120
@@ -20,9 +19,9 @@ THINKING = "thinking"
 
 def activity(draft: Draft, text: str) -> None:
     """Shows what a helper does now; an empty text clears it."""
-    if call_id := draft.state.facts.helper_call:
+    if (call_id := draft.state.facts.helper_call) is not None:
         shown = one_line(text, ACTIVITY_CHARS) or ""
-        _tell_asker(draft, ev.SubAgentToolCallActivity(call_id=CallId(call_id), activity=shown))
+        _tell_asker(draft, ev.SubAgentToolCallActivity(call_id=call_id, activity=shown))
 
 
 def thinks(draft: Draft) -> None:
@@ -52,10 +51,11 @@ def tokens_used(draft: Draft) -> None:
     """Shows how many tokens a helper has used so far, at the end of each of its turns."""
     tokens = draft.state.tokens
     total = tokens.total.total_tokens if tokens is not None else 0
-    if call_id := draft.state.facts.helper_call:
-        _tell_asker(draft, ev.SubAgentToolCallTokens(call_id=CallId(call_id), tokens=total))
+    if (call_id := draft.state.facts.helper_call) is not None:
+        _tell_asker(draft, ev.SubAgentToolCallTokens(call_id=call_id, tokens=total))
 
 
 def _tell_asker(draft: Draft, told: EventModel) -> None:
     facts = draft.state.facts
+    assert facts.parent_session is not None, "a helper has a parent"
     draft.tree.events.append(TreeEvent(facts.born_in, told, (facts.parent_session,)))

@@ -189,7 +189,7 @@ def tell_inbox(draft: Draft, facts: SessionFacts) -> None:
     draft.tree.events.append(inbox_event(facts.born_in, facts.agent_id, facts.session_id, watchers(facts)))
 
 
-def inbox_event(id: str, agent_id: int, session: str, targets: tuple[str, ...]) -> TreeEvent:
+def inbox_event(id: str | None, agent_id: int, session: str, targets: tuple[str, ...]) -> TreeEvent:
     message = ev.AgentInbox(agent_id=agent_id, session_id=session, pending_messages=0, pending_interrupts=0)
     return TreeEvent(id, message, targets, inbox=session)
 

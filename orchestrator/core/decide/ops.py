@@ -181,7 +181,7 @@ def _set_name(draft: Draft, command: Submitted, name: str) -> None:
 def _get_path(draft: Draft, command: Submitted) -> None:
     draft.export = True
     facts = draft.state.facts
-    told = ev.ConversationPath(conversation_id=facts.session_id, path=facts.rollout_path)
+    told = ev.ConversationPath(conversation_id=facts.session_id, path=facts.rollout_path or "")
     draft.add(e.event(command.id, told))
 
 

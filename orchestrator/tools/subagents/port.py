@@ -23,7 +23,7 @@ class Tree(Protocol):
         """Of the program: what a new session's first line names."""
         ...
 
-    async def reserve(self, call: str, wanted: int) -> tuple[AgentId, SessionId, str]:
+    async def reserve(self, call: str, wanted: int) -> tuple[AgentId, SessionId, str | None]:
         """A new agent's number, session id and rollout path; the same again for the same call.
 
         `wanted` numbers are taken in one go: as many as calls of one response may need.

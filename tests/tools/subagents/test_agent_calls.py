@@ -52,7 +52,7 @@ class FakeTree:
     events: list[LoggedEvent] = field(default_factory=list)
     version: str = "1"
 
-    async def reserve(self, call: str, wanted: int) -> tuple[AgentId, SessionId, str]:
+    async def reserve(self, call: str, wanted: int) -> tuple[AgentId, SessionId, str | None]:
         return AgentId(9), SessionId("s9"), "/data/9.jsonl"
 
     async def registry(self) -> RegistryView:
