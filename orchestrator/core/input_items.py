@@ -73,9 +73,11 @@ def _border(text: bytes, at: int) -> bool:
 
 
 def input_messages(items: Sequence[Item]) -> tuple[Message, ...]:
-    """The person's message, and behind it one for each skill that it names."""
+    """The person's message, and behind it one for each skill and each MCP server that it names."""
     said = Message(role="user", content=tuple(map(_content, items)))
-    return (said, *(_skill(item) for item in items if item["type"] == "skill" and "content" in item))
+    skills = [_skill(item) for item in items if item["type"] == "skill" and "content" in item]
+    servers = [_server(item) for item in items if item["type"] == "mention" and item.get("tools")]
+    return (said, *skills, *servers)
 
 
 def _content(item: Item) -> ContentItem:
@@ -104,6 +106,13 @@ def _skill(item: Item) -> Message:
     opening = f"{SKILL_TAG}\n<name>{item['name']}</name>\n<path>{item['path']}</path>\n"
     parts = (opening, item["content"], "\n</skill>")
     return Message(role="user", content=tuple(InputText(text=part) for part in parts))
+
+
+def _server(item: Item) -> Message:
+    """The message that tells the model of an MCP server that the person mentions."""
+    tools = ", ".join(item["tools"])
+    text = f"@{item['name']} is the MCP server {item['path']}. Its tools are at hand for this task: {tools}."
+    return Message(role="developer", content=(InputText(text=text),))
 
 
 def user_message_event(items: Sequence[Item]) -> ev.UserMessage:

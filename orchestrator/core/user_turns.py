@@ -60,9 +60,10 @@ class UserTurn:
         return None if isinstance(self.op, ops.Compact) else self.op.last_response_id
 
     @property
-    def mentions(self) -> tuple[str, ...]:
-        """The apps that the input names, by their paths."""
-        return tuple(str(item["path"]) for item in self.items if item["type"] == "mention")
+    def unknown_mentions(self) -> tuple[str, ...]:
+        """The apps that the input names and no MCP server stands for, by their paths."""
+        named = (item for item in self.items if item["type"] == "mention" and not item.get("tools"))
+        return tuple(str(item["path"]) for item in named)
 
     @property
     def output_schema(self) -> JsonValue:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import START, SqEntry
@@ -122,7 +123,9 @@ class Arrivals:
             command = await self._with_lookups(command_of(entry), entry)
             if not isinstance(command, c.Submitted):
                 return command
-            return await with_files(self._context.ports.library, command, self._folder())
+            ports, state = self._context.ports, self._context.journal.state
+            servers = partial(ports.tools.of_servers, state)
+            return await with_files(ports.library, servers, command, self._folder)
         except BrokerError:
             raise
         except Exception as error:

@@ -6,6 +6,8 @@ same content.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from orchestrator.core import entries as e
 from orchestrator.core.draft import Note
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import Item
+from orchestrator.mcp.names import PREFIX
 from orchestrator.protocol import ops
 from orchestrator.protocol.inputs import (
     ImageInput,
@@ -25,22 +28,29 @@ from orchestrator.protocol.inputs import (
 )
 from orchestrator.protocol.wire import written
 from orchestrator.runtime.library import PATIENCE_S, Library
+from orchestrator.runtime.log import log
 from orchestrator.tools.images import check_image_url
 
+Servers = Callable[[], Awaitable[Iterable[str]]]
+"""Asks for the full names of the tools of the folder's MCP servers."""
+APP = "app://"
+MOST_TOOLS = 64
 MOST_SKILLS = 16
 MOST_IMAGE_BYTES = 64 << 20
 """Bytes of the data URLs that one op makes of files."""
 
 
-async def with_files(library: Library, command: c.Submitted, cwd: str) -> c.Submitted | Note:
-    """The op with its files read, as seen from the folder `cwd`; or the `error` that it is answered by."""
+async def with_files(
+    library: Library, servers: Servers, command: c.Submitted, cwd: Callable[[], str]
+) -> c.Submitted | Note:
+    """The op with its files read, as seen from the session's folder; or the `error` that answers it."""
     op = command.op
     if not isinstance(op, ops.UserInput | ops.UserTurn):
         return command
     if all(isinstance(item, TextInput) for item in op.items):
         return command
-    folder = op.cwd if isinstance(op, ops.UserTurn) else cwd
-    reader = _Reader(library, folder)
+    folder = op.cwd if isinstance(op, ops.UserTurn) else cwd()
+    reader = _Reader(library, servers, folder)
     read: list[Item] = []
     for place, item in enumerate(op.items):
         try:
@@ -58,8 +68,9 @@ async def with_files(library: Library, command: c.Submitted, cwd: str) -> c.Subm
 class _Reader:
     """The reader of one op's items, which counts what it has read."""
 
-    def __init__(self, library: Library, folder: str) -> None:
+    def __init__(self, library: Library, servers: Servers, folder: str) -> None:
         self._library = library
+        self._servers = servers
         self._folder = folder
         self._skills = 0
         self._bytes = 0
@@ -76,7 +87,10 @@ class _Reader:
             case SkillInput():
                 return await self._skill(item)
             case MentionInput():
-                return written(MentionInput(name=item.name, path=item.path))
+                return {
+                    **written(MentionInput(name=item.name, path=item.path)),
+                    "tools": await self._tools(item),
+                }
 
     async def _image(self, path: Path) -> Item:
         url = await self._library.image(path)
@@ -84,6 +98,20 @@ class _Reader:
         if self._bytes > MOST_IMAGE_BYTES:
             raise ValueError(f"the images of one op have at most {MOST_IMAGE_BYTES:,} bytes together")
         return {**written(ImageInput(image_url=url)), "path": str(path)}
+
+    async def _tools(self, item: MentionInput) -> list[str]:
+        """The tools of the MCP server that an app stands for; none if there is no such server."""
+        prefix = f"{PREFIX}{item.path.removeprefix(APP)}__"
+        if not item.path.startswith(APP):
+            return []
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                names = await self._servers()
+        except Exception as error:
+            # Without its tools it is an unknown app: the person is warned, and the rest is done.
+            log.warning("the tools of %s could not be listed", item.path, exc_info=error)
+            return []
+        return [name for name in names if name.startswith(prefix)][:MOST_TOOLS]
 
     async def _skill(self, item: SkillInput) -> Item:
         self._skills += 1

@@ -137,6 +137,17 @@ def test_many_mentions_are_one_warning() -> None:
     assert "app://9:" in seen.one("warning")["message"]
 
 
+def test_server_that_is_mentioned_is_named_to_the_model_with_its_tools() -> None:
+    session = Session()
+    mention = {"type": "mention", "name": "notes", "path": "app://notes", "tools": ["mcp__notes__add"]}
+    seen = read(session, text("see"), mention)
+    assert "warning" not in seen.types
+    said, told = session.shown()
+    assert (said["content"][1]["text"], told["role"]) == ("@notes", "developer")
+    assert "app://notes" in told["content"][0]["text"]
+    assert "mcp__notes__add" in told["content"][0]["text"]
+
+
 def test_skills_text_is_not_kept_by_a_compaction_as_words_of_the_person() -> None:
     session = Session()
     read(session, text("use"), SKILL)

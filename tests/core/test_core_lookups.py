@@ -15,6 +15,7 @@ from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from tests.core.driver import Seen, Session, op
+from tests.core.tree_driver import TreeDriver
 
 ANSWER = ev.ListCustomPromptsResponse(custom_prompts=())
 
@@ -222,3 +223,37 @@ def test_compaction_keeps_the_instructions_that_hold(replaced: bool) -> None:
     session.answers("summary")
     kept = [text for text in session.texts() if text.startswith("<user_instructions>")]
     assert [("kind" in text, "brief" in text) for text in kept] == [(not replaced, replaced)]
+
+
+def a_tree_in(folder: str) -> TreeDriver:
+    """A tree whose root was born in `/repo`, and works in `folder`."""
+    tree = TreeDriver()
+    tree.root.record(Entry(SESSION_META, {"id": tree.root.sid, "cwd": "/repo"}))
+    tree.root.submit(turn(folder), "u1")
+    if folder != "/repo":
+        tree.root.happens(c.InstructionsRead(folder, "Be kind."))
+    return tree
+
+
+def test_agent_in_another_folder_than_its_parents_first_reads_the_instructions_there() -> None:
+    tree = a_tree_in("/new")
+    child = tree.root.spawns("look")
+    tree.deliver(child)
+    assert child.state.told_folders == ("/repo",)
+    assert child.owes() == (ReadInstructions("/new"),)
+
+
+def test_fork_knows_the_folders_that_its_conversation_tells_of() -> None:
+    tree = a_tree_in("/new")
+    child = tree.root.forks("look")
+    tree.deliver(child)
+    assert child.state.told_folders == ("/repo", "/new")
+    assert child.owes() == (OweRequest(),)
+
+
+def test_agent_in_its_parents_first_folder_has_the_instructions() -> None:
+    tree = a_tree_in("/repo")
+    child = tree.root.spawns("look")
+    tree.deliver(child)
+    assert child.state.told_folders == ("/repo",)
+    assert child.owes() == (OweRequest(),)

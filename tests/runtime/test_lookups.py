@@ -298,6 +298,39 @@ async def test_skill_is_read_and_a_client_cannot_write_it(harness: Harness, shel
     assert ("skill", "/tmp", "/s/SKILL.md") in shelf.asked
 
 
+@pytest.mark.parametrize(
+    ("path", "tools", "warned"),
+    [
+        ("app://notes", ["mcp__notes__add", "mcp__other__add"], False),
+        ("app://notes", ["mcp__notes2__add"], True),
+        ("/notes", ["mcp__/notes__add"], True),
+        ("app://notes", None, True),
+    ],
+)
+async def test_mention_stands_for_the_server_of_its_name(
+    path: str,
+    tools: list[str] | None,
+    warned: bool,
+    harness: Harness,
+    shelf: Shelf,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def of_servers(state: object) -> Any:
+        if tools is None:
+            raise RuntimeError("no server came up")
+        return dict.fromkeys(tools)
+
+    monkeypatch.setattr(harness.tools, "of_servers", of_servers)
+    session = await harness.session()
+    await harness.submit(session, items({"type": "mention", "name": "notes", "path": path}))
+    await harness.run(session)
+    said = str(harness.models.prompts[0].input)
+    assert "@notes" in said
+    assert ("mcp__notes__add" in said, "mcp__other__add" in said) == (not warned, False)
+    warnings = await answers(harness, session, "warning")
+    assert [path in warning["message"] for warning in warnings] == ([True] if warned else [])
+
+
 async def test_op_names_only_so_many_skills(harness: Harness, shelf: Shelf) -> None:
     shelf.found["/s"] = "Do it."
     session = await harness.session()

@@ -188,7 +188,15 @@ def _entries(draft: Draft, created: ChildSession, tree: TreeView) -> tuple[Entry
         "summary": tree.summary,
         "started_ms": tree.started_ms,
     }
-    return (*own, *created.inherited, e.item(role), e.fact(f.AgentChanged(status)))
+    return (*own, *created.inherited, *_told(draft, created), e.item(role), e.fact(f.AgentChanged(status)))
+
+
+def _told(draft: Draft, created: ChildSession) -> tuple[Entry, ...]:
+    """The folders whose instructions the child has, if it is not its own alone: what lacks is read later."""
+    parents = draft.state.told_folders
+    # Without the conversation it gets what its parent was born with.
+    told = parents if created.inherited else (str(draft.state.meta.get("cwd") or parents[0]),)
+    return () if told == (created.settings.cwd,) else (e.fact(f.FoldersTold(told)),)
 
 
 def _first(created: ChildSession) -> FirstSubmission | None:

@@ -96,10 +96,10 @@ def _user_turn(draft: Draft, command: Submitted, turn: UserTurn) -> None:
     if turn.bookmark and bookmarked(draft, turn.bookmark) is None:
         error(draft, command.id, f"no turn of this session ended with response {turn.bookmark}")
         return
-    if turn.mentions:
+    if turn.unknown_mentions:
         # The connectors of Codex's apps are its provider's own.
-        named = ", ".join(turn.mentions[:MOST_NAMED])
-        warning = f"no connector ID {named}: this version serves no connectors, the text stays as it is"
+        named = ", ".join(turn.unknown_mentions[:MOST_NAMED])
+        warning = f"no connector ID {named}: no MCP server of that name has tools, the text stays as it is"
         draft.add(e.event(command.id, ev.WarningEvent(message=warning)))
     task = draft.state.task
     if task is not None and _steers(draft, turn):
