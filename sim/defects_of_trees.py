@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.core import compaction
+from orchestrator.core import compaction, context
 from orchestrator.core.decide import agent_create, cancel, task, timer, transitions
 from orchestrator.core.draft import SPAWNED, Draft
 from orchestrator.runtime import requests
@@ -186,6 +186,18 @@ DEFECTS = (
         "compaction forgets",
         "a compaction keeps what people said last, and nothing from before",
         swapped(compaction, "_newest", lambda real: lambda texts: real(texts[-1:])),
+    ),
+    Mutant(
+        "compaction forgets the role",
+        "an agent whose conversation was compacted does not know its part in the tree any more",
+        swapped(context, "is_role", lambda real: lambda item: False),
+        "forks",
+    ),
+    Mutant(
+        "fork forgets people",
+        "what people said before a fork is not kept by its compactions",
+        swapped(agent_create, "newest_texts", lambda real: lambda state: ()),
+        "forks",
     ),
     Mutant(
         "limits are not spent",

@@ -23,6 +23,8 @@ CALLS = ("function_call", "custom_tool_call", "local_shell_call")
 OUTPUTS = ("function_call_output", "custom_tool_call_output")
 CONTEXT = ("<environment_context>", "<user_instructions>")
 ABORTED = "<turn_aborted>"
+BRIDGE = "This conversation was compacted."
+REPLACES = "These instructions replace all that were given before them."
 COUNTS = (
     "input_tokens",
     "cached_input_tokens",
@@ -196,19 +198,21 @@ class Grammar:
         check(end.id == task["id"], "its end is told under another id")
         if outcome in ("completed", "failed"):
             check(message.get("type") == "task_complete", f"{outcome} ends with {_named(end)}")
-            told = task["message"] if outcome == "completed" and task["kind"] != "compact" else None
+            compacts = task["kind"] == "compact"
+            told = task["message"] if outcome == "completed" and not compacts else None
             check(message["last_agent_message"] == told, f"its last message is told as {message}")
-            check(
-                message.get("response_id", "") == task["response"], f"its last response is told as {message}"
-            )
+            bookmark = "" if compacts else task["response"]
+            check(message.get("response_id", "") == bookmark, f"its last response is told as {message}")
         else:
             told = "replaced" if outcome == "replaced" else "interrupted"
             check(
                 message.get("type") == "turn_aborted" and message["reason"] == told, f"{outcome}: {message}"
             )
         if outcome == "completed":
+            idle = task["kind"] == "compact" and all(map(_opens, self.conversation))
             check(
-                task["ended"] == "completed", f"a task is over whose request {task['ended'] or 'never was'}"
+                task["ended"] == "completed" or idle,
+                f"a task is over whose request {task['ended'] or 'never was'}",
             )
             check(not task["steered"], "a task is over with input that never joined it")
         if outcome == "failed":
@@ -502,9 +506,10 @@ class Grammar:
 
     def _compacted(self, payload: Mapping[str, Any]) -> None:
         items, kept = list(payload["replacement_history"]), list(payload["kept_user_texts"] or ())
-        context = [item for item in self.conversation if text_of(item).startswith(CONTEXT)]
-        check(items[:-1] == context, "a compaction does not keep what the model was told of its place")
-        said = [
+        opened = self._opens_with(items)
+        check(all(map(_is_pictures, items[opened:-1])), "a compaction keeps more than it may")
+        inherited = [text for item in self.conversation for text in item.get("user_texts", ())]
+        said = inherited + [
             text_of(item)
             for item in self.conversation
             if item.get("role") == "user" and item.get("type") == "message" and _is_said(item)
@@ -512,10 +517,30 @@ class Grammar:
         bridge = text_of(items[-1])
         check(payload["message"] in bridge, "a compaction loses its summary")
         if all(isinstance(part, str) for part in kept):
-            check(kept == [*self.kept, *said], f"a compaction keeps {kept} of {[*self.kept, *said]}")
+            wanted, plain = _plain([*self.kept, *said]), _plain(kept)
+            check(plain == wanted, f"a compaction keeps {kept} of {[*self.kept, *said]}")
             check(_in_order(bridge, kept), "a compaction does not tell what people said, or in another order")
         self.kept, self.conversation = kept, items
         self.bookmarks.clear()
+
+    def _opens_with(self, items: Sequence[Item]) -> int:
+        """The number of items that a new history begins with, which tell the model of its place."""
+        heeded: list[Item] = []
+        for item in self.conversation:
+            for told in item.get("instructions", ()) if item.get("type") == "inherited" else (item,):
+                if text_of(told).startswith(CONTEXT[1]):
+                    heeded = [] if REPLACES in text_of(told) else [one for one in heeded if one != told]
+                    heeded.append(told)
+        roles = [item for item in self.conversation if _is_role(item)][-1:]
+        check(roles or not self.facts.get("agent_id"), "an agent has forgotten its part")
+        count = len(heeded) + 1 + len(roles)
+        check(items[: len(heeded)] == heeded, "a compaction keeps other instructions than those that hold")
+        check(items[len(heeded) + 1 : count] == roles, "a compaction forgets the agent's part")
+        told = text_of(items[len(heeded)])
+        for name in ("cwd", "approval_policy"):
+            line = f"<{name}>{self._task['settings'][name]}</{name}>"
+            check(line in told, f"after a compaction the model is told {told!r}, and {line} holds")
+        return count
 
     def _fact_rewound(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         length = next((length for mark, length in self.bookmarks if mark == fact["response_id"]), None)
@@ -524,7 +549,8 @@ class Grammar:
         self.bookmarks = [mark for mark in self.bookmarks if mark[1] <= fact["length"]]
 
     def _fact_forked(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
-        self.conversation.append({"type": "inherited", "content": fact["content"]})
+        beside = {name: fact.get(name, ()) for name in ("user_texts", "instructions")}
+        self.conversation.append({"type": "inherited", "content": fact["content"], **beside})
 
     # ── the tree ──────────────────────────────────────────────────────────────────────────────
 
@@ -676,7 +702,27 @@ def _is_marker(entry: Entry) -> bool:
 
 def _is_said(item: Item) -> bool:
     text = text_of(item)
-    return bool(text) and not text.startswith((*CONTEXT, ABORTED, "This conversation was compacted."))
+    return bool(text) and not text.startswith((*CONTEXT, ABORTED, BRIDGE))
+
+
+def _is_role(item: Item) -> bool:
+    return item.get("role") == "developer" and text_of(item).startswith("You are agent ")
+
+
+def _opens(item: Item) -> bool:
+    """Whether an item is of those that a conversation begins with, also behind a compaction."""
+    of_user = item.get("role") == "user" and text_of(item).startswith((*CONTEXT, BRIDGE))
+    return of_user or _is_role(item)
+
+
+def _is_pictures(item: Item) -> bool:
+    return item.get("role") == "user" and all(part["type"] == "input_image" for part in item["content"])
+
+
+def _plain(texts: Sequence[str]) -> list[str]:
+    """Texts without the names of pictures that stood beside them."""
+    bare = (text.replace(" [image]", "").removeprefix("[image]") for text in texts)
+    return [text for text in bare if text]
 
 
 def _in_order(whole: str, parts: Sequence[str]) -> bool:

@@ -11,10 +11,12 @@ import zstandard
 from orchestrator.broker.keys import Keys
 from orchestrator.core.blobs import is_reference
 from orchestrator.core.frozen import record
-from orchestrator.core.history import OUTPUT_KINDS, Item, Log, for_model
+from orchestrator.core.history import INHERITED, OUTPUT_KINDS, Item, Log, for_model
 from sim.double import Double
 
 FORK = "subagent_fork"
+_OWN = ("<environment_context>", "<user_instructions>", "<turn_aborted>", "This conversation was compacted.")
+"""The beginnings of messages that nobody said."""
 
 
 @record
@@ -33,13 +35,31 @@ def unlike(place: Place | None, fact: Mapping[str, Any], content: str) -> str:
     there, here = _said(for_model(place.history)), _said(orjson.loads(content))
     if here[: len(there)] != there:
         return f"it begins with {len(here)} items, which are not the {len(there)} of its parent"
+    told, known = _of_people(place.history), list(fact.get("user_texts", ()))
+    if told and told[-1] not in known:
+        return f"a compaction would keep {known} of what it inherits, and people said {told}"
     return ""
 
 
 def _said(items: Iterable[Item]) -> list[Any]:
     """Without outputs, which may have come between, and without forks, which are told in each in its way."""
     said = (item for item in items if item.get("type") not in OUTPUT_KINDS and item.get("name") != FORK)
-    return [orjson.loads(orjson.dumps(item, default=dict)) for item in said]
+    return [orjson.loads(orjson.dumps(_bare(item), default=dict)) for item in said]
+
+
+def _bare(item: Item) -> Item:
+    """An inherited conversation without what the log of its heir notes beside it."""
+    return {name: item[name] for name in ("type", "content")} if item.get("type") == INHERITED else item
+
+
+def _of_people(history: Iterable[Item]) -> list[str]:
+    """Texts that people or agents said in words short enough to stand in the log, oldest first."""
+    parts = [
+        item["content"][0].get("text")
+        for item in history
+        if item.get("role") == "user" and item.get("type") == "message" and len(item["content"]) == 1
+    ]
+    return [text for text in parts if isinstance(text, str) and not text.startswith(_OWN)]
 
 
 def text_of(double: Double, keys: Keys, tree: str, content: Any) -> str:

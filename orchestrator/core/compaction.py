@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from orchestrator.core.blobs import INLINE_TEXT_BYTES
-from orchestrator.core.context import CONTEXT_TAGS, standing_context
-from orchestrator.core.history import Item, message_text, user_message
+from orchestrator.core.context import CONTEXT_TAGS, is_context, is_role, new_context, standing_context
+from orchestrator.core.history import INHERITED, Item, message_text, user_message
+from orchestrator.core.input_items import SKILL_TAG
 from orchestrator.core.state import State
-from orchestrator.protocol.wire import written
+from orchestrator.protocol.wire import JsonMapping, written
 
 SUMMARY_PROMPT = (
     "The conversation is about to be cut down to make room. Write a handover for the agent that goes on "
@@ -29,17 +30,57 @@ COMPACTED_WARNING = (
     "The conversation was compacted: earlier turns are now a summary. Long threads and repeated "
     "compactions make the model less accurate; start a new session for new work."
 )
+LONG_TEXT = "[a long text]"
+PICTURE = "[image]"
+"""The name of a picture that is not kept, in the text that it came with."""
+MOST_PICTURES = 16
+"""Pictures that a compaction keeps of the running task."""
 _MARKER = "<turn_aborted>"
+_BRIDGE_OPENING = "This conversation was compacted."
+_OWN = (*CONTEXT_TAGS, _MARKER, _BRIDGE_OPENING)
+"""The beginnings of user messages that no user wrote."""
 
 
-def compacted_history(
-    state: State, summary: str, dropped: tuple[str, ...] = ()
-) -> tuple[tuple[str, ...], list[Item]]:
-    """The user texts kept, and the items that replace the history; texts that begin as `dropped` are none."""
-    before = (text if isinstance(text, str) else "[a long text]" for text in state.kept_user_texts)
-    texts = [*before, *(text for text in _user_texts(state.history) if not text.startswith(dropped))]
-    kept = tuple(reversed(list(_newest(texts))))
+def compacted_history(state: State, summary: str) -> tuple[tuple[str, ...], list[Item]]:
+    """The user texts kept, and the items that replace the history.
+
+    The items are made anew: the context as it is now, the newest pictures of the task that runs, and the
+    bridge to what comes.
+    """
+    assert state.task is not None
+    history = list(state.history)
+    shown = _shown_pictures(history) if state.task.kind == "user" else {}
+    kept = newest_texts(state, shown)
+    pictures = [picture for found in shown.values() for picture in found]
+    context = new_context(history, state.task.settings, _given(state))
+    return kept, [*context, *([_message(pictures)] if pictures else ()), _bridge(kept, summary)]
+
+
+def summarised_history(state: State, summary: str) -> tuple[tuple[str, ...], list[Item]]:
+    """The same for a rollout whose line has the summary alone, as it was always folded."""
+    before = (text if isinstance(text, str) else LONG_TEXT for text in state.kept_user_texts)
+    texts = [message_text(item) for item in state.history if _is_of_user(item)]
+    said = [text for text in texts if text and not text.startswith(_OWN)]
+    kept = tuple(reversed(list(_newest([*before, *said]))))
     return kept, [*standing_context(state.history), _bridge(kept, summary)]
+
+
+def newest_texts(state: State, shown: Collection[int] = ()) -> tuple[str, ...]:
+    """The newest texts of people, oldest first; pictures are named but in the messages at `shown`."""
+    before = (text if isinstance(text, str) else LONG_TEXT for text in state.kept_user_texts)
+    texts = [*before, *_user_texts(state.history, shown)]
+    return tuple(reversed(list(_newest(texts))))
+
+
+def nothing_said(history: Iterable[Item]) -> bool:
+    """Whether a conversation holds only what a compaction would make anew."""
+    return all(is_context(item) or is_role(item) or _is_bridge(item) for item in history)
+
+
+def _given(state: State) -> str | None:
+    """The instructions that the session was made with, if they can be read here."""
+    given = state.meta.get("instructions")
+    return given if isinstance(given, str) else None
 
 
 def stored_texts(kept: Iterable[str]) -> list[str]:
@@ -53,11 +94,61 @@ def _parts(text: str) -> list[str]:
     return [text[at : at + STORED_CHARS] for at in range(0, len(text), STORED_CHARS)]
 
 
-def _user_texts(history: Iterable[Item]) -> list[str]:
-    texts = [
-        message_text(item) for item in history if item.get("role") == "user" and item.get("type") == "message"
-    ]
-    return [text for text in texts if text and not text.startswith((*CONTEXT_TAGS, _MARKER, _BRIDGE_OPENING))]
+def _is_of_user(item: Item) -> bool:
+    return item.get("role") == "user" and item.get("type") == "message"
+
+
+def _is_bridge(item: Item) -> bool:
+    return _is_of_user(item) and message_text(item).startswith(_BRIDGE_OPENING)
+
+
+def _user_texts(history: Iterable[Item], shown: Collection[int]) -> Iterator[str]:
+    for place, item in enumerate(history):
+        if item.get("type") == INHERITED:
+            yield from (text if isinstance(text, str) else LONG_TEXT for text in item.get("user_texts") or ())
+        elif _is_of_user(item):
+            text = message_text(item)
+            named = [PICTURE] * len(_pictures(item)) if place not in shown else []
+            if (text or named) and not text.startswith((*_OWN, SKILL_TAG)):
+                yield " ".join([text, *named] if text else named)
+
+
+# ── pictures ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _pictures(item: Item) -> list[JsonMapping]:
+    return [part for part in item.get("content") or () if part.get("type") == "input_image"]
+
+
+def _shown_pictures(history: Sequence[Item]) -> dict[int, list[JsonMapping]]:
+    """The newest pictures that people sent since an answer ended a task, by the place of their message."""
+    found: dict[int, list[JsonMapping]] = {}
+    left = MOST_PICTURES
+    for place in range(len(history) - 1, -1, -1):
+        item = history[place]
+        if _ends_a_task(history, place):
+            break
+        pictures = _pictures(item) if _is_of_user(item) else []
+        if pictures and len(pictures) <= left:
+            found[place] = pictures
+            left -= len(pictures)
+    return dict(sorted(found.items()))
+
+
+def _ends_a_task(history: Sequence[Item], place: int) -> bool:
+    """Whether a task ended here: by an interrupt, or by an answer that the user's next message follows."""
+    item = history[place]
+    if _is_of_user(item):
+        return message_text(item).startswith(_MARKER)
+    behind = history[place + 1] if place + 1 < len(history) else item
+    return item.get("role") == "assistant" and _is_of_user(behind)
+
+
+def _message(parts: Sequence[JsonMapping]) -> Item:
+    return {"type": "message", "role": "user", "content": list(parts)}
+
+
+# ── the bridge ────────────────────────────────────────────────────────────────────────────────
 
 
 def _newest(texts: list[str]) -> Iterable[str]:
@@ -68,9 +159,6 @@ def _newest(texts: list[str]) -> Iterable[str]:
         # The oldest message that fits only in part keeps its beginning: that is where a request stands.
         yield text[:left]
         left -= len(text)
-
-
-_BRIDGE_OPENING = "This conversation was compacted."
 
 
 def _bridge(kept: tuple[str, ...], summary: str) -> Item:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from orchestrator.core.history import Item, message_text, user_message
+from orchestrator.core.blobs import INLINE_TEXT_BYTES
+from orchestrator.core.history import INHERITED, Item, message_text, user_message
 from orchestrator.core.settings import TurnSettings
 from orchestrator.protocol.items import Message
-from orchestrator.protocol.wire import JsonMapping
+from orchestrator.protocol.wire import JsonMapping, written
 
 USER_INSTRUCTIONS_LIMIT = 128 * 1024
 """Characters: the files of a person and of a repository may have 64 KiB each."""
@@ -18,6 +19,10 @@ TURN_ABORTED_MARKER = (
     "<turn_aborted>\n  The user interrupted this turn. Commands that were running were stopped and may have "
     "had effects; check before repeating them.\n</turn_aborted>"
 )
+
+ROLE_OPENING = "You are agent "
+"""The beginning of the developer message that gives an agent below the root its part."""
+SHELL = "bash"
 
 CONTEXT_TAGS = ("<environment_context>", INSTRUCTIONS_TAG)
 
@@ -37,11 +42,52 @@ def instructions_item(user_instructions: str, *, replacing: bool = False) -> Mes
     """The item with the instructions that the user (or the project) gives for every turn."""
     text = user_instructions[:USER_INSTRUCTIONS_LIMIT]
     opening = REPLACING if replacing else f"{INSTRUCTIONS_TAG}\n\n"
+    if len(text.encode("utf-8", "surrogatepass")) > INLINE_TEXT_BYTES:
+        # Of a text that long a log has a reference: the opening stays where rules know the item by it.
+        return user_message(opening, text, "\n\n</user_instructions>")
     return user_message(f"{opening}{text}\n\n</user_instructions>")
 
 
+def new_context(history: Iterable[Item], settings: TurnSettings, given: str | None = None) -> list[Item]:
+    """The context that opens a rewritten conversation: instructions, the environment, the agent's part.
+
+    Whatever tells the model under what it works has its place here, once, and as it is now. `given` are the
+    instructions of a fork whose log says nothing of those that it inherits.
+    """
+    items = list(history)
+    instructions = standing_instructions(items)
+    if not instructions and given and any(item.get("type") == INHERITED for item in items):
+        instructions = [written(instructions_item(given))]
+    roles = [item for item in items if is_role(item)]
+    return [*instructions, written(environment_context(settings.wire(), SHELL)), *roles[-1:]]
+
+
+def standing_instructions(history: Iterable[Item]) -> list[Item]:
+    """The instructions that still hold, in order: not those that were replaced, and each of them once."""
+    found: dict[str, Item] = {}
+    for item in _instructions(history):
+        text = message_text(item)
+        if text.startswith(REPLACING):
+            found.clear()
+        found[text if "[a long text]" not in text else str(len(found))] = item
+    return list(found.values())
+
+
+def _instructions(history: Iterable[Item]) -> Iterator[Item]:
+    for item in history:
+        if item.get("type") == INHERITED:
+            yield from item.get("instructions") or ()
+        elif is_context(item) and message_text(item).startswith(INSTRUCTIONS_TAG):
+            yield item
+
+
+def is_role(item: Item) -> bool:
+    """Whether an item tells an agent of its part in the tree."""
+    return item.get("role") == "developer" and message_text(item).startswith(ROLE_OPENING)
+
+
 def standing_context(history: Iterable[Item]) -> list[Item]:
-    """The context items that still hold, in order: instructions that were replaced do not."""
+    """The context items that still hold, as a rollout that has only a summary is folded."""
     found = [item for item in history if is_context(item)]
     texts = [message_text(item) for item in found]
     last = next((at for at in reversed(range(len(found))) if texts[at].startswith(REPLACING)), 0)
@@ -84,3 +130,9 @@ def context_change(before: TurnSettings, changes: JsonMapping) -> Message | None
     if all(named[name] == getattr(before, name) for name in named):
         return None
     return environment_context(named)
+
+
+def context_told(told: TurnSettings, now: TurnSettings) -> Message | None:
+    """The item that tells of what differs from the settings that the model knows; None if nothing does."""
+    changed = {name: getattr(now, name) for name in _SHOWN if getattr(now, name) != getattr(told, name)}
+    return environment_context(changed) if changed else None

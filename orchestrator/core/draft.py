@@ -9,6 +9,7 @@ from typing import TypedDict
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.commands import Moment
+from orchestrator.core.context import context_told
 from orchestrator.core.entries import Entry
 from orchestrator.core.evolve import evolve, stated
 from orchestrator.core.facts import Fact, RequestFact
@@ -291,8 +292,12 @@ class Draft:
         self._entries.append(encoded)
 
     def end_task(self, outcome: Outcome, message: str | None = None) -> None:
+        told = context_told(self.task.settings, self.state.settings)
         self.add(f.TaskEnded(outcome))
         self.over = TaskOver(outcome, message)
+        if told is not None:
+            # Settings that were changed meanwhile hold from the next task on.
+            self.add(e.item(told))
 
     def event(self, message: EventModel) -> None:
         """An event of the running task."""

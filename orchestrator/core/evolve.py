@@ -11,7 +11,7 @@ from typing import TypeAlias, assert_never
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.compaction import compacted_history
+from orchestrator.core.compaction import summarised_history
 from orchestrator.core.entries import Entry
 from orchestrator.core.evolve_tree import evolve_tree
 from orchestrator.core.frozen import replace
@@ -33,7 +33,7 @@ from orchestrator.core.state import (
 )
 from orchestrator.core.tokens import TokenInfo, Usage, counted, lost
 from orchestrator.protocol.ids import ResponseId
-from orchestrator.protocol.wire import JsonMapping, JsonValue
+from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 
 Payload: TypeAlias = JsonMapping
 Step = Callable[[State, Payload, int], State]
@@ -74,7 +74,7 @@ def _compacted(state: State, payload: Payload, seq: int) -> State:
     items, kept = payload.get("replacement_history"), tuple(payload.get("kept_user_texts") or ())
     if items is None:
         # Codex records the summary alone, and builds the new history from it again.
-        kept, items = compacted_history(state, payload.get("message", ""))
+        kept, items = summarised_history(state, payload.get("message", ""))
     # Lengths of the old history mean nothing in the new one.
     state = replace(
         state,
@@ -174,9 +174,13 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
             return _noted(state, LOOKUPS, left)
         case f.FoldersTold(folders):
             return _noted(state, FOLDERS, folders)
-        case f.Forked(_, content):
+        case f.Forked(_, content, texts, instructions):
             # The parent's conversation, whole and unread: only a request that shows it to a model opens it.
-            inherited = {"type": INHERITED, "content": content}
+            inherited: JsonObject = {"type": INHERITED, "content": content}
+            if texts:
+                inherited["user_texts"] = list(texts)
+            if instructions:
+                inherited["instructions"] = list(instructions)
             return replace(state, history=state.history.append(inherited), native=True)
         case _:
             assert_never(fact)

@@ -23,8 +23,13 @@ def inherited_history(history: Iterable[Item], without: frozenset[str]) -> tuple
 
     With the number of its items; what this session has inherited itself is one of them.
     """
-    kept = for_model(item for item in history if not _is_of(item, without))
+    kept = [_plain(item) for item in for_model(item for item in history if not _is_of(item, without))]
     return orjson.dumps(kept, default=dict).decode(), len(kept)
+
+
+def _plain(item: Item) -> Item:
+    """An inherited conversation without what its own log notes beside it."""
+    return {name: item[name] for name in ("type", "content")} if item.get("type") == INHERITED else item
 
 
 def _is_of(item: Item, calls: frozenset[str]) -> bool:

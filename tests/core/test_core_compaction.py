@@ -8,6 +8,7 @@ from orchestrator.core.context import initial_context
 from orchestrator.core.entries import item
 from orchestrator.core.settings import Rules, TurnSettings
 from tests.core.driver import SETTINGS, Session, assistant, op, text
+from tests.core.tree_driver import TreeDriver
 
 FULL = {"input_tokens": 250_000, "output_tokens": 10, "total_tokens": 250_010}
 
@@ -261,5 +262,188 @@ def test_very_long_message_of_several_parts_survives_two_compactions() -> None:
     for id in ("k1", "k2"):
         session.compact(id)
         summarises(session)
-    assert "".join(session.state.kept_user_texts) == "one" + "a" * 40_000 + "b" * 30_000
+        if id == "k1":
+            session.say("more")
+            session.answers("ok")
+    assert "".join(session.state.kept_user_texts) == "one" + "a" * 40_000 + "b" * 30_000 + "more"
     assert session.replayed() == session.state
+
+
+# ── the context of the new history ────────────────────────────────────────────────────────────
+
+
+def test_new_history_tells_of_the_settings_in_force_once_however_often_they_changed() -> None:
+    session = talked()
+    for number in range(200):
+        session.submit(op("override_turn_context", approval_policy=("never", "untrusted")[number % 2]))
+    session.submit(op("override_turn_context", cwd="/elsewhere", approval_policy="on-failure"))
+    session.compact()
+    summarises(session)
+    instructions, environment, bridge = session.texts()
+    assert instructions.startswith("<user_instructions>")
+    assert "<cwd>/elsewhere</cwd>" in environment
+    assert "<approval_policy>on-failure</approval_policy>" in environment
+    assert "<sandbox_mode>workspace-write</sandbox_mode>" in environment
+    assert "<shell>bash</shell>" in environment
+    assert bridge.startswith("This conversation was compacted.")
+
+
+def test_compaction_keeps_instructions_too_long_for_their_line() -> None:
+    session = Session()
+    for opening in initial_context(TurnSettings.of(SETTINGS), "heed " * 20_000, "bash"):
+        session.record(item(opening))
+    session.say("one")
+    session.answers("ok")
+    session.compact()
+    summarises(session)
+    assert session.texts()[0].startswith("<user_instructions>")
+    assert len(session.shown()) == 3
+    assert session.replayed() == session.state
+
+
+def test_compacted_child_still_knows_its_part() -> None:
+    tree = TreeDriver()
+    tree.root.say("go")
+    child = tree.root.spawns("look")
+    tree.settle()
+    child.answers("looked")
+    said = [words for words in child.texts() if words.startswith("You are agent 1")]
+    assert said
+    child.compact()
+    summarises(child)
+    assert [words for words in child.texts() if words.startswith("You are agent 1")] == said
+
+
+def test_compacted_fork_has_its_folder_and_what_it_inherited_of_people() -> None:
+    tree = TreeDriver()
+    for opening in initial_context(TurnSettings.of(SETTINGS), "be brief", "bash"):
+        tree.root.record(item(opening))
+    tree.root.say("the words of the person")
+    fork = tree.root.forks("go on alone")
+    tree.settle()
+    fork.answers("done")
+    fork.compact()
+    summarises(fork)
+    shown = fork.texts()
+    assert "be brief" in shown[0]
+    assert "<cwd>/repo</cwd>" in shown[1]
+    assert shown[2].startswith("You are agent 1")
+    assert "the words of the person" in shown[3]
+    assert "go on alone" in shown[3]
+    assert fork.replayed() == fork.state
+
+
+def test_fork_of_a_compacted_session_keeps_what_people_said_before() -> None:
+    tree = TreeDriver()
+    tree.root.say("the first words")
+    tree.root.answers("ok")
+    tree.root.compact()
+    summarises(tree.root)
+    tree.root.say("the second words")
+    fork = tree.root.forks("go on alone")
+    tree.settle()
+    fork.answers("done")
+    fork.compact()
+    summarises(fork)
+    assert fork.state.kept_user_texts == ("the first words", "the second words", "go on alone")
+
+
+# ── pictures ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _shows(session: Session, words: str, *names: str) -> None:
+    pictures = [{"type": "image", "image_url": f"data:image/png;base64,{name}"} for name in names]
+    session.submit(op("user_input", items=[text(words), *pictures]))
+
+
+def _pictures(session: Session) -> list[str]:
+    parts = [part for item in session.shown() for part in item.get("content") or ()]
+    return [part["image_url"][-1] for part in parts if part["type"] == "input_image"]
+
+
+def test_pictures_of_the_running_task_outlive_a_compaction_and_older_ones_are_named() -> None:
+    session = talked(rules=Rules(auto_compact_limit=100))
+    _shows(session, "an old one", "A")
+    summarises(session)
+    session.answers("seen")
+    _shows(session, "look", "B", "C")
+    summarises(session)
+    assert _pictures(session) == ["B", "C"]
+    assert session.state.kept_user_texts == ("one", "an old one", "[image]", "look")
+    assert session.texts()[-1].startswith("This conversation was compacted.")
+
+
+def test_pictures_are_named_once_their_task_is_over() -> None:
+    session = talked()
+    _shows(session, "look", "B")
+    session.answers("seen")
+    session.compact()
+    summarises(session)
+    assert _pictures(session) == []
+    assert session.state.kept_user_texts == ("one", "look [image]")
+
+
+def test_no_more_pictures_are_kept_than_a_window_holds() -> None:
+    session = talked(rules=Rules(auto_compact_limit=100))
+    _shows(session, "many", *"ABCDEFGHIJKLMNOPQ")
+    summarises(session)
+    assert _pictures(session) == []
+    assert session.state.kept_user_texts[-1].count("[image]") == 17
+
+
+# ── the compaction's own task ─────────────────────────────────────────────────────────────────
+
+
+def test_compaction_leaves_no_bookmark() -> None:
+    session = talked()
+    session.compact()
+    session.begin()
+    session.item(assistant("what was done"))
+    assert "response_id" not in session.ends("rk").one("task_complete")
+    assert "error" in session.say("on", last_response_id="rk").types
+
+
+def test_nothing_is_spent_on_a_conversation_that_says_nothing() -> None:
+    session = Session()
+    for opening in initial_context(TurnSettings.of(SETTINGS), "be brief", "bash"):
+        session.record(item(opening))
+    seen = session.compact("k")
+    assert seen.types == ["task_started", "warning", "task_complete"]
+    assert "nothing to compact" in seen.one("warning")["message"]
+    assert session.owes() == ()
+    session.say("one")
+    session.answers("ok")
+    session.compact()
+    summarises(session)
+    assert session.compact().types == ["task_started", "warning", "task_complete"]
+
+
+def test_input_that_waits_behind_a_compaction_without_work_begins() -> None:
+    session = Session()
+    session.say("one", "u1")
+    session.begin()
+    session.say("two", "u2")
+    assert session.stopped().types[-2:] == ["task_started", "user_message"]
+
+
+# ── settings that change meanwhile ────────────────────────────────────────────────────────────
+
+
+def test_running_task_is_not_told_of_settings_that_hold_behind_it() -> None:
+    session = talked()
+    session.say("two")
+    session.begin()
+    session.submit(op("override_turn_context", cwd="/elsewhere"))
+    assert session.texts()[-1] == "two"
+    assert session.answers_now("ok").types[-1] == "task_complete"
+    assert session.texts()[-1] == "<environment_context>\n  <cwd>/elsewhere</cwd>\n</environment_context>"
+
+
+def test_model_is_told_nothing_of_settings_that_came_back_before_they_held() -> None:
+    session = talked()
+    session.say("two")
+    session.begin()
+    session.submit(op("override_turn_context", cwd="/elsewhere"))
+    session.submit(op("override_turn_context", cwd="/repo"))
+    session.answers_now("ok")
+    assert session.texts()[-1] == "ok"

@@ -80,6 +80,7 @@ BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
     "http_used": numbers,
     "info": json,
     "item": objects,
+    "instructions": st.lists(objects, max_size=2).map(tuple),
     "keys": st.lists(words, max_size=3).map(tuple),
     "length": numbers,
     "mail": st.builds(Mail, words, words, numbers, st.booleans(), numbers, objects, objects),
@@ -97,6 +98,7 @@ BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
     "snapshot": objects,
     "work": works,
     "usage": objects,
+    "user_texts": st.lists(words, max_size=2).map(tuple),
     "wait": numbers,
     "watchdog": st.builds(Watchdog, numbers, words, numbers, words, numbers),
 }

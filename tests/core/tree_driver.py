@@ -179,7 +179,7 @@ class TreeDriver:
 
     def spec(self, number: int, prompt: str, **fields: Any) -> c.ChildSpec:
         return c.ChildSpec(
-            AgentId(number), session_id(number), None, "1", "You are one of several.", prompt, **fields
+            AgentId(number), session_id(number), None, "1", f"You are agent {number}.", prompt, **fields
         )
 
     def spawn(self, number: int, prompt: str, **fields: Any) -> c.Spawn:

@@ -22,6 +22,8 @@ from orchestrator.core.agent_views import (
 from orchestrator.core.birth import Birth, first_entries
 from orchestrator.core.calls import HelperWork
 from orchestrator.core.commands import ChildSpec, Fork, Helper, Spawn
+from orchestrator.core.compaction import newest_texts, stored_texts
+from orchestrator.core.context import standing_instructions
 from orchestrator.core.decide.helper_activity import STARTING
 from orchestrator.core.decide.mail_delivery import inbox_event, watchers
 from orchestrator.core.decide.wait import finish
@@ -104,7 +106,9 @@ def _inheriting(draft: Draft, call: Call, asked: Fork, created: ChildSession) ->
     content, items = inherited_history(draft.state.history, forks)
     parent = {"session": draft.state.facts.session_id, "seq": asked.seq, "chain": asked.head}
     told = call_output(call.item, _dumps(_fork_payload(draft, created, "child")))
-    entries = (e.fact(f.Forked(parent, content)), e.item(dict(call.item)), e.item(told))
+    texts = tuple(stored_texts(newest_texts(draft.state)))
+    forked = f.Forked(parent, content, texts, tuple(standing_instructions(draft.state.history)))
+    entries = (e.fact(forked), e.item(dict(call.item)), e.item(told))
     return replace(created, inherited=entries, inherited_items=items)
 
 

@@ -13,7 +13,6 @@ from orchestrator.core.decide.task import complete, token_count
 from orchestrator.core.decide.task_end import fail, first_said
 from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.history import CALL_KINDS, call_output, message_text, searched
-from orchestrator.core.input_items import SKILL_TAG
 from orchestrator.core.settings import HELD_WAIT_S
 from orchestrator.core.state import Phase, Purpose, Request
 from orchestrator.core.timers import RETRY_TIMER
@@ -152,7 +151,7 @@ def _compacted(draft: Draft) -> None:
     if not summary:
         fail(draft, "the model answered the compaction request with no text; the history stays as it was")
         return
-    kept, items = compacted_history(draft.state, summary, dropped=(SKILL_TAG,))
+    kept, items = compacted_history(draft.state, summary)
     draft.add(
         e.Entry(
             e.COMPACTED,

@@ -6,6 +6,7 @@ from itertools import islice
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
+from orchestrator.core.compaction import nothing_said
 from orchestrator.core.context import INSTRUCTIONS_TAG, context_change, environment_context, is_context
 from orchestrator.core.decide.agent_status import end_watchdogs, took_task
 from orchestrator.core.decide.helper_activity import tokens_used
@@ -23,6 +24,7 @@ from orchestrator.protocol.scalars import ModeKind
 from orchestrator.protocol.usage import RateLimitSnapshot
 from orchestrator.protocol.wire import JsonValue
 
+NOTHING_TO_COMPACT = "nothing to compact: nothing was said since the conversation began, or was compacted"
 NO_RATE_LIMITS = RateLimitSnapshot()
 
 
@@ -37,6 +39,8 @@ def start_next(draft: Draft) -> None:
             close(draft, state.closing)
     elif state.queue and _may_take_input(draft):
         begin_task(draft, state.queue[0])
+        # A compaction that has nothing to do is over at once.
+        start_next(draft)
     elif _mail_begins(draft):
         begin_mail_task(draft)
 
@@ -93,6 +97,9 @@ def begin_task(draft: Draft, waiting: Queued) -> None:
     if kind == "user":
         draft.add(*map(e.item, input_messages(turn.items)))
         draft.add(e.event(waiting.id, user_message_event(turn.items)))
+    if kind == "compact" and nothing_said(draft.state.history) and not draft.state.queue:
+        draft.event(ev.WarningEvent(message=NOTHING_TO_COMPACT))
+        complete(draft, None)
     if draft.state.queue:
         # More input came while this one waited: the seeds' rule holds for it as well,
         # new input aborts the task that it meets. Its message stays in the history. One
@@ -155,8 +162,8 @@ def _turn_changes(op: ops.UserTurn) -> SettingsChanges:
 
 
 def change_settings(draft: Draft, changes: SettingsChanges) -> None:
-    """New defaults from here on; the model is told of what it is shown."""
-    shown = context_change(draft.state.settings, changes)
+    """New defaults from here on; the model is told of what it is shown, but not while a task has its own."""
+    shown = context_change(draft.state.settings, changes) if draft.state.task is None else None
     draft.add(f.SettingsChanged(changes))
     if shown is not None:
         draft.add(e.item(shown))
@@ -199,5 +206,7 @@ def _joins(state: State) -> bool:
 
 
 def complete(draft: Draft, last_message: str | None) -> None:
-    draft.event(ev.TaskComplete(last_agent_message=last_message, response_id=draft.task.response_id))
+    # The answer to a compaction is no turn that a conversation could go on from.
+    bookmark = draft.task.response_id if draft.task.kind != "compact" else None
+    draft.event(ev.TaskComplete(last_agent_message=last_message, response_id=bookmark))
     draft.end_task("completed", last_message)

@@ -194,7 +194,8 @@ def _over(draft: Draft, reason: StopReason, failure: tuple[str, CodexErrorInfo])
         # `error`, then `task_complete` with a null message (protocol order of every version).
         message, info = failure
         draft.add(e.error(draft.task.id, message, info))
-        draft.event(ev.TaskComplete(response_id=draft.task.response_id))
+        bookmark = draft.task.response_id if draft.task.kind != "compact" else None
+        draft.event(ev.TaskComplete(response_id=bookmark))
     else:
         if reason == "interrupted":
             draft.add(e.item(user_message(TURN_ABORTED_MARKER)))

@@ -138,13 +138,18 @@ class Rewound:
 class Forked:
     """The conversation that a fork begins with, as JSON text, or the reference to it.
 
-    `parent` names session, seq and chain head.
+    `parent` names session, seq and chain head. What a compaction keeps of the conversation, which it
+    cannot open, stands beside it.
     """
 
     kind: ClassVar[str] = "forked"
     of: ClassVar[Literal["session"]] = "session"
     parent: JsonMapping
     content: str | JsonObject
+    user_texts: tuple[str, ...] = field(default=(), metadata=LIST)
+    """The newest texts of people in it."""
+    instructions: tuple[JsonMapping, ...] = field(default=(), metadata=LIST)
+    """The instructions in it that hold, as items."""
 
 
 @record

@@ -6,11 +6,13 @@ so begins like its parent's, and the provider's prompt cache stays valid.
 
 from __future__ import annotations
 
+from orchestrator.core.context import ROLE_OPENING
+
 
 def role_of(number: int, label: str | None, part: str) -> str:
     """The agent's number and label, and then its part (`AGENT` or `HELPER`)."""
     named = f' ("{label}")' if label else ""
-    return f"You are agent {number}{named} in a tree of agents. {part}"
+    return f"{ROLE_OPENING}{number}{named} in a tree of agents. {part}"
 
 
 AGENT = (
