@@ -11,6 +11,7 @@ from typing import TypedDict
 
 from orchestrator.core.calls import HelperWork
 from orchestrator.core.ids import AgentId, SessionId
+from orchestrator.core.message_payloads import Envelope
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import Call, Phase, State
 from orchestrator.core.tree import AgentCard, AgentRecord, Child, Mail, TreeView
@@ -114,6 +115,11 @@ def card_of(state: State) -> AgentCard:
         "started_at_ms": tree.started_ms,
         "agent_path": facts.agent_path,
     }
+
+
+def envelope(state: State, at_ms: int) -> Envelope:
+    """The beginning of a message's payload: its sender and its time."""
+    return {"from": card_of(state), "at_ms": at_ms}
 
 
 def agent_of(facts: SessionFacts, child: Child) -> AgentResult:

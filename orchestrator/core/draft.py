@@ -15,6 +15,7 @@ from orchestrator.core.evolve import evolve, stated
 from orchestrator.core.facts import Fact, RequestFact
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import AgentId
+from orchestrator.core.message_payloads import Payload
 from orchestrator.core.phases import check
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import Outcome, State, Task
@@ -72,7 +73,7 @@ class OutboundMessage:
     to: str
     kind: str
     """`message`, `completion`, `status`, `interrupt`, `cancel`, `ended`, `gone` or `answer`."""
-    payload: JsonMapping
+    payload: Payload
     key: str
     """Stays the same however often the message is written."""
     interrupt: bool = False

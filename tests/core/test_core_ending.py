@@ -71,9 +71,9 @@ def crowded(
 ) -> Crowded:
     """A task with so many calls, some of them under way, and inputs of so many bytes."""
     facts: dict[str, Any] = {"on_user_input": "steer", "approval_timeout_ms": 60_000}
-    session = Crowded(
-        facts=facts | ({"agent_id": 1, "agent_path": "0/1", "origin": "spawn"} if agent else {})
-    )
+    if agent:
+        facts |= {"agent_id": 1, "agent_path": "0/1", "origin": "spawn", "parent_session": "the root"}
+    session = Crowded(facts=facts)
     session.say("go", "u1")
     session.begin()
     session.calls(*(f"c{number}" for number in range(count)))
@@ -249,8 +249,9 @@ def test_agent_that_is_cancelled_with_many_open_calls_reports_its_end_behind_the
     session.runs_its_course()
     told = [seen.decision.tree.outbox for seen in session.seen if seen.decision.tree is not None]
     (letter,) = [letter for letters in told for letter in letters if letter.kind == "completion"]
-    assert letter.payload["status"] == "canceled"
-    assert letter.payload["evidence"] == "proved"
+    told_parent = dict(letter.payload)
+    assert told_parent["status"] == "canceled"
+    assert told_parent["evidence"] == "proved"
     assert session.seen[-1].decision.tree is not None
 
 

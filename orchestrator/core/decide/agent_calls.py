@@ -9,7 +9,7 @@ import orjson
 
 from orchestrator.core import commands as c
 from orchestrator.core import facts as f
-from orchestrator.core.agent_views import SENT_CHARS, SUMMARY_CHARS, agent_of, card_of, one_line
+from orchestrator.core.agent_views import SENT_CHARS, SUMMARY_CHARS, agent_of, envelope, one_line
 from orchestrator.core.calls import Await
 from orchestrator.core.counts import counted
 from orchestrator.core.decide.agent_create import make
@@ -19,13 +19,13 @@ from orchestrator.core.decide.mail_delivery import forget_children, inbox_event,
 from orchestrator.core.decide.wait import await_agents, finish
 from orchestrator.core.draft import SLOTS, Debit, Draft, OutboundMessage, TreeEvent
 from orchestrator.core.ids import AgentId
+from orchestrator.core.message_payloads import MessagePayload, Said
 from orchestrator.core.narrowing import Widening
 from orchestrator.core.state import Call
 from orchestrator.core.timers import watchdog_timer
 from orchestrator.core.tree import ACTIVE, ROOT, ChildChanges, Watchdog
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
-from orchestrator.protocol.wire import JsonObject
 
 MOST_PRUNED = 256
 """Agents that one call prunes: each is an event of the tree log, and may be a message and a flag."""
@@ -70,7 +70,7 @@ def _send(draft: Draft, call: Call, asked: c.SendMessage) -> None:
     _follow_up(draft, asked, prompt)
     sent = None
     if prompt or asked.interrupt or asked.label:
-        payload: JsonObject = {"prompt": prompt or None}
+        payload: Said = {"prompt": prompt or None}
         if child is not None:
             payload["turn"] = child.turn
         if asked.label:
@@ -85,9 +85,9 @@ def _send(draft: Draft, call: Call, asked: c.SendMessage) -> None:
     finish(draft, call, _dumps(_described(draft, target)), sent)
 
 
-def post(draft: Draft, target: c.Target, payload: JsonObject, key: str, interrupt: bool = False) -> None:
+def post(draft: Draft, target: c.Target, payload: Said, key: str, interrupt: bool = False) -> None:
     """A message to another agent, and the event that tells of its inbox."""
-    content = {"from": card_of(draft.state), "at_ms": draft.moment.at_ms, **payload}
+    content: MessagePayload = {**envelope(draft.state, draft.moment.at_ms), **payload}
     draft.tree.outbox.append(OutboundMessage(target.session, "message", content, key, interrupt))
     parent = target.record.get("parent_session_id") or target.session
     targets = tuple(dict.fromkeys((parent, draft.state.facts.tree_id)))
@@ -168,7 +168,7 @@ def arm(draft: Draft, watchdog: Watchdog, sent: f.SentMessage | None = None) -> 
 def watchdog_fired(draft: Draft, watchdog: Watchdog) -> None:
     """Sends the watchdog's message and sets its next time, in one decision."""
     target = c.Target(watchdog.agent_id, watchdog.session, "", "")
-    payload = {"prompt": watchdog.message, "watchdog": True}
+    payload: Said = {"prompt": watchdog.message, "watchdog": True}
     post(draft, target, payload, f"watchdog:{draft.state.facts.agent_id}:{watchdog.generation}")
     sent = sent_message(watchdog.agent_id, one_line(watchdog.message, SENT_CHARS), interrupt=False)
     arm(draft, watchdog, sent)

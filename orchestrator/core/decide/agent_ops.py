@@ -8,13 +8,13 @@ that a person wakes needs no slot: it is at work at once.
 from __future__ import annotations
 
 from orchestrator.core import entries as e
-from orchestrator.core.agent_views import MESSAGE_BYTES, card_of, one_line
+from orchestrator.core.agent_views import MESSAGE_BYTES, envelope, one_line
 from orchestrator.core.commands import Submitted, Target
 from orchestrator.core.decide.cancel import cancel_line
 from orchestrator.core.decide.mail_delivery import inbox_event, key_of_person
 from orchestrator.core.draft import Draft, OutboundMessage, TreeEvent
+from orchestrator.core.message_payloads import InterruptPayload, MessagePayload, Said
 from orchestrator.protocol.ops import CancelAgent, MessageAgent
-from orchestrator.protocol.wire import JsonObject
 
 REASON_CHARS = 200
 
@@ -34,7 +34,8 @@ def message_agent(draft: Draft, command: Submitted, op: MessageAgent) -> None:
         text = f"too long: a message has at most {MESSAGE_BYTES:,} bytes; write it to a file and name that"
         draft.add(e.error(command.id, text))
         return
-    content = {**_from(draft), "prompt": op.text, "person": command.who or command.client}
+    said: Said = {"prompt": op.text, "person": command.who or command.client}
+    content: MessagePayload = {**envelope(draft.state, draft.moment.at_ms), **said}
     key = key_of_person(command.client, command.id)
     draft.tree.outbox.append(OutboundMessage(target.session, "message", content, key, op.interrupt))
     draft.tree.events.append(_inbox(draft, command.id, target))
@@ -77,9 +78,5 @@ def interrupt_below(draft: Draft, key: str) -> None:
     """
     for child in draft.state.tree.children.values():
         if child.status != "canceled":
-            told, when = f"{key}:{child.agent_id}", {"at_ms": draft.moment.at_ms}
+            told, when = f"{key}:{child.agent_id}", InterruptPayload(at_ms=draft.moment.at_ms)
             draft.tree.outbox.append(OutboundMessage(child.session, "interrupt", when, told, interrupt=True))
-
-
-def _from(draft: Draft) -> JsonObject:
-    return {"from": card_of(draft.state), "at_ms": draft.moment.at_ms}

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 
 from orchestrator.core import facts as f
-from orchestrator.core.agent_views import card_of, event_summary, record_of, told_result
+from orchestrator.core.agent_views import envelope, event_summary, record_of, told_result
 from orchestrator.core.decide.mail_delivery import inbox_event, watchers
 from orchestrator.core.draft import (
     SLOTS,
@@ -21,12 +21,19 @@ from orchestrator.core.draft import (
     TreeEvent,
 )
 from orchestrator.core.history import Item
+from orchestrator.core.message_payloads import (
+    Completion,
+    CompletionPayload,
+    EndedPayload,
+    Envelope,
+    StatusPayload,
+    ToParent,
+)
 from orchestrator.core.state import Outcome
 from orchestrator.core.timers import watchdog_timer
 from orchestrator.core.tree import ACTIVE, AgentStatus, TreeChanges
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import CancelEvidence, LifecycleChange, SubagentStatus
-from orchestrator.protocol.wire import JsonObject
 
 _STATUS_AFTER: Mapping[str, AgentStatus] = {"completed": "ready", "failed": "failed", "canceled": "canceled"}
 """An agent's status after a task; after any other end (an interrupt) the agent is ready, with nothing to
@@ -63,7 +70,8 @@ def took_task(draft: Draft) -> None:
         return
     if tree.status != "queued" and not _asked_by_parent(draft):
         # The parent's await has to know that there is something to wait for again.
-        _tell_parent(draft, "status", {"status": "running"}, f"status:{tree.turns}:{draft.task.id}")
+        again: StatusPayload = {**_opening(draft), "status": "running"}
+        _tell_parent(draft, "status", again, f"status:{tree.turns}:{draft.task.id}")
     told = ev.SubagentLifecycle(event=LifecycleChange.STATUS, status=SubagentStatus.RUNNING)
     change(draft, told, {"status": "running", "slot": True})
 
@@ -106,7 +114,8 @@ def _rest(draft: Draft, outcome: Outcome, message: str | None) -> None:
     )
     rest: TreeChanges = {"status": status, "slot": False, "turns": turn, "ended": bool(tree.canceling)}
     change(draft, told, rest)
-    result = {
+    result: CompletionPayload = {
+        **_opening(draft),
         "status": status,
         "turn": turn,
         "born_in": facts.born_in or "",
@@ -121,20 +130,17 @@ def _rest(draft: Draft, outcome: Outcome, message: str | None) -> None:
 def tell_ended(draft: Draft) -> None:
     """Nothing of this agent, or below it, is left; it had come to rest before it was cancelled."""
     facts, tree = draft.state.facts, draft.state.tree
-    _tell_parent(
-        draft,
-        "ended",
-        {
-            "evidence": tree.evidence,
-            "status": tree.status,
-            "turn": tree.turns,
-            "born_in": facts.born_in or "",
-        },
-        f"ended:{facts.session_id}:{draft.moment.at_ms}",
-    )
+    end: EndedPayload = {
+        **_opening(draft),
+        "evidence": tree.evidence,
+        "status": tree.status,
+        "turn": tree.turns,
+        "born_in": facts.born_in or "",
+    }
+    _tell_parent(draft, "ended", end, f"ended:{facts.session_id}:{draft.moment.at_ms}")
 
 
-def _completion(outcome: str, text: str | None) -> JsonObject:
+def _completion(outcome: str, text: str | None) -> Completion:
     match outcome:
         case "completed":
             return {"completion_status": "completed", "completion": {"Completed": {"last_message": text}}}
@@ -146,11 +152,14 @@ def _completion(outcome: str, text: str | None) -> JsonObject:
             return {"completion_status": None, "completion": None}
 
 
-def _tell_parent(draft: Draft, kind: str, payload: JsonObject, key: str) -> None:
+def _opening(draft: Draft) -> Envelope:
+    return envelope(draft.state, draft.moment.at_ms)
+
+
+def _tell_parent(draft: Draft, kind: str, payload: ToParent, key: str) -> None:
     parent = draft.state.facts.parent_session
     assert parent is not None, "only a root has no parent, and no status"
-    content = {"from": card_of(draft.state), "at_ms": draft.moment.at_ms, **payload}
-    outbound = OutboundMessage(parent, kind, content, key)
+    outbound = OutboundMessage(parent, kind, payload, key)
     draft.tree.outbox.append(outbound)
     if outbound.counted:
         facts = draft.state.facts

@@ -13,6 +13,7 @@ from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.helper_activity import activity
 from orchestrator.core.decide.task_end import stop
 from orchestrator.core.draft import DoesNotFit, Draft, OutboundMessage, TreeEvent
+from orchestrator.core.message_payloads import AnswerPayload
 from orchestrator.core.state import Answer, Call, Phase
 from orchestrator.core.timers import approval_timer
 from orchestrator.protocol import events as ev
@@ -54,7 +55,7 @@ def _below(command: Submitted, op: ExecApproval | PatchApproval) -> list[Pending
 def _route(draft: Draft, command: Submitted, asked: PendingBelow, decision: str) -> None:
     """Sends an answer on to the one agent that waits for it."""
     by = command.who or command.client
-    payload = {
+    payload: AnswerPayload = {
         "id": command.id,
         "call_id": asked.call_id,
         "turn": asked.turn,

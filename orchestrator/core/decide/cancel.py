@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.core import facts as f
-from orchestrator.core.agent_views import card_of, child_summary
+from orchestrator.core.agent_views import child_summary, envelope
 from orchestrator.core.commands import Target
 from orchestrator.core.decide.agent_status import cancel_flag, end_watchdogs
 from orchestrator.core.decide.mail_delivery import take, tell_undelivered
 from orchestrator.core.draft import DoesNotFit, Draft, OutboundMessage, TreeEvent, TreeNote
 from orchestrator.core.ids import AgentId
+from orchestrator.core.message_payloads import CancelPayload
 from orchestrator.core.timers import REAP_BELOW_TIMER, REAP_MS, REAP_TIMER
 from orchestrator.core.tree import Child
 from orchestrator.protocol import events as ev
@@ -132,7 +133,8 @@ def flag_and_notify(
     draft: Draft, session: str, agent_id: AgentId, reason: str, shown: SubagentSummary | None = None
 ) -> None:
     """Sets the flag, which holds from this commit on; the message makes the agent stop what runs."""
-    payload = {"from": card_of(draft.state), "at_ms": draft.moment.at_ms, "reason": reason}
+    opening = envelope(draft.state, draft.moment.at_ms)
+    payload: CancelPayload = {**opening, "reason": reason}
     key = f"cancel:{draft.state.facts.agent_id}:{agent_id}"
     draft.tree.outbox.append(OutboundMessage(session, "cancel", payload, key, interrupt=True))
     draft.tree.summary[cancel_flag(agent_id)] = "1"
