@@ -52,7 +52,7 @@ class _Kept:
     """The skills of a working folder, and the modification times that they were found under."""
 
     entry: SkillsListEntry
-    times: tuple[tuple[str, int], ...]
+    times: tuple[tuple[Path, int], ...]
 
 
 class Skills:
@@ -118,14 +118,14 @@ class Skills:
         folder = Path(cwd)
         if not _is_folder(folder):
             error = SkillErrorInfo(path=cwd, message="no folder of this machine")
-            return _Kept(SkillsListEntry(cwd=cwd, skills=(), errors=(error,)), ((cwd, -1),))
+            return _Kept(SkillsListEntry(cwd=cwd, skills=(), errors=(error,)), ((folder, -1),))
         skills: list[SkillMetadata] = []
         errors: list[SkillErrorInfo] = []
         roots = self._roots(folder)
-        times = [(str(root.path), _time(str(root.path))) for root in roots]
+        times = [(root.path, _time(root.path)) for root in roots]
         for root in roots:
             for file in _files(root, MOST_FILES - len(skills) - len(errors), errors):
-                times.append((str(file), _time(str(file))))
+                times.append((file, _time(file)))
                 try:
                     skills.append(self._skill(file, root))
                 except (OSError, ValueError) as error:
@@ -201,10 +201,10 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _time(path: str) -> int:
+def _time(path: Path) -> int:
     """When a file or folder was changed last; -1 for none."""
     try:
-        return Path(path).stat().st_mtime_ns
+        return path.stat().st_mtime_ns
     except (OSError, ValueError):
         return -1
 
