@@ -15,7 +15,7 @@ from orchestrator.broker.witness import NEVER_BOUNDED, Witness
 from orchestrator.core import decide as decide_module
 from orchestrator.core.calls import timer_of
 from orchestrator.core.chain import next_chain, payload_digest
-from orchestrator.core.decide import approval, takeover
+from orchestrator.core.decide import answer, takeover
 from orchestrator.core.timers import RETRY_TIMER, approval_timer, watchdog_timer
 from orchestrator.gateways.client import Client
 from orchestrator.runtime import effects, runner
@@ -125,7 +125,7 @@ def _runs_again(real: Any) -> Any:
 
 
 def _asked_while_stopping(real: Any) -> Any:
-    return lambda draft: draft.state.task.awaiting if draft.state.task is not None else ()
+    return lambda draft: draft.state.task.requests if draft.state.task is not None else ()
 
 
 def _sees_nothing(real: Any) -> Any:
@@ -357,7 +357,7 @@ DEFECTS = (
     Mutant(
         "answers count while stopping",
         "an approval that is answered while its task is being stopped starts the call",
-        swapped(approval, "_pending", _asked_while_stopping),
+        swapped(answer, "_pending", _asked_while_stopping),
         "approvals",
     ),
     Mutant(

@@ -6,7 +6,7 @@ from typing import Any
 
 from orchestrator.core import evolve, input_items, outstanding
 from orchestrator.core.calls import Mcp
-from orchestrator.core.decide import agent_status, approval, mail_delivery, takeover, task
+from orchestrator.core.decide import agent_status, answer, mail_delivery, takeover, task
 from orchestrator.core.draft import Draft
 from orchestrator.core.frozen import replace
 from orchestrator.runtime import copies
@@ -131,7 +131,7 @@ DEFECTS = (
         "earlier answers count",
         "an answer that was given to a question counts for the next one about the same call",
         text(
-            approval,
+            answer,
             "_meant",
             "return [call for call in named if call.asked_seq <= seen_seq]",
             "return named",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from orchestrator.core.calls import Await, Runnable
+from orchestrator.core.calls import AskWork, Await, Runnable
 from orchestrator.core.frozen import record
 from orchestrator.core.history import Item
 from orchestrator.core.ids import AgentId, SessionId
@@ -14,8 +14,11 @@ from orchestrator.core.settings import NO_HISTORY, HistoryHead, Rules
 from orchestrator.protocol.faults import CodexErrorInfo
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.items import ToolOutput
-from orchestrator.protocol.ops import Op
+from orchestrator.protocol.ops import ExecApproval, Op, PatchApproval, ResolveAskUserQuestion, UserInputAnswer
 from orchestrator.protocol.wire import EventModel, JsonMapping
+
+AnswerOp: TypeAlias = ExecApproval | PatchApproval | ResolveAskUserQuestion | UserInputAnswer
+"""Ops that answer a request to people."""
 
 
 @record
@@ -41,7 +44,9 @@ class PendingBelow:
     call_id: CallId
     turn: SubmissionId
     sandboxed: bool | None = None
-    """How the call runs if it is approved; None: an earlier version asked, and did not say."""
+    """How the call runs if it is approved; None: it is no command, or an earlier version asked."""
+    kind: str = ""
+    """The kind of the call's work, which says what op answers it; empty: it was not said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,8 @@ class DecidedBelow:
     turn: SubmissionId
     decision: str
     who: str
+    digest: str = ""
+    """The identity of the response to questions; approvals have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +253,7 @@ class Prune:
 
 
 AgentAssessment = Spawn | Fork | Helper | SendMessage | Await | SetWatchdog | CancelAgent | Prune
-Assessment = Runnable | Immediate | AgentAssessment
+Assessment = Runnable | Immediate | AskWork | AgentAssessment
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,8 +157,8 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
             return replace(state, closing=None, closed=True)
         case f.RateLimitsReported(snapshot):
             return replace(state, rate_limits=snapshot)
-        case f.Answered(call_id, turn, decision, who):
-            answer = Answer(call_id, turn, decision, who)
+        case f.Answered():
+            answer = Answer(fact.call_id, fact.turn, fact.decision, fact.who, fact.digest)
             return replace(state, answers=(*state.answers, answer)[-ANSWERS_KEPT:])
         case f.ApprovedForSession(keys, granted):
             roots = tuple(dict.fromkeys((*state.granted_roots, *granted)))
@@ -335,7 +335,7 @@ def _call_moved(state: State, fact: f.CallMoved, seq: int) -> State:
     changes: dict[str, object] = {} if fact.epoch is None else {"epoch": fact.epoch}
     if fact.work is not None:
         changes["work"] = fact.work
-    if fact.phase is Phase.AWAITING_APPROVAL:
+    if fact.phase is Phase.AWAITING_APPROVAL or fact.phase is Phase.ASKING:
         changes["asked_seq"] = seq
     task = task.with_call(call.moved(fact.phase, changes))
     if fact.baselines:

@@ -29,10 +29,10 @@ from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 
 R = TypeVar("R")
 
-CORE_VERSION = 6
+CORE_VERSION = 7
 """Grows when a fold of before would not give what a fold of today gives: older workers leave it alone."""
-SAME_SNAPSHOTS = frozenset({4, 5, CORE_VERSION})
-"""The versions whose snapshots are what a fold of today gives: they lack look-ups and modes."""
+SAME_SNAPSHOTS = frozenset({4, 5, 6, CORE_VERSION})
+"""The versions whose snapshots are what a fold of today gives: they lack look-ups, modes and questions."""
 
 
 def encode(state: State) -> bytes:
@@ -54,6 +54,7 @@ def _stored(state: State) -> State:
         queue=tuple(_waiting(queued) for queued in state.queue),
         task=_emptied(state.task, _TASK_EMPTY) if state.task is not None else None,
         tree=_emptied(state.tree, STORED_EMPTY),
+        answers=tuple(_decided(answer) for answer in state.answers),
     )
 
 
@@ -90,6 +91,22 @@ class _Waiting:
 
 def _waiting(queued: Queued) -> _Waiting:
     return _Waiting(queued.id, queued.turn.wire(), queued.client or "")
+
+
+@record
+class _Decided:
+    """The `Answer` to an approval as a snapshot has it, which is what it was before there were questions."""
+
+    call_id: str
+    turn: str
+    decision: str
+    who: str
+
+
+def _decided(answer: Answer) -> Any:
+    if answer.digest:
+        return answer
+    return _Decided(answer.call_id, answer.turn, answer.decision, answer.who)
 
 
 @record

@@ -13,7 +13,8 @@ has more open calls than one commit can close, it is `ending` until the last one
         │  ▲             │                 │               ▲
         │  └─── no trace left by a lost worker             │
         ├──────────────── refused, denied, stopped ────────┤
-        └──► WAITING (for agents, holding nothing) ────────┘
+        ├──► WAITING (for agents, holding nothing) ────────┤
+        └──► ASKING (a person, holding nothing) ───────────┘
 
 A transition that is not in `TRANSITIONS` raises `IllegalTransition` and leaves the
 state as it was: states are values.
@@ -51,14 +52,18 @@ class Phase(StrEnum):
     PROPOSED = "proposed"
     AWAITING_APPROVAL = "awaiting_approval"
     WAITING = "waiting"
+    ASKING = "asking"
     RUNNING = "running"
     DONE = "done"
 
 
 TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
-    Phase.PROPOSED: frozenset({Phase.AWAITING_APPROVAL, Phase.WAITING, Phase.RUNNING, Phase.DONE}),
+    Phase.PROPOSED: frozenset(
+        {Phase.AWAITING_APPROVAL, Phase.WAITING, Phase.ASKING, Phase.RUNNING, Phase.DONE}
+    ),
     Phase.AWAITING_APPROVAL: frozenset({Phase.RUNNING, Phase.DONE}),
     Phase.WAITING: frozenset({Phase.DONE}),
+    Phase.ASKING: frozenset({Phase.DONE}),
     Phase.RUNNING: frozenset({Phase.AWAITING_APPROVAL, Phase.PROPOSED, Phase.DONE}),
     Phase.DONE: frozenset(),
 }
@@ -90,7 +95,7 @@ class Call:
     """The work of the call, as assessed: written before it starts, read by the worker that starts or judges
     it."""
     asked_seq: int = 0
-    """The entry that opened its approval: an answer by turn id counts only after it."""
+    """The entry that opened its approval, or asked: an answer by turn id counts only after it."""
 
     def moved(self, phase: Phase, changes: Mapping[str, object]) -> Call:
         if phase not in TRANSITIONS[self.phase]:
@@ -98,7 +103,9 @@ class Call:
         return replace(self, phase=phase, **changes)
 
 
-_BEGUN = frozenset({Phase.AWAITING_APPROVAL, Phase.WAITING, Phase.RUNNING})
+ANSWERABLE = frozenset({Phase.AWAITING_APPROVAL, Phase.ASKING})
+"""The phases of a call that people are asked about."""
+_BEGUN = frozenset({Phase.AWAITING_APPROVAL, Phase.WAITING, Phase.ASKING, Phase.RUNNING})
 
 
 class Calls:
@@ -264,6 +271,16 @@ class Task:
         return tuple(call for call in self.calls.begun if call.phase is Phase.AWAITING_APPROVAL)
 
     @property
+    def asking(self) -> tuple[Call, ...]:
+        """The calls that wait for words of a person."""
+        return tuple(call for call in self.calls.begun if call.phase is Phase.ASKING)
+
+    @property
+    def requests(self) -> tuple[Call, ...]:
+        """The calls with a request that people can answer: an approval, or questions."""
+        return tuple(call for call in self.calls.begun if call.phase in ANSWERABLE)
+
+    @property
     def waiting(self) -> Call | None:
         """The first call that waits for agents: an await is alone, helpers may be several."""
         return next((call for call in self.calls.begun if call.phase is Phase.WAITING), None)
@@ -290,12 +307,14 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A decided approval; a second answer is held against it."""
+    """A settled request; a second answer is held against it."""
 
     call_id: CallId
     turn: SubmissionId
     decision: str
     who: str
+    digest: str = ""
+    """The identity of the response to questions; approvals have none."""
 
 
 HISTORY_OPS = frozenset({tag_of(ops.AddToHistory), tag_of(ops.GetHistoryEntryRequest)})
@@ -384,7 +403,8 @@ class State:
 
     @property
     def status(self) -> str:
-        """`idle`, `running`, `awaiting_approval`, `waiting`, `retrying`, `paused` or `closed`."""
+        """`idle`, `running`, `awaiting_approval`, `awaiting_answer`, `waiting`, `retrying`, `paused` or
+        `closed`."""
         if self.task is None:
             return "closed" if self.closed else "idle"
         if self.task.ending:
@@ -393,6 +413,8 @@ class State:
             return "paused"
         if self.task.awaiting and not self.task.running and self.task.request is None:
             return "awaiting_approval"
+        if self.task.asking and not self.task.running and self.task.request is None:
+            return "awaiting_answer"
         if self.task.waiting is not None:
             return "waiting"
         return "retrying" if self.task.wait else "running"

@@ -23,9 +23,11 @@ SERVED_OPS: Final = frozenset(
         "message_agent",
         "override_turn_context",
         "patch_approval",
+        "resolve_ask_user_question",
         "set_thread_name",
         "shutdown",
         "user_input",
+        "user_input_answer",
         "user_turn",
     }
 )
@@ -42,6 +44,7 @@ SENT_EVENTS: Final = frozenset(
         "agent_reasoning_raw_content_delta",
         "agent_reasoning_section_break",
         "apply_patch_approval_request",
+        "ask_user_question_request",
         "background_event",
         "conversation_path",
         "error",
@@ -61,6 +64,7 @@ SENT_EVENTS: Final = frozenset(
         "patch_apply_end",
         "plan_update",
         "request_resolved",
+        "request_user_input",
         "session_configured",
         "shutdown_complete",
         "stream_error",

@@ -23,10 +23,8 @@ from orchestrator.core.timers import REAP_BELOW_TIMER, REAP_TIMER
 from orchestrator.protocol.ops import (
     CancelAgent,
     ConfigureSession,
-    ExecApproval,
     MessageAgent,
     OverrideTurnContext,
-    PatchApproval,
     UserTurn,
 )
 from orchestrator.runtime.bisect import Arrival
@@ -150,8 +148,8 @@ class Arrivals:
             return command
         lookups = TreeLookups.of(self._context.ports, state.facts)
         match command.op:
-            case ExecApproval() | PatchApproval() if state.tree.children:
-                return await self._with_requests(command, lookups, entry.at_ms)
+            case op if isinstance(op, c.AnswerOp) and state.tree.children:
+                return await self._with_requests(command, op, lookups, entry.at_ms)
             case MessageAgent(agent_id=agent_id) | CancelAgent(agent_id=agent_id):
                 agents = await writing.insist(lambda: lookups.target_and_below(agent_id))
                 return replace(command, agents=agents or ())
@@ -177,13 +175,14 @@ class Arrivals:
                 return op.cwd
         return state.settings.cwd
 
-    async def _with_requests(self, command: c.Submitted, lookups: TreeLookups, at_ms: int) -> c.Submitted:
+    async def _with_requests(
+        self, command: c.Submitted, op: c.AnswerOp, lookups: TreeLookups, at_ms: int
+    ) -> c.Submitted:
         """Looks up what an answer can mean in the tree: pending requests, or else those settled before."""
-        op, writing = command.op, self._context.writing
-        assert isinstance(op, (ExecApproval, PatchApproval))
+        writing = self._context.writing
         below = await writing.insist(lambda: lookups.pending_below(at_ms)) or ()
         task = self._context.journal.state.task
-        own = {call.call_id for call in task.awaiting} if task is not None else set()
+        own = {call.call_id for call in task.requests} if task is not None else set()
         if op.id in own or any(op.id in (asked.call_id, asked.turn) for asked in below):
             return replace(command, below=below)
         decided = await writing.insist(lambda: lookups.decided_below(op.id, op.agent_id))

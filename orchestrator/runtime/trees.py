@@ -143,7 +143,12 @@ def _pending(approval: OpenApproval, tree: str, at_ms: int) -> PendingBelow | No
     if asked.get("tree") != tree or not asked.get("agent_id") or approval.opened_ms > at_ms:
         return None
     return PendingBelow(
-        asked["agent_id"], approval.session, CallId(approval.key), asked["turn"], asked.get("sandboxed")
+        asked["agent_id"],
+        approval.session,
+        CallId(approval.key),
+        asked["turn"],
+        asked.get("sandboxed"),
+        asked.get("kind", ""),
     )
 
 
@@ -154,4 +159,7 @@ def _decided(entry: TreeEntry) -> DecidedBelow | None:
     if told["type"] != "request_resolved" or not told["agent_id"]:
         # What the root itself had asked stands in its own log.
         return None
-    return DecidedBelow(told["agent_id"], told["call_id"], told["turn_id"], told["decision"], told["who"])
+    digest = orjson.loads(entry.about).get("response", "") if entry.about else ""
+    return DecidedBelow(
+        told["agent_id"], told["call_id"], told["turn_id"], told["decision"], told["who"], digest
+    )

@@ -16,10 +16,12 @@ from orchestrator.tools.custom import CustomTool, custom_tools
 from orchestrator.tools.exec.supervisor import Supervisor
 from orchestrator.tools.local_shell import LocalShell
 from orchestrator.tools.mcp import McpToolbox, is_mcp
+from orchestrator.tools.question import AskUserQuestionTool
 from orchestrator.tools.shell import Shell
 from orchestrator.tools.site import CallSite, DeltaSink, ToolConfig
 from orchestrator.tools.tool import Judgement, Tool, unsupported
 from orchestrator.tools.update_plan import UpdatePlan
+from orchestrator.tools.user_input import RequestUserInputTool
 from orchestrator.tools.view_image import ViewImage
 from orchestrator.tools.web_search import WebSearch
 
@@ -29,7 +31,7 @@ def built_in(config: ToolConfig, supervisor: Supervisor) -> tuple[Tool, ...]:
     patches = ApplyPatchTool(config, supervisor)
     shell = Shell(config, supervisor, patches)
     plain = (shell, LocalShell(config, shell), patches, UpdatePlan(), ViewImage(config), WebSearch())
-    return (*plain, *AGENT_TOOLS)
+    return (*plain, *AGENT_TOOLS, AskUserQuestionTool(), RequestUserInputTool())
 
 
 def all_tools(config: ToolConfig, supervisor: Supervisor, own: Sequence[CustomTool]) -> tuple[Tool, ...]:

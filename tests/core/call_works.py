@@ -14,7 +14,9 @@ from orchestrator.core.calls import (
     HelperWork,
     McpWork,
     PatchWork,
+    QuestionWork,
     UnknownWork,
+    UserInputWork,
 )
 from orchestrator.protocol.scalars import StoredText
 
@@ -37,6 +39,8 @@ def works_of_calls(words: Strategy, numbers: Strategy, objects: Strategy) -> st.
         ),
         st.builds(CustomWork, keys, words, objects, texts, texts, st.booleans(), timers),
         st.builds(McpWork, keys, words, words, st.none() | objects, texts, timers),
+        st.builds(QuestionWork, parsed, timers),
+        st.builds(UserInputWork, parsed, timers),
         st.builds(AwaitWork, agents, numbers, numbers),
         st.builds(HelperWork, numbers, objects, numbers),
         objects.map(lambda spec: UnknownWork({"kind": "of a newer version", **spec})),

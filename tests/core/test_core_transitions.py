@@ -18,15 +18,17 @@ from orchestrator.core.states_page import page
 from orchestrator.protocol.ids import CallId
 from tests.core.driver import Session, function_call
 
-PROPOSED, AWAITING, WAITING, RUNNING, DONE = Phase
+PROPOSED, AWAITING, WAITING, ASKING, RUNNING, DONE = Phase
 LEGAL = {
     (PROPOSED, AWAITING),
     (PROPOSED, WAITING),
+    (PROPOSED, ASKING),
     (PROPOSED, RUNNING),
     (PROPOSED, DONE),
     (AWAITING, RUNNING),
     (AWAITING, DONE),
     (WAITING, DONE),
+    (ASKING, DONE),
     (RUNNING, AWAITING),
     (RUNNING, PROPOSED),
     (RUNNING, DONE),

@@ -40,6 +40,8 @@ SERVED: dict[str, dict[str, Any]] = {
     "list_custom_prompts": {},
     "list_skills": {},
     "list_mcp_tools": {},
+    "resolve_ask_user_question": {"id": "q", "response": {"type": "cancelled"}},
+    "user_input_answer": {"id": "u1", "response": {"answers": {}}},
     "shutdown": {},
 }
 NEVER: dict[str, dict[str, Any]] = {
@@ -48,9 +50,7 @@ NEVER: dict[str, dict[str, Any]] = {
 """Operations that no session will ever carry out."""
 NOT_YET: dict[str, dict[str, Any]] = {
     "resolve_elicitation": {"server_name": "s", "request_id": "1", "decision": "accept"},
-    "user_input_answer": {"id": "u1", "response": {"answers": {}}},
     "dynamic_tool_response": {"id": "d", "response": {"call_id": "c", "output": "", "success": True}},
-    "resolve_ask_user_question": {"id": "q", "response": {"type": "cancelled"}},
     "plan": {"plan_request": {"goal": "g"}},
     "resolve_plan_approval": {"id": "p", "response": {"type": "rejected"}},
     "list_models": {},

@@ -47,7 +47,7 @@ PATCH = (
 )
 AWAIT = b'{"kind":"await","agent_ids":[1,2],"timer":7,"until_ms":1800}'
 HELPER = b'{"kind":"helper","agent_id":1,"invocation":{"label":"l","prompt":"p"},"begun_ms":9}'
-NEWER = b'{"kind":"question","questions":[{"header":"Auth"}],"timer":4}'
+NEWER = b'{"kind":"of a newer version","questions":[{"header":"Auth"}],"timer":4}'
 LARGE = (
     b'{"kind":"exec","keys":[STORED],"command":["echo",STORED],"cwd":"/w","parsed_cmd":[],"timeout_ms":5,'
     b'"env":{},"sandboxed":true}'

@@ -3,6 +3,7 @@
     exec     a command             patch    a patch            custom   a tool of the program's own
     wait     a wait for agents     helper   an agent whose answer is the output
     mcp      a tool of an MCP server
+    question, user_input   questions to a person; `ask` has what they share
 
 The record of the work stands in the log, in the state and in snapshots: `work_of` and `spec_of` are its two
 ways. A new kind is a module here, a case of `CallWork`, and a reader and a writer below.
@@ -18,6 +19,8 @@ from orchestrator.core.calls.exec import Exec, ExecWork
 from orchestrator.core.calls.helper import HelperWork
 from orchestrator.core.calls.mcp import Mcp, McpWork
 from orchestrator.core.calls.patch import ApplyPatch, PatchWork
+from orchestrator.core.calls.question import QuestionWork
+from orchestrator.core.calls.user_input import UserInputWork
 from orchestrator.core.calls.wait import Await, AwaitWork
 from orchestrator.core.forms import reader_of, writer_of
 from orchestrator.core.frozen import record
@@ -25,6 +28,7 @@ from orchestrator.protocol.wire import JsonObject, JsonValue
 
 __all__ = [
     "ApplyPatch",
+    "AskWork",
     "Await",
     "AwaitWork",
     "CallWork",
@@ -36,10 +40,13 @@ __all__ = [
     "Mcp",
     "McpWork",
     "PatchWork",
+    "QuestionWork",
     "Runnable",
     "RunnableWork",
     "UnknownWork",
+    "UserInputWork",
     "Waiting",
+    "answered_by",
     "spec_of",
     "timer_of",
     "work_of",
@@ -58,7 +65,9 @@ Runnable: TypeAlias = Exec | ApplyPatch | Custom | Mcp
 """Assessments of calls that have to be run, and perhaps to be approved."""
 RunnableWork: TypeAlias = ExecWork | PatchWork | CustomWork | McpWork
 Waiting: TypeAlias = AwaitWork | HelperWork
-CallWork: TypeAlias = RunnableWork | Waiting | UnknownWork
+AskWork: TypeAlias = QuestionWork | UserInputWork
+"""Calls that wait for a person's words. An assessment of such a call is its work."""
+CallWork: TypeAlias = RunnableWork | Waiting | AskWork | UnknownWork
 
 _EXEC = writer_of(ExecWork, ExecWork.kind)
 _PATCH = writer_of(PatchWork, PatchWork.kind)
@@ -66,6 +75,8 @@ _AWAIT = writer_of(AwaitWork, AwaitWork.kind)
 _HELPER = writer_of(HelperWork, HelperWork.kind)
 _CUSTOM = writer_of(CustomWork, CustomWork.kind)
 _MCP = writer_of(McpWork, McpWork.kind)
+_QUESTION = writer_of(QuestionWork, QuestionWork.kind)
+_USER_INPUT = writer_of(UserInputWork, UserInputWork.kind)
 _READERS: Mapping[str, Callable[[Mapping[str, JsonValue]], CallWork]] = {
     ExecWork.kind: reader_of(ExecWork),
     PatchWork.kind: reader_of(PatchWork),
@@ -73,6 +84,8 @@ _READERS: Mapping[str, Callable[[Mapping[str, JsonValue]], CallWork]] = {
     HelperWork.kind: reader_of(HelperWork),
     CustomWork.kind: reader_of(CustomWork),
     McpWork.kind: reader_of(McpWork),
+    QuestionWork.kind: reader_of(QuestionWork),
+    UserInputWork.kind: reader_of(UserInputWork),
 }
 
 
@@ -102,6 +115,10 @@ def spec_of(work: CallWork) -> JsonObject:
             return _CUSTOM(work)
         case McpWork():
             return _MCP(work)
+        case QuestionWork():
+            return _QUESTION(work)
+        case UserInputWork():
+            return _USER_INPUT(work)
         case UnknownWork():
             return dict(work.spec)
         case _:
@@ -117,3 +134,17 @@ def timer_of(work: CallWork | None) -> int | None:
             return work.spec.get("timer")
         case _:
             return work.timer
+
+
+_ANSWERED_BY: Mapping[str, tuple[str, str]] = {
+    **{work.kind: (work.noun, work.answered_by) for work in (QuestionWork, UserInputWork)},
+    ExecWork.kind: ("a command", "exec_approval"),
+    CustomWork.kind: ("a call of a tool", "exec_approval"),
+    McpWork.kind: ("a call of a tool", "exec_approval"),
+    PatchWork.kind: ("a patch", "patch_approval"),
+}
+
+
+def answered_by(kind: str) -> tuple[str, str] | None:
+    """The name of a request of this kind, and the op that answers it; None for a kind of a newer version."""
+    return _ANSWERED_BY.get(kind)

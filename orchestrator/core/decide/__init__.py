@@ -6,7 +6,8 @@ as it was. The command's own rule comes first, then `transitions.advance`.
 
     ops, agent_ops                submissions: input and settings, then what people ask of agents
     task, request, task_end       a task from its beginning to its end, and its model requests
-    call, approval, wait          a tool call, the answer of a person to it, the wait for agents
+    call, wait, ask               a tool call, the wait for agents, questions to a person
+    answer, approval              which request an answer means, and what a decision about a call does
     agent_*, helper*              agents: calls about them, their creation, their status
     mail, mail_delivery, cancel   what sessions of a tree tell each other, and how they end each other
     takeover, timer, refusal      a lost worker, a deadline, a commit that Redis refused

@@ -1,4 +1,4 @@
-"""Agents' requests for approval, shown at the root as well, where people look, and taken away there.
+"""Agents' requests to people, shown at the root as well, where people look, and taken away there.
 
 The root's queue has the root's own requests already; decisions on them are added, unless the task's client
 made them in a session without agents.
@@ -10,15 +10,45 @@ from typing import TypeAlias
 
 from orchestrator.core.draft import Draft, TreeEvent
 from orchestrator.core.state import Call
-from orchestrator.protocol.events import ApplyPatchApprovalRequest, ExecApprovalRequest, RequestResolved
+from orchestrator.protocol.events import (
+    ApplyPatchApprovalRequest,
+    AskUserQuestionRequest,
+    ExecApprovalRequest,
+    RequestResolved,
+    RequestUserInput,
+)
 from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.wire import written
 
-ApprovalRequest: TypeAlias = ExecApprovalRequest | ApplyPatchApprovalRequest
+PersonRequest: TypeAlias = (
+    ExecApprovalRequest | ApplyPatchApprovalRequest | AskUserQuestionRequest | RequestUserInput
+)
 WITHDRAWN = "withdrawn"
 """The decision on a request whose turn ended first."""
 
 
-def surface(draft: Draft, request: ApprovalRequest) -> None:
+def open_request(
+    draft: Draft, call_id: str, kind: str, request: PersonRequest, sandboxed: bool | None = None
+) -> None:
+    """Puts a request, which the session's own log has, into the fleet's queue and before the root.
+
+    `sandboxed` says how a command runs if it is approved; nothing else has it.
+    """
+    facts = draft.state.facts
+    asked = {
+        "kind": kind,
+        "turn": draft.task.id,
+        "event": written(request),
+        **({} if sandboxed is None else {"sandboxed": sandboxed}),
+        "tree": facts.tree_id,
+        "agent_id": facts.agent_id,
+        "agent_path": facts.agent_path,
+    }
+    draft.open_approval(call_id, asked)
+    _surface(draft, request)
+
+
+def _surface(draft: Draft, request: PersonRequest) -> None:
     """Shows at the root a request that an agent has made in its own log."""
     facts = draft.state.facts
     if not facts.is_root:
@@ -31,8 +61,13 @@ def surface(draft: Draft, request: ApprovalRequest) -> None:
         draft.tree.events.append(event)
 
 
-def resolved(draft: Draft, call: Call, decision: str, who: str, client: str = "") -> None:
-    """Tells the root, and clients of the agent, that the request needs no answer any more."""
+def resolved(
+    draft: Draft, call: Call, decision: str, who: str, client: str = "", *, digest: str = ""
+) -> None:
+    """Tells the root, and clients of the agent, that the request needs no answer any more.
+
+    The tree log has the `digest` of a response, so that the root knows a second one that says the same.
+    """
     facts = draft.state.facts
     if facts.is_root and _knows_alone(draft, client):
         return
@@ -46,7 +81,9 @@ def resolved(draft: Draft, call: Call, decision: str, who: str, client: str = ""
         session_id=facts.session_id,
         agent_path=facts.agent_path,
     )
-    draft.tree.events.append(TreeEvent(draft.task.id, message, (facts.tree_id, facts.session_id)))
+    about = {"response": digest} if digest else {}
+    targets = (facts.tree_id, facts.session_id)
+    draft.tree.events.append(TreeEvent(draft.task.id, message, targets, about=about))
 
 
 def _knows_alone(draft: Draft, client: str) -> bool:

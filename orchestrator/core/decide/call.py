@@ -12,22 +12,25 @@ from orchestrator.core.calls import (
     ExecWork,
     Mcp,
     PatchWork,
+    QuestionWork,
     Runnable,
     RunnableWork,
+    UserInputWork,
 )
 from orchestrator.core.calls.exec import UNSANDBOXED_REASON, may_ask_for_more
 from orchestrator.core.calls.verdict import Ask, Refuse, Run, Verdict
 from orchestrator.core.commands import CallAssessed, CallFinished, Immediate
 from orchestrator.core.decide.agent_calls import agent_call
 from orchestrator.core.decide.approval import reject, run
-from orchestrator.core.decide.approval_events import surface
+from orchestrator.core.decide.approval_events import open_request
+from orchestrator.core.decide.ask import ask_person
 from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.helper_activity import activity, uses
 from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.state import Call, Phase
 from orchestrator.core.timers import approval_timer
 from orchestrator.protocol.items import ToolOutput
-from orchestrator.protocol.wire import EventModel, JsonObject, written
+from orchestrator.protocol.wire import EventModel, JsonObject
 
 
 def assessed(draft: Draft, command: CallAssessed) -> None:
@@ -40,6 +43,8 @@ def assessed(draft: Draft, command: CallAssessed) -> None:
             _done(draft, call, done.output, done.events)
         case Exec() | ApplyPatch() | Custom() | Mcp() as asked:
             _carry_out(draft, call, asked, asked.judged(draft.task.settings, draft.state.approved))
+        case QuestionWork() | UserInputWork() as work:
+            ask_person(draft, call, work)
         case asked:
             agent_call(draft, call, asked)
 
@@ -71,18 +76,7 @@ def ask(draft: Draft, call: Call, work: RunnableWork, reason: str | None) -> Non
     if timeout is not None:
         work = work.asked(draft.set_timer(approval_timer(call.call_id), draft.moment.at_ms + timeout))
     draft.add(f.CallMoved(call.call_id, Phase.AWAITING_APPROVAL, work=work))
-    facts = draft.state.facts
-    asked = {
-        "kind": work.kind,
-        "turn": draft.task.id,
-        "event": written(request),
-        "sandboxed": work.sandboxed,
-        "tree": facts.tree_id,
-        "agent_id": facts.agent_id,
-        "agent_path": facts.agent_path,
-    }
-    draft.open_approval(call.call_id, asked)
-    surface(draft, request)
+    open_request(draft, call.call_id, work.kind, request, work.sandboxed)
 
 
 def finished(draft: Draft, command: CallFinished) -> None:

@@ -7,7 +7,7 @@ from orchestrator.core.agent_views import one_line
 from orchestrator.core.commands import MailArrived
 from orchestrator.core.decide.agent_ops import interrupt_below
 from orchestrator.core.decide.agent_status import change, tell_ended
-from orchestrator.core.decide.approval import routed_answer
+from orchestrator.core.decide.answer import routed_answer
 from orchestrator.core.decide.cancel import begin_canceling, heard_end
 from orchestrator.core.decide.helper import helper_done
 from orchestrator.core.decide.mail_delivery import forget_children, tell_inbox, tell_read, tell_undelivered

@@ -10,7 +10,7 @@ from orchestrator.core.birth import session_configured
 from orchestrator.core.commands import FileNotWritten, Submitted
 from orchestrator.core.context import instructions_item
 from orchestrator.core.decide.agent_ops import cancel_agent, interrupt_below, message_agent
-from orchestrator.core.decide.approval import answer
+from orchestrator.core.decide.answer import answer
 from orchestrator.core.decide.cancel import cancel_children
 from orchestrator.core.decide.lookup import ask
 from orchestrator.core.decide.task import (
@@ -58,7 +58,7 @@ def submitted(draft: Draft, command: Submitted) -> None:
             message_agent(draft, command, op)
         case ops.CancelAgent():
             cancel_agent(draft, command, op)
-        case ops.ExecApproval() | ops.PatchApproval():
+        case ops.ExecApproval() | ops.PatchApproval() | ops.ResolveAskUserQuestion() | ops.UserInputAnswer():
             answer(draft, command, op)
         case ops.OverrideTurnContext():
             change_settings(draft, _changes(op))

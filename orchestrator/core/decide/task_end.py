@@ -31,7 +31,7 @@ from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.cancel import expect_ends, flag_and_notify
 from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.history import Item, user_message
-from orchestrator.core.state import Call, Phase, StopReason, Task
+from orchestrator.core.state import ANSWERABLE, Call, Phase, StopReason, Task
 from orchestrator.core.timers import RETRY_TIMER, approval_timer, wait_timer
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import SubAgentErr
@@ -162,8 +162,8 @@ def first_said(task: Task, most: int = MOST_ITEMS) -> Sequence[Item]:
 
 
 def _close(draft: Draft, call: Call, output: str, after_s: float | None) -> None:
-    """Gives the call the output of a stopped call; an approval of it is withdrawn."""
-    if call.phase is Phase.AWAITING_APPROVAL:
+    """Gives the call the output of a stopped call; its request to people is withdrawn."""
+    if call.phase in ANSWERABLE:
         draft.close_approval(call.call_id)
         draft.clear_timer(approval_timer(call.call_id))
         withdrawn(draft, call)

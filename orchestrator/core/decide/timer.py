@@ -7,9 +7,11 @@ from orchestrator.core.calls import AwaitWork, timer_of
 from orchestrator.core.commands import TimerFired
 from orchestrator.core.decide.agent_calls import watchdog_fired
 from orchestrator.core.decide.approval import resolve
+from orchestrator.core.decide.ask import BY_TIMER, give_up
 from orchestrator.core.decide.budget import resume
 from orchestrator.core.decide.wait import timed_out
 from orchestrator.core.draft import Draft
+from orchestrator.core.state import Phase
 from orchestrator.core.timers import (
     BUDGET_TIMER,
     REAP_BELOW_TIMER,
@@ -49,6 +51,13 @@ def timer_fired(draft: Draft, command: TimerFired) -> None:
         if task.wait == command.generation:
             draft.add(f.RetryDue())
         return
-    for call in task.awaiting:
-        if command.id == approval_timer(call.call_id) and timer_of(call.work) == command.generation:
-            resolve(draft, call, "denied", "timer")
+    for call in task.requests:
+        if command.id != approval_timer(call.call_id) or timer_of(call.work) != command.generation:
+            continue
+        if task.stopping and call.phase is Phase.ASKING:
+            # Its task ends it; an approval is denied all the same, which starts nothing.
+            continue
+        if call.phase is Phase.ASKING:
+            give_up(draft, call)
+        else:
+            resolve(draft, call, "denied", BY_TIMER)

@@ -99,7 +99,7 @@ class TimerTaken:
 
 @record
 class Answered:
-    """A decision on an approval of the task `turn`: by whom, what, and when (milliseconds).
+    """A decision on a request of the task `turn`: by whom, what, and when (milliseconds).
 
     An answer that is sent on names the `agent_id` that has asked: it decides nothing here.
     """
@@ -112,6 +112,8 @@ class Answered:
     who: str
     answered_ms: int = field(default=0, metadata=ALWAYS)
     agent_id: AgentId | None = None
+    digest: str = ""
+    """The identity of the response to questions, whose words the call's output has; approvals have none."""
 
 
 @record

@@ -1,0 +1,247 @@
+"""Answers of people: which open request an answer means, and what becomes of one that comes too late."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from orchestrator.core import entries as e
+from orchestrator.core import facts as f
+from orchestrator.core.calls import AskWork, RunnableWork, UnknownWork, answered_by
+from orchestrator.core.calls.ask import DoesNotAnswer, digest_of
+from orchestrator.core.commands import AnswerOp, MailArrived, PendingBelow, Submitted
+from orchestrator.core.decide.approval import resolve
+from orchestrator.core.decide.approval_events import WITHDRAWN
+from orchestrator.core.decide.ask import settle
+from orchestrator.core.draft import Draft, OutboundMessage, TreeEvent
+from orchestrator.core.frozen import record
+from orchestrator.core.ids import AgentId
+from orchestrator.core.state import Answer, Call
+from orchestrator.protocol import events as ev
+from orchestrator.protocol import ops
+from orchestrator.protocol.wire import UNSET, JsonObject, JsonValue, written
+
+
+@record
+class Reply:
+    """An answer as its op states it; `op` is the op's tag, `response` the words that answer questions."""
+
+    id: str
+    agent_id: AgentId | None
+    op: str
+    decision: str
+    response: JsonObject | None = None
+
+    @property
+    def said(self) -> tuple[str, str]:
+        """Two answers that say the same are equal in this."""
+        return self.decision, "" if self.response is None else digest_of(self.response)
+
+    def fits(self, kind: str) -> bool:
+        """Whether the op answers requests of this kind."""
+        known = answered_by(kind)
+        if known is None:
+            # What a newer version asks about can be denied by either op of approvals.
+            return self.response is None
+        return known[1] == self.op
+
+
+def reply_of(op: AnswerOp) -> Reply:
+    """The answer that an op gives."""
+    agent_id = None if op.agent_id is None else AgentId(op.agent_id)
+    match op:
+        case ops.ExecApproval() | ops.PatchApproval():
+            decision = op.decision if isinstance(op.decision, str) else "approved_for_session"
+            return Reply(op.id, agent_id, op.type, decision)
+        case ops.ResolveAskUserQuestion():
+            return Reply(op.id, agent_id, op.type, op.response.type, written(op.response))
+        case ops.UserInputAnswer():
+            decision = "answered" if op.response.answers else "cancelled"
+            return Reply(op.id, agent_id, op.type, decision, written(op.response))
+
+
+def answer(draft: Draft, command: Submitted, op: AnswerOp) -> None:
+    """An answer under a call id, or under the turn's id if exactly one request was open then."""
+    reply = reply_of(op)
+    meant = _meant(draft, reply, command.seq) if _for_me(draft, reply) else []
+    below = _below(command, reply)
+    if len(meant) == 1:
+        _carry_out(draft, command, reply, meant[0])
+    elif meant:
+        # Where several are open, the answer was meant for one of them, not for an earlier one.
+        draft.add(e.error(command.id, _unknown(draft, reply.id)))
+    elif len(below) == 1:
+        _route(draft, command, below[0], reply)
+    elif below:
+        text = f"{_unknown_below(below, reply.id)}; name the agent by agent_id"
+        draft.add(e.error(command.id, text))
+    elif (other := _other_op(draft, command, reply)) is not None:
+        draft.add(e.error(command.id, other))
+    else:
+        _hold_against_earlier(draft, command, reply)
+
+
+def _for_me(draft: Draft, reply: Reply) -> bool:
+    return reply.agent_id in (None, draft.state.facts.agent_id)
+
+
+def _carry_out(draft: Draft, command: Submitted, reply: Reply, call: Call) -> None:
+    who = command.who or command.client
+    if reply.response is None:
+        resolve(draft, call, reply.decision, who, command.client)
+        return
+    try:
+        settle(draft, call, reply.response, who, command.client)
+    except DoesNotAnswer as error:
+        draft.add(e.error(command.id, _stays_open(call.call_id, error)))
+
+
+def _stays_open(name: str, error: DoesNotAnswer) -> str:
+    return f"{name} was not answered: {error}; it stays open"
+
+
+def _below(command: Submitted, reply: Reply) -> list[PendingBelow]:
+    """The requests of the tree that an answer can mean: under the call's id, else under the turn's."""
+    asked = [p for p in command.below if reply.agent_id in (None, p.agent_id) and reply.fits(p.kind)]
+    return [p for p in asked if p.call_id == reply.id] or [p for p in asked if p.turn == reply.id]
+
+
+def _other_op(draft: Draft, command: Submitted, reply: Reply) -> str | None:
+    """The error for an answer by the wrong op to a request that is pending under its call's id."""
+    own = [(call.call_id, _kind(call)) for call in _pending(draft) if _for_me(draft, reply)]
+    below = [(p.call_id, p.kind) for p in command.below if reply.agent_id in (None, p.agent_id)]
+    for call_id, kind in (*own, *below):
+        known = answered_by(kind)
+        if call_id == reply.id and known is not None and known[1] != reply.op:
+            return f"{call_id} is {known[0]}: answer it with {known[1]}"
+    return None
+
+
+def _route(draft: Draft, command: Submitted, asked: PendingBelow, reply: Reply) -> None:
+    """Sends an answer on to the one agent that waits for it."""
+    by = command.who or command.client
+    payload: JsonObject = {
+        "id": command.id,
+        "call_id": asked.call_id,
+        "turn": asked.turn,
+        "decision": reply.decision,
+        "who": by,
+        "sandboxed": asked.sandboxed,
+    }
+    if reply.response is not None:
+        payload["response"] = reply.response
+    key = f"answer:{command.client}:{command.id}"
+    draft.tree.outbox.append(OutboundMessage(asked.session, "answer", payload, key))
+    at_ms, (decision, digest) = draft.moment.at_ms, reply.said
+    draft.add(f.Answered(asked.call_id, asked.turn, decision, by, at_ms, asked.agent_id, digest))
+
+
+def routed_answer(draft: Draft, command: MailArrived) -> None:
+    """Carries out an answer given at the root; a request decided here meanwhile stays decided.
+
+    A command that its sandbox stopped is asked about again under the same id: an approval of the confined
+    command does not allow it without the sandbox.
+    """
+    answer, response = command.payload, command.payload.get("response")
+    for call in _pending(draft):
+        asks = isinstance(call.work, AskWork)
+        if call.call_id != answer["call_id"] or asks != (response is not None):
+            continue
+        if asks:
+            _answer_sent_on(draft, call, answer)
+            return
+        if answer.get("sandboxed") in (None, _sandboxed(call)):
+            resolve(draft, call, answer["decision"], answer["who"])
+            return
+    _tell_late(draft, answer)
+
+
+def _answer_sent_on(draft: Draft, call: Call, answer: Mapping[str, JsonValue]) -> None:
+    try:
+        settle(draft, call, answer["response"], answer["who"])
+    except DoesNotAnswer as error:
+        name = f"{call.call_id} of agent {draft.state.facts.agent_id}"
+        _tell_root(draft, answer["id"], _stays_open(name, error))
+
+
+def _tell_late(draft: Draft, answer: Mapping[str, JsonValue]) -> None:
+    """Tells the root that an answer which it has sent on came too late."""
+    told, response = (answer["call_id"], answer["turn"]), answer.get("response")
+    said = (answer["decision"], "" if response is None else digest_of(response))
+    earlier = [one for one in draft.state.answers if (one.call_id, one.turn) == told]
+    if "id" not in answer or (earlier and (earlier[-1].decision, earlier[-1].digest) == said):
+        return
+    name = f"{answer['call_id']} of agent {draft.state.facts.agent_id}"
+    text = (
+        _too_late(name, earlier[-1].decision, earlier[-1].who) if earlier else _too_late(name, WITHDRAWN, "")
+    )
+    _tell_root(draft, answer["id"], text)
+
+
+def _tell_root(draft: Draft, id: str, text: str) -> None:
+    told = ev.Error(message=text, codex_error_info=UNSET)
+    draft.tree.events.append(TreeEvent(id, told, (draft.state.facts.tree_id,)))
+
+
+def _hold_against_earlier(draft: Draft, command: Submitted, reply: Reply) -> None:
+    """Answers with an error if no open request fits; the same answer again does no harm."""
+    mine = _for_me(draft, reply)
+    own = _answered(draft.state.answers, reply.id) if mine else None
+    there = next((one for one in reversed(command.decided) if reply.id in (one.call_id, one.turn)), None)
+    if there is not None and (own is None or own.turn == there.turn):
+        # A routed answer stands in this log, too; but what counts is what the agent did with it.
+        earlier, name = (there.decision, there.digest), f"{there.call_id} of agent {there.agent_id}"
+        text = _too_late(name, there.decision, there.who)
+    elif own is not None:
+        earlier, text = (own.decision, own.digest), _too_late(own.call_id, own.decision, own.who)
+    else:
+        earlier = ("", "")
+        text = _unknown(draft, reply.id) if mine else _unknown_below(command.below, reply.id)
+    if earlier != reply.said:
+        draft.add(e.error(command.id, text))
+
+
+def _too_late(name: str, decision: str, who: str) -> str:
+    if decision == WITHDRAWN:
+        return f"{name} is not asked any more: its turn has ended"
+    return f"{name} was already decided: {decision}, by {who or 'a client'}"
+
+
+def _unknown_below(pending: Sequence[PendingBelow], id: str) -> str:
+    who = ", ".join(f"{one.call_id} of agent {one.agent_id}" for one in pending)
+    return f"no single approval is pending under {id!r} in the tree; pending: {who or 'none'}"
+
+
+def _meant(draft: Draft, reply: Reply, seen_seq: int) -> list[Call]:
+    """The open requests that an answer under an id can mean.
+
+    Two people who press Allow on A must not allow B, nor A without its sandbox: an answer counts
+    only for a request that stood in the log when the answer was submitted.
+    """
+    pending = [call for call in _pending(draft) if reply.fits(_kind(call))]
+    named = [call for call in pending if call.call_id == reply.id]
+    if named or draft.state.task is None or reply.id != draft.state.task.id:
+        return [call for call in named if call.asked_seq <= seen_seq]
+    return [call for call in pending if call.asked_seq <= seen_seq]
+
+
+def _pending(draft: Draft) -> tuple[Call, ...]:
+    """The calls that may still be answered; none in a task that is being stopped, where nothing starts."""
+    task = draft.state.task
+    return () if task is None or task.stopping else task.requests
+
+
+def _kind(call: Call) -> str:
+    return "" if call.work is None or isinstance(call.work, UnknownWork) else call.work.kind
+
+
+def _sandboxed(call: Call) -> bool | None:
+    return call.work.sandboxed if isinstance(call.work, RunnableWork) else None
+
+
+def _unknown(draft: Draft, id: str) -> str:
+    names = [call.call_id for call in _pending(draft)]
+    return f"no single approval is pending under {id!r}; pending: {', '.join(names) or 'none'}"
+
+
+def _answered(answers: tuple[Answer, ...], id: str) -> Answer | None:
+    return next((answer for answer in reversed(answers) if id in (answer.call_id, answer.turn)), None)

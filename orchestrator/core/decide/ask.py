@@ -1,0 +1,57 @@
+"""Questions to a person: a phase of a call, decided from the session's own log.
+
+Nobody is held while it lasts. An answer, the timer or the end of the task settles it, and only the first of
+them: behind it the call is done.
+"""
+
+from __future__ import annotations
+
+from orchestrator.core import facts as f
+from orchestrator.core.calls import AskWork
+from orchestrator.core.calls.ask import Settled, digest_of
+from orchestrator.core.decide.approval_events import open_request, resolved
+from orchestrator.core.decide.call_end import close
+from orchestrator.core.draft import DoesNotFit, Draft
+from orchestrator.core.state import Call, Phase
+from orchestrator.core.timers import approval_timer
+from orchestrator.protocol.wire import JsonObject
+
+BY_TIMER = "timer"
+"""Settles what nobody has answered in time."""
+
+
+def ask_person(draft: Draft, call: Call, work: AskWork) -> None:
+    """Asks, whatever the approval policy: it is about commands and patches. Nothing is held meanwhile."""
+    request = work.request(call.call_id, draft.task.id)
+    draft.event(request)
+    timeout = draft.state.facts.approval_timeout_ms
+    if timeout is not None:
+        work = work.asked(draft.set_timer(approval_timer(call.call_id), draft.moment.at_ms + timeout))
+    draft.add(f.CallMoved(call.call_id, Phase.ASKING, work=work))
+    open_request(draft, call.call_id, work.kind, request)
+
+
+def settle(draft: Draft, call: Call, response: JsonObject, who: str, client: str = "") -> None:
+    """Gives the call an answer; raises `DoesNotAnswer` before anything is written if it does not fit."""
+    work = _work(call)
+    _end(draft, call, work.settled(response), digest_of(response), who, client)
+
+
+def give_up(draft: Draft, call: Call) -> None:
+    """Ends questions that nobody has answered in time."""
+    _end(draft, call, _work(call).unanswered, "", BY_TIMER)
+
+
+def _work(call: Call) -> AskWork:
+    if not isinstance(call.work, AskWork):
+        raise DoesNotFit(f"call {call.call_id} asks for something that this version does not know")
+    return call.work
+
+
+def _end(draft: Draft, call: Call, end: Settled, digest: str, who: str, client: str = "") -> None:
+    at_ms = draft.moment.at_ms
+    draft.add(f.Answered(call.call_id, draft.task.id, end.decision, who, at_ms, digest=digest))
+    draft.close_approval(call.call_id)
+    draft.clear_timer(approval_timer(call.call_id))
+    resolved(draft, call, end.decision, who, client, digest=digest)
+    close(draft, call, end.output)

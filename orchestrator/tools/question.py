@@ -1,0 +1,153 @@
+"""The `ask_user_question` tool: questions with options, for the decisions that are a person's."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from orchestrator.core.calls import QuestionWork
+from orchestrator.core.commands import Assessment
+from orchestrator.core.state import Call, State
+from orchestrator.protocol.plans import AskUserQuestion, QuestionOption
+from orchestrator.protocol.wire import JsonObject, written
+from orchestrator.tools.arguments import Arguments, BadArguments, parsed
+from orchestrator.tools.site import CallSite
+from orchestrator.tools.specs import function, string
+from orchestrator.tools.tool import Tool, unsupported
+
+MOST_HEADER: Final = 12
+MOST_QUESTION, MOST_LABEL, MOST_DESCRIPTION = 2_000, 100, 500
+"""Characters of the texts that a person is shown."""
+HELPER_ASKS: Final = "this agent only reads for another one: it asks nobody"
+_NUMBERED: Final = re.compile(r"^\s*\d+\s*[).:]\s*")
+
+OPTION = {
+    "type": "object",
+    "properties": {
+        "label": string("The choice, in a few words; no number before it."),
+        "description": string("What it leads to."),
+    },
+    "required": ["label", "description"],
+    "additionalProperties": False,
+}
+ASK_USER_QUESTION = function(
+    "ask_user_question",
+    "Asks the person up to four questions, each with options, and waits for the answers. Only for decisions "
+    "that are theirs and that you cannot find out. The person can always type an answer of their own.",
+    {
+        "questions": {
+            "type": "array",
+            "description": "1 to 4 questions.",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "question": string("The whole question."),
+                    "header": string(
+                        f"Its name: at most {MOST_HEADER} characters, another for each question."
+                    ),
+                    "options": {"type": "array", "description": "2 to 4.", "items": OPTION},
+                    "multiSelect": {"type": "boolean", "description": "Whether several may be chosen."},
+                },
+                "required": ["question", "header", "options"],
+                "additionalProperties": False,
+            },
+        }
+    },
+    ["questions"],
+)
+
+
+class Option(Arguments):
+    label: str
+    description: str
+
+
+class Question(Arguments):
+    question: str
+    header: str
+    options: tuple[Option, ...]
+    multi_select: Annotated[bool, Field(alias="multiSelect")] = False
+
+
+class QuestionArguments(Arguments):
+    questions: tuple[Question, ...]
+
+
+class AskUserQuestionTool(Tool):
+    """The tool of questions with options; a call of it waits for a person."""
+
+    names = ("ask_user_question",)
+    parallel_safe = True
+
+    def offered(self, state: State) -> JsonObject | None:
+        return None if state.facts.helper_call else ASK_USER_QUESTION
+
+    async def assess(self, call: Call, site: CallSite) -> Assessment:
+        if call.item["type"] != "function_call":
+            return unsupported(call)
+        refuse_helper(site.state)
+        given = parsed(QuestionArguments, call.item["arguments"]).questions
+        if not 1 <= len(given) <= 4:
+            raise BadArguments(f"questions: 1 to 4, not {len(given)}")
+        headers = [question.header for question in given]
+        if len(set(headers)) < len(headers):
+            raise BadArguments("questions: each needs a header of its own")
+        return QuestionWork(tuple(_checked(question, n) for n, question in enumerate(given, 1)))
+
+
+def refuse_helper(state: State) -> None:
+    """Raises `BadArguments` for an agent that only reads for another one."""
+    if state.facts.helper_call:
+        raise BadArguments(HELPER_ASKS)
+
+
+def check_words(number: int, header: str, question: str) -> None:
+    """Raises `BadArguments` for a header or a question that a person cannot be shown."""
+    if not question.strip() or len(question) > MOST_QUESTION:
+        raise BadArguments(f"question {number}: its text has 1 to {MOST_QUESTION:,} characters")
+    if not header.strip():
+        raise BadArguments(f"question {number}: its header is empty")
+    if len(header) > MOST_HEADER:
+        raise BadArguments(
+            f"question {number}: its header has {len(header)} characters; at most {MOST_HEADER}"
+        )
+
+
+def check_option(number: int, label: str, description: str) -> None:
+    """Raises `BadArguments` for an option that a person cannot be shown."""
+    if not label.strip():
+        raise BadArguments(f"question {number}: a label is empty")
+    if len(label) > MOST_LABEL or len(description) > MOST_DESCRIPTION:
+        raise BadArguments(
+            f"question {number}: a label has at most {MOST_LABEL} characters, "
+            f"a description {MOST_DESCRIPTION}"
+        )
+
+
+def _checked(asked: Question, number: int) -> JsonObject:
+    check_words(number, asked.header, asked.question)
+    if not 2 <= len(asked.options) <= 4:
+        raise BadArguments(f"question {number}: 2 to 4 options, not {len(asked.options)}")
+    options = [
+        QuestionOption(label=_NUMBERED.sub("", each.label), description=each.description)
+        for each in asked.options
+    ]
+    for each in options:
+        check_option(number, each.label, each.description)
+        if each.label.strip().lower() == "other":
+            raise BadArguments(
+                f"question {number}: the person can always type an answer of their own: leave Other out"
+            )
+    labels = {each.label.strip() for each in options}
+    if len(labels) < len(options):
+        raise BadArguments(f"question {number}: two options have the same label")
+    return written(
+        AskUserQuestion(
+            question=asked.question,
+            header=asked.header,
+            options=tuple(options),
+            multi_select=asked.multi_select,
+        )
+    )

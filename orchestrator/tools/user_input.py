@@ -1,0 +1,82 @@
+"""The `request_user_input` tool: questions with or without options, keyed by an id.
+
+Models of Codex know it for the modes `plan` and `pair_programming`. A call of it is served in every session;
+it is offered in none, since `ask_user_question` is.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from orchestrator.core.calls import UserInputWork
+from orchestrator.core.commands import Assessment
+from orchestrator.core.state import Call
+from orchestrator.protocol.plans import QuestionOption, RequestUserInputQuestion
+from orchestrator.protocol.wire import JsonObject, written
+from orchestrator.tools.arguments import Arguments, BadArguments, parsed
+from orchestrator.tools.question import Option, check_option, check_words, refuse_helper
+from orchestrator.tools.site import CallSite
+from orchestrator.tools.tool import Tool, unsupported
+
+MOST_ID: Final = 64
+NO_SECRETS: Final = (
+    "this version cannot keep an answer out of the log, so it asks for no secret; ask the person to put it "
+    "into a file or a variable, and ask for its name"
+)
+
+
+class InputQuestion(Arguments):
+    id: str
+    header: str
+    question: str
+    options: tuple[Option, ...] | None = None
+    is_secret: Annotated[bool, Field(alias="isSecret")] = False
+
+
+class InputArguments(Arguments):
+    questions: tuple[InputQuestion, ...]
+
+
+class RequestUserInputTool(Tool):
+    """The tool of requests for input; a call of it waits for a person."""
+
+    names = ("request_user_input",)
+    parallel_safe = True
+
+    async def assess(self, call: Call, site: CallSite) -> Assessment:
+        if call.item["type"] != "function_call":
+            return unsupported(call)
+        refuse_helper(site.state)
+        given = parsed(InputArguments, call.item["arguments"]).questions
+        if not 1 <= len(given) <= 3:
+            raise BadArguments(f"questions: 1 to 3, not {len(given)}")
+        ids = [question.id for question in given]
+        if len(set(ids)) < len(ids):
+            raise BadArguments("questions: each needs an id of its own")
+        return UserInputWork(tuple(_checked(question, n) for n, question in enumerate(given, 1)))
+
+
+def _checked(asked: InputQuestion, number: int) -> JsonObject:
+    if not asked.id.strip() or len(asked.id) > MOST_ID:
+        raise BadArguments(f"question {number}: its id has 1 to {MOST_ID} characters")
+    check_words(number, asked.header, asked.question)
+    if asked.is_secret:
+        raise BadArguments(f"question {number}: {NO_SECRETS}")
+    if asked.options is not None and not 2 <= len(asked.options) <= 3:
+        raise BadArguments(f"question {number}: 2 or 3 options, or none, not {len(asked.options)}")
+    for each in asked.options or ():
+        check_option(number, each.label, each.description)
+    options = tuple(
+        QuestionOption(label=each.label, description=each.description) for each in asked.options or ()
+    )
+    return written(
+        RequestUserInputQuestion(
+            id=asked.id,
+            header=asked.header,
+            question=asked.question,
+            is_other=True,
+            options=options or None,
+        )
+    )
