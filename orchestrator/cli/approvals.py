@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +13,7 @@ from orchestrator.cli.invocation import Invocation
 from orchestrator.core.counts import age
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from orchestrator.protocol.policy import ReviewDecision
     from orchestrator.views.approvals import Asked, Needed, Wishes
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 AT_ONCE = 32
 _PATTERN = "A call, or a glob over each plain command or each path; may be repeated."
+_ANSWER = "A question of a call by its header (or id), and its answer; repeated for each question."
 _DENIAL = "A call, or a glob over any part of a command or any path; may be repeated."
 
 
@@ -33,6 +35,13 @@ def approvals(
     for_session: Annotated[
         list[str] | None,
         typer.Option("--for-session", metavar="PATTERN", help="Allow, and do not ask that agent again."),
+    ] = None,
+    answer: Annotated[
+        list[str] | None,
+        typer.Option("--answer", metavar="'CALL HEADER=TEXT'", help=_ANSWER),
+    ] = None,
+    cancel: Annotated[
+        list[str] | None, typer.Option("--cancel", metavar="CALL", help="Leave questions without an answer.")
     ] = None,
     all: Annotated[
         bool, typer.Option("--all", help="Answer in every tree of the fleet, without ID.")
@@ -50,12 +59,13 @@ def approvals(
 
     A glob allows a script only if it is plain and each of its commands matches;
     redirects, substitutions and variables need the call's id. It denies as soon
-    as any part matches.
+    as any part matches. Questions are answered by their call, all at once.
 
     \b
     dendro approvals
     dendro approvals 0199a2b4 --allow "git fetch*" --deny 3:call_7
     dendro approvals --all --for-session "npm test*"
+    dendro approvals 0199a2b4 --answer "0:call_9 Auth=OAuth" --answer "0:call_9 Store=Redis"
     """
     import asyncio
 
@@ -66,28 +76,33 @@ def approvals(
         ReviewDecision.APPROVED_FOR_SESSION: for_session or [],
         ReviewDecision.DENIED: deny or [],
     }
-    if any(wishes.values()) and id is None and not all:
+    words = Words.of(answer or [], cancel or [])
+    if (any(wishes.values()) or words) and id is None and not all:
         raise Fault("name the tree to answer in, or say --all for the whole fleet", ExitCode.USAGE)
     if id is not None and all:
         raise Fault("either one tree's ID, or --all", ExitCode.USAGE)
-    asyncio.run(_approvals(Invocation.of(ctx), id, wishes, json=json))
+    asyncio.run(_approvals(Invocation.of(ctx), id, wishes, words, json=json))
 
 
-async def _approvals(invocation: Invocation, id: str | None, wishes: Wishes, *, json: bool) -> None:
+async def _approvals(
+    invocation: Invocation, id: str | None, wishes: Wishes, words: Words, *, json: bool
+) -> None:
     import asyncio
 
     from orchestrator.cli.invocation import opened
     from orchestrator.cli.terminal import plain
-    from orchestrator.gateways.approvals import decide
+    from orchestrator.core.calls.ask import DoesNotAnswer
+    from orchestrator.gateways.approvals import decide, reply
     from orchestrator.views.approvals import Decided, chosen, open_requests_of
     from orchestrator.views.decisions import decided_before
 
     async with opened(invocation.settings()) as found:
         tree = await found.find_tree(id) if id is not None else None
         asked = await open_requests_of(found, tree)
-        if not any(wishes.values()):
+        if not any(wishes.values()) and not words:
             await _list(found, asked, json=json)
             return
+        replies = words.meant(asked)
         before = await decided_before(found, tree, asked, wishes)
         client, gate = found.client(), asyncio.Semaphore(AT_ONCE)
 
@@ -96,11 +111,61 @@ async def _approvals(invocation: Invocation, id: str | None, wishes: Wishes, *, 
                 return await decide(client, found, request, decision)
 
         choice = chosen(asked, before.without_calls(wishes), before.similar)
-        done = await asyncio.gather(*(answered(*one) for one in choice.decisions))
+        if (question := next((one for one, _ in choice.decisions if one.asks), None)) is not None:
+            raise Fault(f"{question.call} asks for words: --answer {_example(question)}")
+        try:
+            done = [await reply(client, found, *one) for one in replies]
+        except DoesNotAnswer as error:
+            raise Fault(f"not answered: {error}", ExitCode.USAGE) from None
+        done += await asyncio.gather(*(answered(*one) for one in choice.decisions))
     for why in choice.passed_over:
         typer.echo(plain(why), err=True)
     for line in (*before.calls.values(), *(decided.line() for decided in done)):
         typer.echo(plain(line))
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The answers of the command line to questions, by the call that they name; None: it is cancelled."""
+
+    by_call: Mapping[str, Mapping[str, Sequence[str]] | None]
+
+    @classmethod
+    def of(cls, answers: Sequence[str], cancelled: Sequence[str]) -> Words:
+        """Raises `Fault` for what is no answer."""
+        by_call: dict[str, dict[str, list[str]] | None] = dict.fromkeys(cancelled)
+        for answer in answers:
+            call, _, said = answer.partition(" ")
+            name, equals, text = said.partition("=")
+            if not equals or not name:
+                raise Fault(f"--answer {answer!r}: say 'CALL HEADER=TEXT'", ExitCode.USAGE)
+            given = by_call.setdefault(call, {})
+            if given is None:
+                raise Fault(f"{call} is both answered and cancelled", ExitCode.USAGE)
+            given.setdefault(name, []).append(text)
+        return cls(by_call)
+
+    def __bool__(self) -> bool:
+        return bool(self.by_call)
+
+    def meant(self, asked: Sequence[Asked]) -> list[tuple[Asked, Mapping[str, Sequence[str]] | None]]:
+        """The questions that the calls name; raises `Fault` for a call that names none, or several."""
+        from orchestrator.views.patterns import names_call
+
+        found = []
+        for call, answers in self.by_call.items():
+            meant = [one for one in asked if one.asks and names_call(call, one.agent_id, one.call_id)]
+            if len(meant) != 1:
+                why = f"{len(meant)} calls of that name ask" if meant else "no open questions are"
+                raise Fault(f"{why} meant by {call!r}; `dendro approvals` lists them as AGENT:CALL")
+            found.append((meant[0], answers))
+        return found
+
+
+def _example(question: Asked) -> str:
+    from orchestrator.views.questions import name_of
+
+    return f"'{question.call} {name_of(question.request['questions'][0])}=TEXT'"
 
 
 async def _list(found: Opened, asked: Sequence[Asked], *, json: bool) -> None:
@@ -128,20 +193,26 @@ async def _list(found: Opened, asked: Sequence[Asked], *, json: bool) -> None:
 
 
 def needed_lines(one: Needed, now_ms: float) -> Iterator[tuple[str, str]]:
-    """A request in two lines, with their styles."""
+    """A request in two lines, with their styles; questions have a line each for their answers."""
     from orchestrator.cli.terminal import one_line
+    from orchestrator.views.questions import name_of, options_of
 
     agent = f"agent {one.asked.agent_path}" + (f" ({one.label})" if one.label else "")
     waits = f"{age((now_ms - one.asked.opened_ms) / 1000):<4}"
     parts = (one.title, agent if one.asked.agent_id else "the root", one.folder)
     yield f"{waits} {one.tree}  {one_line(' · '.join(part for part in parts if part))}", "bold"
     yield f"     {one_line(f'{one.asked.call}  {_wish(one)}')}", ""
+    for question in one.asked.request["questions"] if one.asked.asks else ():
+        options = ", ".join(options_of(question)) or "any text"
+        yield f"       {one_line(f'{name_of(question)}={options}')}", "dim"
 
 
 def _wish(one: Needed) -> str:
     from orchestrator.views.event_text import variables_text
 
     request = one.asked.request
+    if one.asked.asks:
+        return f"answer {one.asked.subject}"
     verb = "run" if request["type"] == "exec_approval_request" else "change"
     variables = variables_text(request) if verb == "run" else ""
     parts = (f"{verb} {one.asked.subject}", f"with {variables}" if variables else "")

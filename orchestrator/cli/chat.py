@@ -20,8 +20,6 @@ from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import SessionHead
 from orchestrator.cli.conversation import (
-    ANSWERS,
-    QUESTION,
     Conversation,
     Seat,
     Typed,
@@ -35,10 +33,10 @@ from orchestrator.cli.invocation import opened
 from orchestrator.cli.live import LiveView, reminder
 from orchestrator.cli.notifications import Calling, notifications
 from orchestrator.cli.processes import Companion
+from orchestrator.cli.prompts import APPROVAL_WORDS, Prompt
 from orchestrator.cli.terminal import Left, ctrl_c, read_stdin
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
-from orchestrator.gateways.approvals import answer_op
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.resume import to_resume
 from orchestrator.gateways.submit import new_submission_id
@@ -114,11 +112,14 @@ class Chat(Conversation):
         line = text.strip()
         if line:
             self.seat.view.note(f"{PROMPT}{line}")
-        if self.open_requests and (decision := ANSWERS.get(line.lower())) is not None:
-            await self.submit(answer_op(self.open_requests.take_first(), decision))
-            return await self._asked_next()
-        if self.open_requests and not line.startswith(("/", "!")):
-            self.seat.view.note("answer the question first: y, a, n or q; or /stop, !TEXT")
+        request = self.open_requests.first
+        if request is not None and self.prompt(request).answers(line):
+            if (op := self.taken(request, line)) is not None:
+                await self.submit(op)
+                return await self._asked_next()
+            self._put_question(request)
+        elif request is not None and not line.startswith(("/", "!")):
+            self.seat.view.note(f"answer the question first: {APPROVAL_WORDS}; or /stop, !TEXT")
         elif line:
             await self.say(line)
         return None
@@ -193,8 +194,8 @@ class Chat(Conversation):
 
     # ── questions ─────────────────────────────────────────────────────────────────────────────
 
-    def _put_question(self) -> None:
-        self.editor.ask(QUESTION)
+    def _put_question(self, request: Mapping[str, Any]) -> None:
+        self.editor.ask(self.prompt(request).text)
 
     def _leave_question(self) -> None:
         """Events are drawn above the question."""
@@ -345,6 +346,7 @@ class Attachment:
     _open: OpenRequests = field(init=False)
     _news: asyncio.Queue[Event | str | None] = field(default_factory=asyncio.Queue)
     _client: Client | None = None
+    _prompt: Prompt | None = None
 
     def __post_init__(self) -> None:
         self._open = OpenRequests(self.target.session)
@@ -407,20 +409,24 @@ class Attachment:
         if after is not None and after is not before:
             self._put(after)
         elif after is not None and scrolls(event):
-            self.view.note(f"{reminder(after)}\n{QUESTION}")
+            self.view.note(f"{reminder(after)}\n{self._asking(after).text}")
 
     def _put(self, request: Mapping[str, Any]) -> None:
         self.view.ask(request)
-        self.view.note(QUESTION)
+        self.view.note(self._asking(request).text)
+
+    def _asking(self, request: Mapping[str, Any]) -> Prompt:
+        """What stands before the person about a request, with what was answered of it so far."""
+        if self._prompt is None or self._prompt.request is not request:
+            self._prompt = Prompt(request)
+        return self._prompt
 
     # ── what is typed ─────────────────────────────────────────────────────────────────────────
 
     async def _typed(self, line: str) -> None:
-        decision = ANSWERS.get(line.lower()) if self._open else None
-        if decision is not None:
-            await self._submit(self.target.session, answer_op(self._open.take_first(), decision))
-            if self._open.first is not None:
-                self._put(self._open.first)
+        request = self._open.first
+        if request is not None and self._asking(request).answers(line):
+            await self._take(self._asking(request), line)
         else:
             text, interrupt = (line[1:].strip(), True) if line.startswith("!") else (line, False)
             if text.startswith("/") and not text.startswith("//"):
@@ -430,6 +436,17 @@ class Attachment:
                 agent_id=self.target.agent_id, text=text.removeprefix("/"), interrupt=interrupt
             )
             await self._submit(self.target.root, op)
+
+    async def _take(self, prompt: Prompt, line: str) -> None:
+        """Takes a line that is for the open request."""
+        op = prompt.take(line)
+        if op is None:
+            self.view.note(f"{prompt.fault}\n{prompt.text}".lstrip())
+            return
+        self._open.take_first()
+        await self._submit(self.target.session, op)
+        if self._open.first is not None:
+            self._put(self._open.first)
 
     async def _word(self, line: str) -> None:
         if line == STOP:

@@ -21,36 +21,25 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.cli.faults import ExitCode, Fault, deleted, worker_ended
 from orchestrator.cli.live import reminder
 from orchestrator.cli.processes import Companion
+from orchestrator.cli.prompts import Prompt
 from orchestrator.cli.terminal import STDIN, Left, read_stdin
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.approvals import answer_op
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.resume import open_requests, until_read
 from orchestrator.gateways.submit import new_submission_id
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
-from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.protocol.submission import Submission
 from orchestrator.views.errors import SetAside
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import visible
 from orchestrator.views.open_requests import OpenRequests
+from orchestrator.views.questions import is_question
 from orchestrator.views.short_ids import short_id
 from orchestrator.views.status import no_worker
 from orchestrator.wiring.open_deployment import Opened
 
-QUESTION = "Allow? [y]es / [a]lways in this session / [n]o / [q]uit the turn: "
-ANSWERS: Mapping[str, ReviewDecision] = {
-    "y": ReviewDecision.APPROVED,
-    "yes": ReviewDecision.APPROVED,
-    "a": ReviewDecision.APPROVED_FOR_SESSION,
-    "always": ReviewDecision.APPROVED_FOR_SESSION,
-    "n": ReviewDecision.DENIED,
-    "no": ReviewDecision.DENIED,
-    "q": ReviewDecision.ABORT,
-    "quit": ReviewDecision.ABORT,
-}
-LINE_BYTES = 4096
+LINE_BYTES = 32 << 10
 NEWS_OF_HOLDER = frozenset({"task_started", "exec_command_begin", "mcp_tool_call_begin", "stream_error"})
 PATIENCE_S = 5.0
 """The wait without a worker after which a person is told so."""
@@ -58,20 +47,20 @@ PARK_S = 10.0
 POLL_S = 0.05
 
 
-def put_question(*, again: bool = False) -> None:
+def put_question(question: str, *, again: bool = False) -> None:
     """Asks; what was typed before the question is no answer to it, unless it is asked again."""
     import termios
 
     if not again:
         termios.tcflush(STDIN, termios.TCIFLUSH)
-    sys.stdout.write(QUESTION)
+    sys.stdout.write(question)
     sys.stdout.flush()
 
 
 async def read_answer() -> str | None:
     """The line that a person types, None at the end of input."""
     data = await read_stdin(LINE_BYTES)
-    return data.decode("utf-8", "replace").strip().lower() if data else None
+    return data.decode("utf-8", "replace").strip() if data else None
 
 
 def scrolls(event: Event) -> bool:
@@ -161,6 +150,8 @@ class Conversation:
     open_requests: OpenRequests = field(init=False)
     _queue: asyncio.Queue[Happening] = field(default_factory=asyncio.Queue)
     _running: set[asyncio.Task[None]] = field(default_factory=set)
+    _prompt: Prompt | None = None
+    """The request that is before the person."""
     _reader: asyncio.Task[None] | None = None
     left: Left = field(default_factory=Left)
     """Set when the person leaves without waiting for anything."""
@@ -330,16 +321,17 @@ class Conversation:
             self.seat.view.note(no_worker(head.pool))
             self._told_silence = True
 
-    # ── approvals ─────────────────────────────────────────────────────────────────────────────
+    # ── requests ──────────────────────────────────────────────────────────────────────────────
 
     async def _asked(self, request: Mapping[str, Any]) -> ExitCode | None:
         """Puts the oldest open request to the person, or leaves it to whoever comes later."""
         self.seat.view.ask(request)
         if not self.seat.interactive:
             await self._parked()
-            self.seat.view.note(f"waiting for an approval; {self.seat.how_to_go_on}")
+            what = "an answer" if is_question(request) else "an approval"
+            self.seat.view.note(f"waiting for {what}; {self.seat.how_to_go_on}")
             return ExitCode.WAITING
-        self._put_question()
+        self._put_question(request)
         return None
 
     def _leave_question(self) -> None:
@@ -350,10 +342,16 @@ class Conversation:
     def _remind(self, request: Mapping[str, Any]) -> None:
         """Events have moved the question up: it is put again, with what it is about."""
         self.seat.view.note(reminder(request))
-        put_question(again=True)
+        put_question(self.prompt(request).text, again=True)
 
-    def _put_question(self) -> None:
-        put_question()
+    def prompt(self, request: Mapping[str, Any]) -> Prompt:
+        """What stands before the person about a request, with what was answered of it so far."""
+        if self._prompt is None or self._prompt.request is not request:
+            self._prompt = Prompt(request)
+        return self._prompt
+
+    def _put_question(self, request: Mapping[str, Any]) -> None:
+        put_question(self.prompt(request).text)
         if self._reader is None or self._reader.done():
             self._reader = self._start(self._read())
 
@@ -361,16 +359,27 @@ class Conversation:
         if text is None:
             self.seat.view.note(f"left unanswered; {self.seat.how_to_go_on}")
             return ExitCode.WAITING
-        if not self.open_requests:
+        request = self.open_requests.first
+        if request is None:
             # It was decided elsewhere while somebody was typing.
             return None
-        decision = ANSWERS.get(text)
-        if decision is None:
-            self._put_question()
+        op = self.taken(request, text)
+        if op is None:
+            self._put_question(request)
             return None
-        await self.submit(answer_op(self.open_requests.take_first(), decision))
+        await self.submit(op)
         following = self.open_requests.first
         return await self._asked(following) if following is not None else None
+
+    def taken(self, request: Mapping[str, Any], line: str) -> ops.Op | None:
+        """The op that a typed line completes, which closes its request; None: more is to be typed."""
+        prompt = self.prompt(request)
+        op = prompt.take(line)
+        if op is not None:
+            self.open_requests.take_first()
+        elif prompt.fault:
+            self.seat.view.note(prompt.fault)
+        return op
 
     async def _parked(self) -> None:
         """Returns when nobody holds the session any more: its worker may leave then."""

@@ -32,6 +32,7 @@ from orchestrator.views.event_text import (
     variables_text,
 )
 from orchestrator.views.messages import message_line
+from orchestrator.views.questions import is_question, subject_of
 
 OUTPUT_LINES = 12
 """Lines of a command's output that are shown; the model gets more, the log keeps all."""
@@ -288,7 +289,9 @@ def _seconds(duration: Mapping[str, int]) -> float:
 def show_request(live: Live, request: Mapping[str, Any]) -> None:
     """Shows which agent asks, the command with its folder or the patch, and the reason."""
     who = f"{live.agent(request['agent_id'])} " if request.get("agent_id") else ""
-    if request["type"] == "exec_approval_request":
+    if is_question(request):
+        _show_questions(live, request, who)
+    elif request["type"] == "exec_approval_request":
         live.line(f"? {who}wants to run in {one_line(request['cwd'])}", "bold yellow")
         if variables := variables_text(request):
             live.line(f"  with {one_line(variables)}", "bold yellow")
@@ -301,14 +304,30 @@ def show_request(live: Live, request: Mapping[str, Any]) -> None:
             live.line(f"  {text.format(one_line(str(request[name])))}", "yellow")
 
 
+def _show_questions(live: Live, request: Mapping[str, Any], who: str) -> None:
+    live.line(f"? {who or 'the agent '}asks", "bold yellow")
+    for question in request["questions"]:
+        live.line(f"  {one_line(question['header'])}: {one_line(question['question'])}", "bold")
+        for number, option in enumerate(question.get("options") or (), 1):
+            means = f"  {one_line(option['description'])}" if option["description"] else ""
+            live.line(f"    {number}  {one_line(option['label'])}{means}")
+        if question.get("multiSelect"):
+            live.line("    several may be chosen", "dim")
+
+
 def reminder(request: Mapping[str, Any]) -> str:
     """The open question in one line, for when other events have moved it out of sight."""
     who = f"agent {request['agent_id']}" if request.get("agent_id") else "the agent"
+    if is_question(request):
+        return _cut(one_line(f"{who} asks {subject_of(request)}"))
     if request["type"] == "exec_approval_request":
         wish = f"run: {command_text(request['command'])}"
     else:
         wish = f"change: {', '.join(request['changes'])}"
-    shown = one_line(f"{who} wants to {wish}")
+    return _cut(one_line(f"{who} wants to {wish}"))
+
+
+def _cut(shown: str) -> str:
     return shown if len(shown) <= REMINDER_CHARS else shown[: REMINDER_CHARS - 1] + "…"
 
 

@@ -23,6 +23,7 @@ from orchestrator.tables import FrontSettings
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import command_text
 from orchestrator.views.open_requests import ASKS
+from orchestrator.views.questions import call_id_of, is_question
 
 TURN_COMPLETE, APPROVAL = "agent-turn-complete", "approval-requested"
 PROGRAM_S = 5.0
@@ -73,7 +74,8 @@ class Notifications:
                 self._inputs.pop(event.id, None)
             case kind if kind in ASKS:
                 told = asked(event.msg)
-                self._call(APPROVAL, event.id, told, f"approval requested: {_wanted(told)}")
+                words = "the agent asks" if "questions" in told else "approval requested"
+                self._call(APPROVAL, event.id, told, f"{words}: {_wanted(told)}")
 
     def _call(self, type: str, turn: str, told: Mapping[str, Any], line: str) -> None:
         if self.settings.notify and len(self._running) < MOST_AT_ONCE:
@@ -121,10 +123,12 @@ class Notifications:
 
 def asked(request: Mapping[str, Any]) -> dict[str, Any]:
     """The subject of an approval, for a program."""
-    told: dict[str, Any] = {"call-id": _cut(str(request["call_id"]), SHORT_CHARS)}
+    told: dict[str, Any] = {"call-id": _cut(call_id_of(request), SHORT_CHARS)}
     if request.get("agent_id"):
         told["agent-id"] = request["agent_id"]
-    if request["type"] == "exec_approval_request":
+    if is_question(request):
+        told["questions"] = [_cut(str(each["question"]), MESSAGE_CHARS) for each in request["questions"]]
+    elif request["type"] == "exec_approval_request":
         told |= {
             "command": _cut(command_text(list(request["command"]))),
             "cwd": _cut(request["cwd"], MESSAGE_CHARS),
@@ -137,6 +141,8 @@ def asked(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _wanted(told: Mapping[str, Any]) -> str:
+    if "questions" in told:
+        return " · ".join(told["questions"])
     return str(told["command"]) if "command" in told else ", ".join(told["paths"])
 
 

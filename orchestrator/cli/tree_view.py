@@ -23,6 +23,7 @@ STYLES = {
     "queued": "blue",
     "waiting": "yellow",
     "awaiting_approval": "bold yellow",
+    "awaiting_answer": "bold yellow",
     "paused": "bold yellow",
     "due": "blue",
     "lost": "bold red",
@@ -32,6 +33,7 @@ STYLES = {
     "quarantined": "bold red",
     "canceled": "red",
 }
+WAITS = ("waiting", "awaiting_approval", "awaiting_answer", "paused")
 LAST_CHARS = 100
 REMEDY = "→ start `dendro worker` on the machine of the pool (host:…), or `dendro worker --pool POOL`"
 Shorts = Mapping[SessionId, str]
@@ -82,7 +84,7 @@ def waits_for(picture: TreePicture, agent: AgentPicture) -> str:
     if agent.wants_worker:
         return agent.wants_worker
     doing = agent.doing
-    if status_of(agent) not in ("waiting", "awaiting_approval", "paused") or not doing.waits_for:
+    if status_of(agent) not in WAITS or not doing.waits_for:
         return ""
     if doing.waits_for != "agents":
         return doing.waits_for

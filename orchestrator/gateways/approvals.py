@@ -7,22 +7,31 @@ may have come first.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
 from orchestrator.core import facts as f
+from orchestrator.core.calls import QuestionWork, UserInputWork
 from orchestrator.core.decide.approval_events import WITHDRAWN
 from orchestrator.core.entries import DENDRO
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.submit import new_submission_id
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.plans import (
+    QuestionsAnswered,
+    QuestionsCancelled,
+    RequestUserInputAnswer,
+    RequestUserInputResponse,
+)
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.protocol.submission import Submission
+from orchestrator.protocol.wire import written
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.approvals import Asked, Decided
+from orchestrator.views.questions import QUESTION, Answers, call_id_of, is_question
 
 PATIENCE_S = 10.0
 POLL_S = 0.05
@@ -31,17 +40,49 @@ POLL_S = 0.05
 def answer_op(request: Mapping[str, Any], decision: ReviewDecision) -> ops.Op:
     """The op that answers a request."""
     # Two agents of a tree may both have a call of this name.
-    call, agent = str(request["call_id"]), request.get("agent_id")
+    call, agent = call_id_of(request), request.get("agent_id")
+    if is_question(request):
+        raise ValueError(f"{call} asks for words, and a decision is none: answer with questions_op")
     if request["type"] == "exec_approval_request":
         return ops.ExecApproval(id=call, decision=decision, agent_id=agent)
     return ops.PatchApproval(id=call, decision=decision, agent_id=agent)
 
 
+def questions_op(request: Mapping[str, Any], answers: Answers | None) -> ops.Op:
+    """The op that answers questions; None for a person who will not answer.
+
+    Raises `DoesNotAnswer` where the session would refuse the answers.
+    """
+    call, agent = call_id_of(request), request.get("agent_id")
+    asked: Sequence[Mapping[str, Any]] = tuple(request["questions"])
+    if request["type"] == QUESTION:
+        if answers is None:
+            return ops.ResolveAskUserQuestion(id=call, response=QuestionsCancelled(), agent_id=agent)
+        answered = QuestionsAnswered(answers={name: ", ".join(texts) for name, texts in answers.items()})
+        QuestionWork(tuple(map(dict, asked))).settled(written(answered))
+        return ops.ResolveAskUserQuestion(id=call, response=answered, agent_id=agent)
+    given = {name: RequestUserInputAnswer(answers=tuple(texts)) for name, texts in (answers or {}).items()}
+    response = RequestUserInputResponse(answers=given)
+    UserInputWork(tuple(map(dict, asked))).settled(written(response))
+    return ops.UserInputAnswer(id=call, response=response, agent_id=agent)
+
+
 async def decide(client: Client, found: LogSource, asked: Asked, decision: ReviewDecision) -> Decided:
-    """Answers a request, and waits for its decision."""
-    id = new_submission_id()
+    """Decides about a request, and waits for its decision."""
     # The session is the agent's own: its call's id is enough.
-    op = answer_op({**asked.request, "agent_id": None}, decision)
+    return await _hand_in(
+        client, found, asked, answer_op({**asked.request, "agent_id": None}, decision), decision
+    )
+
+
+async def reply(client: Client, found: LogSource, asked: Asked, answers: Answers | None) -> Decided:
+    """Answers questions (None: will not), and waits until that is decided; raises `DoesNotAnswer`."""
+    op = questions_op({**asked.request, "agent_id": None}, answers)
+    return await _hand_in(client, found, asked, op, "answered" if answers else "cancelled")
+
+
+async def _hand_in(client: Client, found: LogSource, asked: Asked, op: ops.Op, decision: str) -> Decided:
+    id = new_submission_id()
     await client.submit(asked.session, Submission(SubmissionId(id), op))
     try:
         async with asyncio.timeout(PATIENCE_S):

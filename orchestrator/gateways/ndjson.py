@@ -7,7 +7,7 @@ cannot be served is answered by an `error` event and never ends the connection.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -27,9 +27,10 @@ from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.protocol.wire import UNSET, EventModel, written
 from orchestrator.views.event import Event
 from orchestrator.views.open_requests import OpenRequests
+from orchestrator.views.questions import call_id_of, is_question
 
-AWAITING = "awaiting_approval"
-"""The status of a session that waits for an approval."""
+AWAITING: Mapping[str, str] = {"awaiting_approval": "an approval", "awaiting_answer": "a question"}
+"""The statuses of a session that waits for a person, and what is open then."""
 READ_BYTES = 1 << 16
 
 
@@ -162,12 +163,15 @@ class NdjsonConnection:
             return
         if head.status in ("idle", "closed"):
             self._end(Ending.AT_REST)
-        elif self._asking or head.status == AWAITING:
+        elif self._asking or head.status in AWAITING:
             # The request itself may have left the EQ before this connection came.
-            calls = sorted({str(request["call_id"]) for request in self._asking})
+            calls = sorted({call_id_of(request) for request in self._asking})
+            asked = {"a question" if is_question(request) else "an approval" for request in self._asking}
+            what = " and ".join(sorted(asked)) or AWAITING[head.status]
+            verb = "are" if len(asked) > 1 else "is"
             waiting = f" ({', '.join(calls)})" if calls else ""
             text = (
-                f"input has ended while an approval is open{waiting}; session {self._session} stays parked "
+                f"input has ended while {what} {verb} open{waiting}; session {self._session} stays parked "
                 "until a person answers"
             )
             await self._publish("", ev.WarningEvent(message=text))

@@ -22,6 +22,8 @@ from orchestrator.rollouts.source import LogSource
 from orchestrator.views.approvals import open_requests_of
 from orchestrator.views.errors import SetAside
 from orchestrator.views.find import find
+from orchestrator.views.open_requests import ASKS
+from orchestrator.views.questions import call_id_of
 
 READ_S = 15.0
 """A worker that was started with the command reads within a second or two, on a busy machine later."""
@@ -48,7 +50,7 @@ class Greeting:
 
 async def greeting(found: LogSource, head: SessionHead, history: HistoryHead) -> Greeting:
     """`session_configured` with the events so far; requests that are still open are sent again."""
-    calls = {str(request["call_id"]) for request in await open_requests(found, head)}
+    calls = {call_id_of(request) for request in await open_requests(found, head)}
     cursor = await cursor_before(found, head, calls)
     folded = await fold_session(found, head, None)
     messages = await past_events(found, head)
@@ -83,7 +85,7 @@ async def cursor_before(found: LogSource, head: SessionHead, calls: set[str]) ->
 
 def _asks(event: StoredEvent, calls: set[str]) -> bool:
     message = orjson.loads(event.payload)["msg"]
-    return str(message["type"]).endswith("_approval_request") and message.get("call_id") in calls
+    return message["type"] in ASKS and call_id_of(message) in calls
 
 
 async def until_read(found: LogSource, head: SessionHead) -> bool:

@@ -44,7 +44,12 @@ PIECE_ENTRIES = 200
 PIECE_BYTES = 512 << 10
 """Below what one commit may carry (256 entries, 1 MB): Redis serves nobody else meanwhile."""
 BAR = 1 << 30
-ASKS = ("exec_approval_request", "apply_patch_approval_request")
+ASKS = (
+    "exec_approval_request",
+    "apply_patch_approval_request",
+    "ask_user_question_request",
+    "request_user_input",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +193,7 @@ def _chained(cut: Sequence[Encoded], before: Piece, epoch: int, secret: bytes) -
 
 def _ending(state: State, encoded: Sequence[Encoded], blobs: dict[str, bytes], now_ms: int) -> _Ending:
     meta = session_meta(Position(state, len(encoded), GENESIS), now_ms)
-    awaiting = state.task.awaiting if state.task else ()
+    awaiting = state.task.requests if state.task else ()
     timeout = state.facts.approval_timeout_ms
     timers = [
         Timer(approval_timer(call.call_id), timer, now_ms + timeout)
@@ -204,7 +209,8 @@ def _approval(encoded: Sequence[Encoded], turn: str, call: Call, blobs: dict[str
     asked = next(
         each.entry.payload
         for each in reversed(encoded)
-        if each.entry.payload.get("type") in ASKS and each.entry.payload.get("call_id") == call.call_id
+        if each.entry.payload.get("type") in ASKS
+        and call.call_id in (each.entry.payload.get("call_id"), each.entry.payload.get("callId"))
     )
     request = {"kind": call.work.kind if call.work else "", "turn": turn, "event": asked}
     return Approval(call.call_id, encode_request(request, blobs))

@@ -23,6 +23,7 @@ from orchestrator.rollouts.source import LogSource
 from orchestrator.views.errors import Contradiction, ViewError
 from orchestrator.views.event_text import command_text, variables_text
 from orchestrator.views.patterns import denies, names_call, why_not_allowed
+from orchestrator.views.questions import is_question, subject_of
 from orchestrator.views.short_ids import short_ids
 from orchestrator.views.status import no_worker
 
@@ -31,6 +32,7 @@ WORDS: Mapping[str, str] = {
     "approved_for_session": "allowed for the session",
     "denied": "denied",
     "abort": "denied, and its turn aborted",
+    "cancelled": "left without an answer",
 }
 
 
@@ -52,10 +54,17 @@ class Asked:
 
     @property
     def subject(self) -> str:
-        """The text that a person reads: the command line with its variables, or the paths."""
+        """The text that a person reads: the command line with its variables, the paths, or the questions."""
+        if is_question(self.request):
+            return subject_of(self.request)
         if self.request["type"] == "exec_approval_request":
             return f"{variables_text(self.request)}{command_text(self.request['command'])}"
         return " ".join(self.request["changes"])
+
+    @property
+    def asks(self) -> bool:
+        """Whether it waits for words, and not for a decision."""
+        return is_question(self.request)
 
     @property
     def call(self) -> str:

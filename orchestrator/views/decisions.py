@@ -25,6 +25,7 @@ from orchestrator.views.event import Event
 from orchestrator.views.open_requests import ASKS
 from orchestrator.views.past import page_before
 from orchestrator.views.patterns import names_call
+from orchestrator.views.questions import call_id_of
 
 LOOK_BACK = 500
 """Requests and decisions that are read of one tree, from its end."""
@@ -111,7 +112,7 @@ async def _earlier(found: LogSource, tree: TreeId) -> list[Decided]:
     requests: dict[tuple[int, str], Event] = {}
     decided: list[Decided] = []
     for event in page.events:
-        call = int(event.msg.get("agent_id", ROOT)), str(event.msg["call_id"])
+        call = int(event.msg.get("agent_id", ROOT)), call_id_of(event.msg)
         if event.type in ASKS:
             requests[call] = event
         elif (request := requests.pop(call, None)) is not None:
@@ -132,7 +133,7 @@ async def _as_asked(found: LogSource, tree: TreeId, message: Mapping[str, Any]) 
         tree=tree,
         agent_id=int(message.get("agent_id", ROOT)),
         agent_path=str(message.get("agent_path", ROOT)),
-        call_id=str(message["call_id"]),
+        call_id=call_id_of(message),
         opened_ms=0,
         request=resolve(dict(message), texts.get),
         seq=0,

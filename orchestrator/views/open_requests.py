@@ -1,4 +1,4 @@
-"""The approval requests that are open before a client, by the events that the client gets.
+"""The requests that are open before a client, by the events that the client gets.
 
 A root gets its agents' requests as well, and their ends; two agents may have a call
 of one name, so a request is known by its session and its call.
@@ -11,8 +11,9 @@ from typing import Any
 
 from orchestrator.core.ids import SessionId
 from orchestrator.views.event import Event
+from orchestrator.views.questions import QUESTIONS, call_id_of, is_question
 
-ASKS = frozenset({"exec_approval_request", "apply_patch_approval_request"})
+ASKS = frozenset({"exec_approval_request", "apply_patch_approval_request"}) | QUESTIONS
 BEGINS = frozenset({"exec_command_begin", "mcp_tool_call_begin", "patch_apply_begin"})
 """Events by which a call begins: its request was allowed."""
 REST = frozenset({"task_complete", "turn_aborted"})
@@ -56,9 +57,15 @@ class OpenRequests:
             self._open.pop(self._key(event.msg), None)
         elif event.type in REST:
             # The end of a session's task withdraws its own requests, not those of its agents.
-            own = [key for key in self._open if key[0] == self._session]
-            for key in own:
+            self._close_own(questions_only=False)
+        elif event.type == "token_count":
+            # A turn whose calls have ended: no event tells of an answer by the client that gave the task.
+            self._close_own(questions_only=True)
+
+    def _close_own(self, *, questions_only: bool) -> None:
+        for key, request in tuple(self._open.items()):
+            if key[0] == self._session and (is_question(request) or not questions_only):
                 del self._open[key]
 
     def _key(self, message: Request) -> tuple[str, str]:
-        return str(message.get("session_id") or self._session), str(message["call_id"])
+        return str(message.get("session_id") or self._session), call_id_of(message)

@@ -15,9 +15,11 @@ from typing import Any, Final
 
 from orchestrator.tools.commands.bash import command_beginnings, read_plain, unwrap
 from orchestrator.views.event_text import command_text
+from orchestrator.views.questions import is_question
 
 Request = Mapping[str, Any]
 
+BY_WORDS: Final = "it asks for words: answer it by its call"
 _CALL_ID: Final = re.compile(r"[\w.:-]*\d[\w.:-]*", re.ASCII)
 _RUNNERS: Final = 8
 """Words before the program of a command that are looked past."""
@@ -36,6 +38,8 @@ def names_call(pattern: str, agent_id: int, call_id: str) -> bool:
 
 def why_not_allowed(pattern: str, request: Request) -> str:
     """Why the pattern does not allow the whole request; the empty string if it does."""
+    if is_question(request):
+        return BY_WORDS
     if request["type"] != "exec_approval_request":
         if request.get("changes_left_out"):
             return (
@@ -73,6 +77,8 @@ def denies(pattern: str, request: Request) -> bool:
 
 
 def _parts(request: Request) -> list[str]:
+    if is_question(request):
+        return []
     if request["type"] != "exec_approval_request":
         return list(request["changes"])
     command = request["command"]

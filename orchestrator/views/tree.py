@@ -25,6 +25,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.core.state import Phase
 from orchestrator.views.event_text import command_text, mcp_call_text
+from orchestrator.views.questions import QUESTIONS, subject_of
 from orchestrator.views.status import session_status, wants_worker
 
 TAIL = 80
@@ -197,7 +198,7 @@ def _back_to(doing: Doing, type: str, payload: Mapping[str, Any], at_ms: int) ->
 
 def _came_to(doing: Doing, fact: f.Fact | f.UnknownFact, at_ms: int) -> Doing:
     match fact:
-        case f.CallMoved(phase=(Phase.WAITING | Phase.AWAITING_APPROVAL) as phase):
+        case f.CallMoved(phase=(Phase.WAITING | Phase.AWAITING_APPROVAL | Phase.ASKING) as phase):
             return replace(_waiting(doing, fact.work, phase), since_ms=at_ms)
         case f.CallMoved() | f.TaskBegun() | f.TaskEnded() | f.RequestBegun() | f.Closed():
             return replace(doing, since_ms=at_ms)
@@ -210,6 +211,8 @@ def _came_to(doing: Doing, fact: f.Fact | f.UnknownFact, at_ms: int) -> Doing:
 def _waiting(doing: Doing, work: CallWork | None, phase: Phase) -> Doing:
     if phase is Phase.AWAITING_APPROVAL:
         return replace(doing, waits_for="an approval")
+    if phase is Phase.ASKING:
+        return replace(doing, waits_for="an answer")
     match work:
         case HelperWork():
             return replace(doing, waits_for="its helper", awaited=(work.agent_id,))
@@ -234,6 +237,8 @@ def message_summary(message: Mapping[str, Any]) -> str:
             return f"? {_first_line(command_text(message['command']))}"
         case "apply_patch_approval_request" | "patch_apply_begin":
             return f"± {', '.join(message['changes'])}" if isinstance(message["changes"], dict) else ""
+        case kind if kind in QUESTIONS:
+            return f"? {_first_line(subject_of(message))}"
         case "error":
             text = f"error: {message['message']}"
         case "turn_aborted":

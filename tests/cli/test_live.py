@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from orchestrator.cli.conversation import ANSWERS
 from orchestrator.cli.faults import ExitCode, Fault, explain
 from orchestrator.cli.invocation import Invocation, hoisted
 from orchestrator.cli.live import OUTPUT_LINES, Live, show_request
+from orchestrator.cli.prompts import ANSWERS
 from orchestrator.cli.terminal import plain
 from orchestrator.core.counts import age
 from orchestrator.gateways.approvals import answer_op

@@ -1,0 +1,91 @@
+"""What a person types at an open request, line by line, until it is an answer.
+
+An approval takes one line. Questions take one each: the number of an option, or words of one's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from orchestrator.core.calls.ask import DoesNotAnswer
+from orchestrator.gateways.approvals import answer_op, questions_op
+from orchestrator.protocol import ops
+from orchestrator.protocol.policy import ReviewDecision
+from orchestrator.views.questions import INPUT, is_question, name_of, options_of, texts_of
+
+APPROVAL: Final = "Allow? [y]es / [a]lways in this session / [n]o / [q]uit the turn: "
+APPROVAL_WORDS: Final = "y, a, n or q"
+CANCEL: Final = "/cancel"
+ANSWERS: Mapping[str, ReviewDecision] = {
+    "y": ReviewDecision.APPROVED,
+    "yes": ReviewDecision.APPROVED,
+    "a": ReviewDecision.APPROVED_FOR_SESSION,
+    "always": ReviewDecision.APPROVED_FOR_SESSION,
+    "n": ReviewDecision.DENIED,
+    "no": ReviewDecision.DENIED,
+    "q": ReviewDecision.ABORT,
+    "quit": ReviewDecision.ABORT,
+}
+
+
+@dataclass(slots=True)
+class Prompt:
+    """An open request before a person, and what was answered of it so far."""
+
+    request: Mapping[str, Any]
+    fault: str = ""
+    """Why the last line was no answer; empty if it was, or if it is plain."""
+    _given: dict[str, list[str]] = field(default_factory=dict)
+    _place: int = 0
+
+    @property
+    def text(self) -> str:
+        """The line that asks."""
+        if not is_question(self.request):
+            return APPROVAL
+        question = self._questions[self._place]
+        how = "your words"
+        if options_of(question):
+            numbers = "numbers with commas" if question.get("multiSelect") else "a number"
+            how = f"{numbers}, or your own words"
+        left = ", empty to leave it out" if self.request["type"] == INPUT else ""
+        return f"{question['header']}: {how}{left}; {CANCEL}: "
+
+    @property
+    def _questions(self) -> list[Mapping[str, Any]]:
+        return list(self.request["questions"])
+
+    def answers(self, line: str) -> bool:
+        """Whether a line is for this request, and no command."""
+        if not is_question(self.request):
+            return line.strip().lower() in ANSWERS
+        return line.strip() == CANCEL or not line.startswith(("/", "!"))
+
+    def take(self, line: str) -> ops.Op | None:
+        """The op that the line completes; None while more is to be typed."""
+        self.fault = ""
+        if not is_question(self.request):
+            decision = ANSWERS.get(line.strip().lower())
+            return None if decision is None else answer_op(self.request, decision)
+        if line.strip() == CANCEL:
+            return questions_op(self.request, None)
+        if not self._take_answer(line):
+            return None
+        try:
+            return questions_op(self.request, self._given)
+        except DoesNotAnswer as error:
+            self.fault, self._place = str(error), 0
+            self._given.clear()
+            return None
+
+    def _take_answer(self, line: str) -> bool:
+        """Notes the answer to the question that is asked; whether it was the last one."""
+        question = self._questions[self._place]
+        if line.strip():
+            self._given[name_of(question)] = texts_of(question, line)
+        elif self.request["type"] != INPUT:
+            return False
+        self._place += 1
+        return self._place == len(self._questions)
