@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.state import Phase
+from orchestrator.core.state import ANSWERABLE
 
 if TYPE_CHECKING:
     from sim.seen import Seen
@@ -32,7 +32,7 @@ class Asking:
         """A fact of a session's log, whose queue was read to its end before that was written."""
         if self._watch.reads_anew:
             return
-        if fact["kind"] == "call" and fact["phase"] == Phase.AWAITING_APPROVAL:
+        if fact["kind"] == "call" and fact["phase"] in ANSWERABLE:
             place = session, fact["call_id"]
             if place in self._asked:
                 self._watch.reach.saw("asked_first")

@@ -50,7 +50,7 @@ def wanted(state: State) -> Iterator[Wanted]:
         yield Wanted(RETRY_TIMER, task.wait, task.not_before_ms)
     if task.waiting is not None and isinstance(wait := task.waiting.work, AwaitWork):
         yield Wanted(wait_timer(task.waiting.call_id), wait.timer, wait.until_ms)
-    for call in task.awaiting:
+    for call in task.requests:
         if timer := timer_of(call.work):
             yield Wanted(approval_timer(call.call_id), timer)
 

@@ -109,7 +109,7 @@ def _any_generation(real: Any) -> Any:
         task = draft.state.task
         if task is not None and command.id == RETRY_TIMER and task.wait:
             command = replace(command, generation=task.wait)
-        for call in task.awaiting if task is not None else ():
+        for call in task.requests if task is not None else ():
             if command.id == approval_timer(call.call_id):
                 command = replace(command, generation=timer_of(call.work))
         for dog in draft.state.tree.watchdogs.values():

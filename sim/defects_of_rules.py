@@ -6,7 +6,7 @@ from typing import Any
 
 from orchestrator.core import evolve, input_items, outstanding
 from orchestrator.core.calls import Mcp
-from orchestrator.core.decide import agent_status, answer, mail_delivery, takeover, task
+from orchestrator.core.decide import agent_status, answer, ask, mail_delivery, takeover, task, task_end
 from orchestrator.core.draft import Draft
 from orchestrator.core.frozen import replace
 from orchestrator.runtime import copies
@@ -137,6 +137,35 @@ DEFECTS = (
             "return named",
         ),
         "approvals",
+    ),
+    Mutant(
+        "answered questions stay listed",
+        "the answer to questions does not take them off the fleet's queue",
+        text(ask, "_end", "draft.close_approval(call.call_id)", "pass"),
+        "asks",
+    ),
+    Mutant(
+        "answered questions keep their timer",
+        "the answer to questions leaves their timer",
+        text(ask, "_end", "draft.clear_timer(approval_timer(call.call_id))", "pass"),
+        "asks",
+    ),
+    Mutant(
+        "questions are settled by nobody",
+        "the log does not say who answered questions",
+        text(
+            ask,
+            "_end",
+            "draft.add(f.Answered(call.call_id, draft.task.id, end.decision, who, at_ms, digest=digest))",
+            "pass",
+        ),
+        "asks",
+    ),
+    Mutant(
+        "questions of an ended turn stay listed",
+        "the end of a turn withdraws approvals, and no questions",
+        text(task_end, "_close", "if call.phase in ANSWERABLE:", "if call.phase.value != 'asking':"),
+        "asks",
     ),
     Mutant(
         "raised twice",

@@ -435,6 +435,9 @@ class Grammar:
             self._began(fact, call["kind"], epoch)
         elif phase == "done":
             check(call["output"], f"{fact['call_id']} is done without an output")
+            if before == "asking":
+                # Told once, settled once: a second answer finds no call that asks.
+                check(fact["call_id"] in self._task["answers"], f"{fact['call_id']} is settled by nobody")
             if before == "running" and call["kind"] in AFTER_RUNNING:
                 end = self._before_last
                 assert end is not None
@@ -488,7 +491,10 @@ class Grammar:
         if "agent_id" in fact or self.task is None:
             return
         call = self.task["calls"].get(fact["call_id"])
-        check(call and call["phase"] == "awaiting_approval", f"{fact['call_id']} was not asked about")
+        check(
+            call and call["phase"] in ("awaiting_approval", "asking"),
+            f"{fact['call_id']} was not asked about",
+        )
         check(fact["turn"] == self.task["id"], f"an answer of the turn {fact['turn']}")
         self.task["answers"][fact["call_id"]] = fact["decision"]
 
@@ -684,10 +690,11 @@ def _names(prefix: str) -> tuple[str, ...]:
 
 
 _FOLLOWS: Mapping[str, tuple[str, ...]] = {
-    "proposed": ("awaiting_approval", "running", "waiting", "done"),
+    "proposed": ("awaiting_approval", "running", "waiting", "asking", "done"),
     "awaiting_approval": ("running", "waiting", "done"),
     "running": ("awaiting_approval", "proposed", "done"),
     "waiting": ("done",),
+    "asking": ("done",),
     "done": (),
 }
 

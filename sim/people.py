@@ -32,11 +32,18 @@ from orchestrator.core.tree import ROOT
 from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.plans import (
+    QuestionsAnswered,
+    QuestionsCancelled,
+    RequestUserInputAnswer,
+    RequestUserInputResponse,
+)
 from orchestrator.protocol.submission import Submission
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.rollout_path import rollout_path
 from orchestrator.runtime.restore import restore_session
 from orchestrator.views.event import Event
+from orchestrator.views.questions import QUESTIONS, call_id_of, name_of
 from sim.double import EPOCH_S
 from sim.lookups import a_lookup
 from sim.loop import Lane
@@ -318,7 +325,10 @@ class Person:
         await self.follows(session, cursor=cursor or self._places[session])
 
     async def answers(self, session: str, event: Event) -> None:
-        """Decides approvals, some of them late, twice, or not at all."""
+        """Answers requests, some of them late, twice, or not at all."""
+        if event.type in QUESTIONS:
+            await self._answers_questions(session, event)
+            return
         if not event.type.endswith("_approval_request"):
             return
         rng = self._rng
@@ -328,6 +338,49 @@ class Person:
             meant = event.id if rng.random() < 0.25 else event.msg["call_id"]
             agent = event.msg.get("agent_id") if rng.random() < 0.7 else None
             await self.decides(session, event.type, meant, agent_id=agent)
+
+    async def _answers_questions(self, session: str, event: Event) -> None:
+        rng, request = self._rng, event.msg
+        for _ in range(rng.choice((0, 1, 1, 2))):
+            await asyncio.sleep(rng.choice((0.0, 1.0, 10.0)) * rng.random())
+            meant = event.id if rng.random() < 0.25 else call_id_of(request)
+            agent = request.get("agent_id") if rng.random() < 0.7 else None
+            if rng.random() < 0.1:
+                # An op that answers something else: nothing of it may happen.
+                await self.decides(session, "exec", meant, "approved", agent_id=agent)
+            else:
+                await self.replies(session, request["type"], meant, self._words_for(request), agent)
+
+    def _words_for(self, request: Mapping[str, Any]) -> dict[str, str] | None:
+        """An answer to each question; None: this person will not answer. Some answers fit no question."""
+        rng = self._rng
+        if rng.random() < 0.2:
+            return None
+        names = [name_of(each) for each in request["questions"]]
+        return {name: rng.choice(("A", "B")) for name in (names if rng.random() < 0.85 else ["nobody"])}
+
+    async def replies(
+        self, session: str, type: str, id: str, words: Mapping[str, str] | None, agent_id: int | None = None
+    ) -> None:
+        """Answers questions."""
+        op: Any
+        if type == "request_user_input":
+            given = {name: RequestUserInputAnswer(answers=(text,)) for name, text in (words or {}).items()}
+            op = ops.UserInputAnswer(
+                id=id, response=RequestUserInputResponse(answers=given), agent_id=agent_id
+            )
+        else:
+            response = QuestionsCancelled() if words is None else QuestionsAnswered(answers=dict(words))
+            op = ops.ResolveAskUserQuestion(id=id, response=response, agent_id=agent_id)
+        await self.submits(session, op)
+
+    async def settles(self, session: str, call_id: str, kind: str) -> None:
+        """Brings a request to its end, whatever it asks."""
+        if kind in ("question", "user_input"):
+            types = {"question": "ask_user_question_request", "user_input": "request_user_input"}
+            await self.replies(session, types[kind], call_id, None)
+        else:
+            await self.decides(session, "apply_patch" if kind == "patch" else "exec", call_id, "denied")
 
     async def decides(
         self, session: str, request: str, id: str, decision: str = "", agent_id: int | None = None

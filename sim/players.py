@@ -14,7 +14,16 @@ from typing import Any
 
 import orjson
 
-from orchestrator.core.calls import ApplyPatch, Exec, ExecWork, Mcp, McpWork, PatchWork
+from orchestrator.core.calls import (
+    ApplyPatch,
+    Exec,
+    ExecWork,
+    Mcp,
+    McpWork,
+    PatchWork,
+    QuestionWork,
+    UserInputWork,
+)
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS, message_text
@@ -58,13 +67,14 @@ VERBS = {
 _BEYOND = ("escalated", "dangerous")
 """Kinds of a command, beside safe or not."""
 TOOL = "mcp__sim__touch"
+ASKS = ("ask_user_question", "request_user_input")
 _TASK = "task "
 """The beginning of every task that an agent gives another one."""
 MOST_TURNS = 8
 """A task ends when so many calls were answered, whatever the model feels like."""
 
 READING = frozenset(ViewImage.names)
-RULES = Rules(parallel_safe=PARALLEL_SAFE | READING, repeatable=READING)
+RULES = Rules(parallel_safe=PARALLEL_SAFE | READING | frozenset(ASKS), repeatable=READING)
 """The rules of a worker with the product's own tools."""
 
 
@@ -98,6 +108,8 @@ class Appetite:
     denied: float = 0.0
     """Confined commands that the sandbox stops."""
     large: float = 0.05
+    questions: float = 0.0
+    """Questions to people, in the place of commands."""
     tools: float = 0.0
     """Calls of an MCP server's tool, in the place of commands."""
     agents: float = 0.5
@@ -169,6 +181,9 @@ class Mind:
             arguments["outside"] = self.rng.random() < appetite.outside
         elif at < appetite.patches + appetite.plans:
             name = "update_plan"
+        elif appetite.questions and self.rng.random() < appetite.questions:
+            name = self.rng.choice(ASKS)
+            arguments.clear()
         elif appetite.tools and self.rng.random() < appetite.tools:
             name, arguments = TOOL, {"reads": self.rng.random() < 0.5}
         else:
@@ -376,6 +391,13 @@ class SimTools:
                 return ApplyPatch("*** Begin Patch", "/sim", changes, told, record, outside)
             case "update_plan":
                 return Immediate("Plan updated")
+            case "ask_user_question":
+                shown = {"question": "Which?", "options": [], "multiSelect": False}
+                headers = ("Auth", "Store")[: self._mind.rng.choice((1, 2))]
+                return QuestionWork(tuple({**shown, "header": name} for name in headers))
+            case "request_user_input":
+                shown = {"header": "Where", "question": "Where?", "isOther": True, "isSecret": False}
+                return UserInputWork(({"id": "place", **shown},))
             case name if name == TOOL:
                 # Some calls are the same ones again: they may have been approved for the session.
                 file = {"file": call.call_id if self._mind.rng.random() < 0.7 else "again"}

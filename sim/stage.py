@@ -36,16 +36,17 @@ class Stage:
         self.people.append(person)
         return person
 
-    def open_approvals(self) -> list[tuple[str, str]]:
-        """(session, call) of every open request, as the fleet's queue has them."""
+    def open_requests(self) -> list[tuple[str, str, str]]:
+        """(session, call, kind) of every open request, as the fleet's queue has them."""
         watch = self.site.watch
-        found: list[tuple[str, str]] = []
+        found: list[tuple[str, str, str]] = []
         for session, seen in watch.sessions.items():
             if (seen.state.facts.approval_timeout_ms or SOON_MS) < SOON_MS:
                 # Nobody answers in its timer's place.
                 continue
             task = seen.state.task
-            found += [(session, call.call_id) for call in (task.awaiting if task else ())]
+            asked = task.requests if task else ()
+            found += [(session, call.call_id, call.work.kind if call.work else "") for call in asked]
         return found
 
     async def answer_all(self) -> None:
@@ -53,7 +54,7 @@ class Stage:
         if self.janitor is None:
             self.janitor = Person(self.site, "janitor", Random(self.rng.getrandbits(64)), self.diary)
         janitor, told = self.janitor, []
-        told += [janitor.decides(session, "exec", call, "denied") for session, call in self.open_approvals()]
+        told += [janitor.settles(session, call, kind) for session, call, kind in self.open_requests()]
         told += [janitor.adds(tree, ENOUGH) for tree in self.trees_that(lambda state: state.tree.paused)]
         told += [janitor.shuts(tree) for tree in self.trees_that(lambda state: state.tree.watchdogs)]
         watch = self.site.watch

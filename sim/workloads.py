@@ -75,6 +75,21 @@ async def servers(stage: Stage) -> None:
     await used(stage, person, session, rng.choice((2, 4)))
 
 
+async def asks(stage: Stage) -> None:
+    """A session that asks people for words; two answer: late, twice, with nonsense, or not at all."""
+    rng, person, other, appetite = stage.rng, stage.person(), stage.person(), stage.site.mind.appetite
+    appetite.questions, appetite.asks, appetite.calls, appetite.patches = 0.7, 0.3, 0.9, 0.1
+    person.habits |= {"interrupt": 5}
+    facts: dict[str, Any] = {
+        "approval_timeout_ms": rng.choice((None, None, 2_000, 5_000, 3_600_000)),
+        "on_user_input": rng.choice(("replace", "steer")),
+        **perhaps_agents(rng, 0.5),
+    }
+    session = await born(stage, person, rng.choice(("never", "untrusted")), **facts)
+    other.does(other.follows(session, partial(other.answers, session)), "follows")
+    await used(stage, person, session, rng.choice((2, 4)))
+
+
 async def several(stage: Stage) -> None:
     """Several sessions at once, each with a person; some shut down and go on."""
     plays = []
@@ -369,6 +384,7 @@ LATER = (
     ((ends,), 0.02),
     ((primaries,), 0.02),
     ((servers,), 0.02),
+    ((asks,), 0.03),
 )
 """Each line takes this share of the seeds over: all others keep their story."""
 FEW_EVENTS = {"eq_keep": 40, "eq_ttl_s": 90.0}

@@ -105,6 +105,8 @@ class TreeNote(TypedDict, total=False):
     """The number of the turn whose result the parent has read."""
     marked: bool
     """Whether the agent was cancelled."""
+    response: str
+    """The identity of the response that settled an agent's questions."""
 
 
 @record

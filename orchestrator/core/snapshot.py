@@ -54,7 +54,7 @@ def _stored(state: State) -> State:
         queue=tuple(_waiting(queued) for queued in state.queue),
         task=_emptied(state.task, _TASK_EMPTY) if state.task is not None else None,
         tree=_emptied(state.tree, STORED_EMPTY),
-        answers=tuple(_decided(answer) for answer in state.answers),
+        answers=tuple(_stated(answer, {"digest": ""}) for answer in state.answers),
     )
 
 
@@ -91,22 +91,6 @@ class _Waiting:
 
 def _waiting(queued: Queued) -> _Waiting:
     return _Waiting(queued.id, queued.turn.wire(), queued.client or "")
-
-
-@record
-class _Decided:
-    """The `Answer` to an approval as a snapshot has it, which is what it was before there were questions."""
-
-    call_id: str
-    turn: str
-    decision: str
-    who: str
-
-
-def _decided(answer: Answer) -> Any:
-    if answer.digest:
-        return answer
-    return _Decided(answer.call_id, answer.turn, answer.decision, answer.who)
 
 
 @record

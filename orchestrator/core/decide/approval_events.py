@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from orchestrator.core.draft import Draft, TreeEvent
+from orchestrator.core.draft import Draft, TreeEvent, TreeNote
 from orchestrator.core.state import Call
 from orchestrator.protocol.events import (
     ApplyPatchApprovalRequest,
@@ -81,7 +81,7 @@ def resolved(
         session_id=facts.session_id,
         agent_path=facts.agent_path,
     )
-    about = {"response": digest} if digest else {}
+    about = TreeNote(response=digest) if digest else TreeNote()
     targets = (facts.tree_id, facts.session_id)
     draft.tree.events.append(TreeEvent(draft.task.id, message, targets, about=about))
 
