@@ -88,15 +88,19 @@ class GonePayload(TypedDict):
     agent_id: AgentId
 
 
-class AnswerPayload(TypedDict):
-    """An `answer` of a person to a request for approval, sent on by the root."""
-
+class _Answer(TypedDict):
     id: SubmissionId
     call_id: CallId
     turn: SubmissionId
     decision: str
     who: str
     sandboxed: bool | None
+
+
+class AnswerPayload(_Answer, total=False):
+    """An `answer` of a person to a request, sent on by the root; questions have a `response`."""
+
+    response: JsonObject
 
 
 ToParent: TypeAlias = StatusPayload | CompletionPayload | EndedPayload

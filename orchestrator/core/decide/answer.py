@@ -15,6 +15,7 @@ from orchestrator.core.decide.ask import settle
 from orchestrator.core.draft import Draft, OutboundMessage, TreeEvent
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId
+from orchestrator.core.message_payloads import AnswerPayload
 from orchestrator.core.state import Answer, Call
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
@@ -119,7 +120,7 @@ def _other_op(draft: Draft, command: Submitted, reply: Reply) -> str | None:
 def _route(draft: Draft, command: Submitted, asked: PendingBelow, reply: Reply) -> None:
     """Sends an answer on to the one agent that waits for it."""
     by = command.who or command.client
-    payload: JsonObject = {
+    payload: AnswerPayload = {
         "id": command.id,
         "call_id": asked.call_id,
         "turn": asked.turn,
