@@ -416,7 +416,7 @@ class Attachment:
         self.view.note(self._asking(request).text)
 
     def _asking(self, request: Mapping[str, Any]) -> Prompt:
-        """What stands before the person about a request, with what was answered of it so far."""
+        """The prompt of a request, with what was answered of it so far."""
         if self._prompt is None or self._prompt.request is not request:
             self._prompt = Prompt(request)
         return self._prompt

@@ -345,7 +345,7 @@ class Conversation:
         put_question(self.prompt(request).text, again=True)
 
     def prompt(self, request: Mapping[str, Any]) -> Prompt:
-        """What stands before the person about a request, with what was answered of it so far."""
+        """The prompt of a request, with what was answered of it so far."""
         if self._prompt is None or self._prompt.request is not request:
             self._prompt = Prompt(request)
         return self._prompt

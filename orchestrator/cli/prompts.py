@@ -1,4 +1,4 @@
-"""What a person types at an open request, line by line, until it is an answer.
+"""Lines that a person types at an open request, until they are an answer.
 
 An approval takes one line. Questions take one each: the number of an option, or words of one's own.
 """
