@@ -33,6 +33,8 @@ class Asked:
     purpose: str
     settings: Mapping[str, Any]
     items: Sequence[Item]
+    rescue: int = 0
+    """The attempt of a compaction that shows less than all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class Conversations:
                 return
             fact, task = entry.payload, grammar.task
             if fact["kind"] == "request_begun":
-                asked = Asked(task["request"], task["settings"], tuple(grammar.conversation))
+                asked = Asked(task["request"], task["settings"], tuple(grammar.conversation), task["rescue"])
                 self._begun[session].append(asked)
             elif fact["kind"] == "request_ended" and fact["outcome"] == "completed":
                 self._answered(fact, task, grammar)
@@ -108,6 +110,10 @@ class Conversations:
             wanted = self._opened(prompt.session_id, asked.items)
         except _Gone:
             return ""
+        if asked.rescue > 1:
+            wanted = _newest(wanted, len(items))
+            if items and items[0].get("type") in OUTPUTS:
+                return "a conversation that was cut down begins with an output"
         if len(wanted) != len(items):
             return f"{len(items)} items are sent of {len(wanted)}"
         for at, (own, sent) in enumerate(zip(wanted, items, strict=True)):
@@ -170,6 +176,13 @@ class Conversations:
         logged = task["items"]
         if len(items) != len(logged) or not all(map(self._same_item, logged, items)):
             raise Wrong(f"{fact['response_id']} said {items}, the log has {logged}")
+
+
+def _newest(items: Sequence[Item], count: int) -> list[Item]:
+    """The newest items, so many; among them the user's last message."""
+    kept = list(items[len(items) - count :]) if count else []
+    said = [item for item in items if item.get("role") == "user"][-1:]
+    return kept if any(item is last for item in kept for last in said) or not kept else [*said, *kept[1:]]
 
 
 class _Gone(Exception):

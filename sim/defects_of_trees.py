@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.core import compaction, context
-from orchestrator.core.decide import agent_create, cancel, task, timer, transitions
+from orchestrator.core.decide import agent_create, cancel, request, task, timer, transitions
 from orchestrator.core.draft import SPAWNED, Draft
 from orchestrator.runtime import requests
 from orchestrator.runtime.budget import Accounting
@@ -198,6 +198,11 @@ DEFECTS = (
         "what people said before a fork is not kept by its compactions",
         swapped(agent_create, "newest_texts", lambda real: lambda state: ()),
         "forks",
+    ),
+    Mutant(
+        "rescued for ever",
+        "a task whose conversation does not fit is compacted again and again, and never fails",
+        text(request, "_rescue", "if task.rescued or nothing_said", "if nothing_said"),
     ),
     Mutant(
         "limits are not spent",

@@ -176,6 +176,8 @@ class Grammar:
             "answers": {},
             "response": "",
             "window": window,
+            "rescue": 0,
+            "rescued": False,
         }
 
         def started(entry: Entry) -> bool:
@@ -263,7 +265,7 @@ class Grammar:
         check(not task["steered"], "a request begins without what was said")
         check(fact["n"] == self.requests + 1, f"request {fact['n']} follows {self.requests}")
         check(fact["epoch"] == epoch, f"a request of epoch {fact['epoch']} begins in {epoch}")
-        wanted = "compact" if task["kind"] == "compact" else "turn"
+        wanted = "compact" if task["kind"] == "compact" or task["rescue"] else "turn"
         check(fact["purpose"] == wanted, f"a {task['kind']} task asks for {fact['purpose']}")
         check(task["counted"], "the response before was not counted")
         check(
@@ -306,6 +308,20 @@ class Grammar:
                 task["counted"] = True
         elif outcome in ("retry", "waiting"):
             self._delayed(fact, task, outcome)
+        elif fact.get("overflow"):
+            self._overflowed(task, purpose)
+
+    def _overflowed(self, task: dict[str, Any], purpose: str) -> None:
+        """A request was too long for the model: three compactions are tried, and one turn of a task."""
+        if purpose == "compact":
+            task["rescue"] = max(task["rescue"], 1) + 1
+            check(task["rescue"] <= 3, "a conversation is cut down without end")
+        else:
+            check(not task["rescued"], "a task is rescued twice")
+            task |= {"rescue": 1, "rescued": True}
+        self._due.append(
+            ("the news that it is too long", lambda e: e.payload.get("type") == "background_event")
+        )
 
     def _delayed(self, fact: Mapping[str, Any], task: dict[str, Any], outcome: str) -> None:
         check(not task["stopping"], "a request of a stopping task is to be sent again")
@@ -527,6 +543,7 @@ class Grammar:
             check(plain == wanted, f"a compaction keeps {kept} of {[*self.kept, *said]}")
             check(_in_order(bridge, kept), "a compaction does not tell what people said, or in another order")
         self.kept, self.conversation = kept, items
+        self._task["rescue"] = 0
         self.bookmarks.clear()
 
     def _opens_with(self, items: Sequence[Item]) -> int:

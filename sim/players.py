@@ -86,11 +86,12 @@ class Moods:
     refused: float = 0.0
     cut: float = 0.0
     fatal: float = 0.0
+    too_long: float = 0.0
     slow: float = 0.0
 
     def clear(self) -> None:
         """A model that always answers."""
-        self.limited = self.refused = self.cut = self.fatal = self.slow = 0.0
+        self.limited = self.refused = self.cut = self.fatal = self.too_long = self.slow = 0.0
 
 
 @dataclass(slots=True)
@@ -319,7 +320,7 @@ class SimModels:
     def _fault(self) -> str:
         mind = self._mind
         at = mind.rng.random()
-        for name in ("limited", "refused", "fatal", "cut", "slow"):
+        for name in ("limited", "refused", "fatal", "too_long", "cut", "slow"):
             at -= getattr(mind.moods, name)
             if at < 0:
                 mind.trace.note(self._machine, "model", name)
@@ -335,6 +336,9 @@ class SimModels:
                 raise RetryableModelError("overloaded", self._mind.rng.choice((None, 1.0)))
             case "fatal":
                 raise FatalModelError(FatalKind.BAD_REQUEST, "no", "bad_request")
+            case "too_long":
+                kind = FatalKind.CONTEXT_LENGTH_EXCEEDED
+                raise FatalModelError(kind, "too long", "context_window_exceeded")
             case _:
                 pass
 

@@ -157,7 +157,7 @@ class World:
             moods.limited, moods.refused, moods.cut, moods.slow = (
                 rng.choice((0.0, 0.05, 0.2)) for _ in range(4)
             )
-            moods.fatal = rng.choice((0.0, 0.05, 0.15))
+            moods.fatal = moods.too_long = rng.choice((0.0, 0.05, 0.15))
 
     def _model_complains(self, seen: str) -> None:
         if self.loop.time() > self.site.watch.went_back_s + 5.0:

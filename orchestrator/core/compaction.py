@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from orchestrator.core.blobs import INLINE_TEXT_BYTES
 from orchestrator.core.context import CONTEXT_TAGS, is_context, is_role, new_context, standing_context
 from orchestrator.core.history import INHERITED, Item, message_text, user_message
 from orchestrator.core.input_items import SKILL_TAG
 from orchestrator.core.state import State
-from orchestrator.protocol.wire import JsonMapping, written
+from orchestrator.protocol.wire import JsonMapping, JsonValue, written
 
 SUMMARY_PROMPT = (
     "The conversation is about to be cut down to make room. Write a handover for the agent that goes on "
@@ -33,6 +33,7 @@ COMPACTED_WARNING = (
 LONG_TEXT = "[a long text]"
 PICTURE = "[image]"
 """The name of a picture that is not kept, in the text that it came with."""
+PICTURE_BYTES = 6_000
 MOST_PICTURES = 16
 """Pictures that a compaction keeps of the running task."""
 _MARKER = "<turn_aborted>"
@@ -177,6 +178,39 @@ def _bridge(kept: tuple[str, ...], summary: str) -> Item:
     return written(user_message(*parts))
 
 
-def compaction_input(shown: list[Item]) -> list[Item]:
-    """The input of a compaction request: the conversation, then the prompt."""
-    return [*shown, written(user_message(SUMMARY_PROMPT))]
+# ── the request ───────────────────────────────────────────────────────────────────────────────
+
+
+def compaction_input(shown: Sequence[Item], attempt: int = 1) -> list[Item]:
+    """The input of a compaction request: the conversation, then the prompt; later attempts show less."""
+    return [*_without_oldest(shown, _LEFT_OUT[attempt]), written(user_message(SUMMARY_PROMPT))]
+
+
+_LEFT_OUT = (0.0, 0.0, 0.5, 0.75)
+"""The share of the conversation, its oldest, that an attempt leaves out."""
+
+
+def _without_oldest(shown: Sequence[Item], share: float) -> Sequence[Item]:
+    """The newest items; the user's last message is never left out, and a call goes with its output."""
+    sizes = [_size(item) for item in shown]
+    left, place = share * sum(sizes), 0
+    while left > 0 and place < len(shown):
+        left -= sizes[place]
+        place += 1
+    while 0 < place < len(shown) and shown[place].get("type") not in _STANDING_ALONE:
+        place += 1
+    last = next((at for at in reversed(range(len(shown))) if _is_of_user(shown[at])), place)
+    return shown[place:] if last >= place else [shown[last], *shown[place:]]
+
+
+_STANDING_ALONE = frozenset({"message", "reasoning"})
+"""Kinds of items that a conversation may begin with: others need what stands before them."""
+
+
+def _size(value: JsonValue) -> int:
+    """The bytes that an item takes of a window, roughly; a picture takes the same whatever its size."""
+    if isinstance(value, str):
+        return PICTURE_BYTES if value.startswith("data:image/") else len(value)
+    if isinstance(value, Mapping):
+        return sum(map(_size, value.values()))
+    return sum(map(_size, value)) if isinstance(value, (list, tuple)) else 1

@@ -86,7 +86,7 @@ def _compacted(state: State, payload: Payload, seq: int) -> State:
     )
     if state.task is None:
         return state
-    return replace(state, task=replace(state.task, response_complete=False, summary=None))
+    return replace(state, task=replace(state.task, response_complete=False, summary=None, rescue=0))
 
 
 def _turn_context(state: State, payload: Payload, seq: int) -> State:
@@ -246,6 +246,8 @@ def _of_request(state: State, fact: f.RequestFact) -> State:
             return _request_completed(state, fact)
         case f.RequestRetried() | f.RequestDelayed():
             return _tokens_lost(_to_be_sent_again(state, fact), fact.usage)
+        case f.RequestFailed(usage=usage, overflow=True):
+            return _tokens_lost(replace(state, task=_overflowed(_task(state))), usage)
         case f.RequestFailed(usage=usage) | f.RequestStopped(usage=usage):
             ended = replace(state, task=replace(_task(state), request=None))
             return _tokens_lost(ended, usage)
@@ -317,6 +319,13 @@ def _to_be_sent_again(state: State, fact: f.RequestRetried | f.RequestDelayed) -
         wait=fact.wait,
     )
     return replace(state, task=waiting, timers=max(state.timers, waiting.wait))
+
+
+def _overflowed(task: Task) -> Task:
+    """The task after a request that was too long for the model: a compaction is due."""
+    if task.request is not None and task.request.purpose == "compact":
+        return replace(task, request=None, rescue=max(task.rescue, 1) + 1)
+    return replace(task, request=None, rescue=1, rescued=True)
 
 
 def _tokens_lost(state: State, usage: Payload | None) -> State:

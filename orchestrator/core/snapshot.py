@@ -20,7 +20,18 @@ from orchestrator.core.chain import mac, same_mac
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Item, Log
 from orchestrator.core.settings import FACTS_EMPTY, USUAL_FACTS, SessionFacts, TurnSettings
-from orchestrator.core.state import Answer, Call, Calls, Phase, Queued, Request, Response, State, Task
+from orchestrator.core.state import (
+    USUAL_TASK,
+    Answer,
+    Call,
+    Calls,
+    Phase,
+    Queued,
+    Request,
+    Response,
+    State,
+    Task,
+)
 from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.core.tree import STORED_EMPTY, decode_tree
 from orchestrator.core.user_turns import UserTurn
@@ -52,7 +63,7 @@ def _stored(state: State) -> State:
         _emptied(state, _STATE_EMPTY),
         facts=_stated(_emptied(state.facts, FACTS_EMPTY), USUAL_FACTS),
         queue=tuple(_waiting(queued) for queued in state.queue),
-        task=_emptied(state.task, _TASK_EMPTY) if state.task is not None else None,
+        task=_stated(_emptied(state.task, _TASK_EMPTY), USUAL_TASK) if state.task is not None else None,
         tree=_emptied(state.tree, STORED_EMPTY),
         answers=tuple(_stated(answer, {"digest": ""}) for answer in state.answers),
     )
@@ -237,7 +248,7 @@ _TASK_NESTED = frozenset({"settings", "request", "calls", "steered", "usage"})
 
 def _task(wire: JsonObject) -> Task:
     return Task(
-        **_plain(wire, Task, skip=_TASK_NESTED, empty=_TASK_EMPTY),
+        **_plain({**USUAL_TASK, **wire}, Task, skip=_TASK_NESTED, empty=_TASK_EMPTY),
         settings=TurnSettings.of(wire["settings"]),
         request=Request(**wire["request"]) if wire["request"] else None,
         usage=Usage(**wire["usage"]) if wire["usage"] else None,

@@ -261,6 +261,11 @@ class Task:
     """The error that the task will fail with once its running work is stopped."""
     steered: tuple[Item, ...] = ()
     baselines: JsonMapping = field(default_factory=dict)
+    rescue: int = 0
+    """The conversation does not fit the model's window, and a compaction is due: its attempt, from 1; each
+    shows less of the conversation. 0: none is."""
+    rescued: bool = False
+    """A turn of the task did not fit before: a task is rescued once."""
 
     @property
     def open_calls(self) -> tuple[Call, ...]:
@@ -338,6 +343,9 @@ class LookUp:
     def of_history(self) -> bool:
         return self.op["type"] in HISTORY_OPS
 
+
+USUAL_TASK: Mapping[str, object] = {"rescue": 0, "rescued": False}
+"""Fields of a task that only some tasks have."""
 
 UNCONFIGURED = TurnSettings(
     cwd="", approval_policy="on-request", sandbox_policy={"mode": "read-only"}, model=""

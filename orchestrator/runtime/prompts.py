@@ -35,12 +35,11 @@ def known_response(state: State, request: Request) -> Response | None:
     return last if same else None
 
 
-def conversation(state: State, request: Request, known: Response | None = None) -> list[Item]:
-    """The input of a request; of what `known` covers, nothing. Large texts are references still."""
+def conversation(state: State, known: Response | None = None) -> list[Item]:
+    """The conversation of a request; of what `known` covers, nothing. Large texts are references still."""
     if known is not None:
         return since(state.history, known.sent, known.length)
-    shown = for_model(state.history)
-    return compaction_input(shown) if request.purpose == "compact" else shown
+    return for_model(state.history)
 
 
 def build_prompt(
@@ -53,11 +52,12 @@ def build_prompt(
     """The prompt of `request`. `text_of` gives a stored text by its hash."""
     compact = request.purpose == "compact"
     settings = _task(state).settings
-    said = conversation(state, request, known)
+    said = conversation(state, known)
+    shown = said if whole(said) else list(opened(said, text_of))
     return Prompt(
         model=settings.model,
         instructions=resolve(state.facts.base_instructions, text_of) or BASE_INSTRUCTIONS,
-        input=said if whole(said) else list(opened(said, text_of)),
+        input=compaction_input(shown, max(1, _task(state).rescue)) if compact else shown,
         tools=() if compact else tools,
         effort=settings.effort,
         summary=settings.summary,

@@ -87,6 +87,7 @@ BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
     "n": numbers,
     "not_before_ms": numbers,
     "output_schema": objects,
+    "overflow": st.just(True),
     "parent": objects,
     "phase": st.sampled_from(Phase),
     "reason": st.none() | st.text(min_size=1, max_size=8),

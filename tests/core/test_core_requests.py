@@ -69,9 +69,9 @@ def test_completed_response_gives_the_budget_back() -> None:
 
 def test_fatal_answer_fails_the_task_at_once_with_what_the_provider_said() -> None:
     session = requesting()
-    seen = session.breaks("fatal", "context too long", codex_error_info="context_window_exceeded")
+    seen = session.breaks("fatal", "no quota", codex_error_info="usage_limit_exceeded")
     assert seen.types == ["error", "task_complete"]
-    assert seen.one("error")["codex_error_info"] == "context_window_exceeded"
+    assert seen.one("error")["codex_error_info"] == "usage_limit_exceeded"
 
 
 def test_failed_task_lets_queued_input_and_later_input_start() -> None:

@@ -179,7 +179,7 @@ async def test_usage_that_the_provider_does_not_tell_leaves_the_estimate(harness
 
 async def test_response_that_failed_is_settled_by_the_usage_that_it_told(harness: Harness) -> None:
     limited(harness)
-    broken = FatalModelError(FatalKind.CONTEXT_LENGTH_EXCEEDED, "too long", "context_window_exceeded")
+    broken = FatalModelError(FatalKind.INVALID_PROMPT, "no", "bad_request")
     broken.usage = USAGE
     harness.models.will([broken])
     session = await harness.session()

@@ -67,7 +67,7 @@ async def test_children_draw_from_the_trees_budget(trees: TreeHarness) -> None:
 
 async def test_request_that_a_provider_turned_away_costs_its_tree_no_token(trees: TreeHarness) -> None:
     refused = FatalModelError(FatalKind.BAD_REQUEST, "no such thing", "bad_request").unserved()
-    cut = FatalModelError(FatalKind.CONTEXT_LENGTH_EXCEEDED, "too long", "context_window_exceeded")
+    cut = FatalModelError(FatalKind.INVALID_PROMPT, "no", "bad_request")
     trees.models.will(
         "root",
         [asks("a", "spawn", prompt="[a] be turned away"), asks("b", "spawn", prompt="[b] be cut off")],
@@ -86,7 +86,7 @@ async def test_request_that_a_provider_turned_away_costs_its_tree_no_token(trees
 
 
 async def test_response_that_failed_costs_its_tree_what_its_server_told(trees: TreeHarness) -> None:
-    cut = FatalModelError(FatalKind.CONTEXT_LENGTH_EXCEEDED, "too long", "context_window_exceeded")
+    cut = FatalModelError(FatalKind.INVALID_PROMPT, "no", "bad_request")
     cut.usage = USAGE
     later = RateLimited("slow down", 0.01)
     later.usage = USAGE

@@ -5,7 +5,13 @@ from __future__ import annotations
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.commands import ItemCompleted, ResponseBroken, ResponseCompleted, SearchBegun
-from orchestrator.core.compaction import COMPACTED_MESSAGE, COMPACTED_WARNING, compacted_history, stored_texts
+from orchestrator.core.compaction import (
+    COMPACTED_MESSAGE,
+    COMPACTED_WARNING,
+    compacted_history,
+    nothing_said,
+    stored_texts,
+)
 from orchestrator.core.decide.agent_status import heading
 from orchestrator.core.decide.helper_activity import made, thinks
 from orchestrator.core.decide.mail_delivery import deliver
@@ -22,6 +28,9 @@ from orchestrator.protocol.ids import CallId, ResponseId
 from orchestrator.protocol.wire import EventModel, JsonMapping, JsonObject
 
 BASE_DELAY_MS = 200
+OVERFLOW = "context_window_exceeded"
+"""The protocol's name of the error that a conversation is too long for the model."""
+DOES_NOT_FIT = "the conversation does not fit the model's context window"
 SUMMARY_BYTES = 60_000
 """A longer text would be stored beside its entry, where the fold that joins a summary cannot read it."""
 MOST_CALLS = 1_024
@@ -56,7 +65,7 @@ def begin_request(draft: Draft) -> None:
 
 def _purpose(draft: Draft) -> Purpose:
     task, rules = draft.task, draft.moment.rules
-    if task.kind == "compact":
+    if task.kind == "compact" or task.rescue:
         return "compact"
     due = must_compact(draft.state.tokens, task.settings.context_window, rules.auto_compact_limit)
     # What was just compacted is as small as it gets: twice in a row would never end.
@@ -171,6 +180,9 @@ def response_broken(draft: Draft, command: ResponseBroken) -> None:
     if task.stopping:
         # The stream broke because it was stopped, or just before: the reason to stop stands.
         draft.add(f.RequestStopped(command.n, usage=command.usage))
+    elif command.codex_error_info == OVERFLOW and (told := _rescue(draft)):
+        draft.add(f.RequestFailed(command.n, served=command.served, usage=command.usage, overflow=True))
+        draft.event(ev.BackgroundEvent(message=told))
     elif command.kind == "fatal":
         draft.add(f.RequestFailed(command.n, served=command.served, usage=command.usage))
         fail(draft, command.message, command.codex_error_info)
@@ -184,6 +196,20 @@ def response_broken(draft: Draft, command: ResponseBroken) -> None:
         fail(draft, command.message, command.codex_error_info)
     else:
         _retry(draft, command)
+
+
+def _rescue(draft: Draft) -> str:
+    """The news that the conversation is cut down because it does not fit; empty if the task fails instead."""
+    task = draft.task
+    if task.request is not None and task.request.purpose == "compact":
+        attempt = max(task.rescue, 1) + 1
+        parts = {2: "half", 3: "three quarters"}
+        return (
+            f"{DOES_NOT_FIT}: it is summed up without its oldest {parts[attempt]}" if attempt in parts else ""
+        )
+    if task.rescued or nothing_said(draft.state.history):
+        return ""
+    return f"{DOES_NOT_FIT}: it is compacted, then the turn goes on"
 
 
 def _wait(draft: Draft, command: ResponseBroken, http_used: int) -> None:

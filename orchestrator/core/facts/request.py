@@ -80,6 +80,8 @@ class RequestFailed:
     served: bool = True
     """False: no provider worked on it."""
     usage: JsonMapping | None = None
+    overflow: bool = False
+    """The conversation did not fit the model's window: a compaction of less of it follows."""
 
 
 @record
