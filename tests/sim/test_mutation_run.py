@@ -22,7 +22,12 @@ PINNED = (
         "pass",
         "",
     ),
-    ("runtime", "push(c.ItemCompleted(request.n, event.item))", "pass", ""),
+    (
+        "runtime",
+        "self._push(c.ItemCompleted(self._request.n, event.item, item_id, begun=item_id in self._told))",
+        "pass",
+        "",
+    ),
 )
 """Scope, text before and after, and of a script its name."""
 
