@@ -49,7 +49,7 @@ def audit(world: World) -> None:
 
 def _read_anew(world: World, session: str, seen: Seen) -> None:
     """Nothing was changed behind what was read, and folded, as the log grew."""
-    if world.site.watch.moving.log_after(session, 0) != seen.stored:
+    if world.site.watch.archive_moves.log_after(session, 0) != seen.stored:
         world.site.watch.broken("chain", f"the log of {session} is not what was read as it grew")
 
 
@@ -117,9 +117,9 @@ def _texts(history: Iterable[Mapping[str, Any]]) -> set[str]:
 
 def _admitted(world: World) -> None:
     """Under limits, nothing was sent that was not let through."""
-    watch, mind = world.site.watch, world.site.mind
-    if mind.providers and watch.went_back_s < 0 and mind.asked > watch.admissions.total:
-        watch.broken("limits", f"{mind.asked} were sent, {watch.admissions.total} let through")
+    watch, model = world.site.watch, world.site.model
+    if model.providers and watch.went_back_s < 0 and model.asked > watch.admissions.total:
+        watch.broken("limits", f"{model.asked} were sent, {watch.admissions.total} let through")
 
 
 def _trees(world: World) -> None:
@@ -183,7 +183,7 @@ def _saw_the_log(watch: Watch, session: str, person: str, events: list[Event], a
             watch.broken("events", f"{session}: {person} was told that Redis went back, and it never did")
         # Events before the gap may come again behind it, unless they have left Redis by then.
         seen = [pair for pair in dict.fromkeys(seen) if pair in logged]
-        gone = _logged(watch.sessions[session].entries[: watch.moving.sealed_seq(session)])
+        gone = _logged(watch.sessions[session].entries[: watch.archive_moves.sealed_seq(session)])
         logged = [pair for pair in dict.fromkeys(logged) if pair in seen or pair not in gone]
         seen.sort(key=logged.index)
     if seen != logged:

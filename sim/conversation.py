@@ -19,8 +19,8 @@ from orchestrator.core.blobs import REFERENCE, is_reference, references
 from orchestrator.core.entries import DENDRO, RESPONSE_ITEM, Entry
 from orchestrator.model.events import ItemDone, ModelEvent
 from orchestrator.model.request import Prompt
+from sim.agent_messages import LogOf, letter_is_true, output_is_true
 from sim.grammar import CALLS, OUTPUTS, Grammar, Item, Wrong, check, text_of
-from sim.kin import LogOf, letter_is_true, output_is_true
 
 TextOf = Callable[[str, Any], str | None]
 """A large text of a session's tree."""

@@ -23,8 +23,8 @@ from orchestrator.runtime.commits import Writing
 from orchestrator.runtime.effects import Effects
 from orchestrator.runtime.renewal import Leases
 from orchestrator.runtime.runner import Runner
-from sim.ledger import SimKeeper
-from sim.planting import Mutant, lua, swapped
+from sim.ledger import SimSupervisor
+from sim.mutant import Mutant, lua, swapped
 
 
 def _cursor_apart(real: Any) -> Any:
@@ -151,7 +151,7 @@ def _waits_a_second(real: Any) -> Any:
 
 
 def _spares_patches(real: Any) -> Any:
-    def kills(self: SimKeeper, claim: str = "") -> None:
+    def kills(self: SimSupervisor, claim: str = "") -> None:
         runs = [run for run in self._ledger.running() if run.machine == self.machine]
         for run in runs:
             if not run.files and claim in ("", run.claim):
@@ -368,7 +368,7 @@ DEFECTS = (
     Mutant(
         "keeper ignores deadlines",
         "commands of a stopped worker run on",
-        swapped(SimKeeper, "_look", lambda real: lambda self, claim, deadline: None),
+        swapped(SimSupervisor, "_enforce", lambda real: lambda self, claim, deadline: None),
     ),
     Mutant(
         "revoke waits for nobody",
@@ -378,12 +378,12 @@ DEFECTS = (
     Mutant(
         "keeper spares patches",
         "a patch that has begun is written to its end, whoever has the session by then",
-        swapped(SimKeeper, "kill_now", _spares_patches),
+        swapped(SimSupervisor, "kill_now", _spares_patches),
     ),
     Mutant(
         "zombies start commands",
         "a worker that wakes up behind its deadline may still start what it was about to start",
-        swapped(SimKeeper, "permits", lambda real: lambda self, claim: True),
+        swapped(SimSupervisor, "permits", lambda real: lambda self, claim: True),
     ),
     Mutant(
         "trust longer than the lease",

@@ -14,7 +14,7 @@ from orchestrator.gateways.client import Client
 from orchestrator.runtime.copies import Copies
 from orchestrator.runtime.renewal import Leases
 from orchestrator.runtime.side_work import SideWork
-from sim.planting import Mutant, lua, swapped, text
+from sim.mutant import Mutant, lua, swapped, text
 
 
 def _thinks_it_is_there(real: Any) -> Any:

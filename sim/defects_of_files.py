@@ -9,7 +9,7 @@ from orchestrator.rollouts.rollout_file import LogPart
 from orchestrator.runtime.copies import Copies
 from orchestrator.runtime.loader import load
 from orchestrator.runtime.runner import Runner
-from sim.planting import Mutant, swapped
+from sim.mutant import Mutant, swapped
 
 
 def _at_rest_only_in_the_log(real: Any) -> Any:

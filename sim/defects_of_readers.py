@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.broker import follow
 from orchestrator.broker.follow import EqCursor
 from orchestrator.runtime import trees
-from sim.planting import Mutant, lua, swapped
+from sim.mutant import Mutant, lua, swapped
 
 
 def _one_behind(real: Any) -> Any:

@@ -12,7 +12,7 @@ from orchestrator.core.frozen import replace
 from orchestrator.runtime import copies
 from orchestrator.runtime.renewal import Leases
 from orchestrator.runtime.worker import Worker
-from sim.planting import Mutant, lua, swapped, text
+from sim.mutant import Mutant, lua, swapped, text
 
 
 def _forgets_outcomes(real: Any) -> Any:

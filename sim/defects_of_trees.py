@@ -12,7 +12,7 @@ from orchestrator.runtime import requests
 from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.journal import Step
 from orchestrator.runtime.runner import Runner
-from sim.planting import Mutant, lua, swapped, text
+from sim.mutant import Mutant, lua, swapped, text
 
 
 def _but_the_last(history: Any) -> Any:

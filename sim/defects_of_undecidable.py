@@ -6,7 +6,7 @@ from typing import Any
 
 from orchestrator.core.draft import Note
 from orchestrator.runtime import runner
-from sim.planting import Mutant, swapped
+from sim.mutant import Mutant, swapped
 
 
 def _claims_only(real: Any) -> Any:

@@ -9,7 +9,7 @@ from orchestrator.broker.errors import UnknownSession
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.segments import encode_entries, segment_of
 from orchestrator.runtime import reaper
-from sim.planting import Mutant, lua, swapped
+from sim.mutant import Mutant, lua, swapped
 from workers import upkeep_reaping, upkeep_sealing
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import NoScriptError
 
-from sim.looks import found_nothing
+from sim.polls import found_nothing
 from sim.reference.check import STATEMENTS, Stated
 from sim.store import Store
 

@@ -65,7 +65,7 @@ class Exported:
         """The file of a session that came to rest after all faults holds its log to the end."""
         for session, seen in self._watch.sessions.items():
             path = Path(seen.state.facts.rollout_path or "")
-            written_s = self._watch.moving.written_s(session)
+            written_s = self._watch.archive_moves.written_s(session)
             # The former writer may have died, or lost Redis, between its last step and the file.
             if (
                 path.name

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from sim.dooms import starts_a_call
-from sim.illnesses import REFUSALS
+from sim.degradations import REFUSALS
 from sim.loop import Lane
 from sim.machines import Machine, Site
 from sim.network import Sent
+from sim.triggers import starts_a_call
 
 OUT_OF_MEMORY = REFUSALS[0]
 MOMENTS = ("runs", "runs", "begins", "begins", "whenever")

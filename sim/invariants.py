@@ -124,7 +124,7 @@ RULES = {
     ),
     "right_to_run": Rule(
         "When everything has come to rest no command runs any more.",
-        Case("a command was killed by its keeper: by a deadline, or with its worker"),
+        Case("a command was killed by its supervisor: by a deadline, or with its worker"),
     ),
     "stopped": Rule(
         "When the end of a task is in the log, none of its commands runs any more.",
@@ -398,8 +398,8 @@ CASES = {
     "cancel_taken_over": Case("an agent was claimed from a holder that was ending it"),
     "answered_by_turn": Case("somebody answered a request for approval by its turn"),
     "answered_by_agent": Case("somebody answered a request of an agent by the agent's number"),
-    "keeper_missed": Case(
-        "a session was claimed while a keeper stood still that should have killed its command"
+    "supervisor_missed": Case(
+        "a session was claimed while a supervisor stood still that should have killed its command"
     ),
     "refused": Case("a command was refused: Redis was out of memory, read only, or loading"),
     "unknown_scripts": Case("a script was asked for that Redis had forgotten"),

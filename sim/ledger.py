@@ -1,8 +1,8 @@
 """The world outside of the crash boundary: commands as the kernel has them, and what they left.
 
 A run is a process on a worker's machine. It does not stop because its worker is held up; it
-stops when it is done, when it is killed, when its worker's death closes the keeper's pipe, or
-when the deadline has passed that the keeper was told last.
+stops when it is done, when it is killed, when its worker's death closes the supervisor's pipe, or
+when the deadline has passed that the supervisor was told last.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Run:
     claim: str
     machine: str
     began_s: float
-    keeper: SimKeeper
+    supervisor: SimSupervisor
     ended: Callable[[str], None]
     """Told `finished` or `killed`, once."""
     files: int = 0
@@ -49,10 +49,10 @@ class Ledger:
         self.by_call: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
         self.written: Counter[tuple[str, str]] = Counter()
         """Patches that were written, by call."""
-        self.frozen: dict[SimKeeper, float] = {}
+        self.frozen: dict[SimSupervisor, float] = {}
         """Keepers that stand still, and since when."""
-        self.keepers: dict[str, SimKeeper] = {}
-        """The keeper that was told the deadlines of each claim."""
+        self.supervisors: dict[str, SimSupervisor] = {}
+        """The supervisor that was told the deadlines of each claim."""
         self._asked: Counter[str] = Counter()
         self.saw: Callable[[str], None] = lambda case: None
         """Told of cases that rules are interested in."""
@@ -79,21 +79,21 @@ class Ledger:
         at, self._asked[session] = self._asked[session], len(self.runs)
         return [run for run in self.runs[at:] if run.session == session]
 
-    def freeze(self, keeper: SimKeeper) -> None:
-        if keeper not in self.frozen:
-            self.frozen[keeper] = self._loop.time()
-            self._loop.hold(keeper.lane)
+    def freeze(self, supervisor: SimSupervisor) -> None:
+        if supervisor not in self.frozen:
+            self.frozen[supervisor] = self._loop.time()
+            self._loop.hold(supervisor.lane)
 
-    def thaw(self, *keepers: SimKeeper) -> None:
-        """Lets these keepers go on, or all: they kill what they should have killed."""
-        for keeper in keepers or list(self.frozen):
-            if self.frozen.pop(keeper, None) is not None:
-                keeper.thawed_s = self._loop.time()
-                self._loop.let_go(keeper.lane)
+    def thaw(self, *supervisors: SimSupervisor) -> None:
+        """Lets these supervisors go on, or all: they kill what they should have killed."""
+        for supervisor in supervisors or list(self.frozen):
+            if self.frozen.pop(supervisor, None) is not None:
+                supervisor.thawed_s = self._loop.time()
+                self._loop.let_go(supervisor.lane)
 
     def kept(self, run: Run) -> bool:
-        """Whether somebody looks after it: its keeper does not stand still, and did not until just now."""
-        stood = run.keeper.lane.held or run.keeper.thawed_s == self._loop.time()
+        """Whether its supervisor runs, and did not stand still until just now."""
+        stood = run.supervisor.lane.held or run.supervisor.thawed_s == self._loop.time()
         return not stood
 
     def switch(self, run: Run) -> None:
@@ -108,8 +108,8 @@ class Ledger:
         return [run for run in self.runs if run.state == "running" and session in ("", run.session)]
 
 
-class SimKeeper:
-    """The keeper of one worker: it dies with it, and nothing else stops it."""
+class SimSupervisor:
+    """The supervisor of one worker: it dies with it, and nothing else stops it."""
 
     def __init__(
         self, loop: SimLoop, ledger: Ledger, machine: str, simulated: Callable[[float], float]
@@ -128,17 +128,17 @@ class SimKeeper:
 
     def extend(self, claim: str, deadline_boottime: float) -> None:
         deadline = self._simulated(deadline_boottime)
-        self._ledger.keepers[claim] = self
+        self._ledger.supervisors[claim] = self
         self.deadlines[claim] = max(deadline, self.deadlines.get(claim, deadline))
         after = max(0.0, deadline - self._loop.time()) + self.slow_s
-        self._loop.on(self.lane, self._look, claim, deadline, after=after)
+        self._loop.on(self.lane, self._enforce, claim, deadline, after=after)
 
     def hurries(self) -> None:
-        """Makes the keeper as fast as ever."""
+        """Makes the supervisor as fast as ever."""
         self.slow_s = 0.0
 
     def trusted_until_s(self, claim: str) -> float:
-        """The claim's deadline, as the keeper was told it last."""
+        """The claim's deadline, as the supervisor was told it last."""
         return self.deadlines.get(claim, 0.0)
 
     def permits(self, claim: str) -> bool:
@@ -161,7 +161,7 @@ class SimKeeper:
                 self._ledger.saw("right_to_run")
                 self._ledger.end(run, "killed")
 
-    def _look(self, claim: str, deadline: float) -> None:
+    def _enforce(self, claim: str, deadline: float) -> None:
         # Not asked of the loop: a sum of seconds may fall short of the deadline by its last digit.
         if self.trusted_until_s(claim) <= deadline:
             self.kill_now(claim)

@@ -1,6 +1,6 @@
 """Processes of the fleet, and its workers: the product's own, that can be killed, stopped and stuck.
 
-A worker's machine has a main thread, a thread that renews, and a keeper. Its clock is wrong, and goes
+A worker's machine has a main thread, a thread that renews, and a supervisor. Its clock is wrong, and goes
 a little too fast or too slow; nothing of the product may depend on that.
 """
 
@@ -33,12 +33,12 @@ from orchestrator.tables import LogSettings, WorkerSettings
 from sim.accounts import ACCOUNTING, MODEL_SETTINGS
 from sim.files import SimFiles
 from sim.knobs import Knobs
-from sim.ledger import Ledger, SimKeeper
+from sim.ledger import Ledger, SimSupervisor
 from sim.lookups import SimLibrary
 from sim.loop import Lane, SimLoop
 from sim.network import Line, Network
 from sim.objects import SimObjects
-from sim.players import RULES, Mind, SimModels, SimTools
+from sim.players import RULES, ModelScript, SimModels, SimTools
 from sim.requests import Sent
 from sim.trace import Trace
 from sim.watch import Watch
@@ -54,7 +54,7 @@ class Site:
     loop: SimLoop
     network: Network
     ledger: Ledger
-    mind: Mind
+    model: ModelScript
     watch: Watch
     trace: Trace
     config: BrokerConfig
@@ -105,7 +105,7 @@ class SimRenewal(Leases):
 
     def __init__(self, machine: Machine, report: Report) -> None:
         confirm = None if machine.site.knobs.confirmed is None else self._has_replicas
-        super().__init__(machine.settings, machine.keeper.extend, machine.clock, confirm)
+        super().__init__(machine.settings, machine.supervisor.extend, machine.clock, confirm)
         self._machine = machine
         self._report = report
         self._stopped = False
@@ -185,7 +185,7 @@ class Process(ABC):
         """SIGTERM."""
 
     def pause(self, seconds: float) -> None:
-        """SIGSTOP for a while: the process, and not its keeper."""
+        """SIGSTOP for a while: the process, and not its supervisor."""
         self._hold(self.lanes, seconds)
 
     def stall(self, seconds: float) -> None:
@@ -217,17 +217,17 @@ class Machine(Process):
         self.core = core
         self.settings = WorkerSettings()
         self.renewing = Lane(f"{name}/renew")
-        self.keeper = SimKeeper(site.loop, site.ledger, name, self.clock.simulated)
+        self.supervisor = SimSupervisor(site.loop, site.ledger, name, self.clock.simulated)
         self._broker, connection = broker_on(site, name, self.clock, core)
         broker = self._broker
-        tools = SimTools(site.mind, site.ledger, self.keeper, name, site.watch.rights.starting)
+        tools = SimTools(site.model, site.ledger, self.supervisor, name, site.watch.rights.starting)
         ports = Ports(
             broker=broker,
             texts=Texts(Blobs(connection, broker.keys)),
-            models=SimModels(site.mind, name, site.watch.requests, self._sender),
+            models=SimModels(site.model, name, site.watch.requests, self._sender),
             tools=tools,
             # The same table for as long as the site lasts: a workload writes limits into it.
-            model_settings=MODEL_SETTINGS.model_copy(update={"providers": site.mind.providers}),
+            model_settings=MODEL_SETTINGS.model_copy(update={"providers": site.model.providers}),
             workspace=_there,
             library=SimLibrary(Random(f"{name}:library:{rng.getstate()[1][:4]}"), self.sleep),
             archive=archive_of(site),
@@ -283,20 +283,20 @@ class Machine(Process):
             if any(task is running for running, _ in runner._side_work._effects._running.values())
         )
         return Sent(
-            session, int(n), claim, self.name, lambda: self.keeper.trusted_until_s(claim), self._awake
+            session, int(n), claim, self.name, lambda: self.supervisor.trusted_until_s(claim), self._awake
         )
 
     def _awake(self) -> float:
         return self.awake_s
 
     def kill(self) -> None:
-        """SIGKILL: nothing of it runs again, and its keeper's pipe closes."""
+        """SIGKILL: nothing of it runs again, and its supervisor's pipe closes."""
         self.alive = False
         self.site.watch.worker_ends(self.runners)
         for lane in self.lanes:
             self.site.loop.kill(lane)
-        self.keeper.kill_now()
-        self.keeper.deadlines.clear()
+        self.supervisor.kill_now()
+        self.supervisor.deadlines.clear()
         self.site.files.crashed(self.name)
 
     def wedge(self, seconds: float) -> None:

@@ -25,7 +25,7 @@ from sim.defects_of_rules import DEFECTS as DEFECTS_OF_RULES
 from sim.defects_of_trees import DEFECTS as DEFECTS_OF_TREES
 from sim.defects_of_undecidable import DEFECTS as DEFECTS_OF_UNDECIDABLE
 from sim.defects_of_upkeep import DEFECTS as DEFECTS_OF_UPKEEP
-from sim.planting import Mutant
+from sim.mutant import Mutant
 
 PAGE = Path(__file__).parent.parent / "docs" / "simulator.md"
 BEGIN, END = "<!-- planted defects: begin -->", "<!-- planted defects: end -->"

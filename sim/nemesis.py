@@ -12,15 +12,15 @@ from random import Random
 from typing import Any
 
 from orchestrator.core.snapshot import CORE_VERSION
-from sim.ambush import Ambush, LateClaim, LateCommit, LateCopy, LateStopped, SlowCommit
-from sim.dooms import Doom, acts, ends, reserves, says, starts_a_call
+from sim.archive_moves import UpkeepRules
+from sim.degradations import Degradations
 from sim.double import Double
 from sim.failover import Failover
-from sim.illnesses import Illnesses
+from sim.held_messages import HeldMessage, LateClaim, LateCommit, LateCopy, LateStopped, SlowCommit
 from sim.loop import Lane
 from sim.machines import POOL, Machine, Operator, Process, Site
-from sim.moving import UpkeepRules
 from sim.network import Sent, session_of
+from sim.triggers import Trigger, acts, ends, reserves, says, starts_a_call
 from sim.upkeep import SimQueue, UpkeepProcess
 
 
@@ -62,7 +62,7 @@ KINDS = (
 )
 
 
-class Nemesis(Illnesses):
+class Nemesis(Degradations):
     """Carries out a plan against the machines of a simulation."""
 
     def __init__(self, site: Site, double: Double, rng: Random, plan: Plan) -> None:
@@ -77,8 +77,8 @@ class Nemesis(Illnesses):
         self.weights = dict(KINDS)
         """How often each fault is chosen; a play may have faults that suit it."""
         self._started = 0
-        self._doomed: Doom | None = None
-        self._ambush: Ambush | None = None
+        self._trigger: Trigger | None = None
+        self._held: HeldMessage | None = None
         self.calm = asyncio.Event()
         """Faults are over."""
         self.abandoned = asyncio.Event()
@@ -151,13 +151,13 @@ class Nemesis(Illnesses):
     def keep_up(self, rules: UpkeepRules) -> None:
         """Upkeep runs from here on, and its processes go through what workers go through."""
         self._queue = SimQueue(self.site.loop, Random(self._rng.getrandbits(64)))
-        self.site.watch.moving.rules = rules
+        self.site.watch.archive_moves.rules = rules
         self.weights |= {"lost_queue": 2}
         self._start_upkeep()
 
     def _start_upkeep(self) -> None:
         """As many processes as there are to be."""
-        rules = self.site.watch.moving.rules
+        rules = self.site.watch.archive_moves.rules
         if rules is None or self._queue is None:
             return
         while sum(one.alive and not one.draining for one in self.upkeep) < rules.processes:
@@ -170,7 +170,7 @@ class Nemesis(Illnesses):
     def living(self) -> list[Machine]:
         return [machine for machine in self.machines if machine.alive]
 
-    async def rages(self) -> None:
+    async def injects(self) -> None:
         """The whole plan, then peace."""
         if self.failover is not None:
             self.failover.mans = self.start_worker
@@ -187,11 +187,11 @@ class Nemesis(Illnesses):
     def peace(self) -> None:
         """No more faults; whoever left is replaced."""
         network = self.site.network
-        network.weather.clear()
-        self.site.mind.moods.clear()
+        network.faults.clear()
+        self.site.model.faults.clear()
         self.site.files.full.clear()
         self.site.objects.away = False
-        self._doomed = None
+        self._trigger = None
         if self.failover is not None:
             self.failover.ends()
         self.recover()
@@ -233,17 +233,17 @@ class Nemesis(Illnesses):
     async def _kill_at(self) -> None:
         """Kills a process around the moment when a command of it takes effect."""
         if victim := self._victim():
-            self._doomed = Doom(victim, self._end, self._rng.choice((1, 1, 2, 3, 5, 8, 13)), acts)
+            self._trigger = Trigger(victim, self._end, self._rng.choice((1, 1, 2, 3, 5, 8, 13)), acts)
 
     async def _pause_at(self) -> None:
         """Pauses a process at a command of it, until others have had its session for a while."""
         if victim := self._victim():
             counts, lefts = self._rng.choice(((acts, (1, 1, 2, 3, 5, 8, 13)), (starts_a_call, (1, 1, 2))))
-            self._doomed = Doom(victim, self._stop, self._rng.choice(lefts), counts)
+            self._trigger = Trigger(victim, self._stop, self._rng.choice(lefts), counts)
 
     async def _end_at(self) -> None:
         """Ends or stops the next process that stops a task or ends an agent, in the middle of that."""
-        self._doomed = Doom(None, self._rng.choice((self._end, self._stop)), 1, ends)
+        self._trigger = Trigger(None, self._rng.choice((self._end, self._stop)), 1, ends)
 
     def _draw_machine(self) -> Machine | None:
         return self._rng.choice(self.living) if self.living else None
@@ -255,29 +255,29 @@ class Nemesis(Illnesses):
         """The command took effect; its reply is on the way and will find nobody, or somebody in a hurry."""
         if self.failover is not None:
             self.failover.saw(sent)
-        if self._ambush is not None and self._ambush.saw(sent, reply):
-            self._ambush = None
+        if self._held is not None and self._held.saw(sent, reply):
+            self._held = None
         if sent.name == "claim" and self.site.watch.poisonous:
             self._poisons(sent, reply)
         if self._leaving and sent.name == "commit" and self.site.watch.ending():
             self.site.loop.on(self.lane, self._abandon, after=self._rng.choice((0.0, 0.003, 0.03)))
-        doom = self._doomed
-        if doom is None or (
-            doom.victim is not None and doom.victim.name != sent.machine and not doom.anybody
+        trigger = self._trigger
+        if trigger is None or (
+            trigger.victim is not None and trigger.victim.name != sent.machine and not trigger.anybody
         ):
             return
-        if not doom.counts(sent):
+        if not trigger.counts(sent):
             return
-        if doom.victim is None and not doom.anybody:
-            doom.victim = next((one for one in self.living if one.name == sent.machine), None)
-            if doom.victim is None:
+        if trigger.victim is None and not trigger.anybody:
+            trigger.victim = next((one for one in self.living if one.name == sent.machine), None)
+            if trigger.victim is None:
                 return
-        doom.left -= 1
-        if not doom.left:
-            self._doomed = None
+        trigger.left -= 1
+        if not trigger.left:
+            self._trigger = None
             # At once, or as soon as the reply was heard and a few steps were made.
             self.site.loop.on(
-                self.lane, self._strike, doom, after=self._rng.choice((0.0, 0.001, 0.003, 0.01))
+                self.lane, self._strike, trigger, after=self._rng.choice((0.0, 0.001, 0.003, 0.01))
             )
 
     def _poisons(self, sent: Sent, reply: Any) -> None:
@@ -300,11 +300,11 @@ class Nemesis(Illnesses):
             self._operator = Operator(self.site)
         await self._operator.revokes(session)
 
-    def _strike(self, doom: Doom) -> None:
-        if doom.anybody:
+    def _strike(self, trigger: Trigger) -> None:
+        if trigger.anybody:
             self._forget()
-        elif doom.victim is not None and doom.victim.alive:
-            doom.strikes(doom.victim)
+        elif trigger.victim is not None and trigger.victim.alive:
+            trigger.strikes(trigger.victim)
 
     async def _pause(self) -> None:
         if victim := self._victim():
@@ -346,22 +346,22 @@ class Nemesis(Illnesses):
         if held:
             session = self._rng.choice(sorted(held))
             self._clear_ambush()
-            self._ambush = LateStopped(self.site, self._rng, held[session].name, self._cut_off)
+            self._held = LateStopped(self.site, self._rng, held[session].name, self._cut_off)
             await self._revokes(session)
 
-    def lie_in_wait(self, kind: type[Ambush]) -> None:
-        """See `sim/ambush.py`; one at a time."""
+    def lie_in_wait(self, kind: type[HeldMessage]) -> None:
+        """See `sim/held_messages.py`; one at a time."""
         self._clear_ambush()
         if victim := self._victim():
-            self._ambush = kind(self.site, self._rng, victim.name, self._cut_off)
+            self._held = kind(self.site, self._rng, victim.name, self._cut_off)
 
     def _waylaid(self, sent: Sent, future: asyncio.Future[Any]) -> bool:
-        return self._ambush is not None and self._ambush.takes(sent, future)
+        return self._held is not None and self._held.takes(sent, future)
 
     def _clear_ambush(self) -> None:
-        if self._ambush is not None:
-            self._ambush.lets_go()
-            self._ambush = None
+        if self._held is not None:
+            self._held.lets_go()
+            self._held = None
 
     async def _wedge(self) -> None:
         """A worker renews its claims and does nothing else; sometimes somebody takes one."""
@@ -429,7 +429,7 @@ class Nemesis(Illnesses):
                 ((acts, some), (starts_a_call, few), (reserves, one), (reserves, one), (says, one))
             )
             anybody = counts in (says, reserves)
-            self._doomed = Doom(victim, self._forget, self._rng.choice(lefts), counts, anybody)
+            self._trigger = Trigger(victim, self._forget, self._rng.choice(lefts), counts, anybody)
 
     def _forget(self, victim: Process | None = None) -> None:
         loses_s = self._rng.choice((0.005, 0.005, 0.1, 1.0)) * self._rng.uniform(0.5, 1.0)
@@ -480,9 +480,9 @@ class Nemesis(Illnesses):
             self._double.run("DEL", self.site.watch.keys.snapshot(self._rng.choice(sessions)))
 
     async def _kill_keeper(self) -> None:
-        """A worker's keeper dies with all that it kept; the next command has another."""
+        """A worker's supervisor dies with all that it kept; the next command has another."""
         if self.living:
-            self._rng.choice(self.living).keeper.kill_now()
+            self._rng.choice(self.living).supervisor.kill_now()
 
     async def _night(self) -> None:
         """Every machine sleeps for hours, Redis's too. Nobody may hold anything then."""

@@ -41,11 +41,11 @@ READS = frozenset(
 """Served by a Redis that takes nothing; the others write, or are scripts that may."""
 
 LOOKS = frozenset({"peek", "timers_due"})
-"""Reads that a worker makes each second; one that would find nothing is not sent. See `sim/looks.py`."""
+"""Reads that a worker makes each second; one that would find nothing is not sent. See `sim/polls.py`."""
 
 
 @dataclass(slots=True)
-class Weather:
+class NetworkFaults:
     """How likely a command is to be hit, each 0..1."""
 
     slow: float = 0.0
@@ -92,7 +92,7 @@ class Sent:
     lane: str
     name: str
     args: tuple[Any, ...]
-    fate: str
+    delivery: str
 
 
 Wrote = Callable[[str, Sequence[Any], Any], None]
@@ -107,7 +107,7 @@ class Network:
         self._double = double
         self._rng = rng
         self._trace = trace
-        self.weather = Weather()
+        self.faults = NetworkFaults()
         self.lane = Lane("redis")
         self.waiting = Lane("redis/waiting")
         """Where blocking reads come to the end of their patience."""
@@ -144,22 +144,22 @@ class Network:
 
     async def send(self, machine: str, args: tuple[Any, ...]) -> Any:
         """Sends a machine's command; raises the client library's errors."""
-        fate, name = self._fate(), self._name(args)
+        delivery, name = self._delivery(), self._name(args)
         if self.cut.get(machine) or not self.up:
-            fate = "lost_before"
-        asked = fate == "ok" and name in LOOKS and args[0] == "EVALSHA"
+            delivery = "lost_before"
+        asked = delivery == "ok" and name in LOOKS and args[0] == "EVALSHA"
         if asked and (nothing := self._server(machine).idle_look(args)) is not None:
             self.commands += 1
             return nothing
         loop, future = self._loop, self._loop.create_future()
-        sent = Sent(machine, current_lane().name, name, args, fate)
-        if fate in ("lost_before", "late"):
-            self._trace.note(sent.lane, fate, sent.name)
+        sent = Sent(machine, current_lane().name, name, args, delivery)
+        if delivery in ("lost_before", "late"):
+            self._trace.note(sent.lane, delivery, sent.name)
             loop.on(self.lane, self._lose, future, after=self._rng.uniform(0.001, 0.4))
-        if fate == "late":
+        if delivery == "late":
             after = self._rng.choice((0.3, 3.0, 12.0)) * self._rng.random()
             loop.on(self.lane, self._arrive, sent, loop.create_future(), after=after)
-        elif fate != "lost_before" and not self.detour(sent, future):
+        elif delivery != "lost_before" and not self.detour(sent, future):
             loop.on(self.lane, self._arrive, sent, future, after=self._delay())
         reply = await future
         if sent.name == "commit":
@@ -174,19 +174,19 @@ class Network:
         """Fails the command: its sender learns that the connection broke, and nothing else."""
         self._loop.on(self.lane, self._lose, future, after=self._rng.uniform(0.001, 0.4))
 
-    def _fate(self) -> str:
-        weather, at = self.weather, self._rng.random()
-        if at >= weather.lost_before + weather.lost_after + weather.late:
+    def _delivery(self) -> str:
+        faults, at = self.faults, self._rng.random()
+        if at >= faults.lost_before + faults.lost_after + faults.late:
             return "ok"
         for name in ("lost_before", "lost_after", "late"):
-            at -= getattr(weather, name)
+            at -= getattr(faults, name)
             if at < 0:
                 return name
         return "ok"
 
     def _delay(self) -> float:
         random = self._rng.random
-        if random() < self.weather.slow:
+        if random() < self.faults.slow:
             return 0.001 + 0.399 * random()
         return 0.0001 + 0.0019 * random()
 
@@ -224,16 +224,16 @@ class Network:
         if stated is not None and error is None and (unlike := stated.difference(reply)):
             self.misstated(sent.name, unlike)
         if self._trace.kept and sent.name not in QUIET:
-            fate = sent.fate if sent.fate != "ok" else ""
-            fate = fate if server is self._double else f"{fate} apart".strip()
-            self._trace.note(sent.lane, sent.name, *_told(sent.name, sent.args, reply, error), fate)
+            delivery = sent.delivery if sent.delivery != "ok" else ""
+            delivery = delivery if server is self._double else f"{delivery} apart".strip()
+            self._trace.note(sent.lane, sent.name, *_told(sent.name, sent.args, reply, error), delivery)
         if server is self._double:
             self.wrote(sent.name, sent.args, reply)
         if self._waiters and server.writes != writes:
             self._wake(server, sent.args)
-        if sent.fate == "lost_after":
+        if sent.delivery == "lost_after":
             self._loop.on(self.lane, self._lose, future, after=self._rng.uniform(0.001, 0.5))
-        elif sent.fate == "ok":
+        elif sent.delivery == "ok":
             late = self.answers_s.get(sent.lane) or self.answers_s.get(sent.machine)
             after = self._delay() if late is None else self._rng.uniform(*late)
             self._loop.on(self.lane, self._answer, sent.machine, future, reply, error, after=after)
@@ -265,9 +265,9 @@ class Network:
     ) -> None:
         have = confirms()
         self._trace.note(sent.lane, "confirmed", *(words[0] for words in sent.args[1][1:2]), have)
-        if sent.fate == "lost_after":
+        if sent.delivery == "lost_after":
             self._lose(future)
-        elif sent.fate == "ok":
+        elif sent.delivery == "ok":
             self._answer(sent.machine, future, [*replies, have], None)
 
     def _answer(self, machine: str, future: asyncio.Future[Any], reply: Any, error: Any) -> None:
@@ -309,7 +309,7 @@ class Network:
             concerned = not touched.isdisjoint(waiter.keys) and self._server(waiter.machine) is server
             found = waiter.reads(server) if concerned else None
             if found:
-                late = self._rng.random() < self.weather.late_wake
+                late = self._rng.random() < self.faults.late_wake
                 delay = self._rng.uniform(0.1, 3.0) if late else self._delay()
                 self._loop.on(self.lane, self._reply_to, waiter.future, found, after=delay)
             else:

@@ -48,7 +48,7 @@ from orchestrator.tools.subagents.assess import AgentCall, assess_agent_call
 from orchestrator.tools.subagents.port import Tree
 from orchestrator.tools.subagents.specs import NAMES, PARALLEL_SAFE
 from orchestrator.tools.view_image import ViewImage
-from sim.ledger import Ledger, Run, SimKeeper
+from sim.ledger import Ledger, Run, SimSupervisor
 from sim.loop import SimLoop
 from sim.requests import Requests, Sent
 from sim.trace import Trace
@@ -71,7 +71,7 @@ ASKS = ("ask_user_question", "request_user_input")
 _TASK = "task "
 """The beginning of every task that an agent gives another one."""
 MOST_TURNS = 8
-"""A task ends when so many calls were answered, whatever the model feels like."""
+"""A task ends when so many calls were answered, whatever the model's script wants."""
 
 READING = frozenset(ViewImage.names)
 RULES = Rules(parallel_safe=PARALLEL_SAFE | READING | frozenset(ASKS), repeatable=READING)
@@ -79,7 +79,7 @@ RULES = Rules(parallel_safe=PARALLEL_SAFE | READING | frozenset(ASKS), repeatabl
 
 
 @dataclass(slots=True)
-class Moods:
+class ModelFaults:
     """How likely a model request goes wrong, each 0..1."""
 
     limited: float = 0.0
@@ -95,7 +95,7 @@ class Moods:
 
 
 @dataclass(slots=True)
-class Appetite:
+class Odds:
     """The model's wishes, each 0..1, and how large outputs are."""
 
     calls: float = 0.75
@@ -128,15 +128,15 @@ Saying = Callable[
 """Told of a response by its id: what it held, what it cost, and the provider's limits."""
 
 
-class Mind:
+class ModelScript:
     """The one model behind every worker's connection."""
 
     def __init__(self, loop: SimLoop, rng: Random, trace: Trace, said: Callable[[str], None]) -> None:
         self.loop = loop
         self.rng = rng
         self.trace = trace
-        self.moods = Moods()
-        self.appetite = Appetite()
+        self.faults = ModelFaults()
+        self.odds = Odds()
         self.wrong = said
         """Told when a request carries what none may."""
         self.providers: dict[str, ProviderSettings] = {}
@@ -153,10 +153,10 @@ class Mind:
 
     def turn(self, prompt: Prompt) -> list[ModelEvent]:
         """The events of a whole response."""
-        if self.appetite.opening and _is_a_root_at_its_beginning(prompt.input):
-            return [self._of_agents(name) for name in self.appetite.opening]
+        if self.odds.opening and _is_a_root_at_its_beginning(prompt.input):
+            return [self._of_agents(name) for name in self.odds.opening]
         done = _outputs_since_input(prompt.input)
-        wants = prompt.tools and done < MOST_TURNS and self.rng.random() < self.appetite.calls
+        wants = prompt.tools and done < MOST_TURNS and self.rng.random() < self.odds.calls
         events: list[ModelEvent] = []
         if not wants or self.rng.random() < 0.3:
             events += self._text()
@@ -173,25 +173,25 @@ class Mind:
         return [*map(TextDelta, parts), ItemDone(message)]
 
     def _call(self, agents: bool) -> ItemDone:
-        appetite, at = self.appetite, self.rng.random()
-        if agents and self.rng.random() < appetite.agents:
-            return self._of_agents(self.rng.choices(list(appetite.verbs), list(appetite.verbs.values()))[0])
-        name, arguments = "shell", {"large": self.rng.random() < appetite.large}
-        if at < appetite.patches:
+        odds, at = self.odds, self.rng.random()
+        if agents and self.rng.random() < odds.agents:
+            return self._of_agents(self.rng.choices(list(odds.verbs), list(odds.verbs.values()))[0])
+        name, arguments = "shell", {"large": self.rng.random() < odds.large}
+        if at < odds.patches:
             name = "apply_patch"
-            arguments["outside"] = self.rng.random() < appetite.outside
-        elif at < appetite.patches + appetite.plans:
+            arguments["outside"] = self.rng.random() < odds.outside
+        elif at < odds.patches + odds.plans:
             name = "update_plan"
-        elif appetite.questions and self.rng.random() < appetite.questions:
+        elif odds.questions and self.rng.random() < odds.questions:
             name = self.rng.choice(ASKS)
             arguments.clear()
-        elif appetite.tools and self.rng.random() < appetite.tools:
+        elif odds.tools and self.rng.random() < odds.tools:
             name, arguments = TOOL, {"reads": self.rng.random() < 0.5}
         else:
-            arguments["ask"] = self.rng.random() < appetite.asks
-            if appetite.escalated or appetite.dangerous:
+            arguments["ask"] = self.rng.random() < odds.asks
+            if odds.escalated or odds.dangerous:
                 for what in _BEYOND:
-                    arguments[what] = self.rng.random() < getattr(appetite, what)
+                    arguments[what] = self.rng.random() < getattr(odds, what)
         return self._item(name, arguments)
 
     def _item(self, name: str, arguments: dict[str, Any]) -> ItemDone:
@@ -262,8 +262,10 @@ def _rate_limits(asked: int) -> dict[str, Any] | None:
 class SimModels:
     """A worker's connection to the model."""
 
-    def __init__(self, mind: Mind, machine: str, requests: Requests, whose: Callable[[], Sent]) -> None:
-        self._mind = mind
+    def __init__(
+        self, model: ModelScript, machine: str, requests: Requests, whose: Callable[[], Sent]
+    ) -> None:
+        self._model = model
         self._machine = machine
         self._requests = requests
         self._whose = whose
@@ -273,32 +275,32 @@ class SimModels:
         return 2, 4
 
     async def stream(self, provider: str, prompt: Prompt, budget: HttpBudget) -> AsyncIterator[ModelEvent]:
-        mind = self._mind
+        model = self._model
         self._look_at(prompt)
         sent = self._whose()
         self._requests.sending(sent)
-        mind.asked += 1
-        mind.heard(prompt)
-        mind.trace.note(self._machine, "asks", f"items={len(prompt.input)}")
-        await asyncio.sleep(mind.rng.uniform(0.01, 0.5))
+        model.asked += 1
+        model.heard(prompt)
+        model.trace.note(self._machine, "asks", f"items={len(prompt.input)}")
+        await asyncio.sleep(model.rng.uniform(0.01, 0.5))
         fault = self._fault()
-        events = mind.turn(prompt)
-        cut = mind.rng.randrange(len(events) + 1) if fault == "cut" else len(events)
-        limits = _rate_limits(mind.asked)
+        events = model.turn(prompt)
+        cut = model.rng.randrange(len(events) + 1) if fault == "cut" else len(events)
+        limits = _rate_limits(model.asked)
         if limits is not None:
             yield RateLimits(limits)
         for event in events[:cut]:
-            if mind.rng.random() < 0.5:
-                await asyncio.sleep(mind.rng.uniform(0.0, 8.0 if fault == "slow" else 0.3))
+            if model.rng.random() < 0.5:
+                await asyncio.sleep(model.rng.uniform(0.0, 8.0 if fault == "slow" else 0.3))
             self._requests.streams(sent)
             yield event
         if fault == "cut":
-            mind.trace.note(self._machine, "cut")
+            model.trace.note(self._machine, "cut")
             raise self._cut(cut)
-        mind.trace.note(self._machine, "answers", len(events))
-        mind.answered += 1
-        response, usage = f"r{mind.answered}", self._usage()
-        mind.said(response, events, usage, limits)
+        model.trace.note(self._machine, "answers", len(events))
+        model.answered += 1
+        response, usage = f"r{model.answered}", self._usage()
+        model.said(response, events, usage, limits)
         yield Completed(response, usage, None)
 
     def _cut(self, after: int) -> RetryableModelError:
@@ -310,7 +312,7 @@ class SimModels:
 
     def _usage(self) -> dict[str, int] | None:
         """The usage of the response; a few responses report none."""
-        rng = self._mind.rng
+        rng = self._model.rng
         if rng.random() < 0.05:
             return None
         given, said = rng.choice((10, 60)), rng.choice((2, 30, 100))
@@ -318,12 +320,12 @@ class SimModels:
         return {**usage, "reasoning_output_tokens": 0, "total_tokens": given + said}
 
     def _fault(self) -> str:
-        mind = self._mind
-        at = mind.rng.random()
+        model = self._model
+        at = model.rng.random()
         for name in ("limited", "refused", "fatal", "too_long", "cut", "slow"):
-            at -= getattr(mind.moods, name)
+            at -= getattr(model.faults, name)
             if at < 0:
-                mind.trace.note(self._machine, "model", name)
+                model.trace.note(self._machine, "model", name)
                 self._raise(name)
                 return name
         return ""
@@ -331,9 +333,9 @@ class SimModels:
     def _raise(self, name: str) -> None:
         match name:
             case "limited":
-                raise RateLimited("slow down", self._mind.rng.uniform(5.5, 20.0))
+                raise RateLimited("slow down", self._model.rng.uniform(5.5, 20.0))
             case "refused":
-                raise RetryableModelError("overloaded", self._mind.rng.choice((None, 1.0)))
+                raise RetryableModelError("overloaded", self._model.rng.choice((None, 1.0)))
             case "fatal":
                 raise FatalModelError(FatalKind.BAD_REQUEST, "no", "bad_request")
             case "too_long":
@@ -346,7 +348,7 @@ class SimModels:
         calls = [item["call_id"] for item in prompt.input if item.get("type") in CALL_KINDS]
         outputs = [item["call_id"] for item in prompt.input if item.get("type") in OUTPUT_KINDS]
         if sorted(calls) != sorted(outputs):
-            self._mind.wrong(f"a request carries calls {calls} and outputs {outputs}")
+            self._model.wrong(f"a request carries calls {calls} and outputs {outputs}")
 
 
 class SimTools:
@@ -354,15 +356,15 @@ class SimTools:
 
     def __init__(
         self,
-        mind: Mind,
+        model: ModelScript,
         ledger: Ledger,
-        keeper: SimKeeper,
+        supervisor: SimSupervisor,
         machine: str,
         starting: Callable[[Call, CallSite], bool],
     ) -> None:
-        self._mind = mind
+        self._model = model
         self._ledger = ledger
-        self._keeper = keeper
+        self._supervisor = supervisor
         self._machine = machine
         self._starting = starting
 
@@ -380,14 +382,14 @@ class SimTools:
         return (shell, {"type": "function", "name": "subagent_spawn"}) if state.facts.agents else (shell,)
 
     async def assess(self, call: Call, site: CallSite) -> Assessment:
-        if self._mind.rng.random() < 0.2:
-            await asyncio.sleep(self._mind.rng.uniform(0.0, 0.2))
+        if self._model.rng.random() < 0.2:
+            await asyncio.sleep(self._model.rng.uniform(0.0, 0.2))
         arguments = orjson.loads(call.item["arguments"])
         if call.name in NAMES and site.agents is not None:
             return await _of_agents(call, site, site.agents)
         match call.name:
             case "apply_patch":
-                names = [f"/sim/{call.call_id}.{n}" for n in range(self._mind.rng.choice((1, 2, 3)))]
+                names = [f"/sim/{call.call_id}.{n}" for n in range(self._model.rng.choice((1, 2, 3)))]
                 changes = {name: AddFile(content="a") for name in names}
                 record = [[name, None, "h"] for name in names]
                 outside = tuple(names) if arguments.get("outside") else ()
@@ -397,46 +399,48 @@ class SimTools:
                 return Immediate("Plan updated")
             case "ask_user_question":
                 shown = {"question": "Which?", "options": [], "multiSelect": False}
-                headers = ("Auth", "Store")[: self._mind.rng.choice((1, 2))]
+                headers = ("Auth", "Store")[: self._model.rng.choice((1, 2))]
                 return QuestionWork(tuple({**shown, "header": name} for name in headers))
             case "request_user_input":
                 shown = {"header": "Where", "question": "Where?", "isOther": True, "isSecret": False}
                 return UserInputWork(({"id": "place", **shown},))
             case name if name == TOOL:
                 # Some calls are the same ones again: they may have been approved for the session.
-                file = {"file": call.call_id if self._mind.rng.random() < 0.7 else "again"}
+                file = {"file": call.call_id if self._model.rng.random() < 0.7 else "again"}
                 return Mcp("sim", "touch", file, "/sim", read_only=bool(arguments["reads"]))
             case _:
                 parsed = (UnknownCommand(cmd="true"),)
                 # Some commands are the same ones again: they may have been approved for the session.
-                key = call.call_id if self._mind.rng.random() < 0.7 else "again"
+                key = call.call_id if self._model.rng.random() < 0.7 else "again"
                 judged = Exec(("true",), "/sim", parsed, key, safe=not arguments.get("ask"))
                 return replace(judged, **{what: True for what in _BEYOND if arguments.get(what)})
 
     async def run(self, call: Call, site: CallSite) -> CallFinished:
-        mind = self._mind
-        if not self._keeper.permits(site.claim):
+        model = self._model
+        if not self._supervisor.permits(site.claim):
             return finished(call, f"killed {call.call_id}", "killed")
         lost = self._starting(call, site)
-        done: asyncio.Future[str] = mind.loop.create_future()
+        done: asyncio.Future[str] = model.loop.create_future()
         run = Run(
             str(site.session),
             call.call_id,
             site.claim,
             self._machine,
-            mind.loop.time(),
-            self._keeper,
+            model.loop.time(),
+            self._supervisor,
             lambda how: None if done.done() else done.set_result(how),
             files=_files(call),
             lost=lost,
         )
         self._ledger.begin(run)
-        lasts = mind.rng.choice((0.0, 0.01, 0.3, 2.0, 7.0, 15.0)) * mind.rng.random()
+        lasts = model.rng.choice((0.0, 0.01, 0.3, 2.0, 7.0, 15.0)) * model.rng.random()
         for part in range(run.files):
-            mind.loop.on(self._keeper.lane, self._ledger.switch, run, after=lasts * (part + 1) / run.files)
+            model.loop.on(
+                self._supervisor.lane, self._ledger.switch, run, after=lasts * (part + 1) / run.files
+            )
         if not run.files:
-            mind.loop.on(self._keeper.lane, self._ledger.end, run, "finished", after=lasts)
-        for part in range(mind.rng.choice((0, 0, 2))):
+            model.loop.on(self._supervisor.lane, self._ledger.end, run, "finished", after=lasts)
+        for part in range(model.rng.choice((0, 0, 2))):
             chunk = f"{call.call_id}.{part}".encode()
             call_id, stream = CallId(call.call_id), OutputStream.STDOUT
             shown = ev.ExecCommandOutputDelta(call_id=call_id, stream=stream, chunk=chunk)
@@ -445,15 +449,15 @@ class SimTools:
             how = await done
         except asyncio.CancelledError:
             # Killed, and waited for until it is proved.
-            dead: asyncio.Future[None] = mind.loop.create_future()
-            mind.loop.on(self._keeper.lane, dead.set_result, None, after=mind.rng.uniform(0.0, 0.2))
+            dead: asyncio.Future[None] = model.loop.create_future()
+            model.loop.on(self._supervisor.lane, dead.set_result, None, after=model.rng.uniform(0.0, 0.2))
             await dead
             self._ledger.end(run, "killed")
             raise
         confined = (
             how == "finished" and not run.files and isinstance(call.work, ExecWork) and call.work.sandboxed
         )
-        run.denied = confined and mind.rng.random() < mind.appetite.denied
+        run.denied = confined and model.rng.random() < model.odds.denied
         large = "x" * 6000 if how == "finished" and orjson.loads(call.item["arguments"]).get("large") else ""
         run.output = f"{how} {call.call_id}{large}"
         ended = finished(call, run.output, how)

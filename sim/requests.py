@@ -1,7 +1,7 @@
 """Model requests as the provider has them: by which claim each was sent, how often, for how long it went on.
 
-The product promises less for them than for commands: no keeper stops them, and one that is on its way when
-its worker loses the session goes on until the worker notices. What it promises is in the rule `requests`.
+The product promises less for them than for commands: no supervisor stops them, and a request that is on its
+way when its worker loses the session goes on until the worker notices. The rule `requests` has the promise.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Rights:
             self._taken_over(session, seen)
         old = [run for run in self._ledger.running(session) if run.claim != claim]
         if any(not self._ledger.kept(run) for run in old):
-            self._watch.reach.saw("keeper_missed")
+            self._watch.reach.saw("supervisor_missed")
         old = [run for run in old if self._ledger.kept(run)]
         if old and self._watch.now_s > self._watch.forgot_s + TRUST_S:
             self._watch.broken("alone", f"{session} was claimed while {[run.call_id for run in old]} run")
@@ -64,15 +64,15 @@ class Rights:
 
     def _not_trusted(self, session: str, claim: str) -> None:
         """The session's former holder, which may live, does not trust its claim any more."""
-        watch, keeper = self._watch, self._ledger.keepers.get(claim)
-        if keeper is None:
+        watch, supervisor = self._watch, self._ledger.supervisors.get(claim)
+        if supervisor is None:
             return
-        if watch.parted is not None and watch.parted(keeper.machine):
+        if watch.parted is not None and watch.parted(supervisor.machine):
             watch.reach.saw("outlived")
-        left_s = keeper.trusted_until_s(claim) - watch.now_s
+        left_s = supervisor.trusted_until_s(claim) - watch.now_s
         if left_s > 0.0 and watch.now_s > watch.forgot_s + TRUST_S:
-            told = f"{session} was claimed, and {keeper.machine} trusts its own claim for {left_s:.1f} s more"
-            watch.broken("trusted", told)
+            told = f"{supervisor.machine} trusts its own claim for {left_s:.1f} s more"
+            watch.broken("trusted", f"{session} was claimed, and {told}")
 
     @property
     def _now_ms(self) -> float:
@@ -95,7 +95,7 @@ class Rights:
     def running(self, session: str, claim: str = "") -> list[Run]:
         """Runs that this branch of the log decided on: a lost branch's die when their worker learns of it.
 
-        Those of a claim, if one is given, whatever their keeper does: whoever has it waits for their end.
+        Those of a claim, if one is given, whatever their supervisor does: whoever has it waits for their end.
         """
         running = self._ledger.running(session)
         return [run for run in running if self.stands(run) or (claim and run.claim == claim and not run.lost)]
@@ -119,7 +119,7 @@ class Rights:
         """Called after every write: nobody believes for long in what Redis has forgotten."""
         if self._orphans and self._watch.now_s > self._watch.forgot_s + TRUST_S:
             running = [run for run in self._orphans if run.state == "running"]
-            # A keeper that stands still kills as soon as it goes on.
+            # A supervisor that stands still kills as soon as it goes on.
             self._orphans = [run for run in running if not self._ledger.kept(run)]
             if left := [f"{run.session} {run.call_id}" for run in running if self._ledger.kept(run)]:
                 self._watch.broken("begun_in_log", f"Redis forgot the decisions to run {left}, and they run")

@@ -16,8 +16,8 @@ from orchestrator.broker.keys import Keys
 from orchestrator.broker.replies import tree_entry
 from orchestrator.core.registry import RegistryView, projected
 from orchestrator.rollouts.tree_log import tree_fact
+from sim.agent_messages import Surfaced, untrue_event
 from sim.double import Double
-from sim.kin import Surfaced, untrue_event
 from sim.reach import Reach
 from sim.shown import Shown, expected_of
 

@@ -72,9 +72,9 @@ async def _throws_in(person: Person, session: str) -> None:
     person._diary.acknowledged.setdefault(id, Acknowledged(session, id, "user_input", at_s))
 
 
-async def undecidable(stage: Any) -> None:
+async def undecidable(fixture: Any) -> None:
     """A session gets submissions that no worker can decide, among submissions that every worker can."""
-    rng, person = stage.rng, stage.person()
+    rng, person = fixture.rng, fixture.person()
     made = person.does(person.creates("never", on_user_input=rng.choice(("replace", "steer"))), "creates")
     await asyncio.wait([made])
     session = made.result()

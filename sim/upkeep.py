@@ -23,11 +23,11 @@ from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.runtime.loader import BrokenLog
 from orchestrator.runtime.worker import Worker
+from sim.archive_moves import UpkeepRules
 from sim.crons import Hourly
 from sim.double import EPOCH_S
 from sim.loop import Lane, SimLoop
 from sim.machines import Machine, Process, Site, storage_on
-from sim.moving import UpkeepRules
 from workers.upkeep import RECONNECT_S, Upkeep, worker_settings
 from workers.upkeep_sealing import Mover
 
@@ -236,11 +236,11 @@ class UpkeepProcess(Process):
             self.site.trace.note(self.name, "failed", job.name, error)
         except (BrokerError, BrokenLog, BrokenArchive) as error:
             self.site.trace.note(self.name, "failed", job.name, error)
-            self.site.watch.moving.failed(job.name, error, began_s)
+            self.site.watch.archive_moves.failed(job.name, error, began_s)
         else:
             self.site.trace.note(self.name, "did", job.name, "" if result is None else result)
             if job.name.endswith("verify") and result:
-                self.site.watch.moving.failed(job.name, f"{result} logs do not verify", began_s)
+                self.site.watch.archive_moves.failed(job.name, f"{result} logs do not verify", began_s)
         self._queue.done(job)
 
     @asynccontextmanager

@@ -24,7 +24,8 @@ from orchestrator.model.request import Prompt
 from orchestrator.runtime.runner import Runner
 from sim.accounts import Accounts
 from sim.admissions import Admissions
-from sim.asking import Asking
+from sim.answers import Answers
+from sim.archive_moves import MOVES, ArchiveMoves
 from sim.branches import Branches
 from sim.cancels import Cancels
 from sim.commits import Commits
@@ -37,13 +38,12 @@ from sim.inputs import Given
 from sim.invariants import Broken, Violation
 from sim.ledger import Ledger
 from sim.loop import SimLoop
-from sim.moving import MOVES, Moving
 from sim.network import session_of, sessions_of
 from sim.objects import SimObjects
 from sim.queued import waiting
 from sim.reach import Reach
 from sim.requests import Requests
-from sim.resting import Resting
+from sim.rest import Rest
 from sim.rights import Rights
 from sim.seen import Seen
 from sim.shown import Shown
@@ -55,7 +55,7 @@ SALT_BYTES = 16
 _REFERS = f'"{REFERENCE}"'.encode()
 
 
-class Watch(Resting, Branches, TreeLogs):
+class Watch(Rest, Branches, TreeLogs):
     """The rules that hold after every write."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Watch(Resting, Branches, TreeLogs):
         """The sessions of each tree."""
         self.reach = Reach()
         self.rights = Rights(self, ledger)
-        self.asking = Asking(self)
+        self.answers = Answers(self)
         self.cancels = Cancels(self, ledger)
         self.requests = Requests(self)
         self.shown = Shown(double, keys, self.broken, self.reach)
@@ -93,7 +93,7 @@ class Watch(Resting, Branches, TreeLogs):
         self.admissions = Admissions(double.ahead_s, self.broken)
         self.steps = Commits(loop.time, double, self.broken, self.reach)
         self.conversations = Conversations(self._text)
-        self.moving = Moving(self, double, keys, objects)
+        self.archive_moves = ArchiveMoves(self, double, keys, objects)
         self._renewed_at: dict[str, int] = {}
         """Where each session's log ended when its claim was renewed last."""
         self.violation: Violation | None = None
@@ -170,10 +170,10 @@ class Watch(Resting, Branches, TreeLogs):
             self.look(other)
         self._letters()
         if name == "commit" and self.sessions[session].seq != seq:
-            self.moving.grew(session)
+            self.archive_moves.grew(session)
         if name in MOVES:
             for other in touched:
-                self.moving.moved(name, other)
+                self.archive_moves.moved(name, other)
         if name == "commit":
             self.shown.asked(session, self.sessions[session])
         if name == "snapshot":
@@ -263,7 +263,7 @@ class Watch(Resting, Branches, TreeLogs):
         if epoch < seen.epoch:
             self.broken("epochs", f"session {session} went from epoch {seen.epoch} back to {epoch}")
         if int(data[b"seq"]) != (before := seen.seq):
-            for entry_id, fields in self.moving.log_after(session, seen.seq):
+            for entry_id, fields in self.archive_moves.log_after(session, seen.seq):
                 self._entry(session, seen, entry_id, fields, epoch)
             if before and session in self._cut_back:
                 self._cut_back.discard(session)
@@ -351,7 +351,7 @@ class Watch(Resting, Branches, TreeLogs):
         if entry.type == DENDRO:
             fact = entry.payload
             self.reach.met("fact", fact["kind"])
-            self.asking.entry(session, seen, fact)
+            self.answers.entry(session, seen, fact)
             if fact["kind"] == "call" and fact["phase"] == Phase.RUNNING:
                 seen.running[fact["call_id"]] += 1
             elif fact["kind"] == "forked":
@@ -453,11 +453,11 @@ class Watch(Resting, Branches, TreeLogs):
     def _read_anew(self, to_s: float) -> None:
         if any(at_s <= to_s for times in self.taken.values() for at_s in times):
             self.reach.saw("acknowledged")
-        known = dict.fromkeys((*self.sessions, *self.moving.went_back(to_s)))
+        known = dict.fromkeys((*self.sessions, *self.archive_moves.went_back(to_s)))
         before = self.sessions
         self.sessions, self.trees = {}, {}
         self.cancels.went_back()
-        self.asking.went_back()
+        self.answers.went_back()
         self.members.clear()
         self.accounts.went_back()
         self._renewed_at.clear()

@@ -1,6 +1,6 @@
 """Workloads of a simulation, in which people act: each is a name and a play.
 
-A play is a coroutine over a `Stage`. It starts people and returns when they have said what
+A play is a coroutine over a `Fixture`. It starts people and returns when they have said what
 they have to say; what comes of it is watched by others.
 """
 
@@ -15,11 +15,11 @@ from typing import Any
 
 from orchestrator.core.settings import TreeRules
 from orchestrator.tables import ProviderSettings
-from sim.ambush import LateCopy, SlowCommit
+from sim.archive_moves import NEVER, UpkeepRules
+from sim.fixture import ENOUGH, Fixture, new_session, perhaps_agents, used, visits
+from sim.held_messages import LateCopy, SlowCommit
 from sim.machines import POOL
-from sim.moving import NEVER, UpkeepRules
 from sim.people import FREE, Person
-from sim.stage import ENOUGH, Stage, born, perhaps_agents, used, visits
 from sim.undecidable import undecidable
 from sim.workloads_kept import archives, files, outages
 
@@ -33,25 +33,25 @@ REAPED_WITHIN_S = 420.0
 @dataclass(frozen=True, slots=True)
 class Workload:
     name: str
-    play: Callable[[Stage], Awaitable[None]]
+    play: Callable[[Fixture], Awaitable[None]]
     broker: Mapping[str, Any] = field(default_factory=dict)
     """Settings that the workload changes in the broker's configuration."""
     replicas: bool = False
     """Whether replicas are asked under all of its seeds, and promoted."""
 
 
-async def single(stage: Stage) -> None:
+async def single(fixture: Fixture) -> None:
     """A session, a person, commands that need no approval."""
-    person = stage.person()
-    stage.site.mind.appetite.asks = 0.0
-    await used(stage, person, await born(stage, person, "never"), stage.rng.choice((1, 3, 6)))
+    person = fixture.person()
+    fixture.site.model.odds.asks = 0.0
+    await used(fixture, person, await new_session(fixture, person, "never"), fixture.rng.choice((1, 3, 6)))
 
 
-async def approvals(stage: Stage) -> None:
+async def approvals(fixture: Fixture) -> None:
     """A session whose commands need approval; two people answer, late and twice."""
-    rng, person, other, appetite = stage.rng, stage.person(), stage.person(), stage.site.mind.appetite
-    appetite.asks, appetite.patches = 0.7, 0.3
-    appetite.escalated, appetite.dangerous, appetite.outside, appetite.denied = 0.3, 0.2, 0.5, 0.3
+    rng, person, other, odds = fixture.rng, fixture.person(), fixture.person(), fixture.site.model.odds
+    odds.asks, odds.patches = 0.7, 0.3
+    odds.escalated, odds.dangerous, odds.outside, odds.denied = 0.3, 0.2, 0.5, 0.3
     person.habits |= {"interrupt": 6}
     facts: dict[str, Any] = {
         "approval_timeout_ms": rng.choice((None, None, 2_000, 5_000, 3_600_000)),
@@ -60,51 +60,51 @@ async def approvals(stage: Stage) -> None:
         **perhaps_agents(rng, 0.4),
     }
     policy = rng.choice(("untrusted", "untrusted", "on-request", "on-failure"))
-    session = await born(stage, person, policy, **facts)
+    session = await new_session(fixture, person, policy, **facts)
     other.does(other.follows(session, partial(other.answers, session)), "follows")
-    await used(stage, person, session, rng.choice((2, 4)))
+    await used(fixture, person, session, rng.choice((2, 4)))
 
 
-async def servers(stage: Stage) -> None:
+async def servers(fixture: Fixture) -> None:
     """A session that calls tools of an MCP server, whose calls cannot be judged when their worker is lost."""
-    rng, person, appetite = stage.rng, stage.person(), stage.site.mind.appetite
-    appetite.tools, appetite.calls, appetite.plans = 0.8, 0.9, 0.0
+    rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
+    odds.tools, odds.calls, odds.plans = 0.8, 0.9, 0.0
     person.habits |= {"interrupt": 4}
     policy = rng.choice(("untrusted", "untrusted", "on-request", "never"))
-    session = await born(stage, person, policy, **perhaps_agents(rng, 0.3))
-    await used(stage, person, session, rng.choice((2, 4)))
+    session = await new_session(fixture, person, policy, **perhaps_agents(rng, 0.3))
+    await used(fixture, person, session, rng.choice((2, 4)))
 
 
-async def asks(stage: Stage) -> None:
+async def asks(fixture: Fixture) -> None:
     """A session that asks people for words; two answer: late, twice, with nonsense, or not at all."""
-    rng, person, other, appetite = stage.rng, stage.person(), stage.person(), stage.site.mind.appetite
-    appetite.questions, appetite.asks, appetite.calls, appetite.patches = 0.7, 0.3, 0.9, 0.1
+    rng, person, other, odds = fixture.rng, fixture.person(), fixture.person(), fixture.site.model.odds
+    odds.questions, odds.asks, odds.calls, odds.patches = 0.7, 0.3, 0.9, 0.1
     person.habits |= {"interrupt": 5}
     facts: dict[str, Any] = {
         "approval_timeout_ms": rng.choice((None, None, 2_000, 5_000, 3_600_000)),
         "on_user_input": rng.choice(("replace", "steer")),
         **perhaps_agents(rng, 0.5),
     }
-    session = await born(stage, person, rng.choice(("never", "untrusted")), **facts)
+    session = await new_session(fixture, person, rng.choice(("never", "untrusted")), **facts)
     other.does(other.follows(session, partial(other.answers, session)), "follows")
-    await used(stage, person, session, rng.choice((2, 4)))
+    await used(fixture, person, session, rng.choice((2, 4)))
 
 
-async def several(stage: Stage) -> None:
+async def several(fixture: Fixture) -> None:
     """Several sessions at once, each with a person; some shut down and go on."""
     plays = []
-    for _ in range(stage.rng.choice((2, 3))):
-        person = stage.person()
-        policy = stage.rng.choice(("never", "on-request", "untrusted"))
-        steer = stage.rng.choice(("replace", "steer"))
-        session = await born(stage, person, policy, on_user_input=steer)
-        plays.append(person.does(visits(stage, person, session), "visits"))
+    for _ in range(fixture.rng.choice((2, 3))):
+        person = fixture.person()
+        policy = fixture.rng.choice(("never", "on-request", "untrusted"))
+        steer = fixture.rng.choice(("replace", "steer"))
+        session = await new_session(fixture, person, policy, on_user_input=steer)
+        plays.append(person.does(visits(fixture, person, session), "visits"))
     await asyncio.wait(plays)
 
 
-async def tree(stage: Stage) -> None:
+async def tree(fixture: Fixture) -> None:
     """A session that makes agents, forks itself, writes to them, waits for them and cancels them."""
-    rng, person = stage.rng, stage.person()
+    rng, person = fixture.rng, fixture.person()
     rules = TreeRules(
         slots=rng.choice((1, 2, 4)),
         spawned=rng.choice((3, 6)),
@@ -114,43 +114,43 @@ async def tree(stage: Stage) -> None:
         await_cap_s=rng.choice((20.0, 7_200.0)),
     )
     policy = rng.choice(("never", "never", "on-request"))
-    stage.site.mind.appetite.agents = 0.7
-    stage.site.mind.appetite.verbs |= {"subagent_spawn": 12}
+    fixture.site.model.odds.agents = 0.7
+    fixture.site.model.odds.verbs |= {"subagent_spawn": 12}
     # A person who only ever interrupts a tree never sees it grow.
     steer = rng.choice(("replace", "steer", "steer"))
-    session = await born(stage, person, policy, agents=True, tree_rules=rules, on_user_input=steer)
-    await used(stage, person, session, rng.choice((1, 3, 5)))
+    session = await new_session(fixture, person, policy, agents=True, tree_rules=rules, on_user_input=steer)
+    await used(fixture, person, session, rng.choice((1, 3, 5)))
     if rng.random() < 0.2:
         await asyncio.wait([person.does(person.shuts(session), "shuts")])
 
 
-async def family(stage: Stage) -> None:
+async def family(fixture: Fixture) -> None:
     """A root and its four agents, all of them at work: what a second of one core's time is measured with."""
-    rng, person, appetite = stage.rng, stage.person(), stage.site.mind.appetite
-    appetite.calls, appetite.asks, appetite.agents = 0.9, 0.0, 0.7
-    appetite.verbs |= {"subagent_spawn": 30, "subagent_cancel": 1}
+    rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
+    odds.calls, odds.asks, odds.agents = 0.9, 0.0, 0.7
+    odds.verbs |= {"subagent_spawn": 30, "subagent_cancel": 1}
     rules = TreeRules(
         slots=5, spawned=4, depth=rng.choice((1, 2)), await_floor_s=1.0, await_cap_s=rng.choice((5.0, 20.0))
     )
-    session = await born(stage, person, "never", agents=True, tree_rules=rules)
-    await used(stage, person, session, rng.choice((2, 3)))
+    session = await new_session(fixture, person, "never", agents=True, tree_rules=rules)
+    await used(fixture, person, session, rng.choice((2, 3)))
 
 
-async def brood(stage: Stage) -> None:
+async def brood(fixture: Fixture) -> None:
     """A root that makes four agents at once and waits for them; all have little to do."""
-    appetite, person = stage.site.mind.appetite, stage.person()
-    appetite.calls, appetite.asks, appetite.agents = 0.15, 0.0, 0.2
-    appetite.opening = ("subagent_spawn",) * 4 + ("subagent_await",)
+    odds, person = fixture.site.model.odds, fixture.person()
+    odds.calls, odds.asks, odds.agents = 0.15, 0.0, 0.2
+    odds.opening = ("subagent_spawn",) * 4 + ("subagent_await",)
     rules = TreeRules(slots=5, spawned=4, depth=1, await_floor_s=1.0, await_cap_s=30.0)
-    session = await born(stage, person, "never", agents=True, tree_rules=rules)
+    session = await new_session(fixture, person, "never", agents=True, tree_rules=rules)
     await asyncio.wait([person.does(person.says(session), "says")])
 
 
-async def budgets(stage: Stage) -> None:
+async def budgets(fixture: Fixture) -> None:
     """A tree with little to spend, and somebody who adds to it, sometimes too late."""
-    rng, person = stage.rng, stage.person()
-    stage.site.mind.appetite.asks = 0.05
-    stage.site.mind.appetite.verbs |= {"subagent_spawn": 20}
+    rng, person = fixture.rng, fixture.person()
+    fixture.site.model.odds.asks = 0.05
+    fixture.site.model.odds.verbs |= {"subagent_spawn": 20}
     few = {
         "tokens": rng.choice((400, 700, 1_500)),
         "requests": rng.choice((2, 4, 9)),
@@ -159,153 +159,157 @@ async def budgets(stage: Stage) -> None:
     }
     given = dict(rng.sample(sorted(few.items()), rng.choice((1, 1, 2))))
     rules = TreeRules(slots=4, spawned=6, depth=2, await_floor_s=1.0, await_cap_s=60.0, budgets=given)
-    session = await born(stage, person, "never", agents=True, tree_rules=rules)
-    other = stage.person()
-    adds = [other.does(_adds(other, stage, session, sorted(few)), "adds")]
-    await used(stage, person, session, rng.choice((2, 4)))
+    session = await new_session(fixture, person, "never", agents=True, tree_rules=rules)
+    other = fixture.person()
+    adds = [other.does(_adds(other, fixture, session, sorted(few)), "adds")]
+    await used(fixture, person, session, rng.choice((2, 4)))
     await asyncio.wait(adds)
 
 
-async def _adds(person: Person, stage: Stage, session: str, kinds: list[str]) -> None:
-    for _ in range(stage.rng.choice((0, 1, 3))):
-        await asyncio.sleep(stage.rng.uniform(0.5, 10.0))
-        kind = stage.rng.choice(kinds)
+async def _adds(person: Person, fixture: Fixture, session: str, kinds: list[str]) -> None:
+    for _ in range(fixture.rng.choice((0, 1, 3))):
+        await asyncio.sleep(fixture.rng.uniform(0.5, 10.0))
+        kind = fixture.rng.choice(kinds)
         if kind != "cost":
-            await person.adds(session, {kind: stage.rng.choice((1, ENOUGH[kind] // 10))})
+            await person.adds(session, {kind: fixture.rng.choice((1, ENOUGH[kind] // 10))})
 
 
-async def watchdogs(stage: Stage) -> None:
+async def watchdogs(fixture: Fixture) -> None:
     """Agents that remind themselves and each other every few seconds, and change their minds about it."""
-    rng, person = stage.rng, stage.person()
-    stage.nemesis.weights |= {"slow_commit": 25}
+    rng, person = fixture.rng, fixture.person()
+    fixture.nemesis.weights |= {"slow_commit": 25}
     if rng.random() < 0.6:
-        stage.nemesis.lie_in_wait(SlowCommit)
-    stage.site.mind.appetite.agents = 0.9
-    stage.site.mind.appetite.verbs |= {"subagent_watchdog": 40, "subagent_await": 3, "subagent_cancel": 1}
+        fixture.nemesis.lie_in_wait(SlowCommit)
+    fixture.site.model.odds.agents = 0.9
+    fixture.site.model.odds.verbs |= {"subagent_watchdog": 40, "subagent_await": 3, "subagent_cancel": 1}
     rules = TreeRules(
         slots=3, spawned=3, depth=1, await_floor_s=1.0, await_cap_s=20.0, watchdog_floor_s=1.0, watchdogs=2
     )
-    session = await born(stage, person, "never", agents=True, tree_rules=rules)
-    await used(stage, person, session, rng.choice((2, 5)))
+    session = await new_session(fixture, person, "never", agents=True, tree_rules=rules)
+    await used(fixture, person, session, rng.choice((2, 5)))
 
 
-async def forks(stage: Stage) -> None:
+async def forks(fixture: Fixture) -> None:
     """A session that is compacted, and forks itself and its forks."""
-    rng, person = stage.rng, stage.person()
-    stage.site.mind.appetite.verbs |= {"subagent_fork": 15, "subagent_spawn": 2}
-    stage.site.mind.appetite.large = 0.3
+    rng, person = fixture.rng, fixture.person()
+    fixture.site.model.odds.verbs |= {"subagent_fork": 15, "subagent_spawn": 2}
+    fixture.site.model.odds.large = 0.3
     person.habits |= {"compact": 4}
     rules = TreeRules(slots=4, spawned=5, depth=3, await_floor_s=1.0, await_cap_s=30.0)
-    session = await born(stage, person, "never", agents=True, tree_rules=rules)
-    await used(stage, person, session, rng.choice((2, 4)))
+    session = await new_session(fixture, person, "never", agents=True, tree_rules=rules)
+    await used(fixture, person, session, rng.choice((2, 4)))
 
 
-async def compactions(stage: Stage) -> None:
+async def compactions(fixture: Fixture) -> None:
     """A session that is compacted again and again, also in the middle of things."""
-    person = stage.person()
+    person = fixture.person()
     person.habits |= {"compact": 8, "interrupt": 2}
-    steer = stage.rng.choice(("replace", "steer"))
-    await used(stage, person, await born(stage, person, "never", on_user_input=steer), 6)
+    steer = fixture.rng.choice(("replace", "steer"))
+    await used(fixture, person, await new_session(fixture, person, "never", on_user_input=steer), 6)
 
 
-async def waits(stage: Stage) -> None:
+async def waits(fixture: Fixture) -> None:
     """Agents that wait for each other and for people, for hours."""
-    rng, person = stage.rng, stage.person()
-    stage.site.mind.appetite.verbs |= {"subagent_await": 20, "spawn_subagent": 3}
-    stage.site.mind.appetite.asks = 0.5
+    rng, person = fixture.rng, fixture.person()
+    fixture.site.model.odds.verbs |= {"subagent_await": 20, "spawn_subagent": 3}
+    fixture.site.model.odds.asks = 0.5
     floor = rng.choice((1.0, 300.0))
     rules = TreeRules(slots=4, spawned=4, depth=2, await_floor_s=floor, await_cap_s=7_200.0)
     expires = rng.choice((None, 5_400_000))
     facts = {"agents": True, "tree_rules": rules, "approval_timeout_ms": expires}
-    session = await born(stage, person, "untrusted", **facts)
-    await used(stage, person, session, rng.choice((1, 3)))
+    session = await new_session(fixture, person, "untrusted", **facts)
+    await used(fixture, person, session, rng.choice((1, 3)))
 
 
-async def limits(stage: Stage) -> None:
+async def limits(fixture: Fixture) -> None:
     """Sessions that share a provider which allows them little."""
-    rng = stage.rng
-    stage.site.mind.providers[PROVIDER] = ProviderSettings(
+    rng = fixture.rng
+    fixture.site.model.providers[PROVIDER] = ProviderSettings(
         id=PROVIDER,
         base_url="http://provider/v1",
         requests_per_minute=rng.choice((3, 10)),
         tokens_per_minute=rng.choice((None, 2_000)),
     )
-    people = [stage.person() for _ in range(rng.choice((2, 3)))]
-    plays = [person.does(_alone(stage, person), "works") for person in people]
+    people = [fixture.person() for _ in range(rng.choice((2, 3)))]
+    plays = [person.does(_alone(fixture, person), "works") for person in people]
     await asyncio.wait(plays)
 
 
-async def abandoned(stage: Stage) -> None:
+async def abandoned(fixture: Fixture) -> None:
     """A tree whose workers are gone for good while it is cancelled; others are left, or upkeep alone."""
-    rng, nemesis, person = stage.rng, stage.nemesis, stage.person()
-    appetite = stage.site.mind.appetite
-    appetite.calls, appetite.asks, appetite.agents = 0.95, 0.0, 0.7
-    appetite.verbs |= {"subagent_spawn": 30, "subagent_cancel": 0}
+    rng, nemesis, person = fixture.rng, fixture.nemesis, fixture.person()
+    odds = fixture.site.model.odds
+    odds.calls, odds.asks, odds.agents = 0.95, 0.0, 0.7
+    odds.verbs |= {"subagent_spawn": 30, "subagent_cancel": 0}
     nemesis.start_worker((FAR,))
     only_upkeep = rng.random() < 0.5
     if only_upkeep or rng.random() < 0.3:
         nemesis.keep_up(UpkeepRules(processes=1, seal_after=1_000, archive_after_s=NEVER))
     rules = TreeRules(slots=4, spawned=4, depth=2, await_floor_s=1.0)
-    session = await born(stage, person, "never", pool=FAR, agents=True, tree_rules=rules)
+    session = await new_session(fixture, person, "never", pool=FAR, agents=True, tree_rules=rules)
     await asyncio.wait([person.does(person.says(session), "says")])
     await asyncio.sleep(rng.choice((0.5, 2.0, 6.0)) * rng.uniform(0.5, 1.5))
     nemesis.abandon((FAR, POOL) if only_upkeep else (FAR,), within_s=15.0)
     ending = person.shuts(session) if rng.random() < 0.5 else person.cancels(session, rng.choice((1, 2)))
     await asyncio.wait([person.does(ending, "ends")])
     await nemesis.abandoned.wait()
-    await _reaped(stage)
+    await _reaped(fixture)
     nemesis.man(FAR)
 
 
-async def amnesia(stage: Stage) -> None:
+async def amnesia(fixture: Fixture) -> None:
     """A tree, or a session with long commands, whose Redis forgets what it was told last, again and again."""
-    rng, person, appetite = stage.rng, stage.person(), stage.site.mind.appetite
-    stage.nemesis.weights |= {"rewind_at": 30}
-    appetite.calls, appetite.asks = 0.9, 0.1
+    rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
+    fixture.nemesis.weights |= {"rewind_at": 30}
+    odds.calls, odds.asks = 0.9, 0.1
     facts: dict[str, Any] = {"on_user_input": rng.choice(("replace", "steer"))}
     if rng.random() < 0.7:
-        appetite.verbs |= {"subagent_spawn": 20}
+        odds.verbs |= {"subagent_spawn": 20}
         rules = TreeRules(slots=4, spawned=8, depth=2, await_floor_s=1.0, await_cap_s=20.0)
         facts |= {"agents": True, "tree_rules": rules}
-    await used(stage, person, await born(stage, person, "never", **facts), rng.choice((2, 4)))
+    await used(fixture, person, await new_session(fixture, person, "never", **facts), rng.choice((2, 4)))
 
 
-async def primaries(stage: Stage) -> None:
+async def primaries(fixture: Fixture) -> None:
     """Two sessions with commands, whose Redis fails over while the old primary still serves some."""
-    plays, appetite = [], stage.site.mind.appetite
-    appetite.calls, appetite.asks = 0.9, 0.0
+    plays, odds = [], fixture.site.model.odds
+    odds.calls, odds.asks = 0.9, 0.0
     for _ in range(2):
-        person = stage.person()
-        session = await born(stage, person, "never", on_user_input=stage.rng.choice(("replace", "steer")))
-        plays.append(person.does(person.works(session, stage.rng.choice((2, 4))), "works"))
+        person = fixture.person()
+        session = await new_session(
+            fixture, person, "never", on_user_input=fixture.rng.choice(("replace", "steer"))
+        )
+        plays.append(person.does(person.works(session, fixture.rng.choice((2, 4))), "works"))
     await asyncio.wait(plays)
 
 
-async def letters(stage: Stage) -> None:
+async def letters(fixture: Fixture) -> None:
     """A tree whose root is given one letter after another to pass on, and has little to say itself."""
-    rng, person, appetite = stage.rng, stage.person(), stage.site.mind.appetite
-    stage.nemesis.weights |= {"late_copy": 25, "late_stopped": 15}
-    appetite.opening = ("subagent_spawn",) * 2
-    appetite.calls, appetite.asks = 0.4, 0.0
+    rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
+    fixture.nemesis.weights |= {"late_copy": 25, "late_stopped": 15}
+    odds.opening = ("subagent_spawn",) * 2
+    odds.calls, odds.asks = 0.4, 0.0
     rules = TreeRules(slots=4, spawned=4, depth=1, await_floor_s=1.0, await_cap_s=20.0)
-    session = await born(stage, person, "never", agents=True, tree_rules=rules)
+    session = await new_session(fixture, person, "never", agents=True, tree_rules=rules)
     if rng.random() < 0.7:
-        stage.nemesis.lie_in_wait(LateCopy)
+        fixture.nemesis.lie_in_wait(LateCopy)
     await asyncio.wait([person.does(person.says(session), "says")])
-    other = stage.person()
+    other = fixture.person()
     for _ in range(rng.choice((1, 2, 3))):
         await asyncio.sleep(rng.choice((0.5, 3.0, 8.0)) * rng.random())
         await asyncio.wait([other.does(other.writes(session, rng.choice((3, 6)), 2), "writes")])
 
 
-async def ends(stage: Stage) -> None:
+async def ends(fixture: Fixture) -> None:
     """Agents that are cancelled while they work, by people who lose the worker in the middle of that."""
-    rng, person, appetite = stage.rng, stage.person(), stage.site.mind.appetite
-    appetite.calls, appetite.asks, appetite.agents = 0.95, 0.0, 0.5
-    appetite.verbs |= {"subagent_spawn": 25, "subagent_cancel": 1}
-    stage.nemesis.weights |= {"end_at": 90, "kill_at": 15}
+    rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
+    odds.calls, odds.asks, odds.agents = 0.95, 0.0, 0.5
+    odds.verbs |= {"subagent_spawn": 25, "subagent_cancel": 1}
+    fixture.nemesis.weights |= {"end_at": 90, "kill_at": 15}
     rules = TreeRules(slots=4, spawned=4, depth=2, await_floor_s=1.0, await_cap_s=20.0)
-    session = await born(stage, person, "never", agents=True, tree_rules=rules, on_user_input="steer")
+    session = await new_session(
+        fixture, person, "never", agents=True, tree_rules=rules, on_user_input="steer"
+    )
     await person.says(session)
     for _ in range(rng.choice((2, 3))):
         await asyncio.sleep(rng.choice((1.0, 3.0, 6.0)) * rng.uniform(0.5, 1.5))
@@ -313,10 +317,10 @@ async def ends(stage: Stage) -> None:
     await person.works(session, 1)
 
 
-async def poison(stage: Stage) -> None:
+async def poison(fixture: Fixture) -> None:
     """A session that kills every worker that touches it, until it is set aside; then somebody mends it."""
-    rng, person, watch = stage.rng, stage.person(), stage.site.watch
-    session = await born(stage, person, "never", **perhaps_agents(rng, 0.3))
+    rng, person, watch = fixture.rng, fixture.person(), fixture.site.watch
+    session = await new_session(fixture, person, "never", **perhaps_agents(rng, 0.3))
     await person.works(session, rng.choice((0, 1)))
     watch.poisonous.add(session)
     await person.says(session)
@@ -325,39 +329,39 @@ async def poison(stage: Stage) -> None:
         if session in watch.quarantined():
             break
     await person.works(session, rng.choice((0, 1, 2)))
-    await stage.nemesis.readmits(session)
+    await fixture.nemesis.readmits(session)
     await person.works(session, 1)
 
 
-async def latecomers(stage: Stage) -> None:
+async def latecomers(fixture: Fixture) -> None:
     """A session whose followers come while it is at work, leave, and come back to where they were."""
-    rng, person = stage.rng, stage.person()
+    rng, person = fixture.rng, fixture.person()
     facts: dict[str, Any] = {"on_user_input": rng.choice(("replace", "steer")), **perhaps_agents(rng, 0.3)}
-    session = await born(stage, person, "never", **facts)
+    session = await new_session(fixture, person, "never", **facts)
     used = [person.does(person.works(session, rng.choice((2, 4, 6))), "works")]
     late = []
     for _ in range(rng.choice((1, 2, 3))):
         await asyncio.sleep(rng.choice((0.1, 2.0, 6.0)) * rng.random())
-        late.append(stage.person())
+        late.append(fixture.person())
         used.append(late[-1].does(late[-1].attaches(session), "attaches"))
     await asyncio.wait(used)
     for other in late:
         other.does(other.comes_back(session), "comes back")
 
 
-async def _reaped(stage: Stage) -> None:
+async def _reaped(fixture: Fixture) -> None:
     """Waits until what is to end has ended, though nobody serves it."""
-    watch, since_s = stage.site.watch, stage.site.loop.time()
+    watch, since_s = fixture.site.watch, fixture.site.loop.time()
     while not watch.peace_s or (left := watch.ending()):
         if watch.peace_s and watch.now_s - max(watch.peace_s, since_s) > REAPED_WITHIN_S:
             watch.broken("reaped", "; ".join(left))
         await asyncio.sleep(1.0)
-    if stage.nemesis.abandoned_a_cancel:
+    if fixture.nemesis.abandoned_a_cancel:
         watch.reach.saw("reaped")
 
 
-async def _alone(stage: Stage, person: Person) -> None:
-    await person.works(await born(stage, person, "never"), stage.rng.choice((2, 4)))
+async def _alone(fixture: Fixture, person: Person) -> None:
+    await person.works(await new_session(fixture, person, "never"), fixture.rng.choice((2, 4)))
 
 
 PLAYS = (

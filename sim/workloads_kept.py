@@ -7,10 +7,10 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
-from sim.ambush import LateWord
-from sim.moving import UpkeepRules
+from sim.archive_moves import UpkeepRules
+from sim.fixture import Fixture, new_session, perhaps_agents, visits
+from sim.held_messages import LateWord
 from sim.people import Person
-from sim.stage import Stage, born, perhaps_agents, visits
 
 LOOKS_AT_S = 10.0
 """Upkeep looks for what is to be moved some seconds before that, each minute."""
@@ -18,12 +18,12 @@ DELETES_AT_S = 1_060.0
 """Seventeen minutes and forty seconds past the hour at which a simulation begins."""
 
 
-async def archives(stage: Stage) -> None:
+async def archives(fixture: Fixture) -> None:
     """Sessions and trees that are closed, go to the archive, and come back when somebody speaks to them."""
-    rng, disk = stage.rng, Random(stage.rng.getrandbits(64))
+    rng, disk = fixture.rng, Random(fixture.rng.getrandbits(64))
     slow_s = rng.choice((0.001, 0.1, 1.0))
-    stage.site.loop.thread_s = lambda: slow_s * disk.random()
-    stage.nemesis.keep_up(
+    fixture.site.loop.thread_s = lambda: slow_s * disk.random()
+    fixture.nemesis.keep_up(
         UpkeepRules(
             processes=rng.choice((1, 1, 2)),
             seal_after=rng.choice((5, 20)),
@@ -31,77 +31,79 @@ async def archives(stage: Stage) -> None:
             retention_s=rng.choice((None, 90.0, 90.0, 600.0)),
         )
     )
-    stage.site.mind.appetite.large = 0.3
+    fixture.site.model.odds.large = 0.3
     plays = []
     for _ in range(rng.choice((1, 2))):
-        person = stage.person()
+        person = fixture.person()
         person.habits |= {"compact": 3}
         facts: dict[str, Any] = {
             "on_user_input": rng.choice(("replace", "steer")),
             **perhaps_agents(rng, 0.5),
         }
-        session = await born(stage, person, "never", **facts)
-        plays.append(person.does(_comes_back(stage, person, session), "comes back"))
+        session = await new_session(fixture, person, "never", **facts)
+        plays.append(person.does(_comes_back(fixture, person, session), "comes back"))
     await asyncio.wait(plays)
 
 
-async def _comes_back(stage: Stage, person: Person, session: str) -> None:
+async def _comes_back(fixture: Fixture, person: Person, session: str) -> None:
     """Leaves for so long that the session may be archived, or deleted, and speaks to it again."""
-    for _ in range(stage.rng.choice((1, 2, 3))):
-        await person.works(session, stage.rng.choice((1, 2, 4)))
+    for _ in range(fixture.rng.choice((1, 2, 3))):
+        await person.works(session, fixture.rng.choice((1, 2, 4)))
         await person.shuts(session)
-        until_deletions = stage.rng.random() < 0.3
-        if until_deletions or stage.rng.random() < 0.5:
-            stage.nemesis.lie_in_wait(LateWord)
-        awhile_s = stage.rng.choice((1.0, 60.0, 120.0)) * stage.rng.uniform(0.5, 1.5)
+        until_deletions = fixture.rng.random() < 0.3
+        if until_deletions or fixture.rng.random() < 0.5:
+            fixture.nemesis.lie_in_wait(LateWord)
+        awhile_s = fixture.rng.choice((1.0, 60.0, 120.0)) * fixture.rng.uniform(0.5, 1.5)
         if until_deletions:
             # Shortly before upkeep looks for what is to be deleted, once an hour.
-            awhile_s = (DELETES_AT_S - stage.site.loop.time()) % 3_600.0 - stage.rng.uniform(0.0, 30.0)
+            awhile_s = (DELETES_AT_S - fixture.site.loop.time()) % 3_600.0 - fixture.rng.uniform(0.0, 30.0)
         await asyncio.sleep(awhile_s)
 
 
-async def files(stage: Stage) -> None:
+async def files(fixture: Fixture) -> None:
     """Sessions whose rollouts are kept in files, on disks that lose what was written last."""
-    stage.nemesis.weights |= {"kill": 20, "kill_at": 20}
-    await _keeps_files(stage, _speaks_again)
+    fixture.nemesis.weights |= {"kill": 20, "kill_at": 20}
+    await _keeps_files(fixture, _speaks_again)
 
 
-async def _keeps_files(stage: Stage, uses: Callable[[Stage, Person, str], Coroutine[Any, Any, None]]) -> None:
+async def _keeps_files(
+    fixture: Fixture, uses: Callable[[Fixture, Person, str], Coroutine[Any, Any, None]]
+) -> None:
     """Sessions whose rollouts are asked for, one or two, each with a person."""
-    rng, plays = stage.rng, []
+    rng, plays = fixture.rng, []
     for _ in range(rng.choice((1, 2))):
-        person = stage.person()
+        person = fixture.person()
         person.habits |= {"path": 6, "compact": 2}
         steer = rng.choice(("replace", "steer"))
         facts = {"kept": True, "on_user_input": steer, **perhaps_agents(rng, 0.4)}
-        session = await born(stage, person, "never", **facts)
-        plays.append(person.does(uses(stage, person, session), "uses"))
+        session = await new_session(fixture, person, "never", **facts)
+        plays.append(person.does(uses(fixture, person, session), "uses"))
     await asyncio.wait(plays)
 
 
-async def _speaks_again(stage: Stage, person: Person, session: str) -> None:
+async def _speaks_again(fixture: Fixture, person: Person, session: str) -> None:
     """Says something in peace, too."""
-    await visits(stage, person, session)
-    await stage.nemesis.calm.wait()
+    await visits(fixture, person, session)
+    await fixture.nemesis.calm.wait()
     await person.works(session, 1)
 
 
-async def outages(stage: Stage) -> None:
+async def outages(fixture: Fixture) -> None:
     """Sessions with files, sealed and archived, where disks are full, archives away, and copies lost."""
-    after_s = stage.rng.choice((0.0, 20.0))
-    stage.nemesis.weights |= {"full_disk": 15, "archive_away": 15, "lost_snapshot": 8, "kill_keeper": 5}
-    stage.nemesis.keep_up(UpkeepRules(processes=1, seal_after=5, archive_after_s=after_s))
-    await _keeps_files(stage, _speaks_up)
+    after_s = fixture.rng.choice((0.0, 20.0))
+    fixture.nemesis.weights |= {"full_disk": 15, "archive_away": 15, "lost_snapshot": 8, "kill_keeper": 5}
+    fixture.nemesis.keep_up(UpkeepRules(processes=1, seal_after=5, archive_after_s=after_s))
+    await _keeps_files(fixture, _speaks_up)
 
 
-async def _speaks_up(stage: Stage, person: Person, session: str) -> None:
+async def _speaks_up(fixture: Fixture, person: Person, session: str) -> None:
     """Says something to a session that cannot be read just then, too."""
-    await visits(stage, person, session)
-    if stage.rng.random() < 0.5:
+    await visits(fixture, person, session)
+    if fixture.rng.random() < 0.5:
         # By then upkeep has moved what it may.
-        await asyncio.sleep((LOOKS_AT_S - stage.site.loop.time()) % 60.0)
-        hiding = stage.nemesis.hides(session, stage.rng.uniform(1.0, 20.0))
-        stage.site.loop.start(stage.nemesis.lane, hiding, "hides")
+        await asyncio.sleep((LOOKS_AT_S - fixture.site.loop.time()) % 60.0)
+        hiding = fixture.nemesis.hides(session, fixture.rng.uniform(1.0, 20.0))
+        fixture.site.loop.start(fixture.nemesis.lane, hiding, "hides")
         await person.works(session, 1)
-    await stage.nemesis.calm.wait()
+    await fixture.nemesis.calm.wait()
     await person.works(session, 1)

@@ -23,19 +23,19 @@ from sim.double import Double
 from sim.exported import Exported
 from sim.failover import Failover
 from sim.files import SimFiles
+from sim.fixture import Fixture
+from sim.idle_time import IdleTime
 from sim.invariants import Broken, Violation
 from sim.knobs import Knobs
 from sim.ledger import Ledger
 from sim.loop import Lane, SimLoop, current_lane
-from sim.lulls import Lulls
 from sim.machines import Machine, Site
 from sim.nemesis import Nemesis, Plan
 from sim.network import Network, Sent, session_of
 from sim.objects import SimObjects
 from sim.people import Diary, Person
-from sim.players import Mind
+from sim.players import ModelScript
 from sim.replicas import Replicas
-from sim.stage import Stage
 from sim.trace import Trace
 from sim.undecidable import Stumbled
 from sim.watch import QUARANTINED, Watch
@@ -97,8 +97,8 @@ class World:
         watch = Watch(
             self.loop, double, Keys(config.prefix, config.shards), ledger, objects, self.knobs.secret
         )
-        mind = Mind(self.loop, Random(master.getrandbits(64)), self.trace, self._model_complains)
-        mind.heard, mind.said = watch.asked, watch.conversations.said
+        model = ModelScript(self.loop, Random(master.getrandbits(64)), self.trace, self._model_complains)
+        model.heard, model.said = watch.asked, watch.conversations.said
         self.workload = WORKLOADS[workload or chosen(seed, master)]
         config = replace(config, **self.workload.broker)
         if self.workload.replicas:
@@ -106,7 +106,7 @@ class World:
         files = SimFiles(self.loop.time, Random(f"dendro:{seed}:files"))
         self.exported = Exported(watch, files)
         self.site = Site(
-            self.loop, network, ledger, mind, watch, self.trace, config, objects, files, self.knobs
+            self.loop, network, ledger, model, watch, self.trace, config, objects, files, self.knobs
         )
         network.wrote = watch.wrote
         network.states = seed % (STATED_OFTEN if self.workload.name in ALONE else STATED) == 0
@@ -116,7 +116,7 @@ class World:
         files.saw = watch.reach.saw
         self.double = double
         self.diary = Diary()
-        self._set_weather(master)
+        self._set_faults(master)
         plan = Plan(
             faults=master.choice((0, 2, 5, 10)),
             lasts_s=master.choice((8.0, 20.0, 40.0)),
@@ -129,7 +129,7 @@ class World:
             if self.workload.replicas or (plan.faults and rng.random() < FAILOVERS):
                 times = rng.choice((1, 2, 3)) if self.workload.replicas else 1
                 self.nemesis.failover = Failover(self.site, rng, lambda: self.nemesis.living, times)
-        self.lulls = Lulls(self.site, lambda: self.nemesis.living, Random(master.getrandbits(64)))
+        self.idle_time = IdleTime(self.site, lambda: self.nemesis.living, Random(master.getrandbits(64)))
         self._plan = plan
         self._master = master
         self._finished = False
@@ -145,19 +145,19 @@ class World:
                     if runner.claim.session == session:
                         self.site.watch.compare(runner)
 
-    def _set_weather(self, rng: Random) -> None:
-        weather, moods = self.site.network.weather, self.site.mind.moods
+    def _set_faults(self, rng: Random) -> None:
+        faults, failures = self.site.network.faults, self.site.model.faults
         if rng.random() < 0.7:
-            weather.slow = rng.choice((0.0, 0.05, 0.3))
-            weather.lost_before, weather.lost_after, weather.late = (
+            faults.slow = rng.choice((0.0, 0.05, 0.3))
+            faults.lost_before, faults.lost_after, faults.late = (
                 rng.choice((0.0, 0.01, 0.05)) for _ in range(3)
             )
-            weather.late_wake = rng.choice((0.0, 0.2))
+            faults.late_wake = rng.choice((0.0, 0.2))
         if rng.random() < 0.6:
-            moods.limited, moods.refused, moods.cut, moods.slow = (
+            failures.limited, failures.refused, failures.cut, failures.slow = (
                 rng.choice((0.0, 0.05, 0.2)) for _ in range(4)
             )
-            moods.fatal = moods.too_long = rng.choice((0.0, 0.05, 0.15))
+            failures.fatal = failures.too_long = rng.choice((0.0, 0.05, 0.15))
 
     def _model_complains(self, seen: str) -> None:
         if self.loop.time() > self.site.watch.went_back_s + 5.0:
@@ -235,15 +235,15 @@ class World:
     async def _direct(self) -> None:
         for _ in range(self._plan.workers):
             self.nemesis.start_worker()
-        self.lulls.begin()
-        raging = self.loop.start(self.nemesis.lane, self.nemesis.rages(), "nemesis")
-        stage = Stage(self.site, self.diary, Random(self._master.getrandbits(64)), self.nemesis)
-        await self.workload.play(stage)
-        await raging
+        self.idle_time.begin()
+        injecting = self.loop.start(self.nemesis.lane, self.nemesis.injects(), "nemesis")
+        fixture = Fixture(self.site, self.diary, Random(self._master.getrandbits(64)), self.nemesis)
+        await self.workload.play(fixture)
+        await injecting
         looks = int(REST_WITHIN_S / LOOK_S)
         resting = False
         while not resting:
-            looks = await self._come_to_rest(stage, looks)
+            looks = await self._come_to_rest(fixture, looks)
             # The last events are on their way to the followers; a timer may wake somebody meanwhile.
             await asyncio.sleep(SHOWN_WITHIN_S)
             shown_s = self.loop.time() - SHOWN_WITHIN_S / 2
@@ -251,7 +251,7 @@ class World:
         self._finished = True
         self.loop.stop()
 
-    async def _come_to_rest(self, stage: Stage, looks: int) -> int:
+    async def _come_to_rest(self, fixture: Fixture, looks: int) -> int:
         """Until every session is at rest; how many looks are left of those that may be taken."""
         watch = self.site.watch
         while watch.resting():
@@ -262,8 +262,8 @@ class World:
                 watch.broken("deadlines", f"a timer is {late_s:.1f} s late")
             if late := watch.late_awaits():
                 watch.broken("awaits", "; ".join(late))
-            await stage.answer_all()
-            self.lulls.skip(current_lane())
+            await fixture.answer_all()
+            self.idle_time.skip(current_lane())
             await asyncio.sleep(LOOK_S)
         return looks
 

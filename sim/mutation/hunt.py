@@ -38,7 +38,7 @@ def _answer(told: dict[str, Any]) -> None:
 def _hunted(asked: dict[str, Any]) -> dict[str, Any]:
     if asked["script"]:
         # It answers looks in vain by itself, as long as their scripts are those that it knows.
-        import sim.looks  # noqa: F401
+        import sim.polls  # noqa: F401
     if asked["module"] or asked["script"]:
         plant(asked["module"], asked["script"], asked["source"])
     try:

@@ -68,7 +68,7 @@ def append_events(
     stream.expires_us = sight.now_us + ttl_ms * 1000
 
 
-def born(sight: Sight, it: Birth, agents: bytes, sessions: bytes, keep: int, ttl_ms: int) -> None:
+def new_session(sight: Sight, it: Birth, agents: bytes, sessions: bytes, keep: int, ttl_ms: int) -> None:
     key, rollout, eq, sq, seen, seen_at = it.keys
     head = it.entries[-1][2] if it.entries else NO_HEAD
     session: Fields = sight.hash(key)

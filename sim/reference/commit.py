@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.reference.births import Birth, append_entries, append_events, birth, born
+from sim.reference.births import Birth, append_entries, append_events, birth, new_session
 from sim.reference.budgets import Budget, used_by, wakes
 from sim.reference.given import Given, number, written
 from sim.reference.queues import (
@@ -335,7 +335,7 @@ def _counted(sight: Sight, keys: Sequence[bytes], step: Step, tree: Fields) -> N
             tree[b"m:" + agent] = written(number(one.hash_, b"regular"))
             tree[b"i:" + agent] = written(number(one.hash_, b"interrupts"))
     for child in step.children:
-        born(sight, child, keys[5], keys[13], step.keep, step.ttl_ms)
+        new_session(sight, child, keys[5], keys[13], step.keep, step.ttl_ms)
         if int(child.agent_id) > number(tree, b"last_agent"):
             tree[b"last_agent"] = child.agent_id
 

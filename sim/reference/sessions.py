@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sim.reference.births import append_events, birth, born, is_remembered
+from sim.reference.births import append_events, birth, is_remembered, new_session
 from sim.reference.given import Given, number, written
 from sim.reference.queues import (
     Entry,
@@ -51,7 +51,7 @@ def create(sight: Sight, keys: Keys, given: Given) -> Reply:
         return [b"DUP" if known == it.digest else b"CONFLICT", sight.now]
     tree = sight.hash(agents)
     tree[b"root"], tree[b"wall_from"] = it.session, written(sight.now)
-    born(sight, it, agents, sessions, keep, ttl_ms)
+    new_session(sight, it, agents, sessions, keep, ttl_ms)
     tree.update((name, value) for name, value in summary)
     return [b"OK", sight.now]
 
@@ -353,8 +353,8 @@ def delete(sight: Sight, keys: Keys, given: Given) -> Reply:
             return held
     names = {row[0] for row in listed}
     if whole:
-        born = [value for field, value in agents.items() if field.startswith(b"s:")]
-        if unlisted := [name for name in born if name not in names]:
+        known = [value for field, value in agents.items() if field.startswith(b"s:")]
+        if unlisted := [name for name in known if name not in names]:
             return [b"UNLISTED", unlisted]
         if len(stored) != blobs:
             return [b"BLOBS"]

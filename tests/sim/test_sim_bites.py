@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from sim.mutant import Mutant
 from sim.mutants import MUTANTS
-from sim.planting import Mutant
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -11,12 +11,12 @@ from arq.cron import CronJob, cron, next_cron
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.archive_moves import UpkeepRules
 from sim.campaign import run_batch
 from sim.crons import Hourly
 from sim.double import opened
 from sim.files import UNSYNCED_S, SimFiles
 from sim.loop import SimLoop
-from sim.moving import UpkeepRules
 from sim.upkeep import Job, SimQueue, UpkeepProcess
 from sim.world import World
 

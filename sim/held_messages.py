@@ -1,7 +1,7 @@
 """Commands that lie in a socket until the worst moment for them to arrive.
 
 A network may hold a message back for as long as it likes. A campaign of chance alone seldom
-holds the one message that matters, to the one moment that matters; each ambush here does, and
+holds the one message that matters, to the one moment that matters; each one here does, and
 does nothing that a network could not.
 """
 
@@ -29,7 +29,7 @@ UNSAID_S = 150.0
 
 
 @dataclass
-class Ambush(ABC):
+class HeldMessage(ABC):
     """A delay of one machine's command, until a command of another sender lets it go."""
 
     site: Site
@@ -64,7 +64,7 @@ class Ambush(ABC):
         return True
 
     def saw(self, sent: Sent, reply: Any) -> bool:
-        """Looks at a command that took effect; True if the ambush is over."""
+        """Looks at a command that took effect; True if the wait is over."""
         if self.held is None or session_of(sent.name, sent.args) != self.session:
             return False
         after = self.frees(sent, reply) if _done(reply) else None
@@ -80,7 +80,7 @@ class Ambush(ABC):
             self.held = None
 
 
-class LateCommit(Ambush):
+class LateCommit(HeldMessage):
     """A holder's commit arrives just when another worker was given the session, and has written nothing."""
 
     def holds(self, sent: Sent) -> bool:
@@ -96,10 +96,10 @@ class LateCommit(Ambush):
         return self.rng.uniform(0.0, 0.002) if sent.name == "claim" and sent.machine != self.victim else None
 
 
-class LateCopy(Ambush):
+class LateCopy(HeldMessage):
     """A commit without entries was sent again and answered; the first copy arrives behind the next commit.
 
-    Where that one has entries, the copy is on top of another log: then the ambush waits for another copy.
+    Where that one has entries, the copy is on top of another log: then it waits for another copy.
     """
 
     again = True
@@ -117,7 +117,7 @@ class LateCopy(Ambush):
         return 0.0 if behind else None
 
 
-class LateStopped(Ambush):
+class LateStopped(HeldMessage):
     """A revoked holder's word that it has stopped arrives when its worker has the session again."""
 
     def holds(self, sent: Sent) -> bool:
@@ -136,7 +136,7 @@ class LateStopped(Ambush):
         return self.rng.uniform(0.0, 0.5) if sent.machine == self.victim else None
 
 
-class LateClaim(Ambush):
+class LateClaim(HeldMessage):
     """A claim arrives when somebody else has the session, and his renewals have been lost for a while."""
 
     def holds(self, sent: Sent) -> bool:
@@ -153,7 +153,7 @@ class LateClaim(Ambush):
         return self.rng.uniform(3.05, 5.9)
 
 
-class SlowCommit(Ambush):
+class SlowCommit(HeldMessage):
     """Commits, of any machine, are on their way while the timers fire that they end or set anew."""
 
     again = True
@@ -171,7 +171,7 @@ class SlowCommit(Ambush):
         return 0.0 if sent.name == "fire" else None
 
 
-class LateWord(Ambush):
+class LateWord(HeldMessage):
     """A submission to a closed session arrives just when upkeep looks at the session, or holds it."""
 
     again = True
@@ -194,7 +194,7 @@ class LateWord(Ambush):
         return None
 
 
-class LateAnswer(Ambush):
+class LateAnswer(HeldMessage):
     """A claim's first renewal is answered so late that the lease has run out before what is counted from the
     answer does; then its machine reaches nobody.
 

@@ -1,4 +1,4 @@
-"""The stage on which a workload's play is performed, and the acts that many plays share."""
+"""A workload's fixture: the objects that its play works with, and the acts that many plays share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOON_MS = 60_000
 
 
 @dataclass
-class Stage:
+class Fixture:
     """The objects that a play works with."""
 
     site: Site
@@ -75,24 +75,24 @@ def perhaps_agents(rng: Random, share: float) -> dict[str, Any]:
     return {"agents": True, "tree_rules": rules} if rng.random() < share else {}
 
 
-async def visits(stage: Stage, person: Person, session: str) -> None:
-    await person.works(session, stage.rng.choice((1, 3, 5)))
-    if stage.rng.random() < 0.4:
+async def visits(fixture: Fixture, person: Person, session: str) -> None:
+    await person.works(session, fixture.rng.choice((1, 3, 5)))
+    if fixture.rng.random() < 0.4:
         await person.shuts(session)
-        await person.works(session, stage.rng.choice((0, 1)))
+        await person.works(session, fixture.rng.choice((0, 1)))
 
 
-async def born(stage: Stage, person: Person, policy: str, **facts: Any) -> str:
-    born = person.does(person.creates(policy, **facts), "creates")
-    await asyncio.wait([born])
-    session: str = born.result()
+async def new_session(fixture: Fixture, person: Person, policy: str, **facts: Any) -> str:
+    creation = person.does(person.creates(policy, **facts), "creates")
+    await asyncio.wait([creation])
+    session: str = creation.result()
     person.does(person.follows(session, partial(person.answers, session)), "follows")
     return session
 
 
-async def used(stage: Stage, person: Person, session: str, acts: int) -> None:
+async def used(fixture: Fixture, person: Person, session: str, acts: int) -> None:
     used = [person.does(person.works(session, acts), "works")]
-    if stage.rng.random() < 0.3:
-        second = stage.person()
+    if fixture.rng.random() < 0.3:
+        second = fixture.person()
         used.append(second.does(second.works(session, 2), "works"))
     await asyncio.wait(used)

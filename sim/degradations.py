@@ -1,4 +1,4 @@
-"""Faults of servers and keepers that go on serving: slow answers, refusals, a clock that is set.
+"""Faults of servers and supervisors that go on serving: slow answers, refusals, a clock that is set.
 
 A part of the nemesis (`sim/nemesis.py`), which draws them; each ends by itself, and at peace.
 """
@@ -10,8 +10,8 @@ from random import Random
 
 from redis import exceptions as foreign
 
-from sim.ambush import Ambush, LateAnswer
 from sim.double import Double
+from sim.held_messages import HeldMessage, LateAnswer
 from sim.loop import Lane
 from sim.machines import Machine, Site
 
@@ -24,7 +24,7 @@ ANSWERS_S = (3.0, 4.9)
 """Longer than a renewal leaves, and just within the client's patience."""
 
 
-class Illnesses:
+class Degradations:
     """Faults that end no server, connection or process."""
 
     site: Site
@@ -35,14 +35,14 @@ class Illnesses:
     def _draw_machine(self) -> Machine | None:
         raise NotImplementedError
 
-    def lie_in_wait(self, kind: type[Ambush]) -> None:
+    def lie_in_wait(self, kind: type[HeldMessage]) -> None:
         raise NotImplementedError
 
     def _cut_off(self, machine: str, after_s: float, lasts_s: float) -> None:
         raise NotImplementedError
 
     def recover(self) -> None:
-        """Every server and keeper is as it should be."""
+        """Every server and supervisor is as it should be."""
         network = self.site.network
         network.refuses, network.answers_s = None, {}
         self.site.ledger.thaw()
@@ -77,14 +77,14 @@ class Illnesses:
         self._double.step(step_s)
 
     async def _slow_keeper(self) -> None:
-        """A keeper's host has much to do: it kills up to a second late."""
+        """A supervisor's host has much to do: it kills up to a second late."""
         if machine := self._draw_machine():
-            machine.keeper.slow_s = self._rng.uniform(0.1, 1.0)
-            self.site.loop.on(self.lane, machine.keeper.hurries, after=self._rng.uniform(5.0, 20.0))
+            machine.supervisor.slow_s = self._rng.uniform(0.1, 1.0)
+            self.site.loop.on(self.lane, machine.supervisor.hurries, after=self._rng.uniform(5.0, 20.0))
 
     async def _frozen_keeper(self) -> None:
-        """A keeper alone is stopped (SIGSTOP), or hangs on a disk: it kills nothing meanwhile."""
+        """A supervisor alone is stopped (SIGSTOP), or hangs on a disk: it kills nothing meanwhile."""
         if machine := self._draw_machine():
-            self.site.ledger.freeze(machine.keeper)
+            self.site.ledger.freeze(machine.supervisor)
             thaw = self.site.ledger.thaw
-            self.site.loop.on(self.lane, thaw, machine.keeper, after=self._rng.uniform(1.0, 12.0))
+            self.site.loop.on(self.lane, thaw, machine.supervisor, after=self._rng.uniform(1.0, 12.0))

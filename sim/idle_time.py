@@ -24,7 +24,7 @@ LEFT_S = (0.6, 1.6)
 """Longer than a worker's tick: it has recovered from its sleep before anything happens."""
 
 
-class Lulls:
+class IdleTime:
     """Watches for lulls, all through a simulation."""
 
     def __init__(self, site: Site, machines: Callable[[], list[Machine]], rng: Random) -> None:
@@ -56,4 +56,4 @@ class Lulls:
 
 def _lanes(machines: list[Machine]) -> Iterator[Lane]:
     for machine in machines:
-        yield from (*machine.lanes, machine.keeper.lane)
+        yield from (*machine.lanes, machine.supervisor.lane)

@@ -49,7 +49,7 @@ class UpkeepRules:
     verify_sessions: int = 20
 
 
-class Moving:
+class ArchiveMoves:
     """The rules of upkeep. Where no workload asks for upkeep, nothing is ever looked at."""
 
     def __init__(self, watch: Watch, double: Double, keys: Keys, objects: SimObjects) -> None:

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from sim.campaign import run_batch
+from sim.fixture import Fixture, new_session
 from sim.loop import Lane, SimLoop
-from sim.stage import Stage, born
 from sim.workloads import WORKLOADS, Workload
 
 
@@ -24,11 +24,11 @@ def test_sleeper_stays_as_far_from_its_next_look_as_it_was_when_time_is_skipped(
     assert rung == [("acts", 3600.0), ("looks", 3600.25)]
 
 
-async def _after_an_hour(stage: Stage) -> None:
+async def _after_an_hour(fixture: Fixture) -> None:
     """A person comes back to a session an hour later."""
-    person = stage.person()
-    session = await born(stage, person, "never")
-    await stage.site.loop.start(person.lane, asyncio.sleep(3600.0), "sleeps")
+    person = fixture.person()
+    session = await new_session(fixture, person, "never")
+    await fixture.site.loop.start(person.lane, asyncio.sleep(3600.0), "sleeps")
     await person.does(person.says(session), "says")
 
 

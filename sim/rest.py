@@ -16,21 +16,21 @@ from sim.double import EPOCH_S, Double
 from sim.loop import SimLoop
 
 if TYPE_CHECKING:
-    from sim.moving import Moving
+    from sim.archive_moves import ArchiveMoves
     from sim.seen import Seen
 
 
 A = TypeVar("A")
 
 
-class Resting:
+class Rest:
     """Questions about sessions and timers as Redis has them now."""
 
     sessions: dict[str, Seen]
     keys: Keys
     peace_s: float
     deadlines: Deadlines
-    moving: Moving
+    archive_moves: ArchiveMoves
     _double: Double
     _loop: SimLoop
 
@@ -109,7 +109,7 @@ class Resting:
 
     def resting(self) -> list[str]:
         """Sessions that are not at rest, each with the reason."""
-        return [*self.moving.left(), *self._of_writes("resting", self._unfinished)]
+        return [*self.archive_moves.left(), *self._of_writes("resting", self._unfinished)]
 
     def _unfinished(self) -> list[str]:
         found = [f"{session} is quarantined" for session in self.quarantined()]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sim.watch import Watch
 
 
-class Asking:
+class Answers:
     """The rule `asked_first`, for a session's own questions."""
 
     def __init__(self, watch: Watch) -> None:

@@ -12,7 +12,7 @@ IDLE = ("peek", "timers_due", "heartbeat")
 
 
 @dataclass(slots=True)
-class Doom:
+class Trigger:
     """Something that hits a machine when so many more of its commands have taken effect."""
 
     victim: Process | None
