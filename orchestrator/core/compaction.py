@@ -78,6 +78,17 @@ def nothing_said(history: Iterable[Item]) -> bool:
     return all(is_context(item) or is_role(item) or _is_bridge(item) for item in history)
 
 
+def user_turns(history: Iterable[Item]) -> list[int]:
+    """The places of what people said since the conversation began or was compacted, oldest first."""
+    places: list[int] = []
+    for place, item in enumerate(history):
+        if _is_bridge(item):
+            places.clear()
+        elif _is_of_user(item) and not message_text(item).startswith((*_OWN, SKILL_TAG)):
+            places.append(place)
+    return places
+
+
 def _given(state: State) -> str | None:
     """The instructions that the session was made with, if they can be read here."""
     given = state.meta.get("instructions")

@@ -42,7 +42,7 @@ def narrowed(parent: TurnSettings, mode: str | None, model: str | None) -> TurnS
     if mode is None:
         return settings
     wanted, has = sandbox_mode(mode), parent.sandbox_policy["mode"]
-    if _RANK[wanted] > _RANK[has]:
+    if _RANK[wanted] > _RANK.get(has, _RANK["read-only"]):
         raise Widening(
             f"an agent may not get more than its parent: {wanted} was asked for, {has} is in force"
         )

@@ -33,6 +33,10 @@ class SettingsChanges(TypedDict, total=False):
     verbosity: str | None
 
 
+EXTERNAL_SANDBOX = "external-sandbox"
+"""The mode of a session that something outside confines: read in old logs, served as read-only."""
+
+
 @record
 class TurnSettings:
     """The protocol's turn context; policies are kept in their wire form (sandbox tag `mode`)."""

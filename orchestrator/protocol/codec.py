@@ -17,6 +17,7 @@ from orchestrator.protocol.events import EventField, EventModel, EventMsg, Unkno
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.items import ResponseItem, ResponseItemField, UnknownItem
 from orchestrator.protocol.ops import OP_SYNONYMS, OPS, Op, OpField
+from orchestrator.protocol.policy import ExternalSandbox
 from orchestrator.protocol.rollout import (
     Compacted,
     DendroFact,
@@ -57,6 +58,12 @@ class _Unreadable(ValueError):
 # --- submissions ---------------------------------------------------------------------
 
 
+NO_EXTERNAL_SANDBOX: Final = (
+    "op.sandbox_policy: external-sandbox is not served, since nothing proves that something outside confines "
+    "the worker; where it is so, say danger-full-access"
+)
+
+
 def parse_submission(line: bytes) -> Submission:
     """Reads one line of the SQ; raises `MalformedSubmission` or `UnknownOp`.
 
@@ -88,9 +95,12 @@ def _op(value: JsonValue, submission_id: SubmissionId) -> Op:
     if tag not in OPS and tag not in OP_SYNONYMS:
         raise UnknownOp(_short(f"op.type: {tag!r} is not an operation known here"), submission_id)
     try:
-        return _OP.validate_python(value, extra="ignore")
+        op = _OP.validate_python(value, extra="ignore")
     except ValidationError as error:
         raise MalformedSubmission(_fault(error, value, "op"), submission_id) from None
+    if isinstance(getattr(op, "sandbox_policy", None), ExternalSandbox):
+        raise MalformedSubmission(NO_EXTERNAL_SANDBOX, submission_id)
+    return op
 
 
 def encode_submission(submission: Submission) -> bytes:

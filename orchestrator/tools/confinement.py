@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from orchestrator.core.settings import EXTERNAL_SANDBOX
 from orchestrator.core.state import State
 from orchestrator.sandbox.policy import Confinement, resolve
 from orchestrator.tools.patch.writable import WritableRoots
@@ -18,6 +19,9 @@ def confinement_of(state: State, config: ToolConfig, *, sandboxed: bool) -> Conf
     if not sandboxed:
         return resolve({"mode": "danger-full-access"}, cwd, None)
     policy = dict(settings.sandbox_policy)
+    if policy["mode"] == EXTERNAL_SANDBOX:
+        # A session of before, or of another program: what confined it there is not here.
+        policy = {"mode": "read-only"}
     if policy["mode"] == "workspace-write" and state.granted_roots:
         policy["writable_roots"] = [*(policy.get("writable_roots") or ()), *state.granted_roots]
     tmpdir = config.environ.get("TMPDIR")

@@ -42,6 +42,7 @@ SERVED: dict[str, dict[str, Any]] = {
     "list_mcp_tools": {},
     "resolve_ask_user_question": {"id": "q", "response": {"type": "cancelled"}},
     "user_input_answer": {"id": "u1", "response": {"answers": {}}},
+    "thread_rollback": {"num_turns": 1},
     "shutdown": {},
 }
 NEVER: dict[str, dict[str, Any]] = {
@@ -55,7 +56,6 @@ NOT_YET: dict[str, dict[str, Any]] = {
     "resolve_plan_approval": {"id": "p", "response": {"type": "rejected"}},
     "list_models": {},
     "undo": {},
-    "thread_rollback": {"num_turns": 1},
     "review": {"review_request": {"prompt": "p", "user_facing_hint": "h"}},
     "run_user_shell_command": {"command": "ls"},
 }

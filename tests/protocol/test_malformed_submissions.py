@@ -47,6 +47,11 @@ MALFORMED = [
         "a",
         "op.sandbox_policy: mode must be one of danger-full-access, external-sandbox, read-only",
     ),
+    (
+        b'{"id":"a","op":{"type":"override_turn_context","sandbox_policy":{"type":"external-sandbox"}}}',
+        "a",
+        "op.sandbox_policy: external-sandbox is not served",
+    ),
     (b'{"id":"a","op":{"type":"override_turn_context","effort":"unset"}}', "a", "op.effort: "),
 ]
 

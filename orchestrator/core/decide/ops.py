@@ -13,6 +13,7 @@ from orchestrator.core.decide.agent_ops import cancel_agent, interrupt_below, me
 from orchestrator.core.decide.answer import answer
 from orchestrator.core.decide.cancel import cancel_children
 from orchestrator.core.decide.lookup import ask
+from orchestrator.core.decide.rollback import roll_back
 from orchestrator.core.decide.task import (
     begin_task,
     bookmarked,
@@ -64,6 +65,8 @@ def submitted(draft: Draft, command: Submitted) -> None:
             change_settings(draft, _changes(op))
         case ops.ConfigureSession():
             _configure(draft, command, op)
+        case ops.ThreadRollback():
+            roll_back(draft, command, op)
         case ops.SetThreadName():
             _set_name(draft, command, op.name)
         case ops.GetPath():

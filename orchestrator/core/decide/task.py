@@ -133,8 +133,12 @@ def begin_mail_task(draft: Draft) -> None:
 def _rewind(draft: Draft, response_id: ResponseId) -> None:
     """The conversation goes on from an earlier turn; settings do not go back with it."""
     length = bookmarked(draft, response_id)
-    if length is None:
-        return
+    if length is not None:
+        cut_back(draft, response_id, length)
+
+
+def cut_back(draft: Draft, response_id: ResponseId, length: int) -> None:
+    """Drops the conversation behind `length`; the model is told anew of the settings in force."""
     dropped = islice(draft.state.history, length, None)
     lost = [item for item in dropped if is_context(item)]
     draft.add(f.Rewound(response_id, length))

@@ -1,0 +1,23 @@
+"""Sandbox policies that stand in logs of earlier versions, and are not taken any more."""
+
+from __future__ import annotations
+
+from orchestrator.core.narrowing import narrowed
+from orchestrator.core.settings import TurnSettings
+from orchestrator.core.state import State, Task
+from orchestrator.protocol.ids import SubmissionId
+from orchestrator.sandbox.probe import SandboxSupport
+from orchestrator.tools.confinement import confinement_of
+from orchestrator.tools.site import ToolConfig
+
+SETTINGS = TurnSettings("/", "never", {"mode": "external-sandbox", "network_access": "enabled"}, "gpt-5")
+
+
+def test_session_of_an_outer_sandbox_only_reads_where_that_is_gone() -> None:
+    state = State(task=Task(SubmissionId("t"), "user", SETTINGS))
+    confinement = confinement_of(state, ToolConfig(SandboxSupport(None, 0, ()), {}), sandboxed=True)
+    assert (confinement.mode, confinement.network) == ("read-only", False)
+
+
+def test_child_of_such_a_session_gets_no_more_than_it_has() -> None:
+    assert narrowed(SETTINGS, "read-only", None).sandbox_policy == {"mode": "read-only"}
