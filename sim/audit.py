@@ -144,7 +144,7 @@ def _patches(world: World) -> None:
             world.site.watch.broken("effects_once", f"{session}: {call_id} was written {count} times")
 
 
-_OFTEN = ("_delta", "_activity")
+_OFTEN = ("_delta", "_activity", "item_started")
 """Suffixes of events that are shown whenever there is news: a log has none of them, or the first alone."""
 Pair = tuple[str, str]
 """An event's id and type."""

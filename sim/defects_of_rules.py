@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.core import evolve, input_items, outstanding
+from orchestrator.core import evolve, input_items, outstanding, settings
 from orchestrator.core.calls import Mcp
-from orchestrator.core.decide import agent_status, answer, ask, mail_delivery, takeover, task, task_end
+from orchestrator.core.decide import (
+    agent_status,
+    answer,
+    ask,
+    call,
+    mail_delivery,
+    request,
+    takeover,
+    task,
+    task_end,
+)
 from orchestrator.core.draft import Draft
 from orchestrator.core.frozen import replace
+from orchestrator.core.tagged import Proposal
 from orchestrator.runtime import copies
 from orchestrator.runtime.renewal import Leases
 from orchestrator.runtime.worker import Worker
@@ -20,6 +31,26 @@ def _forgets_outcomes(real: Any) -> Any:
 
 
 DEFECTS = (
+    Mutant(
+        "plan mode writes",
+        "a task in plan mode keeps the sandbox of the session",
+        swapped(task, "task_settings", lambda real: lambda settings: settings),
+    ),
+    Mutant(
+        "plans stay in the message",
+        "in plan mode the blocks are not cut out of what the agent says",
+        swapped(request, "proposal", lambda real: lambda said: Proposal(said, None)),
+    ),
+    Mutant(
+        "plan mode hears old approvals",
+        "what was approved for the session before runs in plan mode too",
+        text(call, "assessed", "if plans(settings) else", "if False else"),
+    ),
+    Mutant(
+        "personality is forgotten",
+        "the turn's context does not say which personality is in force",
+        text(settings.TurnSettings, "turn_context", "if self.personality is not None", "if False"),
+    ),
     Mutant(
         "last input first",
         "of several inputs that wait the last one begins",

@@ -22,6 +22,7 @@ Item = Mapping[str, Any]
 CALLS = ("function_call", "custom_tool_call", "local_shell_call")
 OUTPUTS = ("function_call_output", "custom_tool_call_output")
 CONTEXT = ("<environment_context>", "<user_instructions>")
+MANNERS = ("personality", "collaboration_mode")
 ABORTED = "<turn_aborted>"
 BRIDGE = "This conversation was compacted."
 REPLACES = "These instructions replace all that were given before them."
@@ -54,6 +55,33 @@ def check(holds: object, seen: str) -> None:
 def text_of(item: Item) -> str:
     """A message's text parts, joined."""
     return "".join(str(part.get("text", "")) for part in item.get("content") or ())
+
+
+def _only_plans(settings: Mapping[str, Any]) -> bool:
+    """Whether a task of these settings only plans."""
+    return (settings.get("collaboration_mode") or {}).get("mode") == "plan"
+
+
+def _tags_in_force(settings: Mapping[str, Any]) -> list[str]:
+    """The tags of the messages by which a model knows its mode and its personality."""
+    kind = (settings.get("collaboration_mode") or {}).get("mode", "code")
+    tags = ["<collaboration_mode>"] if kind not in ("code", "default") else []
+    return [*tags, "<personality>"] if settings.get("personality", "none") != "none" else tags
+
+
+def split(text: str) -> tuple[str, str | None]:
+    """The words of a message and the plan in it, read line by line; None without a plan."""
+    said: list[str] = []
+    blocks: list[list[str]] = []
+    inside = False
+    for line in text.split("\n"):
+        if line.strip() == ("</proposed_plan>" if inside else "<proposed_plan>"):
+            inside = not inside
+            blocks += [[]] if inside else []
+        else:
+            (blocks[-1] if inside else said).append(line)
+    plan = "\n".join(line for block in blocks for line in block) if blocks else None
+    return "\n".join(said).strip("\n"), plan
 
 
 class Grammar:
@@ -155,7 +183,10 @@ class Grammar:
             check(fact["id"] == self.queue.pop(0), f"task {fact['id']} begins before what was queued first")
         given = self.agent.get("summary") or not fact["id"].startswith("spawn-")
         check(given, f"{fact['id']} begins, and its agent was given nothing to do")
-        check(dict(fact["settings"]) == self.settings, f"a task has the settings {dict(fact['settings'])}")
+        own = dict(self.settings)
+        if _only_plans(own):
+            own["sandbox_policy"] = {"mode": "read-only"}
+        check(dict(fact["settings"]) == own, f"a task has the settings {dict(fact['settings'])}")
         self.closed = False
         window = fact["settings"].get("window") or WINDOWS.get(fact["settings"]["model"])
         self.task = {
@@ -173,6 +204,7 @@ class Grammar:
             "counted": True,
             "message": None,
             "pending": [],
+            "plans": [],
             "answers": {},
             "response": "",
             "window": window,
@@ -285,6 +317,7 @@ class Grammar:
         context = {name: settings[name] for name in names}
         if settings["effort"] is not None:
             context["effort"] = settings["effort"]
+        context |= {name: settings[name] for name in MANNERS if name in settings}
         self._due.append(
             ("the turn's context", lambda e: e.type == TURN_CONTEXT and dict(e.payload) == context)
         )
@@ -419,9 +452,7 @@ class Grammar:
         if task["request"] and (kind in CALLS or item.get("role") == "assistant"):
             task["items"].append(item)
         if kind == "message" and item.get("role") == "assistant":
-            check(task["pending"][:1] == [text_of(item)], f"{text_of(item)!r} was not announced")
-            task["pending"].pop(0)
-            task["message"] = text_of(item)
+            self._said(task, text_of(item))
         elif kind == "message" and task["steered"] and dict(item) == dict(task["steered"][0]):
             task["steered"].pop(0)
         elif kind in CALLS and task["request"]:
@@ -431,6 +462,24 @@ class Grammar:
         elif kind in OUTPUTS and (call := task["calls"].get(item["call_id"])):
             check(not call["output"], f"{item['call_id']} has two outputs")
             call["output"] = True
+
+    def _said(self, task: dict[str, Any], text: str) -> None:
+        """Takes a finished message: what it says, and the plan in it, were announced before it."""
+        said, plan = split(text) if _only_plans(task["settings"]) else (text, None)
+        if plan is not None:
+            check(task["plans"][:1] == [plan], f"the plan {plan!r} was not announced")
+            task["plans"].pop(0)
+        if said:
+            check(task["pending"][:1] == [said], f"{said!r} was not announced")
+            task["pending"].pop(0)
+        task["message"] = said or None
+
+    def _event_item_completed(self, message: Mapping[str, Any], entry: Entry) -> None:
+        item, task = message["item"], self._task
+        named = (message["turn_id"], item["type"], item["id"])
+        check(named == (task["id"], "Plan", f"{task['id']}-plan"), f"an item is told as {named}")
+        check(_only_plans(task["settings"]), "a plan is proposed in another mode")
+        task["plans"].append(item["text"])
 
     def _event_agent_message(self, message: Mapping[str, Any], entry: Entry) -> None:
         if self._task["request"] == "turn":
@@ -480,6 +529,7 @@ class Grammar:
         if name not in ("shell", "apply_patch") and not is_tool(name):
             return
         spec, settings = fact.get("spec", {}), task["settings"]
+        heard = set[str]() if _only_plans(settings) else self.approved
         if before == "awaiting_approval":
             yes = answer is not None and answer.startswith("approved")
             check(phase != "running" or yes, f"{fact['call_id']} runs, and the answer was {answer}")
@@ -487,14 +537,14 @@ class Grammar:
         elif before == "running" and phase == "awaiting_approval":
             check(asks_for_more(settings["approval_policy"]), f"{fact['call_id']} is asked about again")
         elif before == "proposed" and "keys" in spec:
-            wanted = verdict(name, orjson.loads(item["arguments"]), spec, settings, self.approved)
+            wanted = verdict(name, orjson.loads(item["arguments"]), spec, settings, heard)
             done = (
                 {"running": "run", "awaiting_approval": "ask"}.get(phase, phase),
                 spec.get("sandboxed", False),
             )
             check(done == wanted, f"{fact['call_id']} under {dict(settings)}: {done} and not {wanted}")
         elif before == "proposed" and self._refusal:
-            wanted = verdict(name, orjson.loads(item["arguments"]), spec, settings, self.approved)
+            wanted = verdict(name, orjson.loads(item["arguments"]), spec, settings, heard)
             check(wanted[0] == "refuse", f"{fact['call_id']} is refused and not {wanted}: {self._refusal}")
 
     @property
@@ -563,7 +613,10 @@ class Grammar:
         for name in ("cwd", "approval_policy"):
             line = f"<{name}>{self._task['settings'][name]}</{name}>"
             check(line in told, f"after a compaction the model is told {told!r}, and {line} holds")
-        return count
+        manners = _tags_in_force(self._task["settings"])
+        tags = [text_of(item).partition("\n")[0] for item in items[count : count + len(manners)]]
+        check(tags == manners, f"after a compaction the model is told {tags}, and {manners} hold")
+        return count + len(manners)
 
     def _fact_rewound(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         length = next((length for mark, length in self.bookmarks if mark == fact["response_id"]), None)

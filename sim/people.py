@@ -53,6 +53,8 @@ FOLDER = Path("/sim/sessions")
 """Where sessions that are to have a file have it."""
 SHOWS, NAMES, LOOKS = 0.06, 0.04, 0.06
 """How likely a picture comes with what is said, and a name or a look-up before an act."""
+MANNERS = 0.3
+"""How likely a turn comes with a personality, and with a mode."""
 PNG = "iVBORw0KGgoA"
 """The beginning of a PNG, without which no picture is taken."""
 FREE = "danger-full-access"
@@ -221,7 +223,7 @@ class Person:
             case "configure":
                 told = {"user_instructions": f"heed {self.name}.{self._numbered}"}
                 changes = told if self._rng.random() < 0.5 else {"effort": cast(Any, "low")}
-                await self.submits(session, ops.ConfigureSession(**changes))
+                await self.submits(session, ops.ConfigureSession(**changes, **self._manners()))
             case "message":
                 text, agent = f"message {self.name}.{self._numbered}", self._rng.choice((0, 1, 1, 2))
                 word = ops.MessageAgent(agent_id=agent, text=text, interrupt=self._rng.random() < 0.4)
@@ -238,7 +240,17 @@ class Person:
         said = words(f"turn {self.name}.{self._numbered}").items
         given: dict[str, Any] = {"cwd": "/sim", "model": "gpt-5", "summary": "auto", "items": said}
         given |= {"approval_policy": policy, "sandbox_policy": {"mode": mode}}
-        return ops.UserTurn(**given, last_response_id=cast(Any, back_to))
+        return ops.UserTurn(**given, **self._manners(), last_response_id=cast(Any, back_to))
+
+    def _manners(self) -> dict[str, Any]:
+        """A personality and a mode, each of them now and then."""
+        chosen: dict[str, Any] = {}
+        if self._whims.random() < MANNERS:
+            chosen["personality"] = self._whims.choice(("none", "friendly", "pragmatic"))
+        if self._whims.random() < MANNERS:
+            kind = self._whims.choice(("plan", "plan", "code", "pair_programming", "execute", "default"))
+            chosen["collaboration_mode"] = {"mode": kind, "settings": {"model": "gpt-5"}}
+        return chosen
 
     async def goes_back(self, session: str) -> None:
         """Says something to the conversation as it was at the end of an earlier turn, or of none."""

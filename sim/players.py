@@ -159,15 +159,17 @@ class ModelScript:
         wants = prompt.tools and done < MOST_TURNS and self.rng.random() < self.odds.calls
         events: list[ModelEvent] = []
         if not wants or self.rng.random() < 0.3:
-            events += self._text()
+            events += self._text(prompt)
         if wants:
             agents = any(tool["name"] in NAMES for tool in prompt.tools)
             events += [self._call(agents) for _ in range(self.rng.choice((1, 1, 2, 3)))]
         return events
 
-    def _text(self) -> list[ModelEvent]:
+    def _text(self, prompt: Prompt) -> list[ModelEvent]:
         self._texts += 1
         parts = [f"<t{self._texts}:{part}>" for part in range(self.rng.choice((1, 3)))]
+        if _plans(prompt.input):
+            parts = _planned(self._texts, self.rng.choice((0, 1, 2)))
         content = [{"type": "output_text", "text": "".join(parts)}]
         message = {"type": "message", "role": "assistant", "content": content}
         return [*map(TextDelta, parts), ItemDone(message)]
@@ -239,6 +241,20 @@ def _is_a_root_at_its_beginning(items: Sequence[Item]) -> bool:
     return "assistant" not in roles and not any(
         item.get("type") in OUTPUT_KINDS or message_text(item).startswith(_TASK) for item in items
     )
+
+
+def _plans(items: Sequence[Item]) -> bool:
+    """Whether the last mode that the model was told of is plan mode."""
+    texts = [message_text(item) for item in items if item.get("role") == "developer"]
+    told = [text for text in texts if text.startswith("<collaboration_mode>")]
+    return bool(told) and "plan mode" in told[-1]
+
+
+def _planned(number: int, blocks: int) -> list[str]:
+    """The pieces of a message with so many plans, cut where no line ends."""
+    plan = f"<proposed_plan>\n1. step {number}\n</proposed_plan>\n"
+    text = f"<t{number}:0>\n{plan * blocks}<t{number}:1>" if number % 5 else plan
+    return [text[at : at + 13] for at in range(0, len(text), 13)]
 
 
 def _outputs_since_input(items: Sequence[Item]) -> int:

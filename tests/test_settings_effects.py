@@ -222,6 +222,7 @@ EFFECTS: Mapping[str, Effect] = {
     "upkeep.retention_days": Effect("1", lambda s: upkeep(s).retention_ms, 86_400_000),
     "upkeep.verify_sessions": Effect("3", lambda s: upkeep(s).verify_sessions, 3),
     # Tools
+    "personality": Effect('"friendly"', lambda s: birth(s).settings.personality, "friendly"),
     "tools.timeout_s": Effect("3", lambda s: command(s).timeout_s, 3),
     "tools.max_deltas": Effect("2", lambda s: at_work.ran(s)[1], 2),
     "tools.local_shell": Effect("true", lambda s: "local_shell" in at_work.tools_offered(s), True),

@@ -8,6 +8,7 @@ from orchestrator.core.blobs import INLINE_TEXT_BYTES
 from orchestrator.core.context import CONTEXT_TAGS, is_context, is_role, new_context, standing_context
 from orchestrator.core.history import INHERITED, Item, message_text, user_message
 from orchestrator.core.input_items import SKILL_TAG
+from orchestrator.core.modes import is_of_modes, standing_modes, told_settings
 from orchestrator.core.state import State
 from orchestrator.protocol.wire import JsonMapping, JsonValue, written
 
@@ -53,7 +54,8 @@ def compacted_history(state: State, summary: str) -> tuple[tuple[str, ...], list
     shown = _shown_pictures(history) if state.task.kind == "user" else {}
     kept = newest_texts(state, shown)
     pictures = [picture for found in shown.values() for picture in found]
-    context = new_context(history, state.task.settings, _given(state))
+    context = new_context(history, told_settings(state.task.settings, state.settings), _given(state))
+    context += map(written, standing_modes(state.task.settings))
     return kept, [*context, *([_message(pictures)] if pictures else ()), _bridge(kept, summary)]
 
 
@@ -75,7 +77,7 @@ def newest_texts(state: State, shown: Collection[int] = ()) -> tuple[str, ...]:
 
 def nothing_said(history: Iterable[Item]) -> bool:
     """Whether a conversation holds only what a compaction would make anew."""
-    return all(is_context(item) or is_role(item) or _is_bridge(item) for item in history)
+    return all(is_context(item) or is_role(item) or is_of_modes(item) or _is_bridge(item) for item in history)
 
 
 def user_turns(history: Iterable[Item]) -> list[int]:

@@ -16,6 +16,7 @@ from orchestrator.core.facts import Fact, RequestFact
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import AgentId
 from orchestrator.core.message_payloads import Payload
+from orchestrator.core.modes import told_settings
 from orchestrator.core.phases import check
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import Outcome, State, Task
@@ -295,7 +296,7 @@ class Draft:
         self._entries.append(encoded)
 
     def end_task(self, outcome: Outcome, message: str | None = None) -> None:
-        told = context_told(self.task.settings, self.state.settings)
+        told = context_told(told_settings(self.task.settings, self.state.settings), self.state.settings)
         self.add(f.TaskEnded(outcome))
         self.over = TaskOver(outcome, message)
         if told is not None:

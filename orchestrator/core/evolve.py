@@ -16,6 +16,7 @@ from orchestrator.core.entries import Entry
 from orchestrator.core.evolve_tree import evolve_tree
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import CALL_KINDS, INHERITED, Log, message_text
+from orchestrator.core.modes import plans
 from orchestrator.core.state import (
     ANSWERS_KEPT,
     FOLDERS,
@@ -31,6 +32,7 @@ from orchestrator.core.state import (
     State,
     Task,
 )
+from orchestrator.core.tagged import proposal
 from orchestrator.core.tokens import TokenInfo, Usage, counted, lost
 from orchestrator.protocol.ids import ResponseId
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
@@ -63,7 +65,10 @@ def _response_item(state: State, payload: Payload, seq: int) -> State:
     task, kind = state.task, payload.get("type")
     if task is not None:
         if kind == "message" and payload.get("role") == "assistant":
-            task = replace(task, last_message=message_text(payload))
+            said = message_text(payload)
+            if plans(task.settings):
+                said = proposal(said).said
+            task = replace(task, last_message=said or None if plans(task.settings) else said)
         elif kind in CALL_KINDS and payload.get("call_id") and task.request is not None:
             call = Call(payload["call_id"], payload.get("name") or "local_shell", payload)
             task = replace(task, calls=task.calls.append(call))

@@ -31,6 +31,9 @@ class SettingsChanges(TypedDict, total=False):
     effort: str | None
     summary: str
     verbosity: str | None
+    personality: str | None
+    collaboration_mode: JsonObject | None
+    item_events: str | None
 
 
 EXTERNAL_SANDBOX = "external-sandbox"
@@ -51,6 +54,12 @@ class TurnSettings:
     verbosity: str | None = None
     window: int | None = None
     """A context window set by hand; None asks the table."""
+    personality: str | None = None
+    """The model's way of speaking, if it was ever chosen."""
+    collaboration_mode: JsonMapping | None = None
+    """The mode with its settings in their wire form; None is as good as `code`."""
+    item_events: str | None = None
+    """The items whose lifecycle is told: `plan` (None too), or `all`."""
 
     @classmethod
     def of(cls, wire: JsonMapping) -> TurnSettings:
@@ -59,7 +68,8 @@ class TurnSettings:
         )
 
     def wire(self) -> JsonObject:
-        return {name: getattr(self, name) for name in _TURN_SETTINGS}
+        named = {name: getattr(self, name) for name in _TURN_SETTINGS}
+        return {name: value for name, value in named.items() if value is not None or name not in NEW_SETTINGS}
 
     def changed(self, changes: JsonMapping) -> TurnSettings:
         """With the fields named in `changes` set; a new model forgets a window set for the old one."""
@@ -88,10 +98,16 @@ class TurnSettings:
         }
         if self.effort is not None:
             context["effort"] = self.effort
+        if self.personality is not None:
+            context["personality"] = self.personality
+        if self.collaboration_mode is not None:
+            context["collaboration_mode"] = dict(self.collaboration_mode)
         return context
 
 
 _TURN_SETTINGS = tuple(spec.name for spec in fields(TurnSettings))
+NEW_SETTINGS: Mapping[str, None] = dict.fromkeys(("personality", "collaboration_mode", "item_events"))
+"""Settings that logs and snapshots state only where they are set: those of earlier versions have none."""
 
 
 def readable_setting(value: JsonValue) -> JsonValue:

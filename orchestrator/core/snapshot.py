@@ -19,7 +19,7 @@ from orchestrator.core.calls import spec_of, work_of
 from orchestrator.core.chain import mac, same_mac
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Item, Log
-from orchestrator.core.settings import FACTS_EMPTY, USUAL_FACTS, SessionFacts, TurnSettings
+from orchestrator.core.settings import FACTS_EMPTY, NEW_SETTINGS, USUAL_FACTS, SessionFacts, TurnSettings
 from orchestrator.core.state import (
     USUAL_TASK,
     Answer,
@@ -62,8 +62,9 @@ def _stored(state: State) -> State:
     return replace(
         _emptied(state, _STATE_EMPTY),
         facts=_stated(_emptied(state.facts, FACTS_EMPTY), USUAL_FACTS),
+        settings=_stated(state.settings, NEW_SETTINGS),
         queue=tuple(_waiting(queued) for queued in state.queue),
-        task=_stated(_emptied(state.task, _TASK_EMPTY), USUAL_TASK) if state.task is not None else None,
+        task=_stored_task(state.task) if state.task is not None else None,
         tree=_emptied(state.tree, STORED_EMPTY),
         answers=tuple(_stated(answer, {"digest": ""}) for answer in state.answers),
     )
@@ -80,6 +81,11 @@ def _stated(record: R, usual: Mapping[str, object]) -> R:
 def _record_of(names: tuple[str, ...]) -> type:
     """A record of these fields; unlike a mapping it keeps their order."""
     return make_dataclass("Stated", names, slots=True)
+
+
+def _stored_task(task: Task) -> Task:
+    stored = replace(_emptied(task, _TASK_EMPTY), settings=_stated(task.settings, NEW_SETTINGS))
+    return _stated(stored, USUAL_TASK)
 
 
 _STATE_EMPTY = ("closing", "outcome")

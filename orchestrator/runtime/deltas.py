@@ -26,7 +26,19 @@ TAKEN_BYTES = 256 << 10
 _OF_THE_WORKER = frozenset({"mcp_startup_update", "mcp_startup_complete"})
 """Events that belong to no task: they tell of the worker's own servers (January 2026)."""
 
-_JOINED = frozenset({"agent_message_delta", "agent_reasoning_delta", "agent_reasoning_raw_content_delta"})
+_JOINED: Mapping[str, str] = {
+    "agent_message_delta": "agent_message_content_delta",
+    "agent_message_content_delta": "agent_message_delta",
+    "agent_reasoning_delta": "reasoning_content_delta",
+    "reasoning_content_delta": "agent_reasoning_delta",
+    "agent_reasoning_raw_content_delta": "reasoning_raw_content_delta",
+    "reasoning_raw_content_delta": "agent_reasoning_raw_content_delta",
+    "plan_delta": "",
+}
+"""Kinds of text that are joined, each with the other event that tells of the same text."""
+
+
+_PLACE = ("item_id", "summary_index", "content_index")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +71,25 @@ class Deltas:
     def add(self, task_id: str, message: Mapping[str, Any]) -> None:
         """Queues one delta; text that continues the last one of its kind is joined to it."""
         text = message.get("delta")
-        if self._pending and message["type"] in _JOINED:
-            last_id, last = self._pending[-1]
-            joined = len(last.get("delta") or "") < PIECE_CHARS
-            if joined and last_id == task_id and last["type"] == message["type"]:
-                last["delta"] += text
-                self._bytes += len(text or "")
-                return
+        if (last := self._continued(task_id, message)) is not None:
+            last["delta"] += text
+            self._bytes += len(text or "")
+            return
         self._pending.append((task_id, dict(message)))
         self._bytes += _size(self._pending[-1])
+
+    def _continued(self, task_id: str, message: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The pending text that this one continues: the last, or the one before it if both tell one text."""
+        kind = message["type"]
+        if kind not in _JOINED:
+            return None
+        for last_id, last in reversed(self._pending[-2:]):
+            if last_id == task_id and last["type"] == kind:
+                room = len(last.get("delta") or "") < PIECE_CHARS
+                return last if room and all(last.get(name) == message.get(name) for name in _PLACE) else None
+            if last["type"] != _JOINED[kind]:
+                return None
+        return None
 
     @property
     def many(self) -> bool:

@@ -17,18 +17,10 @@ from orchestrator.model.events import (
     Completed,
     ItemAdded,
     ItemDone,
-    ModelEvent,
     RateLimits,
-    ReasoningRawDelta,
-    ReasoningSectionBreak,
-    ReasoningSummaryDelta,
-    TextDelta,
 )
 from orchestrator.model.request import Prompt
-from orchestrator.protocol import events as ev
-from orchestrator.protocol.wire import JsonObject, written
 from orchestrator.runtime.admission import RoomRequest, admitted, estimated_tokens, settle
-from orchestrator.runtime.deltas import pieces
 from orchestrator.runtime.item_stream import ItemStream
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import Ports
@@ -140,8 +132,7 @@ async def _exchange(following: _Following, prompt: Prompt) -> Mapping[str, int] 
 
 async def _stream(following: _Following, prompt: Prompt) -> Mapping[str, int] | None:
     request, push = following.request, following.push
-    shown = following.delta if request.purpose == "turn" else _unseen
-    items = ItemStream(following.task, request, push)
+    items = ItemStream(following.state, request, push, following.delta)
     limits, usage = None, None
     stream = cast(Any, following.ports.models.stream(following.provider, prompt, following.budget))
     async with aclosing(stream) as events:
@@ -156,29 +147,8 @@ async def _stream(following: _Following, prompt: Prompt) -> Mapping[str, int] | 
                 usage = event.usage
                 push(c.ResponseCompleted(request.n, event.response_id, usage, limits, event.end_turn))
             else:
-                _show(event, shown)
+                items.shows(event)
     return usage
-
-
-def _unseen(message: JsonObject) -> None:
-    """Drops a delta: a compaction's text is not the agent's answer."""
-
-
-def _show(event: ModelEvent, delta: DeltaSink) -> None:
-    match event:
-        case TextDelta(text):
-            for piece in pieces(text):
-                delta(ev.text_delta(ev.AgentMessageDelta, piece))
-        case ReasoningSummaryDelta(text):
-            for piece in pieces(text):
-                delta(ev.text_delta(ev.AgentReasoningDelta, piece))
-        case ReasoningRawDelta(text):
-            for piece in pieces(text):
-                delta(ev.text_delta(ev.AgentReasoningRawContentDelta, piece))
-        case ReasoningSectionBreak():
-            delta(written(ev.AgentReasoningSectionBreak()))
-        case _:
-            pass
 
 
 def _broken(

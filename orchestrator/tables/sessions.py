@@ -16,6 +16,7 @@ APPROVAL_POLICIES = ("untrusted", "on-request", "on-failure", "never")
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 Summary = Literal["auto", "concise", "detailed", "none"]
 Verbosity = Literal["low", "medium", "high"]
+Personality = Literal["none", "friendly", "pragmatic"]
 INSTRUCTIONS_BYTES = 32 * KIB
 MOST_FALLBACKS = 16
 
@@ -43,6 +44,11 @@ class SessionDefaults(Table):
         None, "model_verbosity", folder="free", shown_default="the model's own"
     )
     """Length of answers; sent to `gpt-5` models only."""
+
+    personality: Personality | None = setting(
+        None, "personality", folder="free", shown_default="the model's own"
+    )
+    """The model's way of speaking; `none` takes back what was chosen before."""
 
     approval_policy: ApprovalPolicy = setting("on-request", "approval_policy", folder=APPROVAL_POLICIES)
     """The person is asked before a command: always unless it is known to be safe, after a denial by the

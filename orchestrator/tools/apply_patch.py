@@ -23,6 +23,7 @@ import orjson
 from orchestrator.core.calls import ApplyPatch, PatchWork
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.forms import whole
+from orchestrator.core.modes import plans
 from orchestrator.core.state import Call, State, Task
 from orchestrator.protocol.events import PatchApplyEnd, TurnDiff
 from orchestrator.protocol.ids import CallId
@@ -47,6 +48,7 @@ from orchestrator.tools.tool import Judgement, Tool, task_of
 if TYPE_CHECKING:
     from orchestrator.tools.patch.writer import Job
 
+NOT_IN_PLAN_MODE = "apply_patch is not allowed in Plan mode"
 CHANGED_SINCE = "files changed since the patch was checked; read them again and send a new patch"
 WHOLE = ""
 """The place, among baselines, of a text that holds them all."""
@@ -114,6 +116,8 @@ class ApplyPatchTool(Tool):
         self._supervisor = supervisor
 
     def offered(self, state: State) -> JsonObject | None:
+        if state.task is not None and plans(state.task.settings):
+            return None
         return FREEFORM_PATCH if state.facts.patch_freeform else APPLY_PATCH
 
     async def assess(self, call: Call, site: CallSite) -> Assessment:
@@ -126,6 +130,8 @@ class ApplyPatchTool(Tool):
 
     async def assess_request(self, request: PatchRequest, site: CallSite) -> Assessment:
         """The assessment of a patch, in whatever form the model has given it."""
+        if plans(task_of(site.state).settings):
+            return Immediate(NOT_IN_PLAN_MODE)
         return await asyncio.to_thread(_assessed, request, site.state, self._config)
 
     async def run(self, call: Call, site: CallSite) -> CallFinished:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from orchestrator.core.commands import Assessment, Immediate
+from orchestrator.core.modes import plans
 from orchestrator.core.state import Call, State
 from orchestrator.protocol.events import PlanUpdate
 from orchestrator.protocol.plans import PlanItemArg, StepStatus
@@ -13,7 +14,7 @@ from orchestrator.protocol.wire import JsonObject
 from orchestrator.tools.arguments import Arguments, BadArguments, parsed
 from orchestrator.tools.site import CallSite
 from orchestrator.tools.specs import function, string
-from orchestrator.tools.tool import Tool
+from orchestrator.tools.tool import Tool, task_of
 
 UPDATE_PLAN = function(
     "update_plan",
@@ -36,6 +37,8 @@ UPDATE_PLAN = function(
     ["plan"],
 )
 
+NOT_IN_PLAN_MODE = "update_plan is a TODO/checklist tool and is not allowed in Plan mode"
+
 
 class PlanStep(Arguments):
     step: str
@@ -56,6 +59,8 @@ class UpdatePlan(Tool):
         return UPDATE_PLAN
 
     async def assess(self, call: Call, site: CallSite) -> Assessment:
+        if plans(task_of(site.state).settings):
+            return Immediate(NOT_IN_PLAN_MODE)
         given = parsed(PlanArguments, call.item["arguments"])
         _check(given.plan)
         steps = tuple(PlanItemArg(step=step.step, status=StepStatus(step.status)) for step in given.plan)

@@ -111,4 +111,5 @@ def turn_settings(settings: Settings) -> TurnSettings:
         summary=defaults.summary,
         verbosity=defaults.verbosity,
         window=settings.model.context_window,
+        personality=defaults.personality,
     )

@@ -20,9 +20,13 @@ def test_a_reconfigured_session_gets_the_new_system_prompt_and_user_instructions
     assert seen.id_of("session_configured") == "cfg"
 
 
-def test_a_field_that_is_not_served_is_named_in_a_warning() -> None:
-    seen = Session().submit(op("configure_session", personality="friendly"), "cfg")
-    assert "personality" in seen.one("warning")["message"]
+def test_a_session_is_configured_with_a_personality_and_a_mode() -> None:
+    session, mode = Session(), {"mode": "plan", "settings": {"model": "gpt-5-codex"}}
+    seen = session.submit(op("configure_session", personality="friendly", collaboration_mode=mode), "cfg")
+    assert seen.types == ["session_configured"]
+    assert seen.one("session_configured")["model"] == "gpt-5-codex"
+    assert session.state.settings.personality == "friendly"
+    assert session.say("go").one("task_started")["collaboration_mode_kind"] == "plan"
 
 
 def test_a_schema_for_the_last_message_stays_with_its_task() -> None:

@@ -31,6 +31,7 @@ from orchestrator.core.draft import SLOTS, SPAWNED, Debit, Draft, FirstSubmissio
 from orchestrator.core.entries import Entry
 from orchestrator.core.history import call_output
 from orchestrator.core.inheritance import inherited_history
+from orchestrator.core.modes import back_to_code, child_settings
 from orchestrator.core.narrowing import helper_settings, narrowed
 from orchestrator.core.settings import Origin, SessionFacts, TurnSettings
 from orchestrator.core.state import Call, Phase
@@ -79,7 +80,7 @@ def make(draft: Draft, call: Call, asked: Spawn | Fork | Helper) -> None:
 
 
 def _child_session(draft: Draft, call: Call, asked: Spawn | Fork | Helper) -> ChildSession:
-    spec, turn = asked.spec, draft.task.settings
+    spec, turn = asked.spec, child_settings(draft.task.settings)
     origin: Origin = "fork" if isinstance(asked, Fork) else "spawn"
     if isinstance(asked, Helper):
         settings = helper_settings(turn, spec.model)
@@ -108,7 +109,9 @@ def _inheriting(draft: Draft, call: Call, asked: Fork, created: ChildSession) ->
     told = call_output(call.item, _dumps(_fork_payload(draft, created, "child")))
     texts = tuple(stored_texts(newest_texts(draft.state)))
     forked = f.Forked(parent, content, texts, tuple(standing_instructions(draft.state.history)))
-    entries = (e.fact(forked), e.item(dict(call.item)), e.item(told))
+    mode = (back_to_code(),) if draft.task.settings.collaboration_mode is not None else ()
+    said = map(e.item, (dict(call.item), told, *mode))
+    entries = (e.fact(forked), *said)
     return replace(created, inherited=entries, inherited_items=items)
 
 

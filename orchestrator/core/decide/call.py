@@ -27,6 +27,7 @@ from orchestrator.core.decide.ask import ask_person
 from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.helper_activity import activity, uses
 from orchestrator.core.draft import DoesNotFit, Draft
+from orchestrator.core.modes import plans
 from orchestrator.core.state import Call, Phase
 from orchestrator.core.timers import approval_timer
 from orchestrator.protocol.items import ToolOutput
@@ -42,7 +43,10 @@ def assessed(draft: Draft, command: CallAssessed) -> None:
         case Immediate() as done:
             _done(draft, call, done.output, done.events)
         case Exec() | ApplyPatch() | Custom() | Mcp() as asked:
-            _carry_out(draft, call, asked, asked.judged(draft.task.settings, draft.state.approved))
+            settings = draft.task.settings
+            # What was approved for the session was not approved for a task that is to write nothing.
+            approved = frozenset[str]() if plans(settings) else draft.state.approved
+            _carry_out(draft, call, asked, asked.judged(settings, approved))
         case QuestionWork() | UserInputWork() as work:
             ask_person(draft, call, work)
         case asked:

@@ -22,6 +22,7 @@ from orchestrator.core.decide.task import (
 from orchestrator.core.decide.task_end import stop
 from orchestrator.core.draft import Draft
 from orchestrator.core.input_items import fault, input_messages, user_message_event
+from orchestrator.core.modes import mode_fault, with_mode
 from orchestrator.core.settings import SettingsChanges
 from orchestrator.core.state import Queued
 from orchestrator.core.user_turns import UserTurn
@@ -44,6 +45,10 @@ def submitted(draft: Draft, command: Submitted) -> None:
     """Decides one submission, in the order of the SQ."""
     op = command.op
     match op:
+        case ops.UserTurn() | ops.OverrideTurnContext() | ops.ConfigureSession() if (
+            why := mode_fault(op.collaboration_mode)
+        ) is not None:
+            error(draft, command.id, why)
         case ops.UserInput() | ops.UserTurn() if (why := fault(op)) is not None:
             error(draft, command.id, why)
         case ops.UserInput() | ops.UserTurn() | ops.Compact():
@@ -135,7 +140,7 @@ def _changes(op: ops.OverrideTurnContext | ops.ConfigureSession) -> SettingsChan
     """The fields that the op names; an absent one is left alone, `effort: null` clears."""
     named = op.model_dump(mode="json", include=set(SettingsChanges.__annotations__))
     changes = {name: named[name] for name in SettingsChanges.__annotations__ if name in named}
-    return cast(SettingsChanges, changes)
+    return with_mode(cast(SettingsChanges, changes))
 
 
 def _configure(draft: Draft, command: Submitted, op: ops.ConfigureSession) -> None:
@@ -150,11 +155,6 @@ def _configure(draft: Draft, command: Submitted, op: ops.ConfigureSession) -> No
     draft.add(
         session_configured(command.id, state.facts, state.settings, state.name, history=command.history)
     )
-    unserved = {"personality": op.personality, "collaboration_mode": op.collaboration_mode}
-    for name, value in unserved.items():
-        if value is not None:
-            message = f"this version does not serve {name} yet; the rest was configured"
-            draft.add(e.event(command.id, ev.WarningEvent(message=message)))
 
 
 def file_not_written(draft: Draft, command: FileNotWritten) -> None:

@@ -19,12 +19,15 @@ from orchestrator.core.decide.task import complete, token_count
 from orchestrator.core.decide.task_end import fail, first_said
 from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.history import CALL_KINDS, call_output, message_text, searched
+from orchestrator.core.modes import plan_item_id, plans
 from orchestrator.core.settings import HELD_WAIT_S
 from orchestrator.core.state import Phase, Purpose, Request
+from orchestrator.core.tagged import proposal
 from orchestrator.core.timers import RETRY_TIMER
 from orchestrator.core.tokens import must_compact
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId, ResponseId
+from orchestrator.protocol.turn_items import PlanItem
 from orchestrator.protocol.wire import EventModel, JsonMapping, JsonObject
 
 BASE_DELAY_MS = 200
@@ -87,7 +90,7 @@ def item_completed(draft: Draft, command: ItemCompleted) -> None:
             text = message_text(item).encode()[:SUMMARY_BYTES].decode(errors="ignore")
             draft.add(f.SummaryReceived(text))
         return
-    for event in _item_events(item, command, draft.moment.rules.show_raw_reasoning):
+    for event in _item_events(draft, item, command):
         draft.event(event)
     heading(draft, item)
     made(draft, item)
@@ -120,12 +123,12 @@ def _unique_call_id(draft: Draft, call_id: str) -> str:
     return unique
 
 
-def _item_events(item: JsonMapping, command: ItemCompleted, raw_reasoning: bool) -> list[EventModel]:
+def _item_events(draft: Draft, item: JsonMapping, command: ItemCompleted) -> list[EventModel]:
     match item.get("type"):
         case "message" if item.get("role") == "assistant":
-            return [ev.AgentMessage(message=message_text(item))]
+            return _message_events(draft, message_text(item))
         case "reasoning":
-            raw = item.get("content") or () if raw_reasoning else ()
+            raw = item.get("content") or () if draft.moment.rules.show_raw_reasoning else ()
             return [
                 *(ev.AgentReasoning(text=part.get("text", "")) for part in item.get("summary") or ()),
                 *(ev.AgentReasoningRawContent(text=part.get("text", "")) for part in raw),
@@ -136,6 +139,22 @@ def _item_events(item: JsonMapping, command: ItemCompleted, raw_reasoning: bool)
             return [end] if command.begun else [ev.WebSearchBegin(call_id=call_id), end]
         case _:
             return []
+
+
+def _message_events(draft: Draft, text: str) -> list[EventModel]:
+    """A message of the agent; in plan mode its plan is an item of its own, cut out of the message."""
+    if not plans(draft.task.settings):
+        return [ev.AgentMessage(message=text)]
+    found = proposal(text)
+    events: list[EventModel] = []
+    if found.plan is not None:
+        turn_id = draft.task.id
+        item = PlanItem(id=plan_item_id(turn_id), text=found.plan)
+        thread_id = draft.state.facts.session_id
+        events.append(ev.ItemCompleted(thread_id=thread_id, turn_id=turn_id, item=item))
+    if found.said:
+        events.append(ev.AgentMessage(message=found.said))
+    return events
 
 
 def response_completed(draft: Draft, command: ResponseCompleted) -> None:

@@ -13,6 +13,7 @@ from orchestrator.core.decide.helper_activity import tokens_used
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import message_text
 from orchestrator.core.input_items import input_messages, user_message_event
+from orchestrator.core.modes import mode_kind, not_told, task_settings, with_mode
 from orchestrator.core.phases import TaskPhase, task_phase
 from orchestrator.core.settings import SettingsChanges
 from orchestrator.core.state import Queued, State, Task, TaskKind
@@ -20,7 +21,6 @@ from orchestrator.core.tokens import counted
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import ResponseId, SubmissionId
-from orchestrator.protocol.scalars import ModeKind
 from orchestrator.protocol.usage import RateLimitSnapshot
 from orchestrator.protocol.wire import JsonValue
 
@@ -110,17 +110,19 @@ def begin_task(draft: Draft, waiting: Queued) -> None:
 def _task_begins(
     draft: Draft, id: SubmissionId, kind: TaskKind, output_schema: JsonValue = None, client: str | None = None
 ) -> None:
-    settings = draft.state.settings
+    settings = task_settings(draft.state.settings)
     draft.add(
         f.TaskBegun(id, kind, settings, output_schema, client),
         e.event(
             id,
             ev.TaskStarted(
-                model_context_window=settings.context_window, collaboration_mode_kind=ModeKind.CODE
+                model_context_window=settings.context_window, collaboration_mode_kind=mode_kind(settings)
             ),
         ),
     )
     took_task(draft)
+    if kind == "user":
+        draft.add(*map(e.item, not_told(draft.state.history, settings)))
 
 
 def begin_mail_task(draft: Draft) -> None:
@@ -155,7 +157,7 @@ def bookmarked(draft: Draft, response_id: str) -> int | None:
 
 
 def _turn_changes(op: ops.UserTurn) -> SettingsChanges:
-    return {
+    changes: SettingsChanges = {
         "cwd": op.cwd,
         "approval_policy": op.approval_policy.value,
         "sandbox_policy": op.sandbox_policy.model_dump(mode="json"),
@@ -163,6 +165,11 @@ def _turn_changes(op: ops.UserTurn) -> SettingsChanges:
         "summary": op.summary.value,
         "effort": op.effort.value if op.effort is not None else None,
     }
+    if op.personality is not None:
+        changes["personality"] = op.personality.value
+    if op.collaboration_mode is not None:
+        changes["collaboration_mode"] = op.collaboration_mode.model_dump(mode="json")
+    return with_mode(changes)
 
 
 def change_settings(draft: Draft, changes: SettingsChanges) -> None:

@@ -64,15 +64,6 @@ class AgentReasoningRawContentDelta(EventModel):
     delta: str
 
 
-StreamedText: TypeAlias = AgentMessageDelta | AgentReasoningDelta | AgentReasoningRawContentDelta
-_STREAMED = {model: tag_of(model) for model in get_args(StreamedText)}
-
-
-def text_delta(model: type[StreamedText], delta: str) -> JsonObject:
-    """The payload of `model(delta=delta)`, unchecked: a model streams thousands of them."""
-    return {"type": _STREAMED[model], "delta": delta}
-
-
 class AgentReasoningSectionBreak(EventModel):
     """A new part of the reasoning summary begins."""
 
@@ -121,6 +112,23 @@ class ReasoningRawContentDelta(ItemEventModel):
     item_id: str
     delta: str
     content_index: Uint = 0
+
+
+StreamedText: TypeAlias = (
+    AgentMessageDelta
+    | AgentReasoningDelta
+    | AgentReasoningRawContentDelta
+    | AgentMessageContentDelta
+    | PlanDelta
+    | ReasoningContentDelta
+    | ReasoningRawContentDelta
+)
+_STREAMED = {model: tag_of(model) for model in get_args(StreamedText)}
+
+
+def text_delta(model: type[StreamedText], delta: str, **place: str | int) -> JsonObject:
+    """The payload of `model(delta=delta, **place)`, unchecked: a model streams thousands of them."""
+    return {"type": _STREAMED[model], **place, "delta": delta}
 
 
 class ItemStarted(ItemEventModel):

@@ -1,0 +1,234 @@
+"""Personalities and collaboration modes: what a task has of them, and what its model is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.core.calls import ExecWork
+from orchestrator.core.calls.exec import unconfined_key
+from orchestrator.core.evolve import fold
+from orchestrator.core.history import message_text
+from orchestrator.core.settings import TurnSettings
+from orchestrator.core.snapshot import decode, encode
+from orchestrator.core.state import State
+from orchestrator.core.stored import decode_entry
+from tests.core.driver import SETTINGS, Seen, Session, a_command, assistant, op, text
+
+PROPOSED = "Intro\n<proposed_plan>\n- a\n- b\n</proposed_plan>\nOutro"
+
+
+def mode(kind: str, **settings: Any) -> dict[str, Any]:
+    """A collaboration mode on the wire."""
+    given = {"model": "gpt-5", "reasoning_effort": None, "developer_instructions": None, **settings}
+    return {"mode": kind, "settings": given}
+
+
+def turn(session: Session, words: str = "go", **fields: Any) -> Seen:
+    return session.submit(op("user_turn", items=[text(words)], summary="auto", **SETTINGS, **fields))
+
+
+def told(session: Session, tag: str) -> list[str]:
+    """The developer messages about one thing, oldest first."""
+    texts = [message_text(item) for item in session.shown() if item.get("role") == "developer"]
+    return [found for found in texts if found.startswith(f"<{tag}>")]
+
+
+# ── personality ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_personality_is_told_when_it_is_set_and_when_it_changes() -> None:
+    session = Session()
+    for personality, count in (("friendly", 1), ("friendly", 1), ("pragmatic", 2)):
+        turn(session, personality=personality)
+        assert len(told(session, "personality")) == count
+        assert session.shown()[-1]["role"] == "user", "it stands before what the person says"
+        session.answers("ok")
+    assert session.state.settings.personality == "pragmatic"
+
+
+def test_a_personality_that_was_never_set_is_not_taken_back() -> None:
+    session = Session()
+    turn(session, personality="none")
+    assert told(session, "personality") == []
+    session.answers("ok")
+    turn(session, personality="friendly")
+    session.answers("ok")
+    turn(session, personality="none")
+    assert "taken back" in told(session, "personality")[-1]
+    session.answers("ok")
+    session.say("more")
+    assert len(told(session, "personality")) == 2
+
+
+def test_a_personality_that_is_set_and_set_back_between_two_turns_is_not_told() -> None:
+    session = Session()
+    turn(session, personality="friendly")
+    session.answers("ok")
+    for personality in ("pragmatic", "friendly"):
+        session.submit(op("override_turn_context", personality=personality))
+    session.say("more")
+    assert len(told(session, "personality")) == 1
+
+
+def test_a_compaction_keeps_the_newest_personality_alone() -> None:
+    session = Session()
+    for personality in ("friendly", "pragmatic"):
+        turn(session, personality=personality)
+        session.answers("ok")
+    session.compact()
+    session.answers("summary")
+    assert len(told(session, "personality")) == 1
+    assert "pragmatic" in told(session, "personality")[0]
+    session.say("more")
+    assert len(told(session, "personality")) == 1
+
+
+def test_an_earlier_turn_is_gone_on_from_with_the_personality_in_force() -> None:
+    session = Session()
+    session.say("one")
+    session.answers("first", "r1")
+    turn(session, personality="friendly")
+    session.answers("second", "r2")
+    session.say("instead", last_response_id="r1")
+    assert len(told(session, "personality")) == 1
+
+
+# ── modes ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_task_that_only_plans_writes_nothing_and_the_settings_stay() -> None:
+    session = Session()
+    seen = turn(session, collaboration_mode=mode("plan"))
+    assert seen.one("task_started")["collaboration_mode_kind"] == "plan"
+    assert session.task.settings.sandbox_policy == {"mode": "read-only"}
+    assert session.state.settings.sandbox_policy["mode"] == "workspace-write"
+    session.answers("ok")
+    seen = session.say("more")
+    assert seen.one("task_started")["collaboration_mode_kind"] == "plan", "it is sticky"
+    session.answers("ok")
+    turn(session, collaboration_mode=mode("default"))
+    assert session.task.settings.sandbox_policy["mode"] == "workspace-write"
+    assert [found.splitlines()[1][:20] for found in told(session, "collaboration_mode")] == [
+        "You are in plan mode",
+        "You are in code mode",
+    ]
+
+
+def test_a_mode_that_is_set_while_a_task_runs_is_the_next_task_s() -> None:
+    session = Session()
+    session.say("first")
+    session.submit(op("override_turn_context", collaboration_mode=mode("plan")))
+    assert session.task.settings.sandbox_policy["mode"] == "workspace-write"
+    session.answers("ok")
+    session.say("second")
+    assert session.task.settings.sandbox_policy == {"mode": "read-only"}
+
+
+def test_the_settings_of_a_mode_count_before_those_beside_it() -> None:
+    session = Session(settings={"effort": "low"})
+    given = mode("execute", model="gpt-5-codex", reasoning_effort="high")
+    session.submit(op("override_turn_context", model="gpt-5", effort="low", collaboration_mode=given))
+    assert (session.state.settings.model, session.state.settings.effort) == ("gpt-5-codex", "high")
+    session.submit(op("configure_session", collaboration_mode=mode("code")), "cfg")
+    assert session.state.settings.effort is None
+
+
+def test_instructions_of_a_mode_stand_in_the_place_of_its_own_words() -> None:
+    session = Session()
+    turn(session, collaboration_mode=mode("code"))
+    assert told(session, "collaboration_mode") == [], "a session begins so"
+    session.answers("ok")
+    turn(session, collaboration_mode=mode("code", developer_instructions="Sing."))
+    assert told(session, "collaboration_mode") == ["<collaboration_mode>\nSing.\n</collaboration_mode>"]
+
+
+@pytest.mark.parametrize("type", ["override_turn_context", "configure_session"])
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [({"model": " "}, "model"), ({"developer_instructions": "é" * 20_000}, "developer_instructions")],
+)
+def test_a_mode_that_cannot_be_taken_changes_nothing(type: str, settings: Any, named: str) -> None:
+    session = Session()
+    before = session.digest
+    seen = session.submit(op(type, collaboration_mode=mode("plan", **settings)))
+    assert f"collaboration_mode.settings.{named}:" in seen.one("error")["message"]
+    assert session.digest == before
+
+
+def test_what_was_approved_for_the_session_is_asked_about_again_in_plan_mode() -> None:
+    session = Session()
+    session.say("go")
+    session.asks_for("c1")
+    session.assessed("c1", a_command("make", escalated=True))
+    session.decides("c1", "approved_for_session")
+    session.finishes("c1")
+    session.answers("ok")
+    assert unconfined_key("make") in session.state.approved
+    turn(session, collaboration_mode=mode("plan"))
+    session.asks_for("c2", "c3")
+    session.assessed("c2", a_command("make"))
+    work = session.call("c2").work
+    assert isinstance(work, ExecWork)
+    assert work.sandboxed
+
+
+def test_turn_context_says_what_is_in_force() -> None:
+    session = Session()
+    given = mode("plan")
+    turn(session, collaboration_mode=given, personality="friendly")
+    session.begin()
+    (context,) = [entry.payload for entry in session.seen[-1].entries if entry.type == "turn_context"]
+    assert context["collaboration_mode"] == given
+    assert context["personality"] == "friendly"
+    assert context["sandbox_policy"] == {"mode": "read-only"}
+
+
+def test_settings_that_nobody_set_are_not_written() -> None:
+    plain = TurnSettings.of(SETTINGS)
+    assert not {"personality", "collaboration_mode", "item_events"} & set(plain.wire())
+    session = Session()
+    assert b"collaboration_mode" not in encode(session.state)
+    turn(session, collaboration_mode=mode("plan"), personality="pragmatic")
+    assert decode(encode(session.state)) == session.state
+    assert fold(State(), map(decode_entry, session.lines), 1) == session.state
+
+
+# ── plans ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def planned(words: str) -> tuple[Session, Seen, Seen]:
+    """A turn in plan mode that is answered: the session, its message, its end."""
+    session = Session()
+    turn(session, collaboration_mode=mode("plan"))
+    session.begin()
+    return session, session.item(assistant(words)), session.ends()
+
+
+def test_a_plan_is_an_item_of_its_own_and_cut_out_of_the_message() -> None:
+    session, message, end = planned(PROPOSED)
+    assert message.types == ["item_completed", "agent_message"]
+    plan = {"type": "Plan", "id": "s1-plan", "text": "- a\n- b"}
+    completed = message.one("item_completed")
+    assert (completed["item"], completed["turn_id"]) == (plan, "s1")
+    assert completed["thread_id"] == session.state.facts.session_id
+    assert message.one("agent_message")["message"] == "Intro\nOutro"
+    assert end.one("task_complete")["last_agent_message"] == "Intro\nOutro"
+    assert session.texts()[-1] == PROPOSED, "the model keeps its plan"
+
+
+def test_a_message_that_is_a_plan_alone_says_nothing_beside_it() -> None:
+    _, message, end = planned("<proposed_plan>\n- a\n")
+    assert message.types == ["item_completed"]
+    assert end.one("task_complete")["last_agent_message"] is None
+
+
+def test_tags_are_ordinary_text_in_every_other_mode() -> None:
+    session = Session()
+    turn(session, collaboration_mode=mode("execute"))
+    session.begin()
+    message = session.item(assistant(PROPOSED))
+    assert message.types == ["agent_message"]
+    assert message.one("agent_message")["message"] == PROPOSED
+    assert session.ends().one("task_complete")["last_agent_message"] == PROPOSED
