@@ -18,7 +18,7 @@ PINNED = (
     ("lua", "if not s.tree then", "if not (not s.tree) then", "claim"),
     (
         "core",
-        "draft.event(ev.TaskComplete(last_agent_message=last_message, response_id=draft.task.response_id))",
+        "draft.event(ev.TaskComplete(last_agent_message=last_message, response_id=bookmark))",
         "pass",
         "",
     ),
