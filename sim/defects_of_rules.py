@@ -176,12 +176,6 @@ DEFECTS = (
         "asks",
     ),
     Mutant(
-        "answered questions keep their timer",
-        "the answer to questions leaves their timer",
-        text(ask, "_end", "draft.clear_timer(approval_timer(call.call_id))", "pass"),
-        "asks",
-    ),
-    Mutant(
         "questions are settled by nobody",
         "the log does not say who answered questions",
         text(

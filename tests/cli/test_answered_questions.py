@@ -1,0 +1,105 @@
+"""Questions before a person: at a terminal, in the list of what waits, and answered from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from orchestrator.cli.prompts import CANCEL, Prompt
+from orchestrator.protocol import ops
+from orchestrator.protocol.wire import written
+from tests.cli.machine import Machine, says
+
+AUTH = {
+    "question": "Which one?",
+    "header": "Auth",
+    "options": [{"label": "Key", "description": "a key"}, {"label": "Login", "description": "a login"}],
+    "multiSelect": False,
+}
+STORE = {**AUTH, "header": "Store", "multiSelect": True}
+ASKED = {"items": [{"call": "ask_user_question", "args": {"questions": [AUTH, STORE]}, "call_id": "q1"}]}
+NEVER = ("-c", "approval_policy=never")
+REQUEST = {"type": "ask_user_question_request", "callId": "q1", "questions": [AUTH, STORE]}
+INPUT = {"type": "request_user_input", "call_id": "q2", "questions": [{"id": "place", **AUTH}]}
+
+
+def typed(request: dict[str, Any], *lines: str) -> Any:
+    """The op that the lines come to, as it is sent; None if more is to be typed."""
+    prompt, op = Prompt(request), None
+    for line in lines:
+        assert op is None, "answered already"
+        op = prompt.take(line)
+    return None if op is None else written(op)
+
+
+def test_number_a_label_or_own_words_are_an_answer() -> None:
+    assert typed(REQUEST, "2", "2, 1")["response"]["answers"] == {"Auth": "Login", "Store": "Key, Login"}
+    assert typed(REQUEST, "login", "my own, 1")["response"]["answers"] == {
+        "Auth": "Login",
+        "Store": "Key, my own",
+    }
+    assert typed(REQUEST, "A Third Way", "9")["response"]["answers"] == {"Auth": "A Third Way", "Store": "9"}
+    assert typed(INPUT, "1")["response"]["answers"] == {"place": {"answers": ["Key"]}}
+
+
+def test_empty_line_asks_again_and_leaves_a_request_for_input_without_an_answer() -> None:
+    assert typed(REQUEST, "", " ") is None
+    assert typed(INPUT, "")["response"] == {"answers": {}}
+
+
+def test_person_cancels_at_any_question() -> None:
+    assert typed(REQUEST, "1", CANCEL)["response"] == {"type": "cancelled"}
+    assert typed(INPUT, CANCEL)["response"] == {"answers": {}}
+
+
+def test_answer_that_is_too_long_says_so_and_asks_from_the_first_question_again() -> None:
+    prompt = Prompt(REQUEST)
+    assert prompt.take("1") is None
+    assert prompt.take("x" * 40_000) is None
+    assert "at most 32,768" in prompt.fault
+    assert prompt.text.startswith("Auth: ")
+    assert prompt.take("1") is None
+    assert isinstance(prompt.take("1"), ops.ResolveAskUserQuestion)
+
+
+def test_person_at_a_terminal_answers_each_question(machine: Machine) -> None:
+    with machine.model(ASKED, says("thank you")) as user, user.terminal("run", "go", *NEVER) as person:
+        shown = person.wait_for(r"Auth: a number, or your own words; /cancel: ")
+        assert "1  Key  a key" in shown
+        person.type("2\n")
+        person.wait_for(r"Store: numbers with commas, or your own words; /cancel: ")
+        person.type("1, Both\n")
+        person.wait_for("thank you")
+        assert person.exit_code() == 0
+
+
+def test_question_without_a_terminal_parks_and_is_answered_from_the_command_line(machine: Machine) -> None:
+    with machine.model(ASKED, says("thank you")) as user:
+        parked = user.run("run", "go", *NEVER)
+        assert parked.returncode == 3
+        assert "waiting for an answer" in parked.stderr
+        (session,) = user.session_ids()
+        assert user.sessions()[0]["status"] == "awaiting_answer"
+        listed = user.run("approvals").stdout
+        assert "0:q1  answer Auth: Which one? · Store: Which one?" in listed
+        assert "Auth=Key, Login" in listed
+        assert json.loads(user.run("approvals", "--json").stdout)[0]["call_id"] == "q1"
+        refused = user.run("approvals", session, "--deny", "0:q1")
+        assert (refused.returncode, "asks for words" in refused.stderr) == (1, True)
+        missing = user.run("approvals", session, "--answer", "0:q1 Auth=Key")
+        assert (missing.returncode, "no answer to 'Store'" in missing.stderr) == (2, True)
+        words = ("--answer", "0:q1 Auth=Key", "--answer", "0:q1 Store=Login")
+        assert "handed in" in user.run("approvals", session, *words).stdout
+        done = user.run("run", "--resume", session, *NEVER)
+        assert done.returncode == 0
+        assert "thank you" in done.stdout
+        assert "request q1 was answered by" in user.run("logs", session).stdout
+
+
+def test_page_of_questions_shows_what_the_model_and_the_client_say() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "questions.md").read_text()
+    blocks = [json.loads(block.split("```")[0]) for block in page.split("```json\n")[1:]]
+    asked = next(block for block in blocks if block.get("type") == "ask_user_question_request")
+    submission = next(block for block in blocks if "op" in block)
+    assert typed(asked, "OAuth", "1, 2")["response"] == submission["op"]["response"]
