@@ -24,9 +24,10 @@ from orchestrator.broker.records import Claim, Claimed, Renewed
 from orchestrator.cli.notifications import Notifications, notifications
 from orchestrator.core.birth import Birth
 from orchestrator.core.calls import ExecWork
+from orchestrator.core.calls.prefixes import amendment
 from orchestrator.core.calls.verdict import Ask
 from orchestrator.core.ids import AgentId, SessionId, TreeId
-from orchestrator.core.state import Call, State, Task
+from orchestrator.core.state import Answer, Call, State, Task
 from orchestrator.gateways.workspace import Workspace
 from orchestrator.model.client import HttpBudget, ModelClient
 from orchestrator.model.connections import Connections
@@ -179,6 +180,31 @@ def ran(settings: Settings) -> tuple[Command, int]:
     site = CallSite("c", State(facts=made.facts, task=task), deltas.append)
     asyncio.run(toolbox(settings, supervisor).run(call, site))
     return supervisor.commands[0], len(deltas)
+
+
+def rule_kept(settings: Settings) -> str:
+    """The owner's rules after a command ran whose approval allows a prefix."""
+    made = birth(settings)
+    call_id, turn = CallId("c1"), SubmissionId("u1")
+    work = ExecWork(("touch",), ("touch", "x"), "/", (), None, {}, proposed=("touch",))
+    call = Call(call_id, "shell", {"type": "function_call"}, work=work)
+    answers = (Answer(call_id, turn, amendment(("touch",)), "ann"),)
+    state = State(facts=made.facts, task=Task(turn, "user", made.settings), answers=answers)
+    asyncio.run(toolbox(settings).run(call, CallSite("c", state, lambda _: None)))
+    file = settings.home / "rules" / "default.rules"
+    return file.read_text() if file.exists() else ""
+
+
+def is_forbidden(settings: Settings) -> bool:
+    """Whether the rules of the project forbid a command."""
+    folder = settings.session_defaults.cwd
+    (folder / ".git").mkdir(exist_ok=True)
+    (folder / ".dendro/rules").mkdir(parents=True, exist_ok=True)
+    (folder / ".dendro/rules/a.rules").write_text('prefix_rule(pattern=["make"], decision="forbidden")')
+    state = session(settings).state
+    call = Call(CallId("c1"), "shell", {"type": "function_call", "arguments": '{"command": ["make"]}'})
+    assessed = asyncio.run(toolbox(settings).assess(call, CallSite("c", state, lambda _: None)))
+    return cast(Any, assessed).strict_rule is not None
 
 
 def command(settings: Settings) -> Command:

@@ -229,6 +229,10 @@ EFFECTS: Mapping[str, Effect] = {
     "tools.web_search": Effect("true", lambda s: "web_search" in at_work.tools_offered(s), True),
     "tools.view_image": Effect("false", lambda s: "view_image" in at_work.tools_offered(s), False),
     "tools.apply_patch_freeform": Effect("true", lambda s: birth(s).facts.patch_freeform, True),
+    "tools.rules_writable": Effect(
+        "true", at_work.rule_kept, 'prefix_rule(pattern=["touch"], decision="allow", confined=True)\n'
+    ),
+    "tools.trust_project_rules": Effect("true", at_work.is_forbidden, True),
     "sandbox.mechanism": Effect('"landlock"', at_work.is_confinable, False),
     "sandbox.max_processes": Effect("30", lambda s: command(s).limits.processes, 30),
     "sandbox.max_memory_bytes": Effect("100000000", lambda s: command(s).limits.memory_bytes, 100_000_000),

@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from orchestrator.doctor.findings import Finding, without_credentials
 from orchestrator.doctor.mcp_servers import judge_mcp_servers
+from orchestrator.doctor.rules import judge_rules
 from orchestrator.doctor.server import check_redis
 from orchestrator.sandbox.trusted_files import find_program
 from orchestrator.settings import FolderConfig, Settings
@@ -38,6 +39,7 @@ async def diagnose(settings: Settings) -> list[Finding]:
     found_here = [finding for findings in others for finding in findings]
     judged = [*_judge_settings(settings), *judge_model(settings), *judge_clock(time.time())]
     judged += judge_mcp_servers(settings)
+    judged += judge_rules(settings)
     return [*judged, *redis, *found_here]
 
 

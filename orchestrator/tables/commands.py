@@ -38,6 +38,15 @@ class ToolSettings(Table):
     """Offer a new session's model `apply_patch` as a free-form tool with a grammar, for models that were
     trained with it, and not as a function. Calls of either form are taken."""
 
+    rules_writable: bool = setting(False, "tools.rules_writable", folder=(False, True))
+    """Write a prefix of commands that a person allows in an answer into `rules/default.rules` of the home
+    folder, where it counts for every session of this worker. Without it the prefix counts for the session
+    alone."""
+
+    trust_project_rules: bool = setting(False, "tools.trust_project_rules", folder="trusted")
+    """Read `.dendro/rules/*.rules` of the repository that a session works in, too. They may ask and forbid;
+    a rule that allows is an error there, because an agent can write it."""
+
 
 class EnvironmentPolicy(Table):
     """Which variables of the worker a command inherits; applied in the order of these fields."""

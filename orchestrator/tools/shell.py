@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,13 +12,15 @@ import orjson
 from pydantic import AliasChoices, Field
 
 from orchestrator.core.calls import Exec, ExecWork
+from orchestrator.core.calls.exec import Segment
+from orchestrator.core.calls.prefixes import amended
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.forms import whole
 from orchestrator.core.state import Call, State, Task
-from orchestrator.protocol.events import ExecCommandEnd
+from orchestrator.protocol.events import ExecCommandEnd, WarningEvent
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import Duration
-from orchestrator.protocol.wire import JsonObject
+from orchestrator.protocol.wire import JsonObject, written
 from orchestrator.sandbox.environment import command_environment
 from orchestrator.sandbox.limits import Limits
 from orchestrator.sandbox.policy import Confinement
@@ -27,12 +30,14 @@ from orchestrator.tools.arguments import Arguments, parsed
 from orchestrator.tools.commands.parsed import parsed_cmd
 from orchestrator.tools.commands.safety import is_dangerous, is_known_safe, obeys_its_folder
 from orchestrator.tools.commands.variables import are_known_safe
-from orchestrator.tools.confinement import confinement_of
+from orchestrator.tools.confinement import confinement_of, writable_roots
 from orchestrator.tools.exec.command import Command, Finished
 from orchestrator.tools.exec.output import formatted_output, model_output
 from orchestrator.tools.exec.shown import ShownOutput
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
 from orchestrator.tools.patch.invocation import PatchInvocation, PatchRefusal, patch_from_argv
+from orchestrator.tools.rules.rule import PrefixRule
+from orchestrator.tools.rules.verdict import segments, strict_rule
 from orchestrator.tools.site import CallSite, ToolConfig
 from orchestrator.tools.specs import function, string
 from orchestrator.tools.tool import Judgement, Tool, task_of, unsupported
@@ -127,6 +132,7 @@ class Shell(Tool):
 
     async def run(self, call: Call, site: CallSite) -> CallFinished:
         if isinstance(call.work, ExecWork):
+            _keep_rule(call, call.work, site, self._config)
             return await _run(call, call.work, site, self._config, self._supervisor)
         return await self._patches.run(call, site)
 
@@ -143,6 +149,7 @@ def _assessed(request: ShellRequest, state: State, config: ToolConfig) -> Exec |
         case PatchRefusal(message):
             return Immediate(message)
     cwd = str(Path(task.settings.cwd, request.workdir or "."))
+    rules = config.rules.of(Path(task.settings.cwd)).rules
     return Exec(
         command=request.command,
         cwd=cwd,
@@ -155,7 +162,34 @@ def _assessed(request: ShellRequest, state: State, config: ToolConfig) -> Exec |
         confinable=_confinable(state, config),
         timeout_ms=request.timeout_ms,
         env=request.env,
+        segments=_segments(request, rules, state, config),
+        strict_rule=strict_rule(request.command, rules),
     )
+
+
+def _segments(
+    request: ShellRequest, rules: Sequence[PrefixRule], state: State, config: ToolConfig
+) -> tuple[Segment, ...]:
+    """The commands that rules can allow; none where a variable may make them run something else."""
+    if not are_known_safe(request.env):
+        return ()
+    return segments(request.command, rules, lambda program: _is_out_of_reach(program, state, config))
+
+
+def _is_out_of_reach(program: str, state: State, config: ToolConfig) -> bool:
+    """Whether a program's name means no file that a confined command could have written."""
+    if not _finds_programs_of_the_system(config) or ("/" in program and not program.startswith("/")):
+        return False
+    if "\0" in program:
+        return False
+    path = shutil.which(program, path=_search_path(config))
+    roots = writable_roots(state, config)
+    if path is None or roots is None:
+        # A shell's own command; or nothing is confined anyway.
+        return True
+    places = (Path(path), Path(os.path.realpath(path)))
+    folders = [folder for root in roots.roots for folder in (root, Path(os.path.realpath(root)))]
+    return not any(place.is_relative_to(folder) for place in places for folder in folders)
 
 
 def _key(request: ShellRequest, cwd: str) -> str:
@@ -175,8 +209,11 @@ def _is_safe(request: ShellRequest, cwd: str, task: Task, config: ToolConfig) ->
 
 def _finds_programs_of_the_system(config: ToolConfig) -> bool:
     """Whether `ls` is never a file of the command's folder: a relative part of PATH would make it one."""
-    path = config.sandbox.environment.set.get("PATH", config.environ.get("PATH", os.defpath))
-    return all(folder.startswith("/") for folder in path.split(":"))
+    return all(folder.startswith("/") for folder in _search_path(config).split(":"))
+
+
+def _search_path(config: ToolConfig) -> str:
+    return config.sandbox.environment.set.get("PATH", config.environ.get("PATH", os.defpath))
 
 
 def _joined(outer: str | None, inner: str | None) -> str | None:
@@ -202,6 +239,21 @@ def _confinable(state: State, config: ToolConfig) -> bool:
     except NoConfinement:
         return False
     return True
+
+
+def _keep_rule(call: Call, work: ExecWork, site: CallSite, config: ToolConfig) -> None:
+    """Writes the prefix that the call's approval allows, if it allows one, into the owner's rules."""
+    task = task_of(site.state)
+    said = [one.decision for one in site.state.answers if (one.call_id, one.turn) == (call.call_id, task.id)]
+    prefix = amended(said[-1]) if said else ()
+    if not prefix or not config.tools.rules_writable:
+        return
+    try:
+        # Full access is the session's; other sessions of the worker have their sandbox.
+        config.rules.add(prefix, confined=work.sandboxed or task.settings.full_access)
+    except (OSError, ValueError) as error:
+        why = f"the allowed prefix counts for this session alone: default.rules was not written: {error}"
+        site.deltas(written(WarningEvent(message=why)))
 
 
 async def _run(

@@ -11,6 +11,7 @@ from orchestrator.core.state import State
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tables import SandboxSettings, ToolSettings
+from orchestrator.tools.rules.library import CommandRules
 from orchestrator.tools.subagents.port import Tree
 
 DeltaSink = Callable[[JsonObject], None]
@@ -28,6 +29,8 @@ class ToolConfig:
     tools: ToolSettings = field(default_factory=ToolSettings)
     hidden: tuple[Path, ...] = ()
     """Paths of Dendro itself that no confined command may reach."""
+    rules: CommandRules = field(default_factory=CommandRules)
+    """The owner's rules about commands."""
     read_only: tuple[Path, ...] = ()
     """Files that no confined command may write, wherever they lie: the configuration in force."""
 

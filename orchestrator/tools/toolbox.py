@@ -17,6 +17,8 @@ from orchestrator.tools.exec.supervisor import Supervisor
 from orchestrator.tools.local_shell import LocalShell
 from orchestrator.tools.mcp import McpToolbox, is_mcp
 from orchestrator.tools.question import AskUserQuestionTool
+from orchestrator.tools.rules.library import CommandRules
+from orchestrator.tools.rules.warnings import RuleWarnings
 from orchestrator.tools.shell import Shell
 from orchestrator.tools.site import CallSite, DeltaSink, ToolConfig
 from orchestrator.tools.tool import Judgement, Tool, unsupported
@@ -44,13 +46,18 @@ def all_tools(config: ToolConfig, supervisor: Supervisor, own: Sequence[CustomTo
 class Toolbox:
     """The tools of one worker, by their names, and behind them those of its MCP servers."""
 
-    def __init__(self, tools: Sequence[Tool], mcp: McpToolbox | None = None) -> None:
+    def __init__(
+        self, tools: Sequence[Tool], mcp: McpToolbox | None = None, rules: CommandRules | None = None
+    ) -> None:
         self._tools = tools
         self._mcp = mcp
+        self._rule_warnings = None if rules is None else RuleWarnings(rules)
         self._by_name: Mapping[str, Tool] = {name: tool for tool in tools for name in tool.names}
 
     async def prepare(self, state: State, show: DeltaSink) -> None:
         """Makes ready what the session's tools need, before they are offered."""
+        if self._rule_warnings is not None:
+            self._rule_warnings.show(state, show)
         if self._mcp is not None:
             await self._mcp.prepare(state, show)
 

@@ -30,6 +30,7 @@ from orchestrator.sandbox.probe import SandboxSupport, probe
 from orchestrator.settings import Settings
 from orchestrator.tools.custom import CustomTool
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
+from orchestrator.tools.rules.library import CommandRules
 from orchestrator.tools.site import ToolConfig
 from orchestrator.tools.toolbox import Toolbox, all_tools
 from orchestrator.wiring.deployment import (
@@ -53,6 +54,7 @@ def tool_config(settings: Settings, url: str, support: SandboxSupport) -> ToolCo
         sandbox=settings.sandbox.model_copy(update={"max_memory_bytes": memory}),
         tools=settings.tools,
         hidden=hidden_paths(settings, url),
+        rules=CommandRules(settings.home, trust_projects=settings.tools.trust_project_rules),
         read_only=(*_config_files(settings), *own_code()),
     )
 
@@ -94,7 +96,7 @@ async def running_worker(
             deployment(settings, url, outage) as opened,
             mcp_toolbox(settings, supervisor, tools) as mcp,
         ):
-            toolbox = Toolbox(own, mcp)
+            toolbox = Toolbox(own, mcp, tools.rules)
             texts = PatientTexts(opened.blobs, asyncio.sleep)
             ports = Ports(
                 broker=opened.broker,

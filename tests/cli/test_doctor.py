@@ -23,6 +23,7 @@ from orchestrator.doctor import machine as doctor
 from orchestrator.doctor.findings import Finding, as_json, exit_code
 from orchestrator.doctor.machine import diagnose, judge_clock, judge_model
 from orchestrator.doctor.mcp_servers import judge_mcp_servers
+from orchestrator.doctor.rules import judge_rules
 from orchestrator.doctor.server import judge_access, judge_server
 from orchestrator.sandbox import probe
 from orchestrator.settings import Settings, SettingsSources, load_settings
@@ -390,3 +391,15 @@ def test_doctor_names_what_an_mcp_server_lacks_and_starts_none(load: Load, tmp_p
         ("warn", "web: http://x/mcp, but WEB_TOKEN is not set", "export WEB_TOKEN=…"),
     ]
     assert not made.exists()
+
+
+def test_rule_file_with_an_error_is_shown_with_its_line(load: Load) -> None:
+    found = load()
+    assert list(judge_rules(found)) == []
+    (found.home / "rules").mkdir(parents=True)
+    (found.home / "rules" / "a.rules").write_text("prefix_rule(pattern=['a'])\nprefix_rule(pattern=['b'])")
+    (found.home / "rules" / "b.rules").write_text("\nnonsense")
+    shown = [(each.level, each.detail) for each in judge_rules(found)]
+    assert [level for level, _ in shown] == ["warn", "ok"]
+    assert f"{found.home}/rules/b.rules: line 2: " in shown[0][1]
+    assert shown[1][1] == "2 rules about commands"

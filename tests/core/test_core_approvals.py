@@ -267,13 +267,6 @@ def test_plain_approval_is_forgotten() -> None:
     assert session.state.approved == frozenset()
 
 
-def test_amended_approval_counts_for_the_session() -> None:
-    session = asked()
-    amendment = {"approved_execpolicy_amendment": {"proposed_execpolicy_amendment": ["rm"]}}
-    session.decides("c1", amendment)
-    assert session.state.approved == {"rm -rf build"}
-
-
 def test_approval_of_a_confined_run_is_none_to_run_unconfined() -> None:
     session = asked()
     session.decides("c1", "approved_for_session")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from orchestrator.core import commands as c
+from orchestrator.core.calls.exec import Segment
+from orchestrator.core.calls.prefixes import prefix_key
 from orchestrator.core.state import Phase
 from orchestrator.protocol.ids import CallId
 from tests.core.driver import a_command, exec_end, op, sandboxed, text
@@ -66,6 +68,27 @@ def test_answer_at_the_root_to_a_confined_command_does_not_let_it_run_unconfined
     tree.root.submit(op("exec_approval", id="c1", decision="approved"), below=below(child, "c1"), who="bob")
     tree.settle()
     assert sandboxed(child.call("c1")) is False
+
+
+def test_prefix_allowed_at_the_root_counts_for_the_agent_that_asked_alone() -> None:
+    tree, (child, other) = a_family(2, settings={"approval_policy": "untrusted"})
+    asked = a_command("touch", "x", segments=(Segment(("touch", "x")),))
+    child.asks_for("c1")
+    child.assessed("c1", asked)
+
+    def amends(*prefix: str) -> None:
+        decision = {"approved_execpolicy_amendment": {"proposed_execpolicy_amendment": list(prefix)}}
+        answer = op("exec_approval", id="c1", decision=decision)
+        tree.root.submit(answer, below=below(child, "c1"), who="ann")
+        tree.settle()
+
+    amends("mv")
+    assert child.call("c1").phase is Phase.AWAITING_APPROVAL
+    assert "c1 of agent 1 was not answered" in tree.log[-1].message["message"]
+    amends("touch")
+    assert child.call("c1").phase is Phase.RUNNING
+    assert child.state.approved == {prefix_key(("touch",))}
+    assert tree.root.state.approved == other.state.approved == frozenset()
 
 
 def test_second_answer_at_the_root_is_told_who_decided() -> None:

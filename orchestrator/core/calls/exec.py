@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from orchestrator.core.calls.ask import DoesNotAnswer
+from orchestrator.core.calls.prefixes import MOST_WORDS, Words, is_remembered, offered, prefix_key
 from orchestrator.core.calls.verdict import Ask, Refuse, Remembered, Run, Verdict, short_keys
 from orchestrator.core.forms import ALWAYS, LIST, TEXT, TEXTS
 from orchestrator.core.frozen import record, replace
@@ -18,6 +20,28 @@ from orchestrator.protocol.wire import JsonObject, written
 
 UNSANDBOXED_REASON = "command failed; retry without sandbox?"
 NO_CONFINEMENT_REASON = "this worker cannot confine commands; run it without a sandbox?"
+UNCONFINED = "unconfined:"
+RULE_REASON = "a rule wants this command to be asked about"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A simple command of a script, up to the first word of which only the shell knows what it becomes.
+
+    `allowed` is the effect of a rule file that allows it: `confined` spares the question, `free` the sandbox
+    too.
+    """
+
+    words: Words
+    allowed: Literal["", "confined", "free"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StrictRule:
+    """The strictest rule of a file that some part of the command meets."""
+
+    decision: Literal["prompt", "forbidden"]
+    justification: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +60,86 @@ class Exec:
     """Whether this worker can enforce the task's sandbox policy."""
     timeout_ms: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    segments: tuple[Segment, ...] = ()
+    """The commands that it certainly consists of; none if that cannot be told."""
+    strict_rule: StrictRule | None = None
 
-    def judged(self, settings: TurnSettings, approved: frozenset[str]) -> Verdict:
-        """The verdict on the command under the task's settings."""
+    def judged(self, settings: TurnSettings, approved: frozenset[str], *, may_leave: bool = True) -> Verdict:
+        """The verdict on the command under the task's settings and the owner's rules.
+
+        `may_leave`: a rule that allows the command lets it leave the sandbox, too.
+        """
+        if self.strict_rule is not None and self.strict_rule.decision == "forbidden":
+            why = self.strict_rule.justification or "no reason is given"
+            return Refuse(f"forbidden by a rule of this worker's owner: {why}; do not try it in another way")
+        ruled = self._judged_by_rules(settings, approved, may_leave=may_leave)
+        if ruled is not None:
+            return ruled
+        verdict = self._judged_by_policy(settings, approved)
+        return replace(verdict, proposed=self._proposed(approved)) if isinstance(verdict, Ask) else verdict
+
+    def _judged_by_rules(
+        self, settings: TurnSettings, approved: frozenset[str], *, may_leave: bool
+    ) -> Verdict | None:
+        """The verdict of the rules; None where the policy decides."""
+        free = settings.full_access
+        if self.strict_rule is not None:
+            return self._judged_by_prompt(settings, approved, self.strict_rule.justification)
+        allowed = self._allowed(approved)
+        if allowed == "free" and (may_leave or free):
+            return Run(sandboxed=False)
+        if allowed and not self.escalated and (free or self.confinable):
+            return Run(sandboxed=not free)
+        return None
+
+    def _judged_by_prompt(
+        self, settings: TurnSettings, approved: frozenset[str], justification: str
+    ) -> Verdict | None:
+        """A rule asks, whatever the policy does not: a run becomes a question, and a question its own."""
+        verdict = self._judged_by_policy(settings, approved)
+        if isinstance(verdict, Refuse) or self._is_approved(settings, approved):
+            return verdict
+        why = justification or RULE_REASON
+        if settings.approval_policy == "never":
+            return Refuse(f"{why}; the approval policy is never: not run")
+        if isinstance(verdict, Ask):
+            # The model's own reason for leaving the sandbox has to be read as well.
+            reason = f"{why}; {verdict.reason}" if verdict.reason else why
+            return replace(verdict, reason=reason)
+        return self._ask(why, not settings.full_access)
+
+    def _is_approved(self, settings: TurnSettings, approved: frozenset[str]) -> bool:
+        """Whether this very command was approved for the session, as it would run now."""
+        sandboxed = not (settings.full_access or self.escalated)
+        confined = settings.full_access or (sandboxed and self.confinable)
+        return unconfined_key(self.key) in approved or (self.key in approved and confined)
+
+    def _allowed(self, approved: frozenset[str]) -> Literal["", "confined", "free"]:
+        """The least that rules and remembered prefixes allow any segment."""
+        found = [each.allowed or self._remembered(each.words, approved) for each in self.segments]
+        if not found or "" in found:
+            return ""
+        return "confined" if "confined" in found else "free"
+
+    def _remembered(self, words: Words, approved: frozenset[str]) -> Literal["", "confined", "free"]:
+        if self.dangerous:
+            # It was not in sight when its prefix was approved.
+            return ""
+        if is_remembered(words, approved, UNCONFINED):
+            return "free"
+        return "confined" if is_remembered(words, approved) else ""
+
+    def _proposed(self, approved: frozenset[str]) -> Words:
+        """The one prefix that would let the command run unasked; empty if none would."""
+        asked = [
+            each.words
+            for each in self.segments
+            if not (each.allowed or self._remembered(each.words, approved))
+        ]
+        prefixes = {offered(words) for words in asked}
+        return prefixes.pop() if len(prefixes) == 1 and not self.dangerous else ()
+
+    def _judged_by_policy(self, settings: TurnSettings, approved: frozenset[str]) -> Verdict:
         policy, free = settings.approval_policy, settings.full_access
         if self.escalated and policy != "on-request":
             return Refuse(
@@ -105,6 +206,8 @@ class ExecWork:
     sandboxed: bool = field(default=True, metadata=ALWAYS)
     timer: int | None = None
     """The generation of the timer of its approval."""
+    proposed: Words = field(default=(), metadata=LIST)
+    """The prefix that its approval may allow from now on; empty for none."""
 
     def asked(self, timer: int) -> ExecWork:
         return replace(self, timer=timer)
@@ -120,7 +223,31 @@ class ExecWork:
             env=dict(self.env) or None,
             call_id=call_id,
             reason=reason or None,
+            proposed_execpolicy_amendment=self.proposed or None,
         )
+
+    def proposing(self, prefix: Words) -> ExecWork:
+        """The same command, whose approval may allow a prefix from now on."""
+        return replace(self, proposed=prefix)
+
+    def allowing(self, prefix: Words, settings: TurnSettings) -> Remembered:
+        """The memory of an approval that allows a prefix; raises `DoesNotAnswer` for one that does not fit.
+
+        The prefix has to be the proposed one, or a longer beginning of this very command.
+        """
+        count = len(self.proposed)
+        if not count:
+            raise DoesNotAnswer("no prefix of this command may be allowed")
+        longer = prefix[:count] == self.proposed and self.command[: len(prefix)] == prefix
+        fits = longer and len(prefix) < len(self.command) and len(prefix) <= MOST_WORDS
+        if prefix != self.proposed and not fits:
+            raise DoesNotAnswer(
+                f"the prefix has to be the proposed one, {list(self.proposed)}, or a longer beginning of the "
+                "command that is asked about"
+            )
+        key = prefix_key(prefix)
+        free = not self.sandboxed and not settings.full_access
+        return Remembered((unconfined_key(key) if free else key,))
 
     def begin(self, call_id: CallId, *, auto_approved: bool) -> ExecCommandBegin:
         return ExecCommandBegin.model_validate(
@@ -154,7 +281,7 @@ class ExecWork:
 
 def unconfined_key(key: str) -> str:
     """The key under which `approved_for_session` remembers an approval to run without confinement."""
-    return f"unconfined:{key}"
+    return UNCONFINED + key
 
 
 def may_ask_for_more(policy: str) -> bool:

@@ -22,6 +22,8 @@ class Ask:
 
     reason: str | None
     sandboxed: bool
+    proposed: tuple[str, ...] = ()
+    """The prefix of the command that the approval may allow from now on."""
 
 
 @dataclass(frozen=True, slots=True)

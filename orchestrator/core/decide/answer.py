@@ -8,6 +8,7 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.calls import AskWork, RunnableWork, UnknownWork, answered_by
 from orchestrator.core.calls.ask import DoesNotAnswer, digest_of
+from orchestrator.core.calls.prefixes import amendment
 from orchestrator.core.commands import AnswerOp, MailArrived, PendingBelow, Submitted
 from orchestrator.core.decide.approval import resolve
 from orchestrator.core.decide.approval_events import WITHDRAWN
@@ -19,6 +20,7 @@ from orchestrator.core.message_payloads import AnswerPayload
 from orchestrator.core.state import Answer, Call
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
+from orchestrator.protocol.policy import ApprovedExecpolicyAmendment, Decision
 from orchestrator.protocol.wire import UNSET, JsonObject, JsonValue, written
 
 
@@ -51,13 +53,19 @@ def reply_of(op: AnswerOp) -> Reply:
     agent_id = None if op.agent_id is None else AgentId(op.agent_id)
     match op:
         case ops.ExecApproval() | ops.PatchApproval():
-            decision = op.decision if isinstance(op.decision, str) else "approved_for_session"
-            return Reply(op.id, agent_id, op.type, decision)
+            return Reply(op.id, agent_id, op.type, _word(op.decision))
         case ops.ResolveAskUserQuestion():
             return Reply(op.id, agent_id, op.type, op.response.type, written(op.response))
         case ops.UserInputAnswer():
             decision = "answered" if op.response.answers else "cancelled"
             return Reply(op.id, agent_id, op.type, decision, written(op.response))
+
+
+def _word(decision: Decision) -> str:
+    """A decision on an approval as the log has it."""
+    if isinstance(decision, ApprovedExecpolicyAmendment):
+        return amendment(decision.approved_execpolicy_amendment.proposed_execpolicy_amendment)
+    return decision
 
 
 def answer(draft: Draft, command: Submitted, op: AnswerOp) -> None:
@@ -87,11 +95,11 @@ def _for_me(draft: Draft, reply: Reply) -> bool:
 
 def _carry_out(draft: Draft, command: Submitted, reply: Reply, call: Call) -> None:
     who = command.who or command.client
-    if reply.response is None:
-        resolve(draft, call, reply.decision, who, command.client)
-        return
     try:
-        settle(draft, call, reply.response, who, command.client)
+        if reply.response is None:
+            resolve(draft, call, reply.decision, who, command.client)
+        else:
+            settle(draft, call, reply.response, who, command.client)
     except DoesNotAnswer as error:
         draft.add(e.error(command.id, _stays_open(call.call_id, error)))
 
@@ -147,21 +155,22 @@ def routed_answer(draft: Draft, command: MailArrived) -> None:
         asks = isinstance(call.work, AskWork)
         if call.call_id != answer["call_id"] or asks != (response is not None):
             continue
-        if asks:
+        if asks or answer.get("sandboxed") in (None, _sandboxed(call)):
             _answer_sent_on(draft, call, answer)
-            return
-        if answer.get("sandboxed") in (None, _sandboxed(call)):
-            resolve(draft, call, answer["decision"], answer["who"])
             return
     _tell_late(draft, answer)
 
 
 def _answer_sent_on(draft: Draft, call: Call, answer: Mapping[str, JsonValue]) -> None:
     try:
-        settle(draft, call, answer["response"], answer["who"])
+        if isinstance(call.work, AskWork):
+            settle(draft, call, answer["response"], answer["who"])
+        else:
+            resolve(draft, call, answer["decision"], answer["who"])
     except DoesNotAnswer as error:
         name = f"{call.call_id} of agent {draft.state.facts.agent_id}"
-        _tell_root(draft, answer["id"], _stays_open(name, error))
+        if "id" in answer:
+            _tell_root(draft, answer["id"], _stays_open(name, error))
 
 
 def _tell_late(draft: Draft, answer: Mapping[str, JsonValue]) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from orchestrator.core import facts as f
-from orchestrator.core.calls import RunnableWork
+from orchestrator.core.calls import ExecWork, RunnableWork
+from orchestrator.core.calls.ask import DoesNotAnswer
+from orchestrator.core.calls.prefixes import AMENDED, amended
+from orchestrator.core.calls.verdict import Remembered
 from orchestrator.core.decide.approval_events import resolved
 from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.helper_activity import activity
@@ -16,7 +19,11 @@ REJECTED = "call rejected by user"
 
 
 def resolve(draft: Draft, call: Call, decision: str, who: str, client: str = "") -> None:
-    """Carries a decision out; it is recorded with who and when. No `client`: it was not given here."""
+    """Carries a decision out; it is recorded with who and when. No `client`: it was not given here.
+
+    Raises `DoesNotAnswer` before anything is written for a decision that does not fit the call.
+    """
+    remembered = _remembered(draft, call, decision)
     draft.add(f.Answered(call.call_id, draft.task.id, decision, who, draft.moment.at_ms))
     draft.close_approval(call.call_id)
     draft.clear_timer(approval_timer(call.call_id))
@@ -24,9 +31,10 @@ def resolve(draft: Draft, call: Call, decision: str, who: str, client: str = "")
         # An abort withdraws what else was asked as well, when all that runs has stopped.
         resolved(draft, call, decision, who, client)
     match decision:
-        case "approved" | "approved_for_session":
-            if decision == "approved_for_session":
-                _remember(draft, call)
+        case "approved":
+            run(draft, call, _work(call))
+        case _ if remembered is not None:
+            draft.add(f.ApprovedForSession(remembered.keys, remembered.roots))
             run(draft, call, _work(call))
         case "abort":
             stop(draft, "interrupted", call.call_id)
@@ -44,9 +52,15 @@ def _work(call: Call) -> RunnableWork:
     return call.work
 
 
-def _remember(draft: Draft, call: Call) -> None:
-    remembered = _work(call).remembered(draft.task.settings)
-    draft.add(f.ApprovedForSession(remembered.keys, remembered.roots))
+def _remembered(draft: Draft, call: Call, decision: str) -> Remembered | None:
+    """The memory of the decision: nothing where it stands for this call alone."""
+    if decision == "approved_for_session":
+        return _work(call).remembered(draft.task.settings)
+    if not decision.startswith(AMENDED):
+        return None
+    if not isinstance(call.work, ExecWork):
+        raise DoesNotAnswer("it is no command, and has no prefix that could be allowed")
+    return call.work.allowing(amended(decision), draft.task.settings)
 
 
 def reject(draft: Draft, call: Call, text: str) -> None:

@@ -28,7 +28,7 @@ from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.helper_activity import activity, uses
 from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.modes import plans
-from orchestrator.core.state import Call, Phase
+from orchestrator.core.state import Call, Phase, State
 from orchestrator.core.timers import approval_timer
 from orchestrator.protocol.items import ToolOutput
 from orchestrator.protocol.wire import EventModel, JsonObject
@@ -42,11 +42,12 @@ def assessed(draft: Draft, command: CallAssessed) -> None:
     match command.assessment:
         case Immediate() as done:
             _done(draft, call, done.output, done.events)
-        case Exec() | ApplyPatch() | Custom() | Mcp() as asked:
-            settings = draft.task.settings
-            # What was approved for the session was not approved for a task that is to write nothing.
-            approved = frozenset[str]() if plans(settings) else draft.state.approved
-            _carry_out(draft, call, asked, asked.judged(settings, approved))
+        case Exec() as asked:
+            may_leave = _may_leave_the_sandbox(draft.state)
+            verdict = asked.judged(draft.task.settings, _approved(draft), may_leave=may_leave)
+            _carry_out(draft, call, asked, verdict)
+        case ApplyPatch() | Custom() | Mcp() as asked:
+            _carry_out(draft, call, asked, asked.judged(draft.task.settings, _approved(draft)))
         case QuestionWork() | UserInputWork() as work:
             ask_person(draft, call, work)
         case asked:
@@ -60,12 +61,32 @@ def _call(draft: Draft, call_id: str, phase: Phase) -> Call:
     return call
 
 
+def _approved(draft: Draft) -> frozenset[str]:
+    """The session's approvals that count: none was given for a task that is to write nothing."""
+    return frozenset() if plans(draft.task.settings) else draft.state.approved
+
+
+def _may_leave_the_sandbox(state: State) -> bool:
+    """Whether a rule that allows a command takes it out of the sandbox: never for an agent that only reads.
+
+    The sandbox of a root that only reads is the owner's choice, and so are the rules; an agent's may be its
+    parent's.
+    """
+    facts, task = state.facts, state.task
+    if task is None or task.kind != "user" or plans(task.settings) or facts.helper_call:
+        return False
+    return facts.is_root or task.settings.sandbox_policy["mode"] != "read-only"
+
+
 def _carry_out(draft: Draft, call: Call, asked: Runnable, verdict: Verdict) -> None:
     match verdict:
         case Run(sandboxed):
             run(draft, call, asked.work(sandboxed), auto_approved=True)
-        case Ask(reason, sandboxed):
-            ask(draft, call, asked.work(sandboxed), reason)
+        case Ask(reason, sandboxed, proposed):
+            work = asked.work(sandboxed)
+            if proposed and isinstance(work, ExecWork):
+                work = work.proposing(proposed)
+            ask(draft, call, work, reason)
         case Refuse(text):
             reject(draft, call, text)
         case _:

@@ -49,9 +49,9 @@ def is_known_safe(argv: Sequence[str]) -> bool:
     if script is None:
         return _is_safe_command([Word(word, expands=False) for word in argv])
     plain = read_plain(script)
-    if plain is None or _program(argv[0]) is None:
+    if plain is None or system_program(argv[0]) is None:
         return False
-    programs = [_program(command[0].text) for command in plain.commands]
+    programs = [system_program(command[0].text) for command in plain.commands]
     if "cd" in programs and "git" in programs:
         return False
     return all(_is_safe_command(command) for command in plain.commands)
@@ -65,9 +65,9 @@ def obeys_its_folder(argv: Sequence[str]) -> bool:
     """
     script = unwrap(argv)
     if script is None:
-        return _program(argv[0]) in _OBEYING if argv else False
+        return system_program(argv[0]) in _OBEYING if argv else False
     plain = read_plain(script)
-    return plain is None or any(_program(command[0].text) in _OBEYING for command in plain.commands)
+    return plain is None or any(system_program(command[0].text) in _OBEYING for command in plain.commands)
 
 
 def is_dangerous(argv: Sequence[str]) -> bool:
@@ -76,7 +76,7 @@ def is_dangerous(argv: Sequence[str]) -> bool:
     Also behind sudo and its like and in a shell's script, plain or not. A script that is
     too involved to be read counts as dangerous.
     """
-    command = _without_runners(argv)
+    command = without_runners(argv)
     script = unwrap(command)
     if script is None:
         return _destroys(command)
@@ -87,7 +87,7 @@ def is_dangerous(argv: Sequence[str]) -> bool:
 def _is_safe_command(command: Sequence[Word]) -> bool:
     if not command or command[0].expands or any("\0" in word.text for word in command):
         return False
-    program = _program(command[0].text)
+    program = system_program(command[0].text)
     if program in _SAFE_WITH_ANY_ARGUMENTS:
         return True
     guard = GUARDS.get(program or "")
@@ -97,7 +97,7 @@ def _is_safe_command(command: Sequence[Word]) -> bool:
     return guard([word.text for word in command[1:]])
 
 
-def _program(name: str) -> str | None:
+def system_program(name: str) -> str | None:
     """The program's bare name, unless it is named by a path outside of the system's folders."""
     folder, slash, program = name.rpartition("/")
     return program if not slash or folder in _SYSTEM_FOLDERS else None
@@ -130,7 +130,7 @@ _GIT_GLOBALS_WITH_VALUE: Final = frozenset({
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 
 
-def _without_runners(argv: Sequence[str]) -> Sequence[str]:
+def without_runners(argv: Sequence[str]) -> Sequence[str]:
     """The command that is run in the end: `sudo -u root env A=1 rm x` is `rm x`."""
     start = 0
     while start < len(argv) and (with_value := _RUNNERS.get(_name(argv[start]))) is not None:

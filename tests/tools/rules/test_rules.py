@@ -1,0 +1,344 @@
+"""Rule files: what is read, what is left out and why, and which commands a rule means."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.core.calls import Exec
+from orchestrator.core.calls.exec import Segment
+from orchestrator.core.calls.verdict import Ask, Refuse, Run, Verdict
+from orchestrator.core.settings import TurnSettings
+from orchestrator.core.state import Call, State, Task
+from orchestrator.protocol.ids import CallId, SubmissionId
+from orchestrator.sandbox.probe import SandboxSupport
+from orchestrator.tools.rules.amend import MOST_BYTES, add_rule
+from orchestrator.tools.rules.library import MOST_FILES, CommandRules
+from orchestrator.tools.rules.parse import MOST_CHARS, MOST_RULES, RuleError, parsed_rules
+from orchestrator.tools.rules.warnings import RuleWarnings
+from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.toolbox import Toolbox, built_in
+
+PAGE = Path(__file__).parents[3] / "docs" / "exec-policy.md"
+CONFIG = ToolConfig(SandboxSupport("/usr/bin/bwrap", 0, ()), {"PATH": "/usr/bin:/bin"})
+
+
+def state(folder: Path, policy: str = "on-request", mode: str = "workspace-write") -> State:
+    given = TurnSettings(str(folder), policy, {"mode": mode}, "gpt-5")
+    return State(task=Task(SubmissionId("u1"), "user", given))
+
+
+async def exec_of(config: ToolConfig, at: State, *command: str, env: dict[str, str] | None = None) -> Exec:
+    """The assessment of a command as a worker with this configuration makes it."""
+    action = {"type": "exec", "command": list(command), "env": env}
+    item = {"type": "local_shell_call", "call_id": "c1", "action": action}
+    tools = config.tools.model_copy(update={"local_shell": True})
+    toolbox = Toolbox(built_in(replace(config, tools=tools), cast(Any, None)))
+    found = await toolbox.assess(Call(CallId("c1"), "local_shell", item), CallSite("c", at, lambda _: None))
+    assert isinstance(found, Exec)
+    return found
+
+
+async def verdict(config: ToolConfig, at: State, *command: str, env: dict[str, str] | None = None) -> Verdict:
+    assert at.task is not None
+    found = await exec_of(config, at, *command, env=env)
+    return found.judged(at.task.settings, at.approved)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    folder = tmp_path / "home"
+    (folder / "rules").mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    folder = tmp_path / "repo"
+    (folder / ".git").mkdir(parents=True)
+    (folder / ".dendro" / "rules").mkdir(parents=True)
+    return folder
+
+
+def write(home: Path, text: str, name: str = "own.rules") -> ToolConfig:
+    (home / "rules" / name).write_text(text)
+    return replace(CONFIG, rules=CommandRules(home))
+
+
+# --- the page
+
+
+def in_words(found: Verdict) -> str:
+    match found:
+        case Run(sandboxed):
+            return "runs, in the sandbox" if sandboxed else "runs, outside of the sandbox"
+        case Ask():
+            return "is asked about"
+        case Refuse():
+            return "is refused, with the justification"
+
+
+async def test_commands_of_the_page_get_the_verdicts_that_it_says(home: Path, repo: Path) -> None:
+    page = PAGE.read_text()
+    example = re.search(r"```python\n(.*?)```", page, re.DOTALL)
+    assert example is not None
+    config = write(home, example[1])
+    assert config.rules.of(repo).problems == ()
+    rows = re.findall(r"^\| `(.+?)` \| (.+?) \|", page, re.MULTILINE)
+    assert len(rows) == 6
+    for said, expected in rows:
+        inner = re.fullmatch(r'bash -lc "(.*)"', said)
+        found = await verdict(config, state(repo), "bash", "-lc", inner[1] if inner else said)
+        assert in_words(found) == expected, said
+
+
+# --- files
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("prefix_rule(pattern=[)", "line 1: not readable"),
+        ("import os", "line 1: only calls of prefix_rule"),
+        ("\nx = 1", "line 2: only calls of prefix_rule"),
+        ("other(pattern=['a'])", "only calls of prefix_rule"),
+        ("prefix_rule(['a'])", "arguments with names alone"),
+        ("prefix_rule(patern=['a'])", "unknown argument patern"),
+        ("prefix_rule(**{'pattern': ['a']})", "unknown argument"),
+        ("prefix_rule()", "pattern: a list with at least one word"),
+        ("prefix_rule(pattern=[])", "pattern: a list with at least one word"),
+        ("prefix_rule(pattern='git')", "pattern: a list is needed"),
+        ("prefix_rule(pattern=['git', []])", "a list of alternatives is empty"),
+        ("prefix_rule(pattern=['git', 1])", "a text in quotes is needed"),
+        ("prefix_rule(pattern=[f'{open}'])", "a text in quotes is needed"),
+        ("prefix_rule(pattern=['a' + 'b'])", "a text in quotes is needed"),
+        ("prefix_rule(pattern=[''])", "a text in quotes is needed"),
+        ("prefix_rule(pattern=['\\ud800'])", "half a character"),
+        ("prefix_rule(pattern=['a'], decision='yes')", "decision: 'yes' is none of"),
+        ("prefix_rule(pattern=['a'], confined=1)", "confined: True or False"),
+        ("prefix_rule(pattern=['a', 'b'], match=['a c'])", "match: the rule does not mean 'a c'"),
+        ("prefix_rule(pattern=['a'], not_match=['a c'])", "not_match: the rule means 'a c'"),
+        ("prefix_rule(pattern=['a'], match=['a \"'])", "match: No closing quotation"),
+        (f"prefix_rule(pattern=['{'x' * (MOST_CHARS + 1)}'])", "a text of 1,001 characters"),
+        (f"prefix_rule(pattern=[{'[' * 90}'a'{']' * 90}])", "a text in quotes is needed"),
+        (f"prefix_rule(pattern={'[' * 5_000})", "not readable"),
+        ("prefix_rule(pattern=['a'])\0", "not readable"),
+        ("prefix_rule(pattern=['a'])\n" * (MOST_RULES + 1), "line 1001: more than 1,000 rules"),
+        ("prefix_rule(pattern=[" + "'a'," * 33 + "])", "33 elements, at most 32"),
+    ],
+)
+def test_person_hears_what_is_wrong_with_a_file_and_where(text: str, why: str) -> None:
+    with pytest.raises(RuleError, match=re.escape(why)):
+        parsed_rules(text)
+
+
+@given(st.text(max_size=200) | st.text(alphabet="prefix_rule(pattern=['a'],)\n[]\"", max_size=200))
+def test_any_text_is_rules_or_an_error_of_the_file(text: str) -> None:
+    with suppress(RuleError):
+        assert isinstance(parsed_rules(text), tuple)
+
+
+def test_file_with_an_error_is_left_out_whole_and_the_others_count(home: Path) -> None:
+    write(home, "prefix_rule(pattern=['a'])\nnonsense", "bad.rules")
+    config = write(home, "prefix_rule(pattern=['b'])")
+    (home / "rules" / "note.txt").write_text("nonsense")
+    found = config.rules.of(home)
+    assert [rule.pattern for rule in found.rules] == [(frozenset("b"),)]
+    assert len(found.problems) == 1
+    assert f"{home}/rules/bad.rules: line 2: " in found.problems[0]
+
+
+def test_rules_are_read_again_when_a_file_changes_or_goes(home: Path) -> None:
+    rules = CommandRules(home)
+    assert rules.of(home).rules == ()
+    write(home, "prefix_rule(pattern=['a'])")
+    assert len(rules.of(home).rules) == 1
+    write(home, "prefix_rule(pattern=['a'])\nprefix_rule(pattern=['b'])")
+    assert len(rules.of(home).rules) == 2
+    (home / "rules" / "own.rules").unlink()
+    assert rules.of(home).rules == ()
+
+
+def test_what_is_no_file_of_rules_stops_nobody(home: Path, tmp_path: Path) -> None:
+    folder = home / "rules"
+    os.mkfifo(folder / "pipe.rules")
+    (folder / "folder.rules").mkdir()
+    (folder / "large.rules").write_text("#" * (MOST_BYTES + 1))
+    (folder / "latin.rules").write_bytes(b"# \xe9")
+    (folder / os.fsdecode(b"\xff.rules")).write_text("x")
+    (tmp_path / "elsewhere.rules").write_text("prefix_rule(pattern=['bash'])")
+    (folder / "link.rules").symlink_to(tmp_path / "elsewhere.rules")
+    found = CommandRules(home).of(home)
+    assert found.rules == ()
+    assert len(found.problems) == 6
+    assert orjson.dumps(found.problems)
+
+
+def test_files_beyond_the_bound_are_left_out_with_a_warning(home: Path) -> None:
+    for number in range(MOST_FILES + 1):
+        write(home, "prefix_rule(pattern=['a'])", f"{number:03}.rules")
+    found = CommandRules(home).of(home)
+    assert len(found.rules) == MOST_FILES
+    assert "more than 64 rule files" in found.problems[0]
+
+
+# --- a project's files
+
+
+def test_project_is_not_asked_for_rules_unless_its_owner_says_so(home: Path, repo: Path) -> None:
+    (repo / ".dendro/rules/x.rules").write_text("prefix_rule(pattern=['make'], decision='forbidden')")
+    assert CommandRules(home).of(repo).rules == ()
+    (rule,) = CommandRules(home, trust_projects=True).of(repo / ".dendro").rules
+    assert rule.decision == "forbidden"
+
+
+def test_project_allows_nothing_even_where_it_is_trusted(home: Path, repo: Path) -> None:
+    (repo / ".dendro/rules/x.rules").write_text("prefix_rule(pattern=['make'])")
+    found = CommandRules(home, trust_projects=True).of(repo)
+    assert found.rules == ()
+    assert "may prompt and forbid" in found.problems[0]
+
+
+def test_project_cannot_lift_what_the_owner_forbids(home: Path, repo: Path) -> None:
+    (repo / ".dendro/rules/x.rules").write_text("prefix_rule(pattern=['make'], decision='prompt')")
+    write(home, "prefix_rule(pattern=['make'], decision='forbidden')")
+    config = replace(CONFIG, rules=CommandRules(home, trust_projects=True))
+    assert len(config.rules.of(repo).rules) == 2
+
+
+# --- commands
+
+
+FORBIDDEN = "prefix_rule(pattern=['rm'], decision='forbidden', justification='keep it')"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("rm", "x"),
+        ("/bin/rm", "x"),
+        ("sudo", "-u", "root", "rm", "x"),
+        ("env", "A=1", "rm", "x"),
+        ("bash", "-lc", "ls && rm x"),
+        ("bash", "-lc", "echo $(rm x)"),
+        ("bash", "-lc", "for f in *; do rm $f; done"),
+        ("bash", "-lc", "rm x > /dev/null 2>&1"),
+        ("bash", "-lc", "bash -c 'rm x'"),
+        ("/opt/bash", "-c", "rm x"),
+    ],
+)
+async def test_forbidden_command_is_seen_wherever_it_stands(
+    home: Path, repo: Path, command: tuple[str, ...]
+) -> None:
+    found = await verdict(write(home, FORBIDDEN), state(repo, mode="danger-full-access"), *command)
+    assert isinstance(found, Refuse)
+    assert "keep it" in found.text
+
+
+async def test_script_that_cannot_be_read_is_asked_about_where_rules_forbid(home: Path, repo: Path) -> None:
+    script = "true " + "| true " * 20_000
+    found = await verdict(write(home, FORBIDDEN), state(repo), "bash", "-lc", script)
+    assert isinstance(found, Ask)
+
+
+MAKE = "prefix_rule(pattern=['make'])"
+
+
+@pytest.mark.parametrize(
+    ("command", "allowed"),
+    [
+        (("make", "x"), True),
+        (("bash", "-lc", "make x; make y"), True),
+        (("bash", "-lc", "make x; ls"), False),
+        (("bash", "-lc", "make x > y"), False),
+        (("bash", "-lc", "make $(x)"), False),
+        (("bash", "-lc", "ma* x"), False),
+        (("/repo/bash", "-lc", "make x"), False),
+        (("/opt/make", "x"), False),
+        (("env", "make"), False),
+        (("sudo", "make"), False),
+        (("makefile",), False),
+    ],
+)
+async def test_rule_allows_what_is_certain(
+    home: Path, repo: Path, command: tuple[str, ...], allowed: bool
+) -> None:
+    found = await exec_of(write(home, MAKE), state(repo), *command)
+    assert all(segment.allowed for segment in found.segments) is allowed
+
+
+async def test_variables_that_change_what_runs_allow_nothing(home: Path, repo: Path) -> None:
+    config = write(home, MAKE)
+    assert (await exec_of(config, state(repo), "make", env={"LD_PRELOAD": "/repo/x.so"})).segments == ()
+    assert (await exec_of(config, state(repo), "make", env={"LANG": "C"})).segments != ()
+
+
+async def test_program_that_an_agent_may_have_written_stays_in_the_sandbox(home: Path, repo: Path) -> None:
+    config = write(home, MAKE + "\nprefix_rule(pattern=['./make'])")
+    planted = repo / "bin"
+    planted.mkdir()
+    (planted / "make").write_text("#!/bin/sh\n")
+    (planted / "make").chmod(0o755)
+    for path, effect in ((f"{planted}:/usr/bin", "confined"), ("bin:/usr/bin", "confined"), ("/bin", "free")):
+        found = await exec_of(replace(config, environ={"PATH": path}), state(repo), "make", "x")
+        assert found.segments == (Segment(("make", "x"), effect),)  # type: ignore[arg-type]
+    (relative,) = (await exec_of(config, state(repo), "./make")).segments
+    assert relative.allowed == "confined"
+
+
+# --- what a session hears
+
+
+def test_session_hears_once_of_a_file_that_is_left_out(home: Path, repo: Path) -> None:
+    write(home, "nonsense")
+    warnings, heard = RuleWarnings(CommandRules(home)), list[Any]()
+    for _ in range(2):
+        warnings.show(state(repo), heard.append)
+    assert [event["type"] for event in heard] == ["warning"]
+    assert "own.rules: line 1" in heard[0]["message"]
+    write(home, "more nonsense")
+    warnings.show(state(repo), heard.append)
+    assert len(heard) == 2
+
+
+# --- what an answer adds
+
+
+def test_rule_that_an_answer_adds_is_read_as_the_same_prefix(home: Path) -> None:
+    path = home / "rules" / "default.rules"
+    path.write_text("# mine")
+    prefix = ("touch", 'a "b" \\ \n é 😀')
+    for _ in range(2):
+        add_rule(home / "rules", prefix, confined=True)
+    (rule,) = parsed_rules(path.read_text())
+    assert rule.means(prefix)
+    assert rule.confined
+    add_rule(home / "rules", prefix, confined=False)
+    assert [each.confined for each in parsed_rules(path.read_text())] == [True, False]
+
+
+def test_rule_that_would_spoil_the_file_is_not_added(home: Path) -> None:
+    path = home / "rules" / "default.rules"
+    path.write_text(MAKE + "\n")
+    with pytest.raises(RuleError, match="1,001 characters"):
+        add_rule(home / "rules", ("x" * 1_001,), confined=True)
+    path.write_text("nonsense")
+    with pytest.raises(RuleError, match="line 1"):
+        add_rule(home / "rules", ("touch",), confined=True)
+    assert path.read_text() == "nonsense"
+
+
+def test_rule_is_not_added_through_a_link(home: Path, tmp_path: Path) -> None:
+    (home / "rules" / "default.rules").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"):
+        add_rule(home / "rules", ("touch",), confined=True)
+    assert not (tmp_path / "elsewhere").exists()
