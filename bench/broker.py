@@ -15,18 +15,9 @@ from bench.lab import Lab
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection, connect
 from orchestrator.broker.follow import hash8_of
-from orchestrator.broker.records import (
-    BrokerConfig,
-    Claimed,
-    CommitRequest,
-    Committed,
-    NewEntry,
-    NewEvent,
-    NewSession,
-    NewTree,
-    Submit,
-)
+from orchestrator.broker.records import BrokerConfig, Claimed, CommitRequest, Committed, NewTree, Submit
 from orchestrator.core.chain import SALT_BYTES, next_chain, payload_digest
+from orchestrator.core.commit_parts import NewEntry, NewEvent, NewSession
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id
 from orchestrator.tables import RedisSettings
 

@@ -12,8 +12,9 @@ from bench.figures import Figure, at_least, at_most
 from bench.lab import Fleet, Lab, fleet
 from bench.scripted import Hand, user_input, whole_turn
 from bench.shares import POOL, position_of
-from orchestrator.broker.records import NewEntry, Submit
+from orchestrator.broker.records import Submit
 from orchestrator.core.chain import SALT_BYTES, next_chain, payload_digest
+from orchestrator.core.commit_parts import NewEntry
 from orchestrator.core.evolve import fold
 from orchestrator.core.ids import SessionId
 from orchestrator.core.snapshot import encode_snapshot

@@ -14,8 +14,10 @@ import orjson
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import Claimed, CommitRequest, Committed, Release
+from orchestrator.broker.tree_records import BudgetPart
 from orchestrator.core import commands as c
 from orchestrator.core.calls import Exec
+from orchestrator.core.commit_parts import TreePart
 from orchestrator.core.decide import decide
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol import ops
@@ -29,7 +31,6 @@ from orchestrator.protocol.submission import Submission
 from orchestrator.rollouts.position import Position
 from orchestrator.rollouts.summary import session_meta
 from orchestrator.runtime.journal import Step, Writer
-from orchestrator.runtime.tree_step import TreeStep
 
 ANSWER = {
     "type": "message",
@@ -134,7 +135,6 @@ class Hand:
 
     async def commit(self, step: Step, release: Release = "keep") -> None:
         meta = session_meta(step.position, step.at_ms) if release != "keep" else None
-        tree = step.tree or TreeStep()
         answer = await self._broker.commit(
             CommitRequest(
                 self._claimed.claim,
@@ -147,13 +147,8 @@ class Hand:
                 cursor=self._claimed.sq_tip,
                 timers_set=tuple(step.timers_set),
                 approvals_open=tuple(step.approvals_open),
-                mail=tuple(tree.mail),
-                children=tuple(tree.children),
-                tree_events=tree.events_after(0),
-                summary=tree.summary,
-                debits=tuple(tree.debits),
-                unless_flagged=tree.unless_flagged,
-                settlements=tuple(tree.settlements),
+                tree=step.tree or TreePart(),
+                budget=BudgetPart(settlements=step.budget.settlements if step.budget is not None else ()),
                 status=step.position.state.status,
                 meta=meta,
                 release=release,

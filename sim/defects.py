@@ -10,11 +10,13 @@ from typing import Any
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import Unavailable
 from orchestrator.broker.reader import RedisClock
-from orchestrator.broker.records import Committed, NewEntry
+from orchestrator.broker.records import Committed
+from orchestrator.broker.tree_records import BudgetPart
 from orchestrator.broker.witness import NEVER_BOUNDED, Witness
 from orchestrator.core import decide as decide_module
 from orchestrator.core.calls import timer_of
 from orchestrator.core.chain import next_chain, payload_digest
+from orchestrator.core.commit_parts import NewEntry, TreePart
 from orchestrator.core.decide import answer, takeover
 from orchestrator.core.timers import RETRY_TIMER, approval_timer, watchdog_timer
 from orchestrator.gateways.client import Client
@@ -34,8 +36,8 @@ def _cursor_apart(real: Any) -> Any:
             return first
         bare = replace(request, entries=(), events=(), timers_set=(), timers_clear=())
         bare = replace(bare, approvals_open=(), approvals_close=(), commit_id=request.commit_id + "2")
-        bare = replace(bare, mail=(), children=(), tree_events=(), summary={}, debits=(), taken=(0, 0))
-        bare = replace(bare, settlements=(), reservation=None, budget_wait=None)
+        bare = replace(bare, tree=TreePart(unless_flagged=request.tree.unless_flagged))
+        bare = replace(bare, budget=BudgetPart(within=request.budget.within))
         behind = replace(bare, expect_seq=first.seq, expect_head=first.head)
         return await real(self, replace(behind, expect_commit=first.last_commit))
 

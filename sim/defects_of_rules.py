@@ -75,7 +75,7 @@ DEFECTS = (
     Mutant(
         "words to ended agents are dropped",
         "a message to an agent that was cancelled first is answered with nothing",
-        text(mail_delivery, "tell_undelivered", "draft.tree.events.append(", "("),
+        text(mail_delivery, "tell_undelivered", "draft.tree.tell(", "("),
         "tree",
     ),
     Mutant(

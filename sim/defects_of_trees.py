@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.core import compaction, context
+from orchestrator.core.commit_parts import SPAWNED
 from orchestrator.core.decide import agent_create, cancel, request, task, timer, transitions
-from orchestrator.core.draft import SPAWNED, Draft
+from orchestrator.core.draft import Draft
 from orchestrator.runtime import requests
 from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.journal import Step

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import orjson
 
 from orchestrator.broker.replies import number_of, sq_entry
-from orchestrator.core.draft import COUNTED
+from orchestrator.core.commit_parts import COUNTED
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,6 @@ from orchestrator.broker.records import (
     Emitted,
     Fenced,
     LogPlace,
-    NewEvent,
     NewTree,
     Notices,
     Place,
@@ -61,6 +60,7 @@ from orchestrator.broker.replies import (
 from orchestrator.broker.requests import holder
 from orchestrator.broker.storage import StorageCalls
 from orchestrator.broker.trees import Trees
+from orchestrator.core.commit_parts import NewEvent
 from orchestrator.core.ids import SessionId, TreeId
 
 _CANDIDATES = 8
@@ -326,7 +326,7 @@ class Broker(Trees, StorageCalls, Deletion, Admission, History):
         match code:
             case "OK":
                 self._clock.note(reply[7])
-                for child in request.children:
+                for child in request.tree.children:
                     self._keep(Place(child.session, child.tree, child.pool))
                 notified = [part.decode() for part in reply[8]]
                 held = [(SessionId(s), w) for s, w in zip(notified[::2], notified[1::2], strict=True)]

@@ -15,7 +15,8 @@ from orchestrator.broker.errors import CommitTooLarge
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import BrokerConfig, CommitRequest, Place
 from orchestrator.broker.requests import birth, birth_keys, eq_limits, holder, queue_number
-from orchestrator.broker.tree_records import Spend, TreeEvent
+from orchestrator.broker.tree_records import Spend
+from orchestrator.core.commit_parts import TreeEvent
 from orchestrator.core.ids import SessionId
 
 _NO_PAYLOAD = b""
@@ -43,15 +44,15 @@ class CommitShape:
 def others_of(request: CommitRequest) -> tuple[tuple[SessionId, ...], tuple[SessionId, ...]]:
     """The other sessions that a commit writes to, and those that it only tells of an event."""
     own = request.claim.session
-    written = dict.fromkeys(mail.to for mail in request.mail if mail.to != own)
-    named = (target for event in request.tree_events for target in (*event.targets, event.inbox))
+    written = dict.fromkeys(mail.to for mail in request.tree.outbox if mail.to != own)
+    named = (target for event in request.tree.events for target in (*event.targets, event.inbox))
     told = dict.fromkeys(t for t in named if t is not None and t != own and t not in written)
-    born = {child.session for child in request.children}
+    born = {child.session for child in request.tree.children}
     return tuple(written), tuple(t for t in told if t not in born)
 
 
 def shape_of(request: CommitRequest, places: Mapping[SessionId, Place]) -> CommitShape:
-    wanted = [place.pool for place in places.values()] + [child.pool for child in request.children]
+    wanted = [place.pool for place in places.values()] + [child.pool for child in request.tree.children]
     pools = dict.fromkeys(pool for pool in wanted if pool != request.claim.pool)
     return CommitShape(places, tuple(pools))
 
@@ -59,7 +60,7 @@ def shape_of(request: CommitRequest, places: Mapping[SessionId, Place]) -> Commi
 def check_bounds(request: CommitRequest) -> None:
     """Raises `CommitTooLarge` for what would hold Redis too long."""
     _check_tree_part(request)
-    count = len(request.entries) + sum(len(child.entries) for child in request.children)
+    count = len(request.entries) + sum(len(child.entries) for child in request.tree.children)
     if count > MAX_ENTRIES:
         raise CommitTooLarge(
             f"a commit may carry {MAX_ENTRIES} entries, this one has {count}; split the step"
@@ -72,10 +73,12 @@ def check_bounds(request: CommitRequest) -> None:
 
 
 def _check_tree_part(request: CommitRequest) -> None:
-    for event in request.tree_events:
+    for event in request.tree.events:
         if len(event.parts) > 1 and event.inbox is None:
             raise ValueError("an event in several parts names no inbox whose depths go between them")
-    wait = request.budget_wait
+    if any(child.unsealed for child in request.tree.children):
+        raise ValueError("the log of a new session is not sealed yet")
+    wait = request.budget.wait
     if wait is not None and len(wait.timer.split()) != 1:
         raise ValueError(f"the id of a timer that waits for a budget is one word, not {wait.timer!r}")
 
@@ -84,13 +87,13 @@ def payloads(request: CommitRequest) -> Iterable[bytes]:
     """The payloads of a commit: all that grows with what was said and done."""
     yield from (entry.payload for entry in request.entries)
     yield from (event.payload for event in request.events)
-    yield from (mail.payload for mail in request.mail)
-    for event in request.tree_events:
+    yield from (mail.payload for mail in request.tree.outbox)
+    for event in request.tree.events:
         yield from (*event.parts, event.about)
     yield from (approval.payload for approval in request.approvals_open)
-    yield from request.summary.values()
+    yield from request.tree.summary.values()
     yield request.meta or b""
-    for child in request.children:
+    for child in request.tree.children:
         yield from (entry.payload for entry in child.entries)
         yield from (event.payload for event in child.events)
         yield from (submission.payload for submission in child.submissions)
@@ -112,8 +115,8 @@ def commit_call(keys: Keys, config: BrokerConfig, request: CommitRequest, shape:
         expect_commit=request.expect_commit,
         cursor_arg="" if request.cursor is None else queue_number(request.cursor),
         release=request.release,
-        taken_regular=request.taken[0],
-        taken_interrupts=request.taken[1],
+        taken_regular=request.tree.taken[0],
+        taken_interrupts=request.tree.taken[1],
         **eq_limits(config),
         sq_max=config.sq_max_entries,
         sq_max_bytes=config.sq_max_bytes,
@@ -148,7 +151,7 @@ def _commit_keys(keys: Keys, request: CommitRequest, shape: CommitShape) -> list
         found += keys.pool(shard, pool)
     for target in shape.places:
         found += [keys.session(target), keys.sq(target), keys.eq(target)]
-    for child in request.children:
+    for child in request.tree.children:
         found += birth_keys(keys, child.session)
     return found
 
@@ -165,39 +168,41 @@ def _changed_fields(request: CommitRequest) -> Iterable[tuple[str, Argument]]:
 def _others(config: BrokerConfig, request: CommitRequest, shape: CommitShape) -> dict[str, Any]:
     """All that concerns other sessions than the step's own, and what the tree shares."""
     own, order = request.claim.pool, shape.order(request.claim.session)
-    reserved, wait = request.reservation, request.budget_wait
+    tree, budget = request.tree, request.budget
+    reserved, wait = budget.reservation, budget.wait
     return {
         "pools": shape.pools,
         "targets": [(target, shape.pool_index(place.pool, own)) for target, place in shape.places.items()],
         "mail": [
-            (order[m.to], m.payload, int(m.interrupt), m.key, m.counted, m.bounded) for m in request.mail
+            (order[m.to], m.payload, int(m.interrupt), m.key, m.counted, m.bounded) for m in tree.outbox
         ],
         "children": [
-            birth(child, shape.pool_index(child.pool, own), config.core_version) for child in request.children
+            birth(child, shape.pool_index(child.pool, own), config.core_version) for child in tree.children
         ],
-        "tree_events": tree_event_rows(request.tree_events, order),
-        "summary": request.summary.items(),
-        "draws": request.debits,
-        "unless_marked": request.unless_flagged,
-        "within_budget": request.within_budget,
-        "settlements": [(s.request, s.used is None, amount(s.used)) for s in request.settlements],
+        "tree_events": tree_event_rows(tree.events, order),
+        "summary": tree.summary.items(),
+        "draws": tree.debits,
+        "unless_marked": tree.unless_flagged,
+        "within_budget": budget.within,
+        "settlements": [(s.request, s.used is None, amount(s.used)) for s in budget.settlements],
         "reservations": [(reserved.request, amount(reserved.amount))] if reserved is not None else (),
         "waits": [(wait.timer, amount(wait.amount))] if wait is not None else (),
     }
 
 
 def _concerns_others(request: CommitRequest) -> bool:
+    tree, budget = request.tree, request.budget
     return bool(
-        request.mail
-        or request.children
-        or request.tree_events
-        or request.summary
-        or request.debits
-        or request.unless_flagged
-        or request.within_budget
-        or request.settlements
-        or request.reservation
-        or request.budget_wait
+        tree.outbox
+        or tree.children
+        or tree.events
+        or tree.summary
+        or tree.debits
+        or tree.unless_flagged
+        or budget.within
+        or budget.settlements
+        or budget.reservation
+        or budget.wait
     )
 
 

@@ -13,13 +13,10 @@ from typing import Literal, Protocol
 
 from orchestrator.broker.tree_records import (
     Account,
-    BudgetWait,
+    BudgetPart,
     InboxDepth,
-    Reservation,
-    Settlement,
-    TreeEvent,
 )
-from orchestrator.core.draft import Debit, Timer
+from orchestrator.core.commit_parts import Approval, NewEntry, NewEvent, NewSession, Timer, TreePart
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.snapshot import CORE_VERSION
@@ -28,6 +25,7 @@ from orchestrator.tables import RedisSettings, WorkerSettings
 Release = Literal["keep", "park", "yield"]
 START = "0-0"
 """The cursor before the first entry."""
+NO_TREE_PART, NO_BUDGET_PART = TreePart(), BudgetPart()
 _REDIS, _WORKER = RedisSettings(), WorkerSettings()
 
 
@@ -108,65 +106,6 @@ class Claimed:
     """The id of the session's last commit; empty before the first."""
 
 
-@record
-class NewEntry:
-    """A rollout entry to append; its seq follows from its place."""
-
-    payload: bytes
-    salt: bytes
-    chain: bytes
-
-
-@record
-class NewEvent:
-    """An event for the EQ, and the rollout entry that it belongs to."""
-
-    payload: bytes
-    seq: int
-    hash8: str
-
-
-@dataclass(frozen=True, slots=True)
-class Mail:
-    """A message to another session of the tree (or to itself)."""
-
-    to: SessionId
-    payload: bytes
-    interrupt: bool
-    key: str
-    counted: bool = True
-    """Whether the message waits in the inbox for a model; others are obeyed when they arrive."""
-    bounded: bool = True
-    """Whether a full queue refuses it; else it is taken beyond the queue's bound."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewSubmission:
-    """A submission that a session is born with."""
-
-    client: str
-    submission: str
-    payload: bytes
-    kind: str = "submission"
-    sender: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class NewSession:
-    """A session to create, root or child; its entries are chained under epoch 0."""
-
-    session: SessionId
-    tree: TreeId
-    pool: str
-    agent_id: AgentId
-    parent: SessionId | None = None
-    entries: tuple[NewEntry, ...] = ()
-    events: tuple[NewEvent, ...] = ()
-    meta: bytes = b""
-    submissions: tuple[NewSubmission, ...] = ()
-    status: str = "idle"
-
-
 @dataclass(frozen=True, slots=True)
 class NewTree:
     """A root session with what its tree starts with."""
@@ -199,14 +138,6 @@ class Submitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Approval:
-    """A request for approval that the fleet's queue shows until its key is closed."""
-
-    key: str
-    payload: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class OpenApproval:
     """An approval that waits for an answer."""
 
@@ -232,27 +163,13 @@ class CommitRequest:
     cursor: str | None = None
     timers_set: tuple[Timer, ...] = ()
     timers_clear: tuple[str, ...] = ()
-    mail: tuple[Mail, ...] = ()
-    children: tuple[NewSession, ...] = ()
-    tree_events: tuple[TreeEvent, ...] = ()
     approvals_open: tuple[Approval, ...] = ()
     approvals_close: tuple[str, ...] = ()
     status: str | None = None
     meta: bytes | None = None
     min_core: int | None = None
-    summary: Mapping[str, bytes] = field(default_factory=dict)
-    """Flat fields of `agents:<tree>`."""
-    debits: tuple[Debit, ...] = ()
-    unless_flagged: tuple[str, ...] = ()
-    """Fields of `agents:<tree>` (cancel flags) that must not exist."""
-    taken: tuple[int, int] = (0, 0)
-    """Regular and interrupting messages that left the inbox by this step."""
-    within_budget: bool = False
-    """Refused `budget_spent` if a budget of the tree is used up."""
-    settlements: tuple[Settlement, ...] = ()
-    """Counted before `reservation` and `budget_wait` are looked at."""
-    reservation: Reservation | None = None
-    budget_wait: BudgetWait | None = None
+    tree: TreePart = NO_TREE_PART
+    budget: BudgetPart = NO_BUDGET_PART
     release: Release = "keep"
 
 

@@ -12,14 +12,8 @@ from orchestrator.broker.arguments import Argument
 from orchestrator.broker.connection import ScriptCall, call
 from orchestrator.broker.errors import CommitTooLarge
 from orchestrator.broker.keys import Keys
-from orchestrator.broker.records import (
-    BrokerConfig,
-    Claim,
-    NewSession,
-    NewTree,
-    Place,
-    Submit,
-)
+from orchestrator.broker.records import BrokerConfig, Claim, NewTree, Place, Submit
+from orchestrator.core.commit_parts import NewSession
 from orchestrator.core.ids import SessionId
 
 MAX_SUBMISSION_BYTES = 8 << 20

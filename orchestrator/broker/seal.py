@@ -6,15 +6,15 @@ is the writer's to say.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from orchestrator.broker.records import NewEntry, NewEvent
-from orchestrator.core.blobs import externalise
 from orchestrator.core.chain import GENESIS, SALT_BYTES, next_chain, payload_digest
-from orchestrator.core.entries import EVENT_MSG, Entry
-from orchestrator.core.stored import Encoded, encode_entry, encode_event, encode_value
+from orchestrator.core.commit_parts import NewEntry, NewEvent, NewSession
+from orchestrator.core.entries import EVENT_MSG
+from orchestrator.core.frozen import replace
+from orchestrator.core.stored import Encoded, encode_event
 
 
 class ChainWriter(Protocol):
@@ -51,30 +51,14 @@ def event_of(encoded: Encoded, seq: int, chain: bytes) -> NewEvent:
     return NewEvent(encode_event(encoded.entry), seq, chain[:4].hex())
 
 
-@dataclass(frozen=True, slots=True)
-class FirstEntries:
-    """The log of a session as it is created, and the events among its entries."""
-
-    entries: tuple[NewEntry, ...]
-    events: tuple[NewEvent, ...]
-
-
-def seal_first(
-    entries: Iterable[Entry], at_ms: int, blobs: dict[str, bytes], writer: ChainWriter
-) -> FirstEntries:
-    """Seals the entries of a new session; their large texts are added to `blobs`."""
-    sealed: list[NewEntry] = []
+def seal_session(session: NewSession, writer: ChainWriter) -> NewSession:
+    """The session with its log sealed."""
+    entries: list[NewEntry] = []
     events: list[NewEvent] = []
     head = GENESIS
-    for seq, entry in enumerate(entries, 1):
-        encoded = encode_entry(entry, at_ms, blobs)
-        sealed.append(seal(encoded.line, seq, head, writer))
-        head = sealed[-1].chain
-        if entry.type == EVENT_MSG:
+    for seq, encoded in enumerate(session.unsealed, 1):
+        entries.append(seal(encoded.line, seq, head, writer))
+        head = entries[-1].chain
+        if encoded.entry.type == EVENT_MSG:
             events.append(event_of(encoded, seq, head))
-    return FirstEntries(tuple(sealed), tuple(events))
-
-
-def encode_request(request: Mapping[str, Any], blobs: dict[str, bytes]) -> bytes:
-    """An open approval as the fleet's queue keeps it; large changes go to `blobs`."""
-    return encode_value(externalise(request, blobs), blobs)
+    return replace(session, entries=tuple(entries), events=tuple(events), unsealed=())

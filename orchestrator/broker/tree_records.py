@@ -27,29 +27,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from orchestrator.core.commit_parts import TreeEvent
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 
 BudgetKind = Literal["tokens", "cost", "requests", "wall"]
 BUDGET_KINDS: tuple[BudgetKind, ...] = ("tokens", "cost", "requests", "wall")
-
-
-@record
-class TreeEvent:
-    """An entry of the tree log, which its targets' event queues get as well, all under one order."""
-
-    parts: tuple[bytes, ...]
-    """The payload: one part, or several. Between parts the commit writes depths of `inbox`, in turn
-    the messages and the interrupts, as they are when the commit is visible: only it knows them."""
-    targets: tuple[SessionId, ...] = ()
-    """Sessions of the tree; the committing one may be among them. One that is gone is left out."""
-    inbox: SessionId | None = None
-    about: bytes = b""
-    """Data for the tree log alone."""
-    after: int = 0
-    """How many of the commit's own events stand before it where the committing session is a target."""
-    once: str = ""
-    """With a name, the event is dropped if one of that name was written before (`said:<name>`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +82,18 @@ class BudgetWait:
 
     amount: Spend
     timer: str
+
+
+@record
+class BudgetPart:
+    """The part of a commit that concerns its tree's budgets."""
+
+    settlements: tuple[Settlement, ...] = ()
+    """Counted before `reservation` and `wait` are looked at."""
+    reservation: Reservation | None = None
+    wait: BudgetWait | None = None
+    within: bool = False
+    """Refused `budget_spent` if a budget of the tree is used up."""
 
 
 @record

@@ -6,6 +6,7 @@
     phases             the phases of a task, the statuses of an agent; drawn in `docs/states.md`
     outstanding        what the state owes: all that is ever started is derived from it
     entries, stored    entries and the bytes of them; `chain`, `blobs`, `snapshot`
+    commit_parts       messages, events, children and timers, as a commit carries them
     tree, registry     agents of a tree, and what is known of them
 
 Begin with `state`, then `decide`. Pure: no I/O, no clock, no randomness, nothing of Redis.

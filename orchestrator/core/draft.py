@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypedDict
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.commands import Moment
+from orchestrator.core.commit_parts import (
+    Approval,
+    Debit,
+    NewSession,
+    OutboundMessage,
+    Timer,
+    TreeEvent,
+    TreeNote,
+    TreePart,
+    approval,
+    tree_event,
+)
 from orchestrator.core.context import context_told
 from orchestrator.core.entries import Entry
 from orchestrator.core.evolve import evolve, stated
 from orchestrator.core.facts import Fact, RequestFact
 from orchestrator.core.frozen import record, replace
-from orchestrator.core.ids import AgentId
+from orchestrator.core.ids import SessionId
 from orchestrator.core.message_payloads import Payload
 from orchestrator.core.modes import told_settings
 from orchestrator.core.phases import check
-from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import Outcome, State, Task
-from orchestrator.core.stored import Encoded, encode_entry
-from orchestrator.core.tree import AgentRecord
+from orchestrator.core.stored import Encoded, encode_entry, encode_json
+from orchestrator.core.tree import AgentRecord, cancel_flags
 from orchestrator.protocol.ids import SubmissionId
-from orchestrator.protocol.wire import EventModel, JsonMapping, JsonObject
+from orchestrator.protocol.wire import EventModel, JsonMapping
 
 
 class DoesNotFit(Exception):
@@ -40,139 +50,6 @@ class TaskOver:
     outcome: Outcome
     message: str | None
     """Its last message, or the error that it failed with."""
-
-
-SLOTS = "slots"
-SPAWNED = "spawned"
-
-
-@record
-class Timer:
-    """A deadline that becomes an SQ entry when it has passed, unless it was cleared.
-
-    Set again under its id, it replaces the one before.
-    """
-
-    id: str
-    generation: int
-    at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class OpenApproval:
-    """A request for the fleet's queue of approvals, under the call's id."""
-
-    call_id: str
-    request: JsonMapping
-    """The event that asks, without its type."""
-
-
-@record
-class OutboundMessage:
-    """A message from one session of a tree to another, in the commit that makes it true."""
-
-    to: str
-    kind: str
-    """`message`, `completion`, `status`, `interrupt`, `cancel`, `ended`, `gone` or `answer`."""
-    payload: Payload
-    key: str
-    """Stays the same however often the message is written."""
-    interrupt: bool = False
-
-    @property
-    def counted(self) -> bool:
-        """Whether the message waits in the inbox for a model; other messages are obeyed when they arrive."""
-        return self.kind in COUNTED
-
-    @property
-    def bounded(self) -> bool:
-        """Whether a full queue refuses it: a `message` can wait, an end or a cancel must arrive.
-
-        Two agents whose queues are full would else wait for each other's room for ever.
-        """
-        return self.kind == "message"
-
-
-COUNTED = frozenset({"message", "completion"})
-
-
-class TreeNote(TypedDict, total=False):
-    """Data for the fold of a tree log, beside an event's message."""
-
-    record: AgentRecord
-    """The agent's record from here on; the others are about `agent_id`, which has no new record."""
-    agent_id: AgentId
-    read: int
-    """The number of the turn whose result the parent has read."""
-    marked: bool
-    """Whether the agent was cancelled."""
-    response: str
-    """The identity of the response that settled an agent's questions."""
-
-
-@record
-class TreeEvent:
-    """An event for the tree log, and for the event queues of `targets`."""
-
-    id: str | None
-    """The task or the submission that it belongs to; None is an empty text in JSON."""
-    message: EventModel
-    targets: tuple[str, ...]
-    inbox: str = ""
-    """The session whose inbox depths belong into the message: only the commit knows them."""
-    about: TreeNote = field(default_factory=TreeNote)
-    """For the tree log alone: data that its fold needs beside the message."""
-    once: str = ""
-    """With a name, the event is dropped if the tree was told under that name before."""
-
-
-class FirstSubmission(TypedDict):
-    """The submission that a child session begins with."""
-
-    id: str
-    op: JsonObject
-
-
-@dataclass(frozen=True, slots=True)
-class NewChild:
-    """A session to create with the commit."""
-
-    facts: SessionFacts
-    entries: tuple[Entry, ...]
-    first: FirstSubmission | None
-    settings: TurnSettings
-    title: str
-    """With the settings, the text that lists show for the child until it has come to rest once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Debit:
-    """Takes `amount` from a counter of the tree, refused if it would pass the field `limit`.
-
-    A negative amount gives back and is never refused. An empty limit only counts.
-    """
-
-    counter: str
-    amount: int
-    limit: str = ""
-
-
-@record
-class TreePart:
-    """The part of a decision that concerns other sessions, and the tree's accounts."""
-
-    outbox: tuple[OutboundMessage, ...] = ()
-    children: tuple[NewChild, ...] = ()
-    events: tuple[TreeEvent, ...] = ()
-    summary: Mapping[str, str | AgentRecord] = field(default_factory=dict)
-    """Fields of the registry's projection; mappings become JSON."""
-    debits: tuple[Debit, ...] = ()
-    guarded: bool = False
-    """The commit is refused if this agent, or one above it, was cancelled."""
-    taken: tuple[int, int] = (0, 0)
-    """Regular and interrupting messages that left the inbox."""
-    budget_wait: bool = False
-    """The session waits for room in the tree's budget."""
 
 
 @record
@@ -195,12 +72,14 @@ class Decision:
     requests: tuple[Metered, ...] = ()
     timers_set: tuple[Timer, ...] = ()
     timers_clear: tuple[str, ...] = ()
-    approvals_open: tuple[OpenApproval, ...] = ()
+    approvals_open: tuple[Approval, ...] = ()
     approvals_close: tuple[str, ...] = ()
     export: bool = False
     """The rollout's file is to be brought up to date before this becomes visible."""
     tree: TreePart | None = None
     """None in the usual case: the decision concerns no other session."""
+    budget_wait: bool = False
+    """The session waits for room in the tree's budget."""
 
 
 @record
@@ -236,6 +115,7 @@ class Draft:
         "_seq",
         "_set",
         "before",
+        "budget_wait",
         "export",
         "moment",
         "over",
@@ -250,15 +130,16 @@ class Draft:
         self.over: TaskOver | None = None
         self.moment = moment
         self.export = False
-        self.tree = TreeDraft()
+        self.budget_wait = False
         self._logged = state
         self._seq = moment.seq
         self._entries: list[Encoded] = []
         self._blobs: dict[str, bytes] = {}
+        self.tree = TreeDraft(self._blobs)
         self._requests: list[Metered] = []
         self._set: list[Timer] = []
         self._clear: list[str] = []
-        self._open: list[OpenApproval] = []
+        self._open: list[Approval] = []
         self._close: list[str] = []
 
     @property
@@ -327,15 +208,16 @@ class Draft:
         self._clear.append(id)
 
     def open_approval(self, call_id: str, request: JsonMapping) -> None:
-        self._open.append(OpenApproval(call_id, request))
+        self._open.append(approval(call_id, request, self._blobs))
 
     def close_approval(self, call_id: str) -> None:
         self._close.append(call_id)
 
     def guard(self) -> None:
         """Guards a decision that starts something: the commit is refused if the agent was cancelled."""
-        if not self.state.facts.is_root:
-            self.tree.guarded = True
+        facts = self.state.facts
+        if not facts.is_root:
+            self.tree.unless_flagged = cancel_flags(facts.ancestors, facts.agent_id)
 
     def decision(self) -> Decision:
         return Decision(
@@ -349,39 +231,71 @@ class Draft:
             tuple(self._close),
             self.export,
             self.tree.part(),
+            self.budget_wait,
         )
 
 
 class TreeDraft:
     """The part of a draft that concerns other sessions."""
 
-    __slots__ = ("_taken", "budget_wait", "children", "debits", "events", "guarded", "outbox", "summary")
+    __slots__ = ("_blobs", "_taken", "children", "debits", "events", "outbox", "summary", "unless_flagged")
 
-    def __init__(self) -> None:
+    def __init__(self, blobs: dict[str, bytes]) -> None:
         self.outbox: list[OutboundMessage] = []
-        self.children: list[NewChild] = []
+        self.children: list[NewSession] = []
         self.events: list[TreeEvent] = []
-        self.summary: dict[str, str | AgentRecord] = {}
+        self.summary: dict[str, bytes] = {}
         self.debits: list[Debit] = []
-        self.guarded = False
-        self.budget_wait = False
+        self.unless_flagged: tuple[str, ...] = ()
+        self._blobs = blobs
         self._taken = [0, 0]
+
+    def send(
+        self, to: str, kind: str, payload: Payload, key: str, interrupt: bool = False
+    ) -> OutboundMessage:
+        """Sends a message to another session of the tree."""
+        content = encode_json({"kind": kind, **payload})
+        message = OutboundMessage(SessionId(to), kind, content, key, interrupt)
+        self.outbox.append(message)
+        return message
+
+    def tell(
+        self,
+        id: str | None,
+        message: EventModel,
+        targets: Iterable[str],
+        *,
+        inbox: str = "",
+        about: TreeNote | None = None,
+        once: str = "",
+    ) -> None:
+        """Adds an event for the tree log and the queues of `targets`; see `tree_event`."""
+        event = tree_event(id, message, targets, self._blobs, inbox=inbox, about=about, once=once)
+        self.events.append(event)
+
+    def note(self, field: str, value: str | AgentRecord) -> None:
+        """Sets a field of the registry's projection; a record becomes JSON."""
+        self.summary[field] = value.encode() if isinstance(value, str) else encode_json(value)
+
+    def create(self, session: NewSession, entries: Iterable[Entry], at_ms: int) -> None:
+        """Creates a session of the tree, whose log begins with these entries."""
+        log = tuple(encode_entry(entry, at_ms, self._blobs) for entry in entries)
+        self.children.append(replace(session, unsealed=log))
 
     def take(self, interrupt: bool) -> None:
         """Counts a message that leaves the inbox."""
         self._taken[interrupt] += 1
 
     def part(self) -> TreePart | None:
-        counted = self.guarded or self.budget_wait or self._taken != [0, 0]
+        counted = self.unless_flagged or self._taken != [0, 0]
         if not (counted or self.outbox or self.children or self.events or self.summary or self.debits):
             return None
         return TreePart(
             tuple(self.outbox),
             tuple(self.children),
             tuple(self.events),
-            dict(self.summary),
+            self.summary,
             tuple(self.debits),
-            self.guarded,
+            self.unless_flagged,
             (self._taken[0], self._taken[1]),
-            self.budget_wait,
         )

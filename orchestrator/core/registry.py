@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import orjson
 
 from orchestrator.core.agent_views import summary_of
-from orchestrator.core.draft import SLOTS, SPAWNED
+from orchestrator.core.commit_parts import SLOTS, SPAWNED
 from orchestrator.core.frozen import replace
 from orchestrator.core.settings import TreeRules
 from orchestrator.core.tree import ACTIVE

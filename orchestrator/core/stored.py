@@ -68,19 +68,24 @@ def _states(entry: Entry, kind: type[Fact]) -> bool:
 
 def encode_value(value: JsonMapping, blobs: dict[str, bytes]) -> bytes:
     """JSON beside the log (a request, a tree's event); what a commit cannot carry goes to `blobs`."""
-    data = orjson.dumps(value, default=_plain)
+    data = encode_json(value)
     for large in (INLINE_BYTES, SHORT_BYTES):
         if len(data) > LINE_BYTES:
             value = externalise(value, blobs, large=large)
-            data = orjson.dumps(value, default=_plain)
+            data = encode_json(value)
     return data
+
+
+def encode_json(value: object) -> bytes:
+    """JSON as it is stored."""
+    return orjson.dumps(value, default=_plain)
 
 
 def _line(entry: Entry, at_ms: int) -> bytes:
     value: JsonObject = {"timestamp": timestamp(at_ms), "type": entry.type, "payload": entry.payload}
     if entry.id:
         value["id"] = entry.id
-    return orjson.dumps(value, default=_plain)
+    return encode_json(value)
 
 
 def _plain(value: object) -> dict[object, object]:
@@ -98,4 +103,4 @@ def decode_entry(line: bytes) -> Entry:
 def encode_event(entry: Entry) -> bytes:
     """The EQ's Event of an `event_msg` entry."""
     assert entry.type == EVENT_MSG
-    return orjson.dumps({"id": entry.id, "msg": entry.payload}, default=_plain)
+    return encode_json({"id": entry.id, "msg": entry.payload})

@@ -217,3 +217,20 @@ def decode_tree(wire: Payload) -> TreeView:
 def _by_number(wire: Mapping[str, Payload]) -> list[tuple[AgentId, Payload]]:
     """Agents in the order in which they were made; a snapshot's names are sorted as texts, 10 before 5."""
     return sorted((AgentId(int(id)), made) for id, made in wire.items())
+
+
+# ── cancel flags ──────────────────────────────────────────────────────────────────────────────
+
+
+def cancel_flag(agent_id: int) -> str:
+    """The registry's field that stands from an agent's cancellation on."""
+    return f"cancel:{agent_id}"
+
+
+def pruned_flag(agent_id: int) -> str:
+    return f"x:{agent_id}"
+
+
+def cancel_flags(ancestors: tuple[int, ...], agent_id: int) -> tuple[str, ...]:
+    """The fields that must not stand where an agent starts anything; a root is never marked."""
+    return (*(cancel_flag(id) for id in (*ancestors, agent_id) if id), pruned_flag(agent_id))

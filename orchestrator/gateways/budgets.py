@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import orjson
 
-from orchestrator.broker.tree_records import LimitChange, Registry, TreeEvent
+from orchestrator.broker.tree_records import LimitChange, Registry
+from orchestrator.core.commit_parts import TreeEvent
 from orchestrator.core.entries import event
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.stored import encode_event

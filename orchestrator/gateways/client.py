@@ -26,23 +26,19 @@ from orchestrator.broker.follow import (
     Replayed,
     follow,
 )
-from orchestrator.broker.records import (
-    NewSession,
-    NewTree,
-    SessionHead,
-    Submit,
-    Submitted,
-)
-from orchestrator.broker.seal import LogWriter, seal_first
+from orchestrator.broker.records import NewTree, SessionHead, Submit, Submitted
+from orchestrator.broker.seal import LogWriter, seal_session
 from orchestrator.broker.texts import Texts
 from orchestrator.core.birth import Birth, first_entries
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.chain import ChainKey
+from orchestrator.core.commit_parts import NewSession, new_session
 from orchestrator.core.entries import EVENT_MSG
-from orchestrator.core.ids import AgentId, SessionId, TreeId
+from orchestrator.core.frozen import replace
+from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import first_limits
 from orchestrator.core.settings import NO_HISTORY, HistoryHead
-from orchestrator.core.stored import decode_entry
+from orchestrator.core.stored import decode_entry, encode_entry
 from orchestrator.protocol.bounds import check_bounds, check_op_bounds
 from orchestrator.protocol.codec import encode_submission
 from orchestrator.protocol.events import WarningEvent
@@ -118,16 +114,9 @@ class Client:
         """The first entries as the broker takes them; their large texts are added to `blobs`."""
         secret = self._ports.chain_key.secret if self._ports.chain_key else b""
         writer = LogWriter(self._ports.random_bytes, secret)
-        first = seal_first(first_entries(birth), birth.at_ms, blobs, writer)
-        return NewSession(
-            session,
-            tree,
-            birth.facts.pool,
-            AgentId(birth.facts.agent_id),
-            entries=first.entries,
-            events=first.events,
-            meta=orjson.dumps({"cwd": birth.settings.cwd, "model": birth.settings.model, "title": ""}),
-        )
+        log = tuple(encode_entry(entry, birth.at_ms, blobs) for entry in first_entries(birth))
+        root = replace(new_session(birth.facts, birth.settings), unsealed=log)
+        return seal_session(root, writer)
 
     async def submit(self, session: SessionId, submission: Submission) -> Submitted:
         """Puts a submission into the session's SQ; acknowledged means kept.

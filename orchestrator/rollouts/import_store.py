@@ -14,22 +14,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.broker.records import (
-    Approval,
     Claimed,
     CommitRequest,
     Committed,
-    NewEntry,
-    NewEvent,
-    NewSession,
     NewTree,
 )
-from orchestrator.broker.seal import LogWriter, encode_request, event_of, seal
+from orchestrator.broker.seal import LogWriter, event_of, seal
 from orchestrator.core.calls import timer_of
 from orchestrator.core.chain import GENESIS
-from orchestrator.core.draft import Timer
+from orchestrator.core.commit_parts import Approval, NewEntry, NewEvent, Timer, approval, new_session
 from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.evolve import fold
-from orchestrator.core.ids import AgentId, SessionId, TreeId
+from orchestrator.core.frozen import replace
+from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.snapshot import CORE_VERSION
 from orchestrator.core.state import Call, State
 from orchestrator.core.stored import Encoded, encode_entry
@@ -92,11 +89,8 @@ async def store(
         await found.texts.store(TreeId(plan.facts.tree_id), contents)
     whole = len(cuts) == 1 and not ending.approvals
     first = _chained(cuts[0], BEFORE, 0, found.secret)
-    born = NewSession(
-        SessionId(plan.facts.session_id),
-        TreeId(plan.facts.tree_id),
-        plan.facts.pool,
-        AgentId(plan.facts.agent_id),
+    born = replace(
+        new_session(plan.facts, state.settings),
         entries=first.entries,
         events=first.events,
         meta=ending.meta,
@@ -213,4 +207,4 @@ def _approval(encoded: Sequence[Encoded], turn: str, call: Call, blobs: dict[str
         and call.call_id in (each.entry.payload.get("call_id"), each.entry.payload.get("callId"))
     )
     request = {"kind": call.work.kind if call.work else "", "turn": turn, "event": asked}
-    return Approval(call.call_id, encode_request(request, blobs))
+    return approval(call.call_id, request, blobs)

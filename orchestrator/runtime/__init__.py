@@ -11,7 +11,7 @@ One story, by module:
     commits         a step sent until it is answered, and the deltas between two of them
     bisect          a step that the tree refused, decided again part by part
     defects         commands that no step can hold, and what is recorded in their place
-    tree_step       what a step means for other sessions;  trees: what calls look up in their tree
+    trees           what calls look up in their tree
     budget          what requests cost their tree;  admission: room for them at a provider
     side_work       what runs beside the loop, from what the log owes to its grace in a drain
     effects         the side tasks of one session (a request's stream, running calls), by name

@@ -24,8 +24,8 @@ from orchestrator.broker.tree_records import (
 from orchestrator.broker.trees import warned
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import is_reference
+from orchestrator.core.commit_parts import TreeEvent, TreePart, tree_event
 from orchestrator.core.decide.budget import more
-from orchestrator.core.draft import TreeEvent, TreePart
 from orchestrator.core.state import State
 from orchestrator.core.timers import BUDGET_TIMER
 from orchestrator.core.tokens import Usage
@@ -153,4 +153,5 @@ def _warning(account: Account, state: State, id: str) -> TreeEvent:
             agent_id=state.facts.agent_id,
         ),
     )
-    return TreeEvent(id, message, (state.facts.tree_id,), once=warned(account.kind))
+    # So short a text leaves nothing to store beside it.
+    return tree_event(id, message, (state.facts.tree_id,), {}, once=warned(account.kind))

@@ -12,12 +12,13 @@ from typing import TypeVar
 
 from orchestrator.broker.errors import OutOfMemory, Unavailable
 from orchestrator.broker.records import Claim, CommitRequest, Committed, Fenced, Refused, Release
+from orchestrator.broker.tree_records import BudgetPart
+from orchestrator.core.commit_parts import TreePart
 from orchestrator.rollouts.position import Position
 from orchestrator.runtime.deltas import COALESCE_S, Delta, Deltas
 from orchestrator.runtime.journal import Step
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import Ports
-from orchestrator.runtime.tree_step import TreeStep
 
 T = TypeVar("T")
 
@@ -72,7 +73,7 @@ class Writing:
 
     def _request(self, step: Step, cursor: str, release: Release, meta: bytes | None) -> CommitRequest:
         pending = self._deltas.take(step.base.seq, step.base.head)
-        tree = step.tree or TreeStep()
+        tree = step.tree or TreePart()
         return CommitRequest(
             claim=self._claim,
             commit_id=self._ports.random_bytes(16).hex(),
@@ -86,17 +87,8 @@ class Writing:
             timers_clear=tuple(step.timers_clear),
             approvals_open=tuple(step.approvals_open),
             approvals_close=tuple(step.approvals_close),
-            mail=tuple(tree.mail),
-            children=tuple(tree.children),
-            tree_events=tree.events_after(len(pending)),
-            summary=tree.summary,
-            debits=tuple(tree.debits),
-            unless_flagged=tree.unless_flagged,
-            taken=tree.taken,
-            within_budget=bool(tree.children),
-            settlements=tuple(tree.settlements),
-            reservation=tree.reservation,
-            budget_wait=tree.budget_wait,
+            tree=tree.behind(len(pending)) if pending and tree.events else tree,
+            budget=step.budget or BudgetPart(),
             status=step.position.state.status,
             meta=meta,
             # With the claim's first entries: from here on an older worker might fold another state.

@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
-from orchestrator.broker.records import NewEvent
 from orchestrator.core.chain import GENESIS
+from orchestrator.core.commit_parts import NewEvent
 
 COALESCE_S = 0.020
 COALESCE_BYTES = 4096

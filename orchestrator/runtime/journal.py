@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from orchestrator.broker.records import Approval, NewEntry, NewEvent
-from orchestrator.broker.seal import encode_request, event_of, seal
+from orchestrator.broker.seal import LogWriter, event_of, seal, seal_session
+from orchestrator.broker.tree_records import BudgetPart
 from orchestrator.core import facts as f
 from orchestrator.core.chain import ChainKey
-from orchestrator.core.draft import Decision, Metered, Timer, TreePart
+from orchestrator.core.commit_parts import Approval, NewEntry, NewEvent, Timer, TreePart
+from orchestrator.core.draft import Decision, Metered
 from orchestrator.core.entries import EVENT_MSG
+from orchestrator.core.frozen import replace
 from orchestrator.core.state import State
 from orchestrator.rollouts.position import Position
 from orchestrator.runtime.budget import Accounting
-from orchestrator.runtime.tree_step import TreeSite, TreeStep
 
 
 @dataclass(slots=True)
@@ -63,8 +65,9 @@ class Step:
     approvals_open: list[Approval] = field(default_factory=list)
     approvals_close: list[str] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
-    tree: TreeStep | None = None
+    tree: TreePart | None = None
     """The step's part for other sessions; None is the usual case."""
+    budget: BudgetPart | None = None
     export: bool = False
     size: int = 0
 
@@ -80,6 +83,8 @@ class Step:
         self._take_timers(decision)
         self._take_approvals(decision)
         self.export = self.export or decision.export
+        if decision.budget_wait:
+            self._take_budget(wait=self.writer.accounting.wait(self.position.state))
         if decision.tree is not None:
             self._take_tree(decision.tree)
 
@@ -92,34 +97,37 @@ class Step:
     def _take_approvals(self, decision: Decision) -> None:
         """A commit closes before it opens: what is closed behind its opening must not be opened at all."""
         left = [asked for asked in self.approvals_open if asked.key not in decision.approvals_close]
-        news = [
-            Approval(asked.call_id, encode_request(asked.request, self.blobs))
-            for asked in decision.approvals_open
-        ]
-        self.approvals_open = left + news
-        self.size += sum(len(approval.payload) for approval in news)
+        self.approvals_open = [*left, *decision.approvals_open]
+        self.size += sum(len(approval.payload) for approval in decision.approvals_open)
         self.approvals_close += decision.approvals_close
 
     def _account(self, metered: Metered) -> None:
         """A request's begin reserves, its end settles."""
         accounting, state, fact = self.writer.accounting, metered.state, metered.fact
         if isinstance(fact, f.RequestBegun):
-            self._shared.reservation = accounting.reservation(state, fact)
+            self._take_budget(reservation=accounting.reservation(state, fact))
         elif isinstance(fact, f.RequestEnded):
-            self._shared.settlements.append(accounting.settlement(state, fact))
+            done = self.budget.settlements if self.budget is not None else ()
+            self._take_budget(settlements=(*done, accounting.settlement(state, fact)))
 
-    @property
-    def _shared(self) -> TreeStep:
-        if self.tree is None:
-            self.tree = TreeStep()
-        return self.tree
+    def _take_budget(self, **changes: Any) -> None:
+        self.budget = replace(self.budget or BudgetPart(), **changes)
 
     def _take_tree(self, part: TreePart) -> None:
-        if part.budget_wait:
-            self._shared.budget_wait = self.writer.accounting.wait(self.position.state)
-        facts = self.position.state.facts
-        site = TreeSite(facts, self.writer.random_bytes, self.writer.secret, self.blobs, self.at_ms)
-        self.size += self._shared.take(part, site, events_before=len(self.events))
+        if part.children:
+            # A child's log is chained as the commit will write it: under epoch 0, which is no claim's.
+            writer = LogWriter(self.writer.random_bytes, self.writer.secret)
+            part = replace(part, children=tuple(seal_session(child, writer) for child in part.children))
+            self._take_budget(within=True)
+        if part.events and self.events:
+            part = part.behind(len(self.events))
+        self.tree = part if self.tree is None else self.tree.and_then(part)
+        self.size += part.size
+
+    @property
+    def concerns_tree(self) -> bool:
+        """Whether the commit writes to other sessions or to the tree's accounts."""
+        return self.tree is not None or self.budget is not None
 
     @property
     def weight(self) -> int:
@@ -145,4 +153,4 @@ class Step:
 
     @property
     def empty(self) -> bool:
-        return not (self.entries or self.timers_clear or self.approvals_close or self.tree)
+        return not (self.entries or self.timers_clear or self.approvals_close or self.concerns_tree)

@@ -14,9 +14,10 @@ from contextlib import suppress
 from enum import StrEnum
 
 from orchestrator.broker.errors import BrokerError, CommitTooLarge
-from orchestrator.broker.records import Claimed, Committed, Fenced, NewEvent, Refused, Release
+from orchestrator.broker.records import Claimed, Committed, Fenced, Refused, Release
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
+from orchestrator.core.commit_parts import NewEvent
 from orchestrator.core.decide import IllegalCommand, decide
 from orchestrator.core.draft import Decision, Note, noted
 from orchestrator.core.frozen import replace
@@ -323,7 +324,7 @@ class Runner:
                         # A task with very many calls ends in several steps.
                         self._cut = CloseCalls() in self._owed(step.position.state)
                         return
-                    case AssessCall(call_id) if step.tree and looks_up(call_of(state, call_id)):
+                    case AssessCall(call_id) if step.concerns_tree and looks_up(call_of(state, call_id)):
                         # It looks at the tree, which does not show yet what this very step does to it.
                         self._cut = True
                         return

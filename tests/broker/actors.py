@@ -16,19 +16,28 @@ from orchestrator.broker.records import (
     Claimed,
     CommitRequest,
     Committed,
-    NewEntry,
-    NewEvent,
-    NewSession,
     NewTree,
     Submit,
     Submitted,
 )
+from orchestrator.broker.tree_records import BudgetPart
 from orchestrator.core.chain import next_chain, payload_digest
+from orchestrator.core.commit_parts import NewEntry, NewEvent, NewSession, TreePart
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id
 
 POOL = "default"
 SHARD = 3
 _numbers = itertools.count(1)
+_GROUPED = {
+    "tree_events": ("tree", "events"),
+    **{
+        name: ("tree", name)
+        for name in ("outbox", "children", "summary", "debits", "unless_flagged", "taken")
+    },
+    **{name: ("budget", name) for name in ("settlements", "reservation")},
+    "within_budget": ("budget", "within"),
+    "budget_wait": ("budget", "wait"),
+}
 
 
 def session_id(shard: int = SHARD) -> SessionId:
@@ -61,7 +70,17 @@ def step(
     head = entries[-1].chain if entries else at.head
     events = (NewEvent(b"event", at.seq + len(entries), hash8_of(head)),) if entries else ()
     request = CommitRequest(claim, commit_id, at.seq, at.head, at.last_commit, entries=entries, events=events)
-    return replace(request, **more)
+    return replace(request, **grouped(**more))
+
+
+def grouped(**named: Any) -> dict[str, Any]:
+    """The fields of a commit, where what concerns the tree and its budgets may be named flat."""
+    groups: dict[str, dict[str, Any]] = {"": {}, "tree": {}, "budget": {}}
+    for name, value in named.items():
+        group, field = _GROUPED.get(name, ("", name))
+        groups[group][field] = value
+    parts = {"tree": TreePart(**groups["tree"]), "budget": BudgetPart(**groups["budget"])}
+    return parts | groups[""]
 
 
 @dataclass

@@ -6,19 +6,8 @@ import itertools
 from typing import Any
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.records import (
-    Claimed,
-    CommitRequest,
-    Committed,
-    Mail,
-    NewSession,
-    NewSubmission,
-    NewTree,
-    Refused,
-    Stored,
-)
-from orchestrator.broker.tree_records import TreeEvent
-from orchestrator.core.draft import Debit
+from orchestrator.broker.records import Claimed, CommitRequest, Committed, NewTree, Refused, Stored
+from orchestrator.core.commit_parts import Debit, NewSession, NewSubmission, OutboundMessage, TreeEvent
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from tests.broker.actors import POOL, claimed, new_session, session_id, step
 
@@ -103,8 +92,8 @@ async def root_of(broker: Broker, **summary: bytes) -> Agent:
     return await claims(broker, root.session)
 
 
-def letter(to: SessionId, key: str, *, interrupt: bool = False, counted: bool = True) -> Mail:
-    return Mail(to, key.encode(), interrupt, key, counted)
+def letter(to: SessionId, key: str, *, interrupt: bool = False, counted: bool = True) -> OutboundMessage:
+    return OutboundMessage(to, "message" if counted else "status", key.encode(), key, interrupt)
 
 
 def depths_event(*targets: SessionId, inbox: SessionId) -> TreeEvent:

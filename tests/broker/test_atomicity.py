@@ -20,29 +20,20 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection, ScriptCall
 from orchestrator.broker.errors import BrokerError, OutOfMemory
 from orchestrator.broker.follow import hash8_of
-from orchestrator.broker.records import (
+from orchestrator.broker.records import BrokerConfig, Claimed, CommitRequest, Committed, NewTree
+from orchestrator.broker.rights import missing_rights
+from orchestrator.broker.tree_records import BudgetWait, LimitChange, Reservation, Settlement, Spend
+from orchestrator.core.chain import GENESIS
+from orchestrator.core.commit_parts import (
     Approval,
-    BrokerConfig,
-    Claimed,
-    CommitRequest,
-    Committed,
-    Mail,
+    Debit,
     NewEvent,
     NewSession,
     NewSubmission,
-    NewTree,
-)
-from orchestrator.broker.rights import missing_rights
-from orchestrator.broker.tree_records import (
-    BudgetWait,
-    LimitChange,
-    Reservation,
-    Settlement,
-    Spend,
+    OutboundMessage,
+    Timer,
     TreeEvent,
 )
-from orchestrator.core.chain import GENESIS
-from orchestrator.core.draft import Debit, Timer
 from orchestrator.core.ids import AgentId
 from tests.broker.actors import (
     SHARD,
@@ -119,7 +110,7 @@ async def _life_of_a_tree(broker: Broker, connection: Connection) -> None:
         done,
         again.claim,
         "k2",
-        mail=(Mail(child.session, b"to the child", True, "m2"),),
+        outbox=(OutboundMessage(child.session, "message", b"to the child", "m2", interrupt=True),),
         tree_events=(
             TreeEvent((b"<", b"/", b">"), (session, child.session), child.session, about=b"x", once="first"),
         ),
@@ -149,7 +140,7 @@ def _everything_at_once(held: Claimed, child: NewSession) -> CommitRequest:
         [b"one", b"two"],
         cursor="1-0",
         children=(child,),
-        mail=(Mail(held.claim.session, b"to myself", False, "m"),),
+        outbox=(OutboundMessage(held.claim.session, "message", b"to myself", "m"),),
         timers_set=(Timer("t", 1, 1_000),),
         timers_clear=("never",),
         tree_events=(TreeEvent((b"spawned",)),),

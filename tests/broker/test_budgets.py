@@ -20,10 +20,9 @@ from orchestrator.broker.tree_records import (
     Reservation,
     Settlement,
     Spend,
-    TreeEvent,
 )
 from orchestrator.broker.trees import exhausted, warned
-from orchestrator.core.draft import Timer
+from orchestrator.core.commit_parts import Timer, TreeEvent
 from tests.broker.actors import SHARD
 from tests.broker.doubles import FakeClock, redis_time
 from tests.broker.families import Agent, root_of

@@ -9,17 +9,8 @@ import pytest
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.follow import hash8_of
 from orchestrator.broker.pool_service import Serving
-from orchestrator.broker.records import (
-    BrokerConfig,
-    Committed,
-    Fenced,
-    NewEvent,
-    NewSession,
-    NewSubmission,
-    Refused,
-    Released,
-    Renewed,
-)
+from orchestrator.broker.records import BrokerConfig, Committed, Fenced, Refused, Released, Renewed
+from orchestrator.core.commit_parts import NewEvent, NewSession, NewSubmission
 from orchestrator.core.ids import AgentId, TreeId
 from tests.broker.actors import (
     POOL,

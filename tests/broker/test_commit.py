@@ -6,27 +6,27 @@ import pytest
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import CommitTooLarge
-from orchestrator.broker.records import (
+from orchestrator.broker.records import Claimed, CommitRequest, Committed, Fenced, Refused
+from orchestrator.core.chain import GENESIS, Link, first_broken, payload_digest
+from orchestrator.core.commit_parts import (
     Approval,
-    Claimed,
-    CommitRequest,
-    Committed,
-    Fenced,
-    Mail,
+    Debit,
     NewSession,
     NewSubmission,
-    Refused,
+    OutboundMessage,
+    TreeEvent,
+    TreePart,
 )
-from orchestrator.broker.tree_records import TreeEvent
-from orchestrator.core.chain import GENESIS, Link, first_broken, payload_digest
-from orchestrator.core.draft import Debit
+from orchestrator.core.entries import Entry
 from orchestrator.core.ids import AgentId
+from orchestrator.core.stored import Encoded
 from tests.broker.actors import (
     POOL,
     SHARD,
     claimed,
     created,
     entries_after,
+    new_session,
     session_id,
     step,
     submitted,
@@ -42,7 +42,7 @@ async def committed(broker: Broker, request: CommitRequest) -> Committed:
 
 async def parent_of(broker: Broker, held: Claimed, pool: str = POOL) -> NewSession:
     child = NewSession(session_id(), held.claim.tree, pool, AgentId(1), held.claim.session)
-    await committed(broker, step(held, held.claim, "spawn", children=(child,)))
+    await committed(broker, step(held, held.claim, "spawn", tree=TreePart(children=(child,))))
     return child
 
 
@@ -124,9 +124,12 @@ async def test_mail_wakes_a_parked_session_and_is_counted_until_taken(broker: Br
     child = await parent_of(broker, held)
     done = await broker.head(held.claim.session)
     assert done is not None
-    letters = (Mail(child.session, b"now", True, "m1"), Mail(child.session, b"later", False, "m2"))
+    letters = (
+        OutboundMessage(child.session, "message", b"now", "m1", interrupt=True),
+        OutboundMessage(child.session, "message", b"later", "m2"),
+    )
     request = CommitRequest(
-        held.claim, "k", done.seq, done.head, "spawn", mail=letters, tree_events=(TreeEvent((b"sent",)),)
+        held.claim, "k", done.seq, done.head, "spawn", tree=TreePart(letters, events=(TreeEvent((b"sent",)),))
     )
     await committed(broker, request)
     head = await broker.head(child.session)
@@ -148,8 +151,10 @@ async def test_mail_wakes_a_parked_session_and_is_counted_until_taken(broker: Br
 
 async def test_mail_to_oneself_keeps_a_release_from_parking(broker: Broker) -> None:
     held = await working(broker)
-    letter = Mail(held.claim.session, b"note", False, "m")
-    done = await committed(broker, step(held, held.claim, "k", cursor="1-0", mail=(letter,), release="park"))
+    letter = OutboundMessage(held.claim.session, "message", b"note", "m")
+    done = await committed(
+        broker, step(held, held.claim, "k", cursor="1-0", outbox=(letter,), release="park")
+    )
     assert (done.released, done.sq_tip) == (False, "2-0")
     assert [e.payload for e in await broker.read_sq(held.claim.session, "1-0")] == [b"note"]
 
@@ -162,8 +167,10 @@ async def test_mail_to_a_held_session_pokes_its_holder(broker: Broker) -> None:
     cursors = (await broker.wait_for_notices(POOL, "w2", {}, 0.01)).cursors
     head = await broker.head(held.claim.session)
     assert head is not None
-    letter = Mail(child.session, b"m", False, "m")
-    await committed(broker, CommitRequest(held.claim, "k", head.seq, head.head, "spawn", mail=(letter,)))
+    letter = OutboundMessage(child.session, "message", b"m", "m")
+    await committed(
+        broker, CommitRequest(held.claim, "k", head.seq, head.head, "spawn", tree=TreePart((letter,)))
+    )
     assert (await broker.wait_for_notices(POOL, "w2", cursors, 5.0)).notified == (child.session,)
 
 
@@ -174,8 +181,8 @@ async def test_commit_without_entries_that_arrives_again_behind_another_changes_
     born = await committed(broker, step(held, held.claim, "k1", cursor=held.sq_tip))
     child = NewSession(session_id(), held.claim.tree, POOL, AgentId(1), held.claim.session)
     base = await committed(broker, step(born, held.claim, "k2", children=(child,)))
-    letter = Mail(child.session, b"m", False, "m")
-    first = step(base, held.claim, "letter", [], cursor=held.sq_tip, mail=(letter,))
+    letter = OutboundMessage(child.session, "message", b"m", "m")
+    first = step(base, held.claim, "letter", [], cursor=held.sq_tip, outbox=(letter,))
     sent = await committed(broker, first)
     assert (await committed(broker, first)).seq == sent.seq
     warning = TreeEvent((b"warning",))
@@ -202,7 +209,9 @@ async def test_mail_to_nobody_is_refused_and_nothing_is_written(broker: Broker) 
     held = await working(broker)
     stranger = await created(broker)
     for target in (session_id(), stranger):
-        answer = await broker.commit(step(held, held.claim, "k", mail=(Mail(target, b"m", False, "m"),)))
+        answer = await broker.commit(
+            step(held, held.claim, "k", outbox=(OutboundMessage(target, "message", b"m", "m"),))
+        )
         assert answer == Refused("unknown_target", target)
     assert await broker.read_rollout(held.claim.session) == ()
 
@@ -229,13 +238,22 @@ async def test_child_is_born_whole_in_another_pool_and_due_there(broker: Broker)
     assert (head.parent, head.status, head.pool) == (held.claim.session, "queued", "host:elsewhere")
 
 
+async def test_child_whose_log_nobody_has_sealed_never_reaches_redis(broker: Broker) -> None:
+    held = await working(broker)
+    log = (Encoded(Entry("event_msg", {}), b"{}"),)
+    child = new_session(tree=held.claim.tree, agent_id=AgentId(1), unsealed=log)
+    with pytest.raises(ValueError, match="not sealed"):
+        await broker.commit(step(held, held.claim, "k", children=(child,)))
+    assert await broker.head(child.session) is None
+
+
 async def test_child_under_an_existing_id_is_refused(broker: Broker) -> None:
     held = await working(broker)
     child = await parent_of(broker, held)
     head = await broker.head(held.claim.session)
     assert head is not None
     answer = await broker.commit(
-        CommitRequest(held.claim, "k", head.seq, head.head, "spawn", children=(child,))
+        CommitRequest(held.claim, "k", head.seq, head.head, "spawn", tree=TreePart(children=(child,)))
     )
     assert answer == Refused("session_exists", child.session)
 

@@ -11,8 +11,8 @@ from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import ScriptCall
 from orchestrator.broker.errors import SessionHeld
-from orchestrator.broker.records import Approval, BrokerConfig, NewSession, SessionHead
-from orchestrator.core.draft import Timer
+from orchestrator.broker.records import BrokerConfig, SessionHead
+from orchestrator.core.commit_parts import Approval, NewSession, Timer
 from orchestrator.core.ids import AgentId
 from tests.broker.actors import Backend, RecordingConnection, everything, session_id, submitted
 from tests.broker.families import Agent, root_of

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.follow import hash8_of
-from orchestrator.broker.records import Committed, Emitted, NewEvent
+from orchestrator.broker.records import Committed, Emitted
+from orchestrator.core.commit_parts import NewEvent
 from tests.broker.actors import step, working
 
 

@@ -12,7 +12,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Commands, Connection
 from orchestrator.broker.records import BrokerConfig
 from orchestrator.broker.scripts import load
-from orchestrator.core.draft import Timer
+from orchestrator.core.commit_parts import Timer
 from tests.broker.actors import POOL, SHARD, Backend, step, working
 from tests.broker.doubles import FakeClock, redis_time
 

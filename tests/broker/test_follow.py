@@ -23,7 +23,8 @@ from orchestrator.broker.follow import (
     hash8_of,
 )
 from orchestrator.broker.reader import Reader
-from orchestrator.broker.records import Claimed, Committed, NewEvent, StoredEvent
+from orchestrator.broker.records import Claimed, Committed, StoredEvent
+from orchestrator.core.commit_parts import NewEvent
 from orchestrator.core.ids import SessionId
 from tests.broker.actors import step, working
 

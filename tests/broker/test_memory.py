@@ -6,9 +6,9 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.records import Approval, BrokerConfig, Committed
-from orchestrator.broker.tree_records import Settlement, Spend, TreeEvent
-from orchestrator.core.draft import Timer
+from orchestrator.broker.records import BrokerConfig, Committed
+from orchestrator.broker.tree_records import Settlement, Spend
+from orchestrator.core.commit_parts import Approval, Timer, TreeEvent
 from tests.broker.actors import POOL, SHARD, Backend, created, everything, step, submitted
 from tests.broker.families import letter, root_of
 
@@ -65,7 +65,7 @@ async def _tree_of_waiting_agents(broker: Broker) -> None:
         await child.parks(
             payloads=(b"e" * 300,) * 8,
             timers_set=(Timer("await", 1, 1 << 45),),
-            mail=(letter(root.session, f"m{number}"),),
+            outbox=(letter(root.session, f"m{number}"),),
             settlements=(Settlement("1", Spend(10_000, 20_000, 1)),),
         )
     await root.does(cursor=f"{AGENTS}-0", taken=(AGENTS - 1, 0))

@@ -14,16 +14,8 @@ from orchestrator.broker.errors import (
     SubmissionConflict,
     UnknownSession,
 )
-from orchestrator.broker.records import (
-    BrokerConfig,
-    Committed,
-    Mail,
-    NewSession,
-    NewSubmission,
-    NewTree,
-    Refused,
-    Submit,
-)
+from orchestrator.broker.records import BrokerConfig, Committed, NewTree, Refused, Submit
+from orchestrator.core.commit_parts import NewSession, NewSubmission, OutboundMessage
 from orchestrator.core.ids import AgentId
 from tests.broker.actors import (
     POOL,
@@ -125,11 +117,11 @@ async def test_full_queue_refuses_a_message_and_takes_the_end_of_an_agent(backen
     assert isinstance(born, Committed)
     for number in range(2):
         await submitted(broker, child.session, f"s{number}")
-    message = Mail(child.session, b"a word", False, "m1")
-    refused = await broker.commit(step(born, held.claim, "word", mail=(message,)))
+    message = OutboundMessage(child.session, "message", b"a word", "m1")
+    refused = await broker.commit(step(born, held.claim, "word", outbox=(message,)))
     assert refused == Refused("queue_full", child.session)
-    end = Mail(child.session, b"the end", False, "m2", bounded=False)
-    assert isinstance(await broker.commit(step(born, held.claim, "end", mail=(end,))), Committed)
+    end = OutboundMessage(child.session, "completion", b"the end", "m2")
+    assert isinstance(await broker.commit(step(born, held.claim, "end", outbox=(end,))), Committed)
     assert [entry.payload for entry in await broker.read_sq(child.session)][-1] == b"the end"
     await broker.aclose()
 

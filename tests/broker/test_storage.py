@@ -7,8 +7,8 @@ import pytest
 from orchestrator.broker.blobs import Blobs, digest_of
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import Corrupt, SessionArchived, SessionHeld, UnknownSession
-from orchestrator.broker.records import Approval, Claimed, Committed, Refused, Stored
-from orchestrator.core.draft import Timer
+from orchestrator.broker.records import Claimed, Committed, Refused, Stored
+from orchestrator.core.commit_parts import Approval, Timer
 from tests.broker.actors import Backend, claimed, created, everything, session_id, step, submitted, working
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import Committed
-from orchestrator.core.draft import Timer
+from orchestrator.core.commit_parts import Timer
 from tests.broker.actors import POOL, SHARD, step, submitted, working
 
 LONG_AGO = 1_000

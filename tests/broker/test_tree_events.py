@@ -8,9 +8,9 @@ import pytest
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.follow import EqCursor, Followed, follow, hash8_of
-from orchestrator.broker.records import NewEvent, NewSession, Refused
-from orchestrator.broker.tree_records import InboxDepth, TreeEvent
-from orchestrator.core.draft import Debit
+from orchestrator.broker.records import Refused
+from orchestrator.broker.tree_records import InboxDepth
+from orchestrator.core.commit_parts import Debit, NewEvent, NewSession, TreeEvent
 from orchestrator.core.ids import AgentId, SessionId
 from tests.broker.actors import POOL, Backend, RecordingConnection, created, session_id
 from tests.broker.families import Agent, depths_event, letter, root_of
@@ -99,7 +99,7 @@ async def test_archived_session_is_told_nothing_and_written_to_by_nobody(broker:
     await child.is_archived()
     await root.does(tree_events=(TreeEvent((b"p",), (child.session,)),))
     assert await broker.read_eq(child.session) == ()
-    refused = await root.refused(mail=(letter(child.session, "m"),))
+    refused = await root.refused(outbox=(letter(child.session, "m"),))
     assert refused == Refused("archived_target", child.session)
 
 
@@ -151,7 +151,7 @@ async def test_depths_are_told_at_both_moments_and_are_true(broker: Broker) -> N
         letter(child.session, "b"),
         letter(child.session, "c", interrupt=True),
     )
-    sent = await root.does(mail=letters, tree_events=(event,))
+    sent = await root.does(outbox=letters, tree_events=(event,))
     assert sent.depths == (InboxDepth(child.session, 2, 1),)
     assert await depths_in(broker, child) == (2, 1)
     took = await child.does(cursor="4-0", taken=(1, 1), tree_events=(event,))
@@ -165,7 +165,7 @@ async def test_depths_are_told_at_both_moments_and_are_true(broker: Broker) -> N
 async def test_letter_that_is_obeyed_when_it_arrives_is_not_counted(broker: Broker) -> None:
     root = await root_of(broker)
     child = await root.spawns(1)
-    done = await root.does(mail=(letter(child.session, "cancel", counted=False),))
+    done = await root.does(outbox=(letter(child.session, "cancel", counted=False),))
     assert done.depths == ()
     assert await depths_in(broker, child) == (0, 0)
     assert [e.submission for e in await broker.read_sq(child.session)] == ["s0", "cancel"]
@@ -176,14 +176,14 @@ async def test_two_senders_are_both_counted(broker: Broker) -> None:
     one, two = await root.spawns(1), await root.spawns(2)
     for sender in (one, two):
         event = depths_event(root.session, inbox=root.session)
-        await sender.does(mail=(letter(root.session, f"from {sender.session}"),), tree_events=(event,))
+        await sender.does(outbox=(letter(root.session, f"from {sender.session}"),), tree_events=(event,))
     assert [payload for _, payload in await told(broker, root.session)] == [b"inbox 1+0", b"inbox 2+0"]
 
 
 async def test_agent_that_writes_to_itself_is_told_its_own_depths(broker: Broker) -> None:
     root = await root_of(broker)
     event = depths_event(root.session, inbox=root.session)
-    await root.does(mail=(letter(root.session, "note"),), tree_events=(event,))
+    await root.does(outbox=(letter(root.session, "note"),), tree_events=(event,))
     assert [payload for _, payload in await told(broker, root.session)] == [b"inbox 1+0"]
     assert (await broker.read_sq(root.session))[-1].submission == "note"
 
@@ -217,7 +217,7 @@ async def test_refused_step_tells_nobody(broker: Broker) -> None:
     child = await root.spawns(1)
     event = depths_event(root.session, child.session, inbox=child.session)
     refused = await root.refused(
-        mail=(letter(child.session, "m"),), tree_events=(event,), debits=(Debit("slots", 1, "limit:slots"),)
+        outbox=(letter(child.session, "m"),), tree_events=(event,), debits=(Debit("slots", 1, "limit:slots"),)
     )
     assert refused == Refused("slots", "1")
     assert await told(broker, root.session) == await told(broker, child.session) == []
@@ -228,7 +228,7 @@ async def test_step_sent_again_tells_once(broker: Broker) -> None:
     root = await root_of(broker)
     child = await root.spawns(1)
     event = depths_event(root.session, child.session, inbox=child.session)
-    request = root.request(mail=(letter(child.session, "m"),), tree_events=(event,))
+    request = root.request(outbox=(letter(child.session, "m"),), tree_events=(event,))
     first, again = await broker.commit(request), await broker.commit(request)
     assert (type(first), type(again)) == (type(again), type(first))
     assert await told(broker, root.session) == await told(broker, child.session) == [(1, b"inbox 1+0")]
@@ -251,7 +251,7 @@ async def test_mail_reaches_an_agent_in_another_pool(broker: Broker) -> None:
     child = await root.spawns(1, pool="host:elsewhere")
     await child.parks()
     event = depths_event(root.session, child.session, inbox=child.session)
-    await root.does(mail=(letter(child.session, "m"),), tree_events=(event,))
+    await root.does(outbox=(letter(child.session, "m"),), tree_events=(event,))
     woken = await broker.claim("host:elsewhere", "w2", "c2", 3)
     assert woken is not None
     assert woken.claim.session == child.session

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import UnknownSession
-from orchestrator.broker.records import BrokerConfig, Committed, Fenced, NewSession, Released, Renewed
-from orchestrator.broker.tree_records import ClaimState, Spend, TreeEvent
-from orchestrator.core.draft import Debit
+from orchestrator.broker.records import BrokerConfig, Committed, Fenced, Released, Renewed
+from orchestrator.broker.tree_records import ClaimState, Spend
+from orchestrator.core.commit_parts import Debit, NewSession, TreeEvent
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from tests.broker.actors import POOL, SHARD, claimed, session_id
 from tests.broker.families import OP, Agent, depths_event, letter, root_of
@@ -28,7 +28,7 @@ async def test_registry_knows_every_agent_since_its_birth(broker: Broker) -> Non
     child = await root.spawns(3)
     await root.does(
         summary={"a:3": b"{}", "cancel:3": b"1"},
-        mail=(letter(child.session, "m"), letter(child.session, "i", interrupt=True)),
+        outbox=(letter(child.session, "m"), letter(child.session, "i", interrupt=True)),
         debits=(Debit("spawned", 1),),
     )
     registry = await broker.registry(root.tree)
@@ -153,7 +153,7 @@ async def test_wide_tree_loses_its_claims_in_several_calls(broker: Broker) -> No
 async def test_marked_agent_is_stopped_and_its_claim_presumed_over(hasty: Broker) -> None:
     root = await root_of(hasty)
     child = await root.spawns(1)
-    await root.does(summary={"cancel:1": b"1"}, mail=(letter(child.session, "cancel", counted=False),))
+    await root.does(summary={"cancel:1": b"1"}, outbox=(letter(child.session, "cancel", counted=False),))
     assert (await child.refused(unless_flagged=("cancel:1",))).reason == "marked"
     await hasty.revoke_tree(root.tree, [child.session], silent_s=0.0)
     assert isinstance(await hasty.commit(child.request()), Fenced)
@@ -185,7 +185,7 @@ class Post:
         key = f"k{len(self.told)}"
         self.queued[to].append((key, interrupt))
         mail = (letter(self.agents[to].session, key, interrupt=interrupt),)
-        await self._commits(who, to, twice, mail=mail)
+        await self._commits(who, to, twice, outbox=mail)
 
     async def takes(self, who: int, count: int, twice: bool) -> None:
         agent, before = self.agents[who], self.depths(who)

@@ -18,9 +18,10 @@ from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.calls import ApplyPatch, Exec, RunnableWork
+from orchestrator.core.commit_parts import Approval, Timer
 from orchestrator.core.decide import decide
 from orchestrator.core.decide.transitions import advance
-from orchestrator.core.draft import Decision, Draft, OpenApproval, Timer
+from orchestrator.core.draft import Decision, Draft
 from orchestrator.core.entries import Entry
 from orchestrator.core.evolve import evolve, fold
 from orchestrator.core.history import Item, for_model, message_text, user_message
@@ -164,7 +165,7 @@ class Session:
     """Large values that stand beside it."""
     seen: list[Seen] = field(default_factory=list)
     timers: dict[str, Timer] = field(default_factory=dict)
-    approvals: dict[str, OpenApproval] = field(default_factory=dict)
+    approvals: dict[str, Approval] = field(default_factory=dict)
     exports: int = 0
     _ids: int = 0
 
@@ -219,7 +220,7 @@ class Session:
         for call_id in decision.approvals_close:
             self.approvals.pop(call_id, None)
         for opened in decision.approvals_open:
-            self.approvals[opened.call_id] = opened
+            self.approvals[opened.key] = opened
         self.exports += decision.export
 
     def _is_at_its_fixpoint(self) -> None:

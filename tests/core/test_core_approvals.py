@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
 import pytest
 
 from orchestrator.core.calls.exec import UNSANDBOXED_REASON
 from orchestrator.core.outstanding import AssessCall, OweRequest, RunCall
 from orchestrator.core.settings import Rules
-from orchestrator.protocol.events import RequestResolved
 from tests.core.driver import Seen, Session, a_command, a_patch, exec_end, op, patch_end, sandboxed, text
 
 TWO_AT_ONCE = Rules(parallel_safe=frozenset({"shell"}))
@@ -50,7 +50,7 @@ def test_request_names_the_call_the_command_and_the_reason() -> None:
     assert request["command"] == ["rm", "-rf", "build"]
     assert "destructive" in request["reason"]
     assert session.seen[-1].id_of("exec_approval_request") == "u1"
-    assert session.approvals["c1"].request["turn"] == "u1"
+    assert orjson.loads(session.approvals["c1"].payload)["turn"] == "u1"
 
 
 def test_request_shows_the_variables_that_the_model_sets_and_nothing_where_it_sets_none() -> None:
@@ -80,8 +80,8 @@ def test_approved_call_starts_by_call_id_and_by_turn_id(target: str) -> None:
 def resolutions(seen: Seen) -> list[tuple[str, str]]:
     """The resolutions that followers of the queue get: the decision, and whose it was."""
     events = seen.decision.tree.events if seen.decision.tree is not None else ()
-    told = [event.message for event in events]
-    return [(message.decision, message.who) for message in told if isinstance(message, RequestResolved)]
+    told = [orjson.loads(b"0".join(event.parts))["msg"] for event in events]
+    return [(msg["decision"], msg["who"]) for msg in told if msg["type"] == "request_resolved"]
 
 
 def test_client_that_gave_the_task_is_not_told_what_it_has_decided_itself() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import hypothesis.strategies as st
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 
@@ -249,7 +250,7 @@ def test_agent_that_is_cancelled_with_many_open_calls_reports_its_end_behind_the
     session.runs_its_course()
     told = [seen.decision.tree.outbox for seen in session.seen if seen.decision.tree is not None]
     (letter,) = [letter for letters in told for letter in letters if letter.kind == "completion"]
-    told_parent = dict(letter.payload)
+    told_parent = orjson.loads(letter.payload)
     assert told_parent["status"] == "canceled"
     assert told_parent["evidence"] == "proved"
     assert session.seen[-1].decision.tree is not None

@@ -18,14 +18,12 @@ import orjson
 
 from orchestrator.core import commands as c
 from orchestrator.core.calls import Await
+from orchestrator.core.commit_parts import NewSession, OutboundMessage, TreeEvent, TreePart
 from orchestrator.core.decide import decide
-from orchestrator.core.decide.agent_status import cancel_flags
-from orchestrator.core.draft import Decision, OutboundMessage, TreePart
+from orchestrator.core.draft import Decision
 from orchestrator.core.ids import AgentId, SessionId
 from orchestrator.core.registry import RegistryView, TreeFact, fold_tree, projected
-from orchestrator.core.settings import SessionFacts
 from orchestrator.protocol.codec import parse_submission
-from orchestrator.protocol.wire import written
 from tests.core.driver import Seen, Session, assistant, function_call
 
 
@@ -133,6 +131,11 @@ class Agent(Session):
         return self.asks(call_id, "subagent_prune", asked)
 
 
+def told_by(event: TreeEvent) -> Any:
+    """The message of an event, with no depth of an inbox filled in."""
+    return orjson.loads(b"0".join(event.parts))["msg"]
+
+
 def _json(output: str) -> Any:
     try:
         return orjson.loads(output)
@@ -207,11 +210,9 @@ class TreeDriver:
     def refusal(self, agent: Agent, part: TreePart | None) -> tuple[str, str] | None:
         if part is None:
             return None
-        facts = agent.state.facts
-        if part.guarded:
-            for mark in cancel_flags(facts.ancestors, facts.agent_id):
-                if mark in self.fields:
-                    return "marked", mark
+        for mark in part.unless_flagged:
+            if mark in self.fields:
+                return "marked", mark
         debited: dict[str, int] = {}
         for debit in part.debits:
             value = debited.get(debit.counter, self.counter(debit.counter)) + debit.amount
@@ -231,37 +232,41 @@ class TreeDriver:
         for debit in part.debits:
             self.fields[debit.counter] = str(self.counter(debit.counter) + debit.amount).encode()
         for child in part.children:
-            self._create(child.facts, child.entries, child.first)
+            self._create(child)
         for lane, taken in enumerate(part.taken):
             self.inboxes[agent.sid][lane] -= taken
             assert self.inboxes[agent.sid][lane] >= 0, "more was taken than was there"
         for outbound in part.outbox:
             self._post(outbound)
         for name, value in part.summary.items():
-            self.fields[name] = (
-                value.encode() if isinstance(value, str) else orjson.dumps(value, default=dict)
-            )
+            self.fields[name] = value
         for event in part.events:
-            depths = {event.inbox: self._depths(event.inbox)} if event.inbox else {}
-            self.log.append(TreeFact(written(event.message), event.about, depths))
+            depths: Mapping[str, tuple[int, int]] = (
+                {event.inbox: self._depths(event.inbox)} if event.inbox else {}
+            )
+            about = orjson.loads(event.about) if event.about else {}
+            self.log.append(TreeFact(told_by(event), about, depths))
         self._count()
 
     def _depths(self, sid: str) -> tuple[int, int]:
         regular, interrupts = self.inboxes[sid]
         return regular, interrupts
 
-    def _create(self, facts: SessionFacts, entries: Any, first: Any) -> None:
+    def _create(self, born: NewSession) -> None:
         child = Agent(tree=self, born=True, now_ms=self.now_ms)
-        child.record(*entries)
-        assert child.state.facts == facts
+        child.record(*(encoded.entry for encoded in born.unsealed))
+        facts = child.state.facts
+        assert (facts.session_id, facts.tree_id, facts.pool) == (born.session, born.tree, born.pool)
+        assert (facts.agent_id, facts.parent_session) == (born.agent_id, born.parent)
         self._plant(child)
-        if first is not None:
-            submission = parse_submission(orjson.dumps(first))
+        for first in born.submissions:
+            submission = parse_submission(first.payload)
             self.queues[child.sid].append(c.Submitted(submission.id, submission.op, "parent"))
 
     def _post(self, outbound: OutboundMessage) -> None:
         number = self._numbers[outbound.to] = self._numbers.get(outbound.to, 0) + 1
-        payload = orjson.loads(orjson.dumps(outbound.payload, default=dict))
+        payload = orjson.loads(outbound.payload)
+        assert payload.pop("kind") == outbound.kind
         arrived = c.MailArrived(outbound.kind, payload, outbound.key, number, outbound.interrupt)
         self.queues[outbound.to].append(arrived)
         if outbound.counted:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.commands import Moment
-from orchestrator.core.draft import Decision, Draft, OpenApproval, Timer
+from orchestrator.core.commit_parts import Approval, Timer
+from orchestrator.core.draft import Decision, Draft
 from orchestrator.core.state import State
 from orchestrator.rollouts.position import Position
 from orchestrator.runtime.journal import Step, Writer
@@ -13,7 +14,7 @@ NOON_MS = 1_800_000_000_000
 STATE = State()
 BARK = Timer("watchdog:1", 1, NOON_MS + 2_000)
 
-ASKED = OpenApproval("c1", {"call_id": "c1", "turn": "u1"})
+ASKED = Approval("c1", b'{"call_id":"c1","turn":"u1"}')
 
 
 def a_step(*decisions: Decision) -> Step:

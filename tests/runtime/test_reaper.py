@@ -71,7 +71,7 @@ async def a_family(broker: Broker) -> Family:
     for child in (unread, over, untouched):
         await child.parks()
     await silent.does(cursor=silent.cursor)
-    await root.parks(summary=records | marks, mail=(letter(unread.session, "cancel", counted=False),))
+    await root.parks(summary=records | marks, outbox=(letter(unread.session, "cancel", counted=False),))
     return Family(root, *children)
 
 

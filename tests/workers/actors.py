@@ -19,7 +19,6 @@ from orchestrator.broker.records import (
     Claim,
     CommitRequest,
     Committed,
-    NewSession,
     NewTree,
     SessionHead,
     Stored,
@@ -30,6 +29,7 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.commands import Moment
+from orchestrator.core.commit_parts import NewSession
 from orchestrator.core.draft import Note, noted
 from orchestrator.core.entries import Entry
 from orchestrator.core.history import user_message

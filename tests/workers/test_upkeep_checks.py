@@ -12,7 +12,7 @@ from orchestrator.broker.connection import Connection
 from orchestrator.broker.records import WorkerState
 from orchestrator.core import entries as e
 from orchestrator.core.blobs import externalise
-from orchestrator.core.draft import Timer
+from orchestrator.core.commit_parts import Timer
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.storage import Storage
 from tests.workers.actors import NOON_MS, Author, head_of, is_told, some_entries

@@ -11,19 +11,19 @@ from orchestrator.core import commands as c
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import SENT_CHARS, SUMMARY_CHARS, agent_of, envelope, one_line
 from orchestrator.core.calls import Await
+from orchestrator.core.commit_parts import SLOTS, Debit
 from orchestrator.core.counts import counted
 from orchestrator.core.decide.agent_create import make
-from orchestrator.core.decide.agent_status import pruned_flag
 from orchestrator.core.decide.cancel import cancel_line, flag_and_notify
-from orchestrator.core.decide.mail_delivery import forget_children, inbox_event, take
+from orchestrator.core.decide.mail_delivery import forget_children, take, tell_depths
 from orchestrator.core.decide.wait import await_agents, finish
-from orchestrator.core.draft import SLOTS, Debit, Draft, OutboundMessage, TreeEvent
+from orchestrator.core.draft import Draft
 from orchestrator.core.ids import AgentId
 from orchestrator.core.message_payloads import MessagePayload, Said
 from orchestrator.core.narrowing import Widening
 from orchestrator.core.state import Call
 from orchestrator.core.timers import watchdog_timer
-from orchestrator.core.tree import ACTIVE, ROOT, ChildChanges, Watchdog
+from orchestrator.core.tree import ACTIVE, ROOT, ChildChanges, Watchdog, pruned_flag
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
 
@@ -88,10 +88,10 @@ def _send(draft: Draft, call: Call, asked: c.SendMessage) -> None:
 def post(draft: Draft, target: c.Target, payload: Said, key: str, interrupt: bool = False) -> None:
     """A message to another agent, and the event that tells of its inbox."""
     content: MessagePayload = {**envelope(draft.state, draft.moment.at_ms), **payload}
-    draft.tree.outbox.append(OutboundMessage(target.session, "message", content, key, interrupt))
+    draft.tree.send(target.session, "message", content, key, interrupt)
     parent = target.record.get("parent_session_id") or target.session
     targets = tuple(dict.fromkeys((parent, draft.state.facts.tree_id)))
-    draft.tree.events.append(inbox_event(draft.task_id, target.agent_id, target.session, targets))
+    tell_depths(draft, draft.task_id, target.agent_id, target.session, targets)
 
 
 def _follow_up(draft: Draft, asked: c.SendMessage, prompt: str) -> None:
@@ -226,14 +226,14 @@ def _take_off(draft: Draft, target: c.Target) -> None:
     shown = SubagentSummary.model_validate(target.record)
     if not target.finished:
         flag_and_notify(draft, target.session, target.agent_id, "pruned", shown)
-    draft.tree.summary[pruned_flag(target.agent_id)] = "1"
+    draft.tree.note(pruned_flag(target.agent_id), "1")
     if target.agent_id in draft.state.tree.watchdogs:
         draft.clear_timer(watchdog_timer(target.agent_id))
         draft.add(f.WatchdogEnded(target.agent_id))
     if target.agent_id not in draft.state.tree.children:
         parent = str(target.record["parent_session_id"])
         key = f"gone:{draft.state.facts.agent_id}:{target.agent_id}"
-        draft.tree.outbox.append(OutboundMessage(parent, "gone", {"agent_id": target.agent_id}, key))
+        draft.tree.send(parent, "gone", {"agent_id": target.agent_id}, key)
     message = ev.SubagentLifecycle(
         event=LifecycleChange.DELETED,
         agent_id=target.agent_id,
@@ -242,7 +242,7 @@ def _take_off(draft: Draft, target: c.Target) -> None:
     )
     parent = target.record.get("parent_session_id") or draft.state.facts.session_id
     targets = tuple(dict.fromkeys((parent, draft.state.facts.tree_id)))
-    draft.tree.events.append(TreeEvent(draft.task_id, message, targets))
+    draft.tree.tell(draft.task_id, message, targets)
 
 
 def _dumps(value: object) -> str:

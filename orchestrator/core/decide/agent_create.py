@@ -22,12 +22,13 @@ from orchestrator.core.agent_views import (
 from orchestrator.core.birth import Birth, first_entries
 from orchestrator.core.calls import HelperWork
 from orchestrator.core.commands import ChildSpec, Fork, Helper, Spawn
+from orchestrator.core.commit_parts import SLOTS, SPAWNED, Debit, NewSubmission, TreeNote, new_session
 from orchestrator.core.compaction import newest_texts, stored_texts
 from orchestrator.core.context import standing_instructions
 from orchestrator.core.decide.helper_activity import STARTING
-from orchestrator.core.decide.mail_delivery import inbox_event, watchers
+from orchestrator.core.decide.mail_delivery import tell_depths, watchers
 from orchestrator.core.decide.wait import finish
-from orchestrator.core.draft import SLOTS, SPAWNED, Debit, Draft, FirstSubmission, NewChild, TreeEvent
+from orchestrator.core.draft import Draft
 from orchestrator.core.entries import Entry
 from orchestrator.core.history import call_output
 from orchestrator.core.inheritance import inherited_history
@@ -35,6 +36,7 @@ from orchestrator.core.modes import back_to_code, child_settings
 from orchestrator.core.narrowing import helper_settings, narrowed
 from orchestrator.core.settings import Origin, SessionFacts, TurnSettings
 from orchestrator.core.state import Call, Phase
+from orchestrator.core.stored import encode_json
 from orchestrator.core.tree import AgentRecord, AgentStatus, Child, TreeChanges, TreeView
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import LifecycleChange, SubAgentInvocation
@@ -43,6 +45,9 @@ from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.items import InputText, Message
 from orchestrator.protocol.ops import UserInput
 from orchestrator.protocol.wire import written
+
+CLIENT = "tree"
+"""The client of the submission that an agent begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +147,10 @@ def _create(draft: Draft, created: ChildSession) -> None:
         draft.tree.debits.append(Debit(SLOTS, 1, f"limit:{SLOTS}"))
     draft.tree.debits.append(Debit(SPAWNED, 1, f"limit:{SPAWNED}"))
     entries, title = _entries(draft, created, tree), tree.summary or ""
-    draft.tree.children.append(NewChild(facts, entries, _first(created), created.settings, title))
+    born = new_session(facts, created.settings, title)
+    draft.tree.create(replace(born, submissions=_first(created)), entries, draft.moment.at_ms)
     record = record_of(facts, tree)
-    draft.tree.summary[f"a:{facts.agent_id}"] = record
+    draft.tree.note(f"a:{facts.agent_id}", record)
     _tell(draft, facts, record)
     draft.add(f.ChildMade(_child(created, tree)))
 
@@ -166,10 +172,9 @@ def _child(created: ChildSession, tree: TreeView) -> Child:
 def _tell(draft: Draft, facts: SessionFacts, record: AgentRecord) -> None:
     created = ev.SubagentLifecycle(event=LifecycleChange.CREATED, subagent=event_summary(record))
     targets = watchers(facts)
-    draft.tree.events += [
-        TreeEvent(facts.born_in, created, targets, about={"record": record}),
-        inbox_event(facts.born_in, facts.agent_id, facts.session_id, targets),
-    ]
+    about: TreeNote = {"record": record}
+    draft.tree.tell(facts.born_in, created, targets, about=about)
+    tell_depths(draft, facts.born_in, facts.agent_id, facts.session_id, targets)
 
 
 def _entries(draft: Draft, created: ChildSession, tree: TreeView) -> tuple[Entry, ...]:
@@ -206,11 +211,12 @@ def _told(draft: Draft, created: ChildSession) -> tuple[Entry, ...]:
     return () if told == (created.settings.cwd,) else (e.fact(f.FoldersTold(told)),)
 
 
-def _first(created: ChildSession) -> FirstSubmission | None:
+def _first(created: ChildSession) -> tuple[NewSubmission, ...]:
     if not created.prompt:
-        return None
+        return ()
     op = UserInput(items=(TextInput(text=created.prompt),))
-    return {"id": f"spawn-{created.facts.agent_id}", "op": written(op)}
+    id = f"spawn-{created.facts.agent_id}"
+    return (NewSubmission(CLIENT, id, encode_json({"id": id, "op": written(op)})),)
 
 
 def _result(draft: Draft, created: ChildSession, asked: Spawn | Fork) -> str:

@@ -11,8 +11,8 @@ from orchestrator.core import entries as e
 from orchestrator.core.agent_views import MESSAGE_BYTES, envelope, one_line
 from orchestrator.core.commands import Submitted, Target
 from orchestrator.core.decide.cancel import cancel_line
-from orchestrator.core.decide.mail_delivery import inbox_event, key_of_person
-from orchestrator.core.draft import Draft, OutboundMessage, TreeEvent
+from orchestrator.core.decide.mail_delivery import key_of_person, tell_depths
+from orchestrator.core.draft import Draft
 from orchestrator.core.message_payloads import InterruptPayload, MessagePayload, Said
 from orchestrator.protocol.ops import CancelAgent, MessageAgent
 
@@ -37,14 +37,14 @@ def message_agent(draft: Draft, command: Submitted, op: MessageAgent) -> None:
     said: Said = {"prompt": op.text, "person": command.who or command.client}
     content: MessagePayload = {**envelope(draft.state, draft.moment.at_ms), **said}
     key = key_of_person(command.client, command.id)
-    draft.tree.outbox.append(OutboundMessage(target.session, "message", content, key, op.interrupt))
-    draft.tree.events.append(_inbox(draft, command.id, target))
+    draft.tree.send(target.session, "message", content, key, op.interrupt)
+    _tell_inbox(draft, command.id, target)
 
 
-def _inbox(draft: Draft, id: str, target: Target) -> TreeEvent:
+def _tell_inbox(draft: Draft, id: str, target: Target) -> None:
     parent = target.record.get("parent_session_id") or target.session
     watching = tuple(dict.fromkeys((parent, draft.state.facts.tree_id)))
-    return inbox_event(id, target.agent_id, target.session, watching)
+    tell_depths(draft, id, target.agent_id, target.session, watching)
 
 
 def cancel_agent(draft: Draft, command: Submitted, op: CancelAgent) -> None:
@@ -79,4 +79,4 @@ def interrupt_below(draft: Draft, key: str) -> None:
     for child in draft.state.tree.children.values():
         if child.status != "canceled":
             told, when = f"{key}:{child.agent_id}", InterruptPayload(at_ms=draft.moment.at_ms)
-            draft.tree.outbox.append(OutboundMessage(child.session, "interrupt", when, told, interrupt=True))
+            draft.tree.send(child.session, "interrupt", when, told, interrupt=True)

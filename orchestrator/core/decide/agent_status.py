@@ -12,14 +12,9 @@ from collections.abc import Mapping
 
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import envelope, event_summary, record_of, told_result
-from orchestrator.core.decide.mail_delivery import inbox_event, watchers
-from orchestrator.core.draft import (
-    SLOTS,
-    Debit,
-    Draft,
-    OutboundMessage,
-    TreeEvent,
-)
+from orchestrator.core.commit_parts import SLOTS, Debit, TreeNote
+from orchestrator.core.decide.mail_delivery import tell_depths, watchers
+from orchestrator.core.draft import Draft
 from orchestrator.core.history import Item
 from orchestrator.core.message_payloads import (
     Completion,
@@ -49,10 +44,9 @@ def change(draft: Draft, told: ev.SubagentLifecycle, changes: TreeChanges) -> No
     record = record_of(facts, tree)
     who = {"agent_id": facts.agent_id, "session_id": facts.session_id, "subagent": event_summary(record)}
     event = told.model_copy(update=who)
-    draft.tree.events.append(
-        TreeEvent(facts.born_in, event, watchers(facts), inbox=facts.session_id, about={"record": record})
-    )
-    draft.tree.summary[f"a:{facts.agent_id}"] = record
+    about: TreeNote = {"record": record}
+    draft.tree.tell(facts.born_in, event, watchers(facts), inbox=facts.session_id, about=about)
+    draft.tree.note(f"a:{facts.agent_id}", record)
 
 
 def took_task(draft: Draft) -> None:
@@ -159,13 +153,12 @@ def _opening(draft: Draft) -> Envelope:
 def _tell_parent(draft: Draft, kind: str, payload: ToParent, key: str) -> None:
     parent = draft.state.facts.parent_session
     assert parent is not None, "only a root has no parent, and no status"
-    outbound = OutboundMessage(parent, kind, payload, key)
-    draft.tree.outbox.append(outbound)
+    outbound = draft.tree.send(parent, kind, payload, key)
     if outbound.counted:
         facts = draft.state.facts
         watching = dict.fromkeys((facts.grandparent_session or parent, facts.tree_id))
         above = facts.ancestors[-1]
-        draft.tree.events.append(inbox_event(facts.born_in, above, parent, tuple(watching)))
+        tell_depths(draft, facts.born_in, above, parent, watching)
 
 
 def _tokens(draft: Draft) -> int:
@@ -188,21 +181,7 @@ def header_of(reasoning: Item) -> str:
     return next((" ".join(one[1].split())[:HEADER_CHARS] for one in found if one), "")
 
 
-# ── cancel flags, watchdogs ───────────────────────────────────────────────────────────────────────
-
-
-def cancel_flag(agent_id: int) -> str:
-    """The registry's field that stands from an agent's cancellation on."""
-    return f"cancel:{agent_id}"
-
-
-def pruned_flag(agent_id: int) -> str:
-    return f"x:{agent_id}"
-
-
-def cancel_flags(ancestors: tuple[int, ...], agent_id: int) -> tuple[str, ...]:
-    """The fields that must not stand where an agent starts anything; a root is never marked."""
-    return (*(cancel_flag(id) for id in (*ancestors, agent_id) if id), pruned_flag(agent_id))
+# ── watchdogs ───────────────────────────────────────────────────────────────────────
 
 
 def end_watchdogs(draft: Draft) -> None:

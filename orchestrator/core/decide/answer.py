@@ -13,7 +13,7 @@ from orchestrator.core.commands import AnswerOp, MailArrived, PendingBelow, Subm
 from orchestrator.core.decide.approval import resolve
 from orchestrator.core.decide.approval_events import WITHDRAWN
 from orchestrator.core.decide.ask import settle
-from orchestrator.core.draft import Draft, OutboundMessage, TreeEvent
+from orchestrator.core.draft import Draft
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId
 from orchestrator.core.message_payloads import AnswerPayload
@@ -139,7 +139,7 @@ def _route(draft: Draft, command: Submitted, asked: PendingBelow, reply: Reply) 
     if reply.response is not None:
         payload["response"] = reply.response
     key = f"answer:{command.client}:{command.id}"
-    draft.tree.outbox.append(OutboundMessage(asked.session, "answer", payload, key))
+    draft.tree.send(asked.session, "answer", payload, key)
     at_ms, (decision, digest) = draft.moment.at_ms, reply.said
     draft.add(f.Answered(asked.call_id, asked.turn, decision, by, at_ms, asked.agent_id, digest))
 
@@ -189,7 +189,7 @@ def _tell_late(draft: Draft, answer: Mapping[str, JsonValue]) -> None:
 
 def _tell_root(draft: Draft, id: str, text: str) -> None:
     told = ev.Error(message=text, codex_error_info=UNSET)
-    draft.tree.events.append(TreeEvent(id, told, (draft.state.facts.tree_id,)))
+    draft.tree.tell(id, told, (draft.state.facts.tree_id,))
 
 
 def _hold_against_earlier(draft: Draft, command: Submitted, reply: Reply) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from orchestrator.core.draft import Draft, TreeEvent, TreeNote
+from orchestrator.core.commit_parts import TreeNote
+from orchestrator.core.draft import Draft
 from orchestrator.core.state import Call
 from orchestrator.protocol.events import (
     ApplyPatchApprovalRequest,
@@ -57,8 +58,7 @@ def _surface(draft: Draft, request: PersonRequest) -> None:
             "session_id": facts.session_id,
             "agent_path": facts.agent_path,
         }
-        event = TreeEvent(draft.task.id, request.model_copy(update=asker), (facts.tree_id,))
-        draft.tree.events.append(event)
+        draft.tree.tell(draft.task.id, request.model_copy(update=asker), (facts.tree_id,))
 
 
 def resolved(
@@ -81,9 +81,9 @@ def resolved(
         session_id=facts.session_id,
         agent_path=facts.agent_path,
     )
-    about = TreeNote(response=digest) if digest else TreeNote()
+    about: TreeNote = {"response": digest} if digest else {}
     targets = (facts.tree_id, facts.session_id)
-    draft.tree.events.append(TreeEvent(draft.task.id, message, targets, about=about))
+    draft.tree.tell(draft.task.id, message, targets, about=about)
 
 
 def _knows_alone(draft: Draft, client: str) -> bool:

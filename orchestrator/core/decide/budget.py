@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.core import facts as f
 from orchestrator.core.commands import CommitRefused
-from orchestrator.core.draft import Draft, TreeEvent
+from orchestrator.core.draft import Draft
 from orchestrator.core.timers import BUDGET_TIMER
 from orchestrator.protocol.agents import BudgetReport
 from orchestrator.protocol.events import WarningEvent
@@ -33,7 +33,7 @@ def pause(draft: Draft, refused: CommitRefused) -> None:
     """Pauses the task: the owed request does not fit beside what others hold, or the budget is spent."""
     draft.add(f.AgentChanged({"paused": refused.reason}))
     draft.set_timer(BUDGET_TIMER, draft.moment.at_ms + FAR_MS)
-    draft.tree.budget_wait = True
+    draft.budget_wait = True
     if refused.reason == "budget_spent":
         _tell(draft, refused)
 
@@ -47,7 +47,7 @@ def _tell(draft: Draft, refused: CommitRefused) -> None:
         budget=BudgetReport.model_validate({**account, "agent_id": facts.agent_id}),
     )
     once = f"{refused.detail}:100"
-    draft.tree.events.append(TreeEvent(draft.task_id, message, (facts.tree_id,), once=once))
+    draft.tree.tell(draft.task_id, message, (facts.tree_id,), once=once)
 
 
 def resume(draft: Draft) -> None:

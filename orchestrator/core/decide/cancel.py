@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import child_summary, envelope
 from orchestrator.core.commands import Target
-from orchestrator.core.decide.agent_status import cancel_flag, end_watchdogs
+from orchestrator.core.decide.agent_status import end_watchdogs
 from orchestrator.core.decide.mail_delivery import take, tell_undelivered
-from orchestrator.core.draft import DoesNotFit, Draft, OutboundMessage, TreeEvent, TreeNote
+from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.ids import AgentId
 from orchestrator.core.message_payloads import CancelPayload
 from orchestrator.core.timers import REAP_BELOW_TIMER, REAP_MS, REAP_TIMER
-from orchestrator.core.tree import Child
+from orchestrator.core.tree import Child, cancel_flag
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
 
@@ -136,11 +136,10 @@ def flag_and_notify(
     opening = envelope(draft.state, draft.moment.at_ms)
     payload: CancelPayload = {**opening, "reason": reason}
     key = f"cancel:{draft.state.facts.agent_id}:{agent_id}"
-    draft.tree.outbox.append(OutboundMessage(session, "cancel", payload, key, interrupt=True))
-    draft.tree.summary[cancel_flag(agent_id)] = "1"
+    draft.tree.send(session, "cancel", payload, key, interrupt=True)
+    draft.tree.note(cancel_flag(agent_id), "1")
     message = ev.SubagentLifecycle(
         event=LifecycleChange.UPDATED, agent_id=agent_id, session_id=session, subagent=shown
     )
     targets = tuple(dict.fromkeys((draft.state.facts.session_id, draft.state.facts.tree_id)))
-    about = TreeNote(agent_id=agent_id, marked=True)
-    draft.tree.events.append(TreeEvent(draft.task_id, message, targets, about=about))
+    draft.tree.tell(draft.task_id, message, targets, about={"agent_id": agent_id, "marked": True})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from orchestrator.core.agent_views import one_line
 from orchestrator.core.decide.agent_status import header_of
-from orchestrator.core.draft import Draft, TreeEvent
+from orchestrator.core.draft import Draft
 from orchestrator.core.history import Item, message_text, searched
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.wire import EventModel
@@ -58,4 +58,4 @@ def tokens_used(draft: Draft) -> None:
 def _tell_asker(draft: Draft, told: EventModel) -> None:
     facts = draft.state.facts
     assert facts.parent_session is not None, "a helper has a parent"
-    draft.tree.events.append(TreeEvent(facts.born_in, told, (facts.parent_session,)))
+    draft.tree.tell(facts.born_in, told, (facts.parent_session,))

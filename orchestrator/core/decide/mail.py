@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import one_line
 from orchestrator.core.commands import MailArrived
+from orchestrator.core.commit_parts import SLOTS, Debit
 from orchestrator.core.decide.agent_ops import interrupt_below
 from orchestrator.core.decide.agent_status import change, tell_ended
 from orchestrator.core.decide.answer import routed_answer
@@ -12,7 +13,7 @@ from orchestrator.core.decide.cancel import begin_canceling, heard_end
 from orchestrator.core.decide.helper import helper_done
 from orchestrator.core.decide.mail_delivery import forget_children, tell_inbox, tell_read, tell_undelivered
 from orchestrator.core.decide.task_end import stop
-from orchestrator.core.draft import SLOTS, Debit, Draft
+from orchestrator.core.draft import Draft
 from orchestrator.core.ids import AgentId
 from orchestrator.core.tree import ACTIVE, ChildChanges, Mail, MailKind, TreeChanges
 from orchestrator.protocol.agents import LifecycleChange

@@ -15,7 +15,8 @@ import orjson
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import AwaitedAgent, awaited, child_summary
-from orchestrator.core.draft import Draft, TreeEvent, TreeNote
+from orchestrator.core.commit_parts import TreeNote
+from orchestrator.core.draft import Draft
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import user_message
 from orchestrator.core.ids import AgentId
@@ -177,21 +178,23 @@ def tell_read(draft: Draft, child: Child, content: JsonMapping) -> None:
         status=SubagentStatus.IDLE,
         subagent=child_summary(draft.state.facts, replace(child, status="idle")),
     )
-    facts, about = draft.state.facts, TreeNote(read=turn, agent_id=child.agent_id)
-    targets = tuple(dict.fromkeys((facts.session_id, facts.tree_id)))
-    draft.tree.events.append(TreeEvent(content["born_in"], message, targets, child.session, about))
+    facts = draft.state.facts
+    targets = dict.fromkeys((facts.session_id, facts.tree_id))
+    about: TreeNote = {"read": turn, "agent_id": child.agent_id}
+    draft.tree.tell(content["born_in"], message, targets, inbox=child.session, about=about)
     # A field of its own: the child may be writing its record at this very moment.
-    draft.tree.summary[f"d:{child.agent_id}"] = str(turn)
+    draft.tree.note(f"d:{child.agent_id}", str(turn))
 
 
 def tell_inbox(draft: Draft, facts: SessionFacts) -> None:
     """An `agent_inbox` event about this session; the commit fills in the depths."""
-    draft.tree.events.append(inbox_event(facts.born_in, facts.agent_id, facts.session_id, watchers(facts)))
+    tell_depths(draft, facts.born_in, facts.agent_id, facts.session_id, watchers(facts))
 
 
-def inbox_event(id: str | None, agent_id: int, session: str, targets: tuple[str, ...]) -> TreeEvent:
+def tell_depths(draft: Draft, id: str | None, agent_id: int, session: str, targets: Iterable[str]) -> None:
+    """An `agent_inbox` event about a session of the tree."""
     message = ev.AgentInbox(agent_id=agent_id, session_id=session, pending_messages=0, pending_interrupts=0)
-    return TreeEvent(id, message, targets, inbox=session)
+    draft.tree.tell(id, message, targets, inbox=session)
 
 
 def watchers(facts: SessionFacts) -> tuple[str, ...]:
@@ -220,7 +223,7 @@ def tell_undelivered(draft: Draft, keys: Iterable[str]) -> None:
         if facts.is_root:
             draft.add(e.event(id, error))
         else:
-            draft.tree.events.append(TreeEvent(id, error, (facts.tree_id,)))
+            draft.tree.tell(id, error, (facts.tree_id,))
 
 
 def _over(state: State) -> str:

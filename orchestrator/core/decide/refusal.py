@@ -9,16 +9,17 @@ from __future__ import annotations
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
+from orchestrator.core.commit_parts import SLOTS, SPAWNED
 from orchestrator.core.decide.agent_calls import arm
-from orchestrator.core.decide.agent_status import pruned_flag
 from orchestrator.core.decide.approval import reject
 from orchestrator.core.decide.budget import pause, unpriced
 from orchestrator.core.decide.cancel import pass_over
 from orchestrator.core.decide.mail import cancel, mail_arrived
 from orchestrator.core.decide.task_end import fail
-from orchestrator.core.draft import SLOTS, SPAWNED, DoesNotFit, Draft
+from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.state import Phase
 from orchestrator.core.timers import watchdog_timer
+from orchestrator.core.tree import pruned_flag
 
 ENDED = "this agent was cancelled or pruned: it takes no more input"
 

@@ -1,0 +1,251 @@
+"""Parts of a commit in the form that is stored: rules make them, and the broker takes them as they are.
+
+What only a worker knows is added on the way: the salts and chain values of a child's log, and how many of
+the commit's own events stand before an event of the tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+from orchestrator.core.blobs import externalise
+from orchestrator.core.frozen import record, replace
+from orchestrator.core.ids import AgentId, SessionId, TreeId
+from orchestrator.core.settings import SessionFacts, TurnSettings
+from orchestrator.core.stored import Encoded, encode_json, encode_value
+from orchestrator.core.tree import AgentRecord
+from orchestrator.protocol.wire import EventModel, JsonMapping, written
+
+SLOTS = "slots"
+SPAWNED = "spawned"
+COUNTED = frozenset({"message", "completion"})
+_DEPTHS = b'"pending_messages":0,"pending_interrupts":0'
+
+
+@record
+class NewEntry:
+    """A rollout entry to append; its seq follows from its place."""
+
+    payload: bytes
+    salt: bytes
+    chain: bytes
+
+
+@record
+class NewEvent:
+    """An event for the EQ, and the rollout entry that it belongs to."""
+
+    payload: bytes
+    seq: int
+    hash8: str
+
+
+@record
+class Timer:
+    """A deadline that becomes an SQ entry when it has passed, unless it was cleared.
+
+    Set again under its id, it replaces the one before.
+    """
+
+    id: str
+    generation: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A request for approval that the fleet's queue shows until its key, the call's id, is closed."""
+
+    key: str
+    payload: bytes
+
+
+def approval(call_id: str, request: JsonMapping, blobs: dict[str, bytes]) -> Approval:
+    """The approval that shows `request`, the event that asks; large changes go to `blobs`."""
+    return Approval(call_id, encode_value(externalise(request, blobs), blobs))
+
+
+@record
+class OutboundMessage:
+    """A message from one session of a tree to another, in the commit that makes it true."""
+
+    to: SessionId
+    kind: str
+    """`message`, `completion`, `status`, `interrupt`, `cancel`, `ended`, `gone` or `answer`."""
+    payload: bytes
+    """The kind is in it too."""
+    key: str
+    """Stays the same however often the message is written."""
+    interrupt: bool = False
+
+    @property
+    def counted(self) -> bool:
+        """Whether the message waits in the inbox for a model; other messages are obeyed when they arrive."""
+        return self.kind in COUNTED
+
+    @property
+    def bounded(self) -> bool:
+        """Whether a full queue refuses it: a `message` can wait, an end or a cancel must arrive.
+
+        Two agents whose queues are full would else wait for each other's room for ever.
+        """
+        return self.kind == "message"
+
+
+class TreeNote(TypedDict, total=False):
+    """Data for the fold of a tree log, beside an event's message."""
+
+    record: AgentRecord
+    """The agent's record from here on; the others are about `agent_id`, which has no new record."""
+    agent_id: AgentId
+    read: int
+    """The number of the turn whose result the parent has read."""
+    marked: bool
+    """Whether the agent was cancelled."""
+    response: str
+    """The identity of the response that settled an agent's questions."""
+
+
+@record
+class TreeEvent:
+    """An entry of the tree log, which its targets' event queues get as well, all under one order."""
+
+    parts: tuple[bytes, ...]
+    """The payload: one part, or several. Between parts the commit writes depths of `inbox`, in turn
+    the messages and the interrupts, as they are when the commit is visible: only it knows them."""
+    targets: tuple[SessionId, ...] = ()
+    """Sessions of the tree; the committing one may be among them. One that is gone is left out."""
+    inbox: SessionId | None = None
+    about: bytes = b""
+    """Data for the tree log alone: a `TreeNote`."""
+    after: int = 0
+    """How many of the commit's own events stand before it where the committing session is a target."""
+    once: str = ""
+    """With a name, the event is dropped if one of that name was written before (`said:<name>`)."""
+
+
+def tree_event(
+    id: str | None,
+    message: EventModel,
+    targets: Iterable[str],
+    blobs: dict[str, bytes],
+    *,
+    inbox: str = "",
+    about: TreeNote | None = None,
+    once: str = "",
+) -> TreeEvent:
+    """The event of a message, whose large texts go to `blobs`; with `inbox` it tells that inbox's depths."""
+    payload = encode_value({"id": id or "", "msg": written(message)}, blobs)
+    targeted = tuple(SessionId(target) for target in targets)
+    note = encode_json(about) if about else b""
+    if not inbox:
+        return TreeEvent((payload,), targeted, about=note, once=once)
+    # The last such place: texts of people come before it.
+    head, _, tail = payload.rpartition(_DEPTHS)
+    parts = (head + b'"pending_messages":', b',"pending_interrupts":', tail)
+    return TreeEvent(parts, targeted, SessionId(inbox), note, once=once)
+
+
+@dataclass(frozen=True, slots=True)
+class NewSubmission:
+    """A submission that a session is born with."""
+
+    client: str
+    submission: str
+    payload: bytes
+    kind: str = "submission"
+    sender: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """A session to create, root or child; its entries are chained under epoch 0."""
+
+    session: SessionId
+    tree: TreeId
+    pool: str
+    agent_id: AgentId
+    parent: SessionId | None = None
+    entries: tuple[NewEntry, ...] = ()
+    events: tuple[NewEvent, ...] = ()
+    meta: bytes = b""
+    submissions: tuple[NewSubmission, ...] = ()
+    status: str = "idle"
+    unsealed: tuple[Encoded, ...] = ()
+    """The log of a child that was decided: sealed, it becomes `entries` and `events`."""
+
+
+def new_session(facts: SessionFacts, settings: TurnSettings, title: str = "") -> NewSession:
+    """The session with these facts, without a log yet; lists show the title until it rests."""
+    return NewSession(
+        session=facts.session_id,
+        tree=facts.tree_id,
+        pool=facts.pool,
+        agent_id=facts.agent_id,
+        parent=facts.parent_session,
+        meta=encode_json({"cwd": settings.cwd, "model": settings.model, "title": title}),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Debit:
+    """Takes `amount` from a counter of the tree, refused if it would pass the field `limit`.
+
+    A negative amount gives back and is never refused. An empty limit only counts.
+    """
+
+    counter: str
+    amount: int
+    limit: str = ""
+
+
+@record
+class TreePart:
+    """The part of a commit that concerns other sessions, and the tree's counters."""
+
+    outbox: tuple[OutboundMessage, ...] = ()
+    children: tuple[NewSession, ...] = ()
+    events: tuple[TreeEvent, ...] = ()
+    summary: Mapping[str, bytes] = field(default_factory=dict)
+    """Flat fields of `agents:<tree>`, the registry's projection."""
+    debits: tuple[Debit, ...] = ()
+    unless_flagged: tuple[str, ...] = ()
+    """Fields of `agents:<tree>` (cancel flags) that must not exist: the commit is refused if one does."""
+    taken: tuple[int, int] = (0, 0)
+    """Regular and interrupting messages that left the inbox."""
+
+    def and_then(self, later: TreePart) -> TreePart:
+        """The part of both in one commit."""
+        return TreePart(
+            self.outbox + later.outbox,
+            self.children + later.children,
+            self.events + later.events,
+            {**self.summary, **later.summary},
+            self.debits + later.debits,
+            later.unless_flagged or self.unless_flagged,
+            (self.taken[0] + later.taken[0], self.taken[1] + later.taken[1]),
+        )
+
+    def behind(self, events: int) -> TreePart:
+        """The part where this many more of the session's own events stand before those of the tree."""
+        moved = (replace(event, after=event.after + events) for event in self.events)
+        return replace(self, events=tuple(moved))
+
+    @property
+    def entries(self) -> int:
+        """The number of entries that it writes to the logs of new sessions."""
+        return sum(len(child.entries) for child in self.children)
+
+    @property
+    def size(self) -> int:
+        """The bytes that it adds to a commit."""
+        told = (piece for event in self.events for piece in (*event.parts, event.about))
+        payloads = (outbound.payload for outbound in self.outbox)
+        return sum(map(len, (*told, *payloads, *self.summary.values()))) + sum(map(_size, self.children))
+
+
+def _size(child: NewSession) -> int:
+    logged = sum(len(entry.payload) for entry in child.entries) + sum(len(ev.payload) for ev in child.events)
+    return logged + sum(len(submission.payload) for submission in child.submissions) + len(child.meta)
