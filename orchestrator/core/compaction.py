@@ -54,9 +54,10 @@ def compacted_history(state: State, summary: str) -> tuple[tuple[str, ...], list
     shown = _shown_pictures(history) if state.task.kind == "user" else {}
     kept = newest_texts(state, shown)
     pictures = [picture for found in shown.values() for picture in found]
+    message: list[Item] = [{**history[place], "content": pictures} for place in list(shown)[:1]]
     context = new_context(history, told_settings(state.task.settings, state.settings), _given(state))
     context += map(written, standing_modes(state.task.settings))
-    return kept, [*context, *([_message(pictures)] if pictures else ()), _bridge(kept, summary)]
+    return kept, [*context, *message, _bridge(kept, summary)]
 
 
 def summarised_history(state: State, summary: str) -> tuple[tuple[str, ...], list[Item]]:
@@ -78,6 +79,11 @@ def newest_texts(state: State, shown: Collection[int] = ()) -> tuple[str, ...]:
 def nothing_said(history: Iterable[Item]) -> bool:
     """Whether a conversation holds only what a compaction would make anew."""
     return all(is_context(item) or is_role(item) or is_of_modes(item) or _is_bridge(item) for item in history)
+
+
+def was_compacted(history: Iterable[Item]) -> bool:
+    """Whether a conversation begins with the summary of an earlier one."""
+    return any(_is_bridge(item) for item in history)
 
 
 def user_turns(history: Iterable[Item]) -> list[int]:
@@ -156,10 +162,6 @@ def _ends_a_task(history: Sequence[Item], place: int) -> bool:
         return message_text(item).startswith(_MARKER)
     behind = history[place + 1] if place + 1 < len(history) else item
     return item.get("role") == "assistant" and _is_of_user(behind)
-
-
-def _message(parts: Sequence[JsonMapping]) -> Item:
-    return {"type": "message", "role": "user", "content": list(parts)}
 
 
 # ── the bridge ────────────────────────────────────────────────────────────────────────────────

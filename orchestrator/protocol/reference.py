@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from enum import Enum, EnumType
 from types import ModuleType, NoneType, UnionType
@@ -37,7 +37,7 @@ from orchestrator.protocol import (
     usage,
     wire,
 )
-from orchestrator.protocol.served import SENT_EVENTS, SERVED_OPS
+from orchestrator.protocol.served import NEVER_SENT, NEVER_SERVED, SENT_EVENTS, SERVED_OPS
 
 SHARED: Final[tuple[ModuleType, ...]] = (
     inputs, policy, scalars, commands, plans, review, usage, faults, mcp, agents, catalog,
@@ -94,7 +94,8 @@ document states what, and what was decided where documents differ: [sources](sou
   operations are ignored. Unknown events, items and rollout lines are kept whole; an unknown
   operation is refused.
 - An operation is *served*, or *not served*: then it is read and answered by an `error`. An event
-  is *sent* by this version, or *only read*: in rollouts of other programs and versions.
+  is *sent* by this version, or *only read*: in rollouts of other programs and versions. What Dendro
+  leaves to other programs stands under [Read, not served](#read-not-served).
 """
 
 BOUNDS: Final = f"""\
@@ -115,10 +116,18 @@ def page() -> str:
 def _lines() -> Iterator[str]:
     yield HEAD
     yield "## Operations\n"
-    yield from _variants(ops.Op, SERVED_OPS, ("served", "not served"))
+    yield from _variants(_served(ops.Op, NEVER_SERVED), SERVED_OPS, ("served", "not served"))
     yield from _bounds()
     yield "## Events\n"
-    yield from _variants(events.EventMsg, SENT_EVENTS, ("sent", "only read"))
+    yield from _variants(_served(events.EventMsg, NEVER_SENT), SENT_EVENTS, ("sent", "only read"))
+    yield "## Read, not served\n\nOperations and events of other programs that Dendro reads and passes on.\n"
+    for union, tags, word in (
+        (ops.Op, NEVER_SERVED, "not served"),
+        (events.EventMsg, NEVER_SENT, "only read"),
+    ):
+        for model in _models(union):
+            if wire.tag_of(model) in tags:
+                yield from _model(model, f"### `{wire.tag_of(model)}`", word)
     yield "## Rollout lines\n"
     yield from _rollout()
     for title, module in (("Response items", items), ("Turn items", turn_items)):
@@ -141,9 +150,19 @@ def _bounds() -> Iterator[str]:
     yield ""
 
 
-def _variants(union: Any, done: frozenset[str], words: tuple[str, str]) -> Iterator[str]:
-    """The variants of a union; `words` say of each whether this version has it `done`."""
-    models = [member for member in get_args(union) if not issubclass(member, wire.Unknown)]
+def _models(union: Any) -> list[type[BaseModel]]:
+    return [member for member in get_args(union) if not issubclass(member, wire.Unknown)]
+
+
+def _served(union: Any, never: frozenset[str]) -> list[type[BaseModel]]:
+    """The variants of a union but for those that Dendro leaves to other programs."""
+    return [model for model in _models(union) if wire.tag_of(model) not in never]
+
+
+def _variants(
+    models: Sequence[type[BaseModel]], done: frozenset[str], words: tuple[str, str]
+) -> Iterator[str]:
+    """Variants of a union; `words` say of each whether this version has it `done`."""
     for is_done, word in zip((True, False), words, strict=True):
         tags = [tag for tag in map(wire.tag_of, models) if (tag in done) is is_done]
         yield f"{word.capitalize()}: " + " · ".join(f"[`{tag}`](#{tag})" for tag in tags) + "\n"

@@ -95,3 +95,25 @@ SENT_EVENTS: Final = frozenset(
     }
 )
 """Events that a session publishes; the others are read in rollouts of other programs and versions."""
+
+NEVER_SERVED: Final = frozenset({"dynamic_tool_response", "refresh_mcp_servers", "undo"})
+"""Operations of other programs that no version is to carry out: they are read, and answered by an `error`."""
+
+NEVER_SENT: Final = frozenset(
+    {
+        "collab_agent_interaction_begin",
+        "collab_agent_interaction_end",
+        "collab_agent_spawn_begin",
+        "collab_agent_spawn_end",
+        "collab_close_begin",
+        "collab_close_end",
+        "collab_waiting_begin",
+        "collab_waiting_end",
+        "deprecation_notice",
+        "dynamic_tool_call_request",
+        "raw_response_item",
+        "undo_completed",
+        "undo_started",
+    }
+)
+"""Events that only other programs send."""

@@ -12,6 +12,7 @@ from orchestrator.protocol.codec import encode_msg, event_msg, parse_rollout_lin
 from orchestrator.protocol.events import UnknownEvent
 from orchestrator.protocol.ops import OPS
 from orchestrator.protocol.rollout import UnknownRolloutItem
+from orchestrator.protocol.served import NEVER_SERVED
 from tests.core.driver import Session, op, text
 from tests.core.lives import LIVES
 
@@ -46,16 +47,16 @@ SERVED: dict[str, dict[str, Any]] = {
     "shutdown": {},
 }
 NEVER: dict[str, dict[str, Any]] = {
+    "dynamic_tool_response": {"id": "d", "response": {"call_id": "c", "output": "", "success": True}},
+    "undo": {},
     "refresh_mcp_servers": {"config": {"mcp_servers": {}, "mcp_oauth_credentials_store_mode": "auto"}},
 }
 """Operations that no session will ever carry out."""
 NOT_YET: dict[str, dict[str, Any]] = {
     "resolve_elicitation": {"server_name": "s", "request_id": "1", "decision": "accept"},
-    "dynamic_tool_response": {"id": "d", "response": {"call_id": "c", "output": "", "success": True}},
     "plan": {"plan_request": {"goal": "g"}},
     "resolve_plan_approval": {"id": "p", "response": {"type": "rejected"}},
     "list_models": {},
-    "undo": {},
     "review": {"review_request": {"prompt": "p", "user_facing_hint": "h"}},
     "run_user_shell_command": {"command": "ls"},
 }
@@ -73,6 +74,13 @@ def test_op_that_is_not_served_yet_is_answered_with_an_error_under_its_id(type: 
     assert [id for id, _ in seen.events] == ["o1"]
     assert seen.one("error")["message"] == f"this version does not serve {type} yet"
     assert session.status == "idle"
+
+
+@pytest.mark.parametrize("type", sorted(NEVER))
+def test_op_of_other_programs_is_answered_without_a_promise(type: str) -> None:
+    seen = Session().submit(op(type, **NEVER[type]), "o1")
+    assert seen.one("error")["message"].startswith(f"this version does not serve {type}: ")
+    assert set(NEVER) == NEVER_SERVED
 
 
 def test_client_that_would_change_a_workers_servers_is_told_whose_they_are() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.protocol import events, ops
-from orchestrator.protocol.served import SENT_EVENTS, SERVED_OPS
+from orchestrator.protocol.served import NEVER_SENT, NEVER_SERVED, SENT_EVENTS, SERVED_OPS
 from tests.core.driver import Session
 from tests.protocol.test_wire_ops import submit
 from tests.protocol.wire_examples import examples
@@ -90,3 +90,10 @@ def test_every_op_that_a_session_decides_is_listed_as_served() -> None:
 
 def test_every_event_that_the_product_builds_is_listed_as_sent() -> None:
     assert sorted(set(built_events())) == sorted(SENT_EVENTS), ADAPT
+
+
+def test_what_is_left_to_other_programs_is_in_the_protocol_and_never_served_nor_sent() -> None:
+    assert set(ops.OPS) > NEVER_SERVED
+    assert not NEVER_SERVED & SERVED_OPS
+    assert set(events.EVENTS) > NEVER_SENT
+    assert not NEVER_SENT & SENT_EVENTS

@@ -8,6 +8,7 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.birth import session_configured
 from orchestrator.core.commands import FileNotWritten, Submitted
+from orchestrator.core.compaction import was_compacted
 from orchestrator.core.context import instructions_item
 from orchestrator.core.decide.agent_ops import cancel_agent, interrupt_below, message_agent
 from orchestrator.core.decide.answer import answer
@@ -89,6 +90,12 @@ def submitted(draft: Draft, command: Submitted) -> None:
         case ops.RefreshMcpServers():
             owner = "MCP servers are the worker's settings, which no client changes"
             error(draft, command.id, f"this version does not serve {op.type}: {owner}")
+        case ops.Undo():
+            instead = "thread_rollback takes back what was said; files are git's to take back"
+            error(draft, command.id, f"this version does not serve {op.type}: {instead}")
+        case ops.DynamicToolResponse():
+            instead = "a session calls no tools of its clients"
+            error(draft, command.id, f"this version does not serve {op.type}: {instead}")
         case _:
             error(draft, command.id, f"this version does not serve {op.type} yet")
 
@@ -102,7 +109,7 @@ def _user_turn(draft: Draft, command: Submitted, turn: UserTurn) -> None:
         error(draft, command.id, "this agent was cancelled: it takes no more input")
         return
     if turn.bookmark and bookmarked(draft, turn.bookmark) is None:
-        error(draft, command.id, f"no turn of this session ended with response {turn.bookmark}")
+        error(draft, command.id, _no_such_turn(draft, turn.bookmark))
         return
     if turn.unknown_mentions:
         # The connectors of Codex's apps are its provider's own.
@@ -121,6 +128,15 @@ def _user_turn(draft: Draft, command: Submitted, turn: UserTurn) -> None:
         return
     draft.add(f.InputQueued(command.id, turn, command.client or None))
     stop(draft, "replaced", command.id)
+
+
+def _no_such_turn(draft: Draft, bookmark: str) -> str:
+    if was_compacted(draft.state.history):
+        return (
+            f"no turn since the conversation was compacted ended with response {bookmark}: a turn that lies "
+            "before a compaction is a part of its summary, and cannot be gone back to"
+        )
+    return f"no turn of this session ended with response {bookmark}"
 
 
 def _steer(draft: Draft, command: Submitted, turn: UserTurn) -> None:
