@@ -223,6 +223,7 @@ EFFECTS: Mapping[str, Effect] = {
     "upkeep.verify_sessions": Effect("3", lambda s: upkeep(s).verify_sessions, 3),
     # Tools
     "personality": Effect('"friendly"', lambda s: birth(s).settings.personality, "friendly"),
+    "item_events": Effect('"all"', lambda s: birth(s).settings.item_events, "all"),
     "tools.timeout_s": Effect("3", lambda s: command(s).timeout_s, 3),
     "tools.max_deltas": Effect("2", lambda s: at_work.ran(s)[1], 2),
     "tools.local_shell": Effect("true", lambda s: "local_shell" in at_work.tools_offered(s), True),

@@ -61,6 +61,15 @@ class Metered:
 
 
 @record
+class Passing:
+    """An event that the log does not keep, since another one in it says as much."""
+
+    place: int
+    """The number of the decision's entries before it."""
+    event: Encoded
+
+
+@record
 class Decision:
     """The content of one commit, visible at once. Each `event_msg` entry is an event on the EQ too."""
 
@@ -80,6 +89,7 @@ class Decision:
     """None in the usual case: the decision concerns no other session."""
     budget_wait: bool = False
     """The session waits for room in the tree's budget."""
+    passing: tuple[Passing, ...] = ()
 
 
 @record
@@ -111,6 +121,7 @@ class Draft:
         "_entries",
         "_logged",
         "_open",
+        "_passing",
         "_requests",
         "_seq",
         "_set",
@@ -136,6 +147,7 @@ class Draft:
         self._entries: list[Encoded] = []
         self._blobs: dict[str, bytes] = {}
         self.tree = TreeDraft(self._blobs)
+        self._passing: list[Passing] = []
         self._requests: list[Metered] = []
         self._set: list[Timer] = []
         self._clear: list[str] = []
@@ -188,6 +200,11 @@ class Draft:
         """An event of the running task."""
         self.add(e.event(self.task.id, message))
 
+    def show(self, message: EventModel) -> None:
+        """An event of the running task for those who listen now."""
+        event = encode_entry(e.event(self.task.id, message), self.moment.at_ms, self._blobs)
+        self._passing.append(Passing(len(self._entries), event))
+
     def next_generation(self) -> int:
         generation = self.state.timers + 1
         self.add(f.TimerTaken(generation))
@@ -232,6 +249,7 @@ class Draft:
             self.export,
             self.tree.part(),
             self.budget_wait,
+            tuple(self._passing),
         )
 
 

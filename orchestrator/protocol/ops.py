@@ -23,6 +23,7 @@ from orchestrator.protocol.policy import AskForApproval, DecisionField, SandboxP
 from orchestrator.protocol.review import ReviewRequest
 from orchestrator.protocol.scalars import (
     CollaborationMode,
+    ItemEvents,
     Personality,
     ReasoningEffort,
     ReasoningSummary,
@@ -45,7 +46,10 @@ from orchestrator.protocol.wire import (
 
 
 class ConfigureSession(OpModel):
-    """(Re)configures the session; a running task is aborted, the history stays."""
+    """(Re)configures the session; a running task is aborted, the history stays.
+
+    `item_events` is Dendro's own.
+    """
 
     stated_in = Source.OCTOBER_2025
     type: Literal["configure_session"] = "configure_session"
@@ -61,6 +65,7 @@ class ConfigureSession(OpModel):
     user_instructions: Maybe[str] = None
     personality: Maybe[Personality] = None
     collaboration_mode: Maybe[CollaborationMode] = None
+    item_events: Maybe[ItemEvents] = None
     session_id: Maybe[str] = None
 
 

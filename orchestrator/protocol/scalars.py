@@ -118,6 +118,13 @@ class ModeKind(StrEnum):
     DEFAULT = "default"
 
 
+class ItemEvents(StrEnum):
+    """The items of a turn whose lifecycle is told: plans alone, or all."""
+
+    PLAN = "plan"
+    ALL = "all"
+
+
 class CollaborationSettings(WireModel):
     """Settings of a collaboration mode for its turns."""
 

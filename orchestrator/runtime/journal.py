@@ -141,7 +141,10 @@ class Step:
 
     def _append(self, decision: Decision) -> None:
         seq, head = self.position.seq, self.position.head
-        for encoded in decision.entries:
+        passing = list(decision.passing)
+        for place, encoded in enumerate(decision.entries):
+            while passing and passing[0].place <= place:
+                self.show(event_of(passing.pop(0).event, seq, head))
             seq += 1
             sealed = seal(encoded.line, seq, head, self.writer)
             head = sealed.chain
@@ -149,6 +152,8 @@ class Step:
             self.size += len(encoded.line)
             if encoded.entry.type == EVENT_MSG:
                 self.show(event_of(encoded, seq, head))
+        for shown in passing:
+            self.show(event_of(shown.event, seq, head))
         self.position = Position(decision.state, seq, head)
 
     @property

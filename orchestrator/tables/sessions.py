@@ -62,6 +62,10 @@ class SessionDefaults(Table):
     on_user_input: Literal["replace", "steer"] = setting("replace", "on_user_input", folder="free")
     """The effect of input on a running task: end it and start anew, or join it."""
 
+    item_events: Literal["plan", "all"] = setting("plan", "item_events", folder="free")
+    """The items of a turn of which clients are told when they begin and end (`item_started`,
+    `item_completed`): proposed plans alone, or all of them, beside the older events."""
+
     pool: str = setting("", "pool", folder="trusted", shown_default="`host:<machine id>`")
     """Which workers may run the session."""
 

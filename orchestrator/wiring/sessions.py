@@ -112,4 +112,5 @@ def turn_settings(settings: Settings) -> TurnSettings:
         verbosity=defaults.verbosity,
         window=settings.model.context_window,
         personality=defaults.personality,
+        item_events=None if defaults.item_events == "plan" else defaults.item_events,
     )

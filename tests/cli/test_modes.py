@@ -165,3 +165,23 @@ def test_a_plan_whose_stream_breaks_is_begun_again_and_completed_once(machine: M
         seen = turn(client, machine, "t1", collaboration_mode=mode("plan"))
     shown = kinds(seen, "item_started", "stream_error", "item_completed")
     assert shown == ["item_started", "stream_error", "item_started", "item_completed"]
+
+
+def test_every_item_that_begins_is_completed_once_where_all_are_told(machine: Machine) -> None:
+    thinking = {"items": [{"reasoning": "**Hm** let me see"}, {"text": "hello there"}]}
+    broken = {**thinking, "drop_after": 4}
+    with machine.model(broken, thinking) as user, proto(user, "-c", "item_events=all") as client:
+        seen = turn(client, machine, "t1")
+    cut = kinds(seen, "item_started", "item_completed", "stream_error").index("stream_error")
+    told = [m for m in seen if m["type"] in ("item_started", "item_completed", "stream_error")]
+    assert [m["item"]["type"] for m in told[:cut]] == ["UserMessage", "UserMessage", "Reasoning"]
+    begun = [m["item"]["id"] for m in told[cut + 1 :] if m["type"] == "item_started"]
+    done = [m["item"] for m in told[cut + 1 :] if m["type"] == "item_completed"]
+    assert begun == [item["id"] for item in done]
+    assert [item["type"] for item in done] == ["Reasoning", "AgentMessage"]
+    assert done[0]["summary_text"] == ["**Hm** let me see"]
+    assert done[1]["content"] == [{"type": "Text", "text": "hello there"}]
+    pieces = [m for m in seen if m["type"] == "agent_message_content_delta"]
+    assert "".join(m["delta"] for m in pieces) == "hello there"
+    assert {m["item_id"] for m in pieces} == {done[1]["id"]}
+    assert "reasoning_content_delta" in {m["type"] for m in seen}

@@ -224,6 +224,47 @@ def test_a_message_that_is_a_plan_alone_says_nothing_beside_it() -> None:
     assert end.one("task_complete")["last_agent_message"] is None
 
 
+# ── items ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def told_items(seen: Seen) -> list[tuple[str, str, str]]:
+    """The item events that are not kept: what happened, the item's kind, its id."""
+    messages = [passing.event.entry.payload for passing in seen.decision.passing]
+    return [(m["type"], m["item"]["type"], m["item"]["id"]) for m in messages]
+
+
+def test_every_item_is_told_where_that_is_wished_and_the_log_does_not_keep_it() -> None:
+    session = Session()
+    session.submit(op("configure_session", item_events="all"), "cfg")
+    seen = session.say("go", "u1")
+    (user,) = {id for _, _, id in told_items(seen)}
+    assert [(type, kind) for type, kind, _ in told_items(seen)] == [
+        ("item_started", "UserMessage"),
+        ("item_completed", "UserMessage"),
+    ]
+    assert user.startswith("u1-user-")
+    session.begin()
+    assert told_items(session.item(assistant("hello"), "msg_1")) == [
+        ("item_completed", "AgentMessage", "msg_1")
+    ]
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
+    assert told_items(session.item(thought, "rs_1")) == [("item_completed", "Reasoning", "rs_1")]
+    session.ends()
+    session.compact("c1")
+    session.begin()
+    (begun,) = told_items(session.seen[-1])
+    session.item(assistant("summary"), "msg_2")
+    assert told_items(session.ends()) == [("item_completed", "ContextCompaction", begun[2])]
+    assert not {"item_started", "item_completed"} & set(session.types)
+
+
+def test_no_item_but_a_plan_is_told_unasked() -> None:
+    session = Session()
+    assert told_items(session.say("go")) == []
+    session.begin()
+    assert told_items(session.item(assistant("hello"), "msg_1")) == []
+
+
 def test_tags_are_ordinary_text_in_every_other_mode() -> None:
     session = Session()
     turn(session, collaboration_mode=mode("execute"))

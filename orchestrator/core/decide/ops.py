@@ -13,6 +13,7 @@ from orchestrator.core.context import instructions_item
 from orchestrator.core.decide.agent_ops import cancel_agent, interrupt_below, message_agent
 from orchestrator.core.decide.answer import answer
 from orchestrator.core.decide.cancel import cancel_children
+from orchestrator.core.decide.item_events import tell_input
 from orchestrator.core.decide.lookup import ask
 from orchestrator.core.decide.rollback import roll_back
 from orchestrator.core.decide.task import (
@@ -144,6 +145,7 @@ def _steer(draft: Draft, command: Submitted, turn: UserTurn) -> None:
     for message in input_messages(turn.items):
         draft.add(f.Steered(command.id, written(message)))
     draft.event(user_message_event(turn.items))
+    tell_input(draft, turn.items)
 
 
 def _steers(draft: Draft, turn: UserTurn) -> bool:

@@ -14,6 +14,7 @@ from orchestrator.core.compaction import (
 )
 from orchestrator.core.decide.agent_status import heading
 from orchestrator.core.decide.helper_activity import made, thinks
+from orchestrator.core.decide.item_events import tell_compaction, tell_done
 from orchestrator.core.decide.mail_delivery import deliver
 from orchestrator.core.decide.task import complete, token_count
 from orchestrator.core.decide.task_end import fail, first_said
@@ -64,6 +65,8 @@ def begin_request(draft: Draft) -> None:
         e.Entry(e.TURN_CONTEXT, task.settings.turn_context()),
     )
     token_count(draft)
+    if draft.task.request is not None and draft.task.request.purpose == "compact":
+        tell_compaction(draft, done=False)
 
 
 def _purpose(draft: Draft) -> Purpose:
@@ -92,6 +95,8 @@ def item_completed(draft: Draft, command: ItemCompleted) -> None:
         return
     for event in _item_events(draft, item, command):
         draft.event(event)
+    text = message_text(item)
+    tell_done(draft, command, proposal(text).said if plans(draft.task.settings) else text)
     heading(draft, item)
     made(draft, item)
     if item.get("type") in CALL_KINDS:
@@ -186,6 +191,7 @@ def _compacted(draft: Draft) -> None:
             {"message": summary, "replacement_history": items, "kept_user_texts": stored_texts(kept)},
         )
     )
+    tell_compaction(draft, done=True)
     draft.event(ev.WarningEvent(message=COMPACTED_WARNING))
     if draft.task.kind == "compact":
         draft.event(ev.AgentMessage(message=COMPACTED_MESSAGE))

@@ -10,6 +10,7 @@ from orchestrator.core.compaction import nothing_said
 from orchestrator.core.context import INSTRUCTIONS_TAG, context_change, environment_context, is_context
 from orchestrator.core.decide.agent_status import end_watchdogs, took_task
 from orchestrator.core.decide.helper_activity import tokens_used
+from orchestrator.core.decide.item_events import tell_input
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import message_text
 from orchestrator.core.input_items import input_messages, user_message_event
@@ -97,6 +98,7 @@ def begin_task(draft: Draft, waiting: Queued) -> None:
     if kind == "user":
         draft.add(*map(e.item, input_messages(turn.items)))
         draft.add(e.event(waiting.id, user_message_event(turn.items)))
+        tell_input(draft, turn.items)
     if kind == "compact" and nothing_said(draft.state.history) and not draft.state.queue:
         draft.event(ev.WarningEvent(message=NOTHING_TO_COMPACT))
         complete(draft, None)

@@ -1,0 +1,44 @@
+"""Items of a turn that are told whole (`item_events = "all"`), beside the older event of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.core.commands import ItemCompleted
+from orchestrator.core.draft import Draft
+from orchestrator.core.history import Item
+from orchestrator.core.turn_items import completed_item, tells_all, user_item
+from orchestrator.protocol import events as ev
+from orchestrator.protocol.turn_items import ContextCompactionItem, TurnItem
+
+
+def tell_input(draft: Draft, items: Sequence[Item]) -> None:
+    """Tells of what a person said, which is whole at once."""
+    if tells_all(draft.task.settings):
+        item = user_item(items, f"{draft.task.id}-user-{len(draft.state.history)}")
+        draft.show(_started(draft, item))
+        draft.show(_completed(draft, item))
+
+
+def tell_done(draft: Draft, command: ItemCompleted, said: str) -> None:
+    """Tells of an item of the model that is done; one without a name was begun by nobody."""
+    if command.item_id and tells_all(draft.task.settings):
+        raw = draft.moment.rules.show_raw_reasoning
+        item = completed_item(command.item, command.item_id, said, raw=raw)
+        if item is not None:
+            draft.show(_completed(draft, item))
+
+
+def tell_compaction(draft: Draft, *, done: bool) -> None:
+    """Tells that a compaction begins, or is done; one that fails is begun again with its next request."""
+    if tells_all(draft.task.settings):
+        item = ContextCompactionItem(id=f"{draft.task.id}-compaction-{draft.state.requests}")
+        draft.show(_completed(draft, item) if done else _started(draft, item))
+
+
+def _started(draft: Draft, item: TurnItem) -> ev.ItemStarted:
+    return ev.ItemStarted(thread_id=draft.state.facts.session_id, turn_id=draft.task.id, item=item)
+
+
+def _completed(draft: Draft, item: TurnItem) -> ev.ItemCompleted:
+    return ev.ItemCompleted(thread_id=draft.state.facts.session_id, turn_id=draft.task.id, item=item)
