@@ -99,6 +99,9 @@ class Harness:
     async def approve(self, session: SessionId, call_id: str, decision: str = "approved") -> str:
         return await self.submit(session, ops.ExecApproval(id=call_id, decision=cast(Any, decision)))
 
+    async def approve_patch(self, session: SessionId, call_id: str, decision: str) -> str:
+        return await self.submit(session, ops.PatchApproval(id=call_id, decision=cast(Any, decision)))
+
     async def claimed(self, session: SessionId, worker: str = "w1") -> Claimed:
         found = await self.ports.broker.claim_session(session, worker, secrets.token_hex(4))
         assert found is not None, "the session is not claimable"

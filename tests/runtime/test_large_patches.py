@@ -134,7 +134,7 @@ async def test_who_is_asked_about_a_patch_that_is_not_shown_whole_is_told_so(
     assert asked["reason"] == f"2,000 files change, and {left_out:,} of them are not shown"
     assert "more than it shows" in why_not_allowed(f"{tmp_path}/*", asked)
     assert list(tmp_path.iterdir()) == []
-    await armed.approve(session, "p1", "approved_for_session")
+    await armed.approve_patch(session, "p1", "approved_for_session")
     assert await run(armed, supervisor, session) is Ended.PARKED
     assert len(list(tmp_path.glob("*/f*"))) == SEVERAL
     # Files that were not shown were not approved: a second patch of them is asked about again.
