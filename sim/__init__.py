@@ -14,7 +14,8 @@ One story, by module:
     people      clients;  workloads, workloads_kept: what they do, with a fixture
     nemesis     what goes wrong;  degradations: servers and supervisors that go on serving;
                 triggers: at which command
-    invariants  the rules;  watch: those of every step;  audit: those of the end
+    invariants  the rules;  watch: those of every step;  audit: those of the end;
+                observer: what the rules' modules need of watch
     rights      what watch asks: who may run what;  accounts: a tree's counters;  deadlines: timers;
                 cancels: ended agents;  inputs: what people said;  answers: to which question;
                 shown: what others are told;

@@ -7,19 +7,17 @@ means the question that was there; so the queue's order is compared, and nothing
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.core.state import ANSWERABLE
-
-if TYPE_CHECKING:
-    from sim.seen import Seen
-    from sim.watch import Watch
+from sim.observer import Observer
+from sim.seen import Seen
 
 
 class Answers:
     """The rule `asked_first`, for a session's own questions."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Observer) -> None:
         self._watch = watch
         self._asked: dict[tuple[str, str], int] = {}
         """By session and call: the end of its queue when it was asked about last."""

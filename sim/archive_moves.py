@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 import zstandard
@@ -22,11 +22,9 @@ from orchestrator.core.snapshot import decode_snapshot, encode
 from orchestrator.core.timers import STANDING_TIMERS
 from sim.double import EPOCH_S, Double
 from sim.objects import SimObjects
+from sim.observer import TreeObserver
 from sim.players import RULES
-
-if TYPE_CHECKING:
-    from sim.seen import Seen
-    from sim.watch import Watch
+from sim.seen import Seen
 
 MOVES = frozenset({"seal", "archive", "restore", "delete"})
 NEVER = 1e9
@@ -52,7 +50,7 @@ class UpkeepRules:
 class ArchiveMoves:
     """The rules of upkeep. Where no workload asks for upkeep, nothing is ever looked at."""
 
-    def __init__(self, watch: Watch, double: Double, keys: Keys, objects: SimObjects) -> None:
+    def __init__(self, watch: TreeObserver, double: Double, keys: Keys, objects: SimObjects) -> None:
         self._watch = watch
         self._double = double
         self._keys = keys

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.entries import DENDRO, EVENT_MSG, Entry
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS
 from orchestrator.gateways.client import GAP_TEXTS
 from orchestrator.views.event import Event
+from sim.exported import Exported
 from sim.inputs import check_inputs
 from sim.lookups import check_lookups
+from sim.machines import Site
+from sim.people import Diary
 from sim.pictures import check_name, check_pictures
 from sim.seen import Seen
 from sim.undecidable import tells_of_a_try
 from sim.watch import QUARANTINED, Watch
-
-if TYPE_CHECKING:
-    from sim.world import World
 
 SHOWN = frozenset({"user_input", "user_turn", "compact", "get_path", "configure_session"})
 """Ops that leave their id in the log whatever becomes of them."""
@@ -27,7 +27,15 @@ TOLD_OF_THE_TREE = frozenset({"agent_path", "budget"})
 """Keys that mark an agent's request and a budget's warning, which may look like the session's own."""
 
 
-def audit(world: World) -> None:
+class Ended(Protocol):
+    """A simulation that has come to rest (`sim/world.py`)."""
+
+    site: Site
+    diary: Diary
+    exported: Exported
+
+
+def audit(world: Ended) -> None:
     """Breaks the simulation off at the first rule that does not hold at its end."""
     watch = world.site.watch
     for session, seen in watch.sessions.items():
@@ -47,7 +55,7 @@ def audit(world: World) -> None:
     _overdue(world)
 
 
-def _read_anew(world: World, session: str, seen: Seen) -> None:
+def _read_anew(world: Ended, session: str, seen: Seen) -> None:
     """Nothing was changed behind what was read, and folded, as the log grew."""
     if world.site.watch.archive_moves.log_after(session, 0) != seen.stored:
         world.site.watch.broken("chain", f"the log of {session} is not what was read as it grew")
@@ -69,7 +77,7 @@ def applied(seen: Seen) -> Counter[str]:
     return found
 
 
-def _submissions(world: World, session: str, seen: Seen) -> None:
+def _submissions(world: Ended, session: str, seen: Seen) -> None:
     watch, diary = world.site.watch, world.diary
     counts = applied(seen)
     for what, count in counts.items():
@@ -89,14 +97,14 @@ def _submissions(world: World, session: str, seen: Seen) -> None:
             )
 
 
-def _calls(world: World, session: str, seen: Seen) -> None:
+def _calls(world: Ended, session: str, seen: Seen) -> None:
     calls = Counter(item["call_id"] for item in seen.state.history if item.get("type") in CALL_KINDS)
     outputs = Counter(item["call_id"] for item in seen.state.history if item.get("type") in OUTPUT_KINDS)
     if seen.state.task is None and calls != outputs:
         world.site.watch.broken("outputs", f"{session}: calls {calls - outputs}, outputs {outputs - calls}")
 
 
-def _said(world: World, session: str, seen: Seen) -> None:
+def _said(world: Ended, session: str, seen: Seen) -> None:
     """Texts of people stay in the conversation, or in the part of it that a compaction keeps."""
     kept = {*seen.state.kept_user_texts, *_texts(seen.state.history)}
     for seq, entry in enumerate(seen.entries, 1):
@@ -115,14 +123,14 @@ def _texts(history: Iterable[Mapping[str, Any]]) -> set[str]:
     return {part.get("text", "") for item in said for part in item["content"]}
 
 
-def _admitted(world: World) -> None:
+def _admitted(world: Ended) -> None:
     """Under limits, nothing was sent that was not let through."""
     watch, model = world.site.watch, world.site.model
     if model.providers and watch.went_back_s < 0 and model.asked > watch.admissions.total:
         watch.broken("limits", f"{model.asked} were sent, {watch.admissions.total} let through")
 
 
-def _trees(world: World) -> None:
+def _trees(world: Ended) -> None:
     """At rest nobody holds a slot, and nothing waits in an inbox that its session does not know of."""
     watch = world.site.watch
     for tree, (view, _) in watch.trees.items():
@@ -138,7 +146,7 @@ def _trees(world: World) -> None:
                 watch.broken("inbox", f"agent {agent.agent_id} of {tree}: {agent.pending} told, {lanes} wait")
 
 
-def _patches(world: World) -> None:
+def _patches(world: Ended) -> None:
     for (session, call_id), count in world.site.ledger.written.items():
         if count > 1 and world.site.watch.forgot_s < 0:
             world.site.watch.broken("effects_once", f"{session}: {call_id} was written {count} times")
@@ -150,7 +158,7 @@ Pair = tuple[str, str]
 """An event's id and type."""
 
 
-def _followed(world: World) -> None:
+def _followed(world: Ended) -> None:
     """Followers have seen the log's events, each once; deltas never come behind the finished text."""
     watch = world.site.watch
     if watch.went_back_s > 0:
@@ -214,7 +222,7 @@ def _saw_deltas_in_time(watch: Watch, session: str, person: str, events: list[Ev
             watch.broken("deltas", f"{session}: {person} saw {event.msg['delta']!r} behind the finished text")
 
 
-def _overdue(world: World) -> None:
+def _overdue(world: Ended) -> None:
     left = world.site.ledger.running()
     if left:
         world.site.watch.broken("right_to_run", f"{[run.call_id for run in left]} run and nobody works")

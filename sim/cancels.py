@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.core.entries import Entry
 from orchestrator.core.registry import Agent, RegistryView
 from orchestrator.core.state import Phase
 from sim.ledger import Ledger
-
-if TYPE_CHECKING:
-    from sim.seen import Seen
-    from sim.watch import Watch
+from sim.observer import Observer
+from sim.rights import Rights
+from sim.seen import Seen
 
 BEGINNINGS = frozenset({"task", "request_begun", "child"})
 TRUST_S = 4.0
@@ -22,8 +21,9 @@ TRUST_S = 4.0
 class Cancels:
     """The rules `marked`, `cancelled` and `evidence`."""
 
-    def __init__(self, watch: Watch, ledger: Ledger) -> None:
+    def __init__(self, watch: Observer, rights: Rights, ledger: Ledger) -> None:
         self._watch = watch
+        self._rights = rights
         self._ledger = ledger
         self._unseen: dict[str, float] = {}
         """Agents whose holder was lost while commands ran, in their present task: how long it was silent."""
@@ -71,7 +71,7 @@ class Cancels:
     def marked(self, view: RegistryView, message: Mapping[str, Any]) -> None:
         """An agent was cancelled, and will be told."""
         agent = view.agents.get(message.get("agent_id", -1))
-        if agent is not None and any(self._watch.rights.running(one.session) for one in _line(view, agent)):
+        if agent is not None and any(self._rights.running(one.session) for one in _line(view, agent)):
             self._watch.reach.saw("cancelled")
 
     def canceled(self, view: RegistryView, message: Mapping[str, Any]) -> None:
@@ -80,7 +80,7 @@ class Cancels:
         if agent is None:
             return
         for one in _line(view, agent):
-            if left := self._watch.rights.running(one.session):
+            if left := self._rights.running(one.session):
                 told = f"agent {agent.agent_id} is canceled, {one.agent_id} runs {[r.call_id for r in left]}"
                 self._watch.broken("cancelled", told)
         self._evidence(view, agent, message.get("cancel"))

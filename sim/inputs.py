@@ -2,49 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from orchestrator.core.entries import DENDRO, EVENT_MSG
-
-if TYPE_CHECKING:
-    from sim.queued import Waiting
-    from sim.seen import Seen
-    from sim.watch import Watch
-
-TURNS = frozenset({"user_input", "user_turn", "compact"})
-"""Ops that begin a task, join one, or are answered with an error. A message to the root itself is one too."""
-WORD = "word"
-"""No op: the letter that a person's `message_agent` became, in the queue of the agent that it is for."""
-_PERSON = "person:"
-
-
-class Given(NamedTuple):
-    """A submission's place in its session's queue."""
-
-    n: int
-    id: str
-    op: str
-    agent_id: int | None = None
-    """The agent that it is for, where it names one."""
-    about: str = ""
-    """The call or the turn that it answers, or the name that it gives."""
-
-    @classmethod
-    def of(cls, entry: Waiting) -> Given | None:
-        """An entry that a person has to hear of again; None if it is none."""
-        if entry.op:
-            return cls(entry.n, entry.id, entry.op, entry.agent_id, entry.about)
-        if entry.kind == "mail" and entry.id.startswith(_PERSON):
-            return cls(entry.n, _submission_of(entry.id), WORD)
-        return None
-
-    @property
-    def is_turn(self) -> bool:
-        return self.op in TURNS or (self.op == "message_agent" and self.agent_id == 0)
-
-
-def _submission_of(key: str) -> str:
-    return key.rpartition(":")[2]
+from sim.queued import BY_PERSON, MESSAGE, submission_of
+from sim.seen import Seen
+from sim.watch import Watch
 
 
 class Taken(NamedTuple):
@@ -54,7 +17,7 @@ class Taken(NamedTuple):
     steered: list[str]
     queued: set[str]
     refused: set[str]
-    letters: set[str]
+    messages: set[str]
     """From people."""
 
 
@@ -71,20 +34,20 @@ def check_inputs(watch: Watch, session: str, seen: Seen) -> None:
     waits = {waiting.id for waiting in seen.state.queue}
     if waits and not (seen.state.closed or seen.state.tree.canceling):
         watch.broken("in_order", f"{session} is at rest, and {sorted(waits)} wait")
-    met = {*taken.begun, *taken.steered, *taken.refused, *taken.letters, *waits}
+    met = {*taken.begun, *taken.steered, *taken.refused, *taken.messages, *waits}
     turns = [given.id for given in seen.given if given.id in places and given.is_turn]
     said_to = _named_by_people(watch, seen)
-    if strayed := [id for id in taken.letters if said_to.get(id, agent_id) != agent_id]:
+    if strayed := [id for id in taken.messages if said_to.get(id, agent_id) != agent_id]:
         watch.broken("in_order", f"{session}: {strayed} were written to another agent than {agent_id}")
     if lost := [id for id in turns if id not in met]:
         watch.broken("in_order", f"{session}: {lost} were taken from the queue, and nothing came of them")
-    _every_word_is_answered(watch, session, seen, taken)
+    _every_message_is_answered(watch, session, seen, taken)
 
 
-def _every_word_is_answered(watch: Watch, session: str, seen: Seen, taken: Taken) -> None:
+def _every_message_is_answered(watch: Watch, session: str, seen: Seen, taken: Taken) -> None:
     """Every message of a person to this agent is in its log, or an error at the root says it is not."""
-    told = {*taken.letters, *taken.refused, *watch.surfaced.errors(seen.tree)}
-    words = [given.id for given in seen.given if given.op == WORD and given.n <= seen.cursor]
+    told = {*taken.messages, *taken.refused, *watch.surfaced.errors(seen.tree)}
+    words = [given.id for given in seen.given if given.op == MESSAGE and given.n <= seen.cursor]
     if unanswered := [id for id in words if id not in told]:
         watch.broken("in_order", f"{session}: the words {unanswered} were not taken, and nobody was told")
 
@@ -109,8 +72,8 @@ def _taken(seen: Seen) -> Taken:
                     taken.steered.append(entry.payload["id"])
                 case "queued":
                     taken.queued.add(entry.payload["id"])
-                case "mail" if entry.payload["mail"]["key"].startswith(_PERSON):
-                    taken.letters.add(_submission_of(entry.payload["mail"]["key"]))
+                case "mail" if entry.payload["mail"]["key"].startswith(BY_PERSON):
+                    taken.messages.add(submission_of(entry.payload["mail"]["key"]))
                 case _:
                     pass
     return taken

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import orjson
 
 from orchestrator.broker.replies import number_of, sq_entry
 from orchestrator.core.commit_parts import COUNTED
+
+TURNS = frozenset({"user_input", "user_turn", "compact"})
+"""Ops that begin a task, join one, or are answered with an error. A message to the root itself is one too."""
+MESSAGE = "word"
+"""No op: the message that a person's `message_agent` became, in the queue of the agent that it is for."""
+BY_PERSON = "person:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,15 +25,15 @@ class Waiting:
     n: int
     kind: str
     id: str
-    """The submission's, the timer's, or the letter's key."""
+    """The submission's, the timer's, or the message's key."""
     generation: int
     sender: str
     lane: int
     """1 is that of interrupts."""
     counted: bool
-    """A letter that waits for a model, and so shows in the inbox depths."""
+    """A message that waits for a model, and so shows in the inbox depths."""
     slot: bool
-    """A letter that brings one of the tree's slots."""
+    """A message that brings one of the tree's slots."""
     op: str
     """The submission's; empty if it is none."""
     agent_id: int | None
@@ -35,10 +42,39 @@ class Waiting:
     """The call or the turn that it answers, or the name that it gives."""
 
 
+class Given(NamedTuple):
+    """A submission's place in its session's queue."""
+
+    n: int
+    id: str
+    op: str
+    agent_id: int | None = None
+    """The agent that it is for, where it names one."""
+    about: str = ""
+    """The call or the turn that it answers, or the name that it gives."""
+
+    @classmethod
+    def of(cls, entry: Waiting) -> Given | None:
+        """An entry that a person has to hear of again; None if it is none."""
+        if entry.op:
+            return cls(entry.n, entry.id, entry.op, entry.agent_id, entry.about)
+        if entry.kind == "mail" and entry.id.startswith(BY_PERSON):
+            return cls(entry.n, submission_of(entry.id), MESSAGE)
+        return None
+
+    @property
+    def is_turn(self) -> bool:
+        return self.op in TURNS or (self.op == "message_agent" and self.agent_id == 0)
+
+
+def submission_of(key: str) -> str:
+    return key.rpartition(":")[2]
+
+
 def waiting(entry_id: bytes, fields: Mapping[bytes, bytes]) -> Waiting:
     """An entry as it stands in the stream."""
     entry = sq_entry(entry_id, dict(fields))
-    letter = orjson.loads(entry.payload) if entry.kind == "mail" else {}
+    message = orjson.loads(entry.payload) if entry.kind == "mail" else {}
     said = orjson.loads(entry.payload) if entry.kind == "submission" else {}
     return Waiting(
         n=number_of(entry_id),
@@ -47,8 +83,8 @@ def waiting(entry_id: bytes, fields: Mapping[bytes, bytes]) -> Waiting:
         generation=entry.generation,
         sender=entry.sender,
         lane=int(entry.interrupt),
-        counted=letter.get("kind") in COUNTED,
-        slot=bool(letter.get("slot")),
+        counted=message.get("kind") in COUNTED,
+        slot=bool(message.get("slot")),
         op=said["op"]["type"] if said else "",
         agent_id=said["op"].get("agent_id") if said else None,
         about=(said["op"].get("id") or said["op"].get("name") or "") if said else "",

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from sim.watch import Watch
+from sim.observer import Observer
 
 LATE_S = 3.0
 """A worker looks every half a second whether it is still trusted; to end a stream takes it less than that."""
@@ -34,7 +32,7 @@ class Sent:
 class Requests:
     """The ledger of what was sent to providers."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Observer) -> None:
         self._watch = watch
         self._sent: Counter[tuple[str, str, int]] = Counter()
         self.untrusted = False

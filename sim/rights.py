@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.core.calls import PatchWork
 from orchestrator.core.state import Call, Phase, State
@@ -11,10 +11,8 @@ from orchestrator.tools.site import CallSite
 from sim.double import EPOCH_S
 from sim.ledger import Ledger, Run
 from sim.network import sessions_of
-
-if TYPE_CHECKING:
-    from sim.seen import Seen
-    from sim.watch import Watch
+from sim.observer import Observer
+from sim.seen import Seen
 
 TRUST_S = 4.1
 """After Redis went back, a holder of the lost branch believes in its claim so long."""
@@ -23,7 +21,7 @@ TRUST_S = 4.1
 class Rights:
     """The rules of claims and of what runs under them."""
 
-    def __init__(self, watch: Watch, ledger: Ledger) -> None:
+    def __init__(self, watch: Observer, ledger: Ledger) -> None:
         self._watch = watch
         self._ledger = ledger
         self._orphans: list[Run] = []

@@ -10,8 +10,7 @@ from orchestrator.core.entries import Entry
 from orchestrator.core.state import State
 from sim.grammar import Grammar
 from sim.inherited import Place
-from sim.inputs import Given
-from sim.queued import Waiting
+from sim.queued import Given, Waiting
 from tests.core.auditor import Audit
 
 

@@ -34,13 +34,12 @@ from sim.deadlines import Deadlines
 from sim.double import Double
 from sim.grammar import Wrong
 from sim.inherited import Place, text_of, unlike
-from sim.inputs import Given
 from sim.invariants import Broken, Violation
 from sim.ledger import Ledger
 from sim.loop import SimLoop
 from sim.network import session_of, sessions_of
 from sim.objects import SimObjects
-from sim.queued import waiting
+from sim.queued import Given, waiting
 from sim.reach import Reach
 from sim.requests import Requests
 from sim.rest import Rest
@@ -85,7 +84,7 @@ class Watch(Rest, Branches, TreeLogs):
         self.reach = Reach()
         self.rights = Rights(self, ledger)
         self.answers = Answers(self)
-        self.cancels = Cancels(self, ledger)
+        self.cancels = Cancels(self, self.rights, ledger)
         self.requests = Requests(self)
         self.shown = Shown(double, keys, self.broken, self.reach)
         self.deadlines = Deadlines(double, keys, self.broken, self.reach)
