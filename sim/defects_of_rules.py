@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.core import evolve, input_items, outstanding, settings
-from orchestrator.core.calls import Mcp
+from orchestrator.core.calls import Exec, Mcp
 from orchestrator.core.decide import (
     agent_status,
     answer,
@@ -110,6 +110,12 @@ DEFECTS = (
         "the policy that asks about everything lets calls of MCP servers run",
         text(Mcp, "judged", "or self.read_only or", "or True or"),
         "servers",
+    ),
+    Mutant(
+        "an allowed prefix allows destruction",
+        "a command that looks destructive runs unasked if its prefix was allowed",
+        text(Exec, "_remembered", "if self.dangerous:", "if False:"),
+        "approvals",
     ),
     Mutant(
         "lost calls of servers end unseen",

@@ -7,7 +7,7 @@ written down here, because it is what must not be lost.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +55,8 @@ SHOWS, NAMES, LOOKS = 0.06, 0.04, 0.06
 """How likely a picture comes with what is said, and a name or a look-up before an act."""
 MANNERS = 0.3
 """How likely a turn comes with a personality, and with a mode."""
+ALLOWS = 0.8
+"""How likely a person who may allow a prefix of commands does so."""
 PNG = "iVBORw0KGgoA"
 """The beginning of a PNG, without which no picture is taken."""
 FREE = "danger-full-access"
@@ -349,7 +351,9 @@ class Person:
             # Under the call's id, or the turn's; at a root, also by the number of the agent that asks.
             meant = event.id if rng.random() < 0.25 else event.msg["call_id"]
             agent = event.msg.get("agent_id") if rng.random() < 0.7 else None
-            await self.decides(session, event.type, meant, agent_id=agent)
+            prefix = event.msg.get("proposed_execpolicy_amendment")
+            decision = _amendment(prefix) if prefix and self._whims.random() < ALLOWS else ""
+            await self.decides(session, event.type, meant, decision, agent_id=agent)
 
     async def _answers_questions(self, session: str, event: Event) -> None:
         rng, request = self._rng, event.msg
@@ -395,7 +399,7 @@ class Person:
             await self.decides(session, "apply_patch" if kind == "patch" else "exec", call_id, "denied")
 
     async def decides(
-        self, session: str, request: str, id: str, decision: str = "", agent_id: int | None = None
+        self, session: str, request: str, id: str, decision: Any = "", agent_id: int | None = None
     ) -> None:
         chosen = decision or self._rng.choice(
             ("approved", "approved", "denied", "abort", "approved_for_session")
@@ -411,3 +415,8 @@ class Person:
 
 def words(text: str) -> Any:
     return ops.UserInput(items=cast(Any, ({"type": "text", "text": text},)))
+
+
+def _amendment(prefix: Sequence[str]) -> dict[str, Any]:
+    """The decision that allows a prefix from now on."""
+    return {"approved_execpolicy_amendment": {"proposed_execpolicy_amendment": list(prefix)}}

@@ -24,6 +24,7 @@ from orchestrator.core.calls import (
     QuestionWork,
     UserInputWork,
 )
+from orchestrator.core.calls.exec import Segment
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS, message_text
@@ -108,6 +109,8 @@ class Odds:
     """Patches to where the sandbox lets nobody write."""
     denied: float = 0.0
     """Confined commands that the sandbox stops."""
+    prefixes: float = 0.0
+    """Commands whose prefix a person may allow from now on."""
     large: float = 0.05
     questions: float = 0.0
     """Questions to people, in the place of commands."""
@@ -194,6 +197,8 @@ class ModelScript:
             if odds.escalated or odds.dangerous:
                 for what in _BEYOND:
                     arguments[what] = self.rng.random() < getattr(odds, what)
+            if odds.prefixes and self.rng.random() < odds.prefixes:
+                arguments["prefix"] = True
         return self._item(name, arguments)
 
     def _item(self, name: str, arguments: dict[str, Any]) -> ItemDone:
@@ -429,6 +434,8 @@ class SimTools:
                 # Some commands are the same ones again: they may have been approved for the session.
                 key = call.call_id if self._model.rng.random() < 0.7 else "again"
                 judged = Exec(("true",), "/sim", parsed, key, safe=not arguments.get("ask"))
+                if arguments.get("prefix"):
+                    judged = replace(judged, segments=(Segment(("touch", call.call_id)),))
                 return replace(judged, **{what: True for what in _BEYOND if arguments.get(what)})
 
     async def run(self, call: Call, site: CallSite) -> CallFinished:

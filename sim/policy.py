@@ -1,8 +1,8 @@
 """Which calls need somebody's leave: the table of approval policies, written down a second time.
 
 Knows what the simulated model asks for (`ask`: a command that is not known to be safe; `escalated`,
-`dangerous`, `outside`; `reads`: a tool of an MCP server that only reads) and nothing of the product's rules.
-Simulated workers can always confine.
+`dangerous`, `outside`; `prefix`: begins with `touch`; `reads`: a tool of an MCP server that only reads) and
+nothing of the product's rules. Simulated workers can always confine.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 Verdict = tuple[Literal["run", "ask", "refuse"], bool]
 """The decision on a call, and whether the call runs confined."""
+PREFIX_KEY = 'prefix:["touch"]'
+"""The key of the prefix that people allow."""
 REFUSED: Verdict = ("refuse", False)
 
 
@@ -29,6 +31,11 @@ def verdict(
     if is_tool(name):
         known = given.get("reads") or any(key in approved for key in spec.get("keys", ()))
         return ("run" if known or policy != "untrusted" else "ask"), False
+    if given.get("prefix") and not given.get("dangerous"):
+        if f"unconfined:{PREFIX_KEY}" in approved:
+            return "run", False
+        if PREFIX_KEY in approved and not given.get("escalated"):
+            return "run", not free
     escalated, confined = bool(given.get("escalated")), not free and not given.get("escalated")
     if escalated and policy != "on-request":
         return REFUSED

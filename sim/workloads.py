@@ -52,6 +52,7 @@ async def approvals(fixture: Fixture) -> None:
     rng, person, other, odds = fixture.rng, fixture.person(), fixture.person(), fixture.site.model.odds
     odds.asks, odds.patches = 0.7, 0.3
     odds.escalated, odds.dangerous, odds.outside, odds.denied = 0.3, 0.2, 0.5, 0.3
+    odds.prefixes = rng.choice((0.0, 1.0))
     person.habits |= {"interrupt": 6}
     facts: dict[str, Any] = {
         "approval_timeout_ms": rng.choice((None, None, 2_000, 5_000, 3_600_000)),
