@@ -14,7 +14,7 @@ from typing import Any
 
 from sim.invariants import CASES, RULES
 
-ENOUGH_SEEDS = 2_000
+ENOUGH_SEEDS = 5_000
 """Of all workloads: in so many seeds every case occurs, unless the simulator has lost its way to it."""
 _WITH_REASONS = {(b"FENCED", 2), (b"REFUSED", 1)}
 """Answers with a word that says why, and where it stands."""
