@@ -7,6 +7,7 @@ have come first.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ import orjson
 
 from orchestrator.broker.records import OpenApproval, SessionHead
 from orchestrator.core.blobs import references, resolve
+from orchestrator.core.calls.prefixes import amended
 from orchestrator.core.decide.approval_events import WITHDRAWN
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
@@ -34,6 +36,14 @@ WORDS: Mapping[str, str] = {
     "abort": "denied, and its turn aborted",
     "cancelled": "left without an answer",
 }
+
+
+def decision_text(decision: str) -> str:
+    """A decision of the log for a person."""
+    prefix = amended(decision)
+    if prefix:
+        return f"allowed, and in its session all that begins with `{shlex.join(prefix)}`"
+    return WORDS.get(decision, decision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +201,7 @@ class Decided:
             return f"{about}: handed in, and kept; {no_worker(self.asked.pool)}"
         if self.decision == WITHDRAWN:
             return f"{about}: withdrawn, since its turn ended first"
-        words = WORDS.get(self.decision, self.decision)
+        words = decision_text(self.decision)
         return f"{about}: {words}" if self.ours else f"{about}: already {words}, by {self.who or 'a client'}"
 
 

@@ -20,7 +20,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.tree import ROOT
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.rollouts.source import LogSource
-from orchestrator.views.approvals import WORDS, Asked, Decided, Wishes
+from orchestrator.views.approvals import Asked, Decided, Wishes, decision_text
 from orchestrator.views.event import Event
 from orchestrator.views.open_requests import ASKS
 from orchestrator.views.past import page_before
@@ -151,7 +151,7 @@ async def _named_calls(found: LogSource, tree: TreeId, gone: Sequence[Gone]) -> 
         if colon and agent.isdecimal():
             fact = await _answer(found, tree, int(agent), call_id)
             if fact is not None:
-                words = WORDS.get(fact.decision, fact.decision)
+                words = decision_text(fact.decision)
                 told[pattern] = f"{pattern}: already {words}, by {fact.who or 'a client'}"
     return told
 

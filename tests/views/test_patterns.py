@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.calls.prefixes import amendment
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.protocol.policy import ReviewDecision
-from orchestrator.views.approvals import Asked, chosen
+from orchestrator.views.approvals import Asked, chosen, decision_text
 from orchestrator.views.errors import ViewError
+from orchestrator.views.event_text import resolved_text
 
 ALLOW, DENY = ReviewDecision.APPROVED, ReviewDecision.DENIED
 ALWAYS = ReviewDecision.APPROVED_FOR_SESSION
@@ -119,3 +121,11 @@ def test_person_is_told_what_a_pattern_passed_over_beside_what_it_meant() -> Non
 def test_person_reads_the_variables_before_the_command() -> None:
     request = asked("git", "diff", env={"GIT_EXTERNAL_DIFF": "/w/a b\n", "A": "1"})
     assert request.subject == "GIT_EXTERNAL_DIFF='/w/a b␊' A=1 git diff"
+
+
+def test_decision_that_allows_a_prefix_is_told_with_the_prefix() -> None:
+    decision = amendment(("git", "push"))
+    assert decision_text(decision) == "allowed, and in its session all that begins with `git push`"
+    told = resolved_text({"call_id": "c1", "who": "ann", "decision": decision}, "agent 1")
+    assert told == "request c1 and all that begins with `git push` was approved by ann"
+    assert decision_text("approved") == "allowed"
