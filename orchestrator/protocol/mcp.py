@@ -29,6 +29,11 @@ class CallToolResult(WireModel):
     is_error: Annotated[Maybe[Flag], Field(alias="isError")] = None
 
 
+def text_result(text: str) -> CallToolResult:
+    """A result of one text."""
+    return CallToolResult(content=({"type": "text", "text": text},))
+
+
 def _unwrap_result(value: Any) -> Any:
     """Codex's own form of a result, `{"Ok": …}` or `{"Err": …}`, is read as well."""
     if isinstance(value, dict) and len(value) == 1 and (value.keys() & {"Ok", "Err"}):

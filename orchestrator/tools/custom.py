@@ -22,7 +22,7 @@ from orchestrator.core.calls import Custom, CustomWork
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.state import Call, State
-from orchestrator.protocol.mcp import CallToolResult
+from orchestrator.protocol.mcp import text_result
 from orchestrator.protocol.wire import JsonObject, JsonValue
 from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.exec.output import for_model
@@ -173,8 +173,8 @@ class _Custom(Tool):
             output = str(failure)
             failed = work.broken_off(call.call_id, output, loop.time() - began)
             return CallFinished(call.call_id, output, (failed,))
-        result = CallToolResult(content=({"type": "text", "text": output},))
-        return CallFinished(call.call_id, output, (work.end(call.call_id, result, loop.time() - began),))
+        end = work.end(call.call_id, text_result(output), loop.time() - began)
+        return CallFinished(call.call_id, output, (end,))
 
     async def _ran(self, call: Call, work: CustomWork, site: CallSite) -> str:
         shown = ShownOutput(call.call_id, site.deltas, self._max_deltas)

@@ -25,9 +25,11 @@ OTHER_VOCABULARIES = (
     "protocol/",  # the codec, which meets every payload as JSON
     "stub/",  # a provider, which speaks the Responses API
     "model/responses/items.py",  # what a provider sent, cut to what is kept of it
+    "model/chat/",  # chat completions, and the items that their answers become
+    "mcp/",  # JSON Schema and content of MCP
     "tools/specs.py",  # JSON Schema of what tools take
     "tools/subagents/specs.py",
-    "cli/letters.py",  # mail as `dendro logs` shows it
+    "tools/mcp.py",  # a server's tools, as a model is offered them
     "cli/notifications.py",  # what a program of the person's is told
 )
 LINE = frozenset({"timestamp", "payload"})
@@ -41,9 +43,20 @@ def sources() -> Iterator[tuple[str, ast.Module]]:
             yield name, ast.parse(path.read_text(encoding="utf-8"))
 
 
+def outside_of_constants(module: ast.AST) -> Iterator[ast.AST]:
+    """Every node but those of upper-case constants: the JSON Schema and the offers of tools."""
+    for node in ast.iter_child_nodes(module):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                if name.isupper():
+                    continue
+        yield node
+        yield from outside_of_constants(node)
+
+
 def spelled_out(module: ast.Module) -> Iterator[int]:
     """Lines of the objects with a `type` that are written as a dict: a display, or `dict(…)`."""
-    for node in ast.walk(module):
+    for node in outside_of_constants(module):
         match node:
             case ast.Dict(keys=keys, values=values):
                 named = {k.value: v for k, v in zip(keys, values, strict=True) if isinstance(k, ast.Constant)}

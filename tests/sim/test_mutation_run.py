@@ -24,7 +24,7 @@ PINNED = (
     ),
     (
         "runtime",
-        "self._push(c.ItemCompleted(self._request.n, event.item, item_id, begun=item_id in self._told))",
+        "self._push(c.ItemCompleted(self._n, event.item, named, begun=begun))",
         "pass",
         "",
     ),

@@ -18,7 +18,7 @@ from orchestrator.core.frozen import record, replace
 from orchestrator.core.settings import TurnSettings
 from orchestrator.protocol.events import ExecApprovalRequest, McpToolCallBegin, McpToolCallEnd
 from orchestrator.protocol.ids import CallId
-from orchestrator.protocol.mcp import CallToolResult, McpInvocation
+from orchestrator.protocol.mcp import CallToolResult, McpInvocation, text_result
 from orchestrator.protocol.scalars import Duration, LargeText
 from orchestrator.protocol.wire import JsonObject
 
@@ -104,8 +104,8 @@ class CustomWork:
 
     def found_done(self, call_id: CallId) -> McpToolCallEnd:
         """The end of a call whose worker was lost, but of which its tool says that all of it was done."""
-        content = {"type": "text", "text": self.summary}
-        return self.end(call_id, CallToolResult(content=(content,)), 0.0)
+        text = self.summary if isinstance(self.summary, str) else ""
+        return self.end(call_id, text_result(text), 0.0)
 
     def remembered(self, settings: TurnSettings) -> Remembered:
         return Remembered(short_keys(self.keys))
