@@ -38,10 +38,12 @@ def holder(claim: Claim) -> dict[str, Argument]:
 
 
 def session_digest(born: NewSession) -> str:
-    """The digest by which two requests to create a session are the same request."""
+    """The digest by which two requests to create a session are the same request.
+
+    A client that asks again seals the same entries under other salts: the first seals stand.
+    """
     parts = [born.tree.encode(), born.pool.encode(), (born.parent or "").encode(), born.meta]
-    for entry in born.entries:
-        parts += [entry.payload, entry.salt, entry.chain]
+    parts += [entry.payload for entry in born.entries]
     for event in born.events:
         parts.append(event.payload)
     for submission in born.submissions:

@@ -176,6 +176,14 @@ async def test_creation_is_idempotent_and_conflicts_are_named(broker: Broker) ->
     assert (await submitted(broker, born.session, "s1", b"op")).duplicate
 
 
+async def test_creation_that_a_client_seals_again_is_the_same_creation(broker: Broker) -> None:
+    born = new_session()
+    assert await broker.create(NewTree(born)) is True
+    entries = tuple(replace(entry, salt=b"s" * len(entry.salt)) for entry in born.entries)
+    assert entries != born.entries
+    assert await broker.create(NewTree(replace(born, entries=entries))) is False
+
+
 async def test_session_born_with_a_submission_is_due_and_one_without_is_parked(broker: Broker) -> None:
     await created(broker)
     assert await broker.claim("default", "w1", "c1", 3) is None
