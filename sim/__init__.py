@@ -22,7 +22,9 @@ One story, by module:
                 requests: those of models;  inherited: forks;  admissions: providers;
                 queued: what lies in a queue;
                 archive_moves: what leaves Redis and comes back;  exported: rollouts' files
-    grammar     a second reader of every log;  conversation: what the model was asked and what it said;
+    grammar     a second reader of every log;  grammar_calls, grammar_tree: its parts;
+                grammar_state: what it knows;  grammar_terms: words of the log;
+                conversation: what the model was asked and what it said;
                 agent_messages: what agents are told of each other;  policy: which calls need leave
     rest        who is at rest, and what happens next
     knobs       what differs between deployments

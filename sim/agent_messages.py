@@ -13,7 +13,8 @@ from typing import Any
 
 import orjson
 
-from sim.grammar import Grammar, Item, check
+from sim.grammar import Grammar
+from sim.grammar_terms import Item, check
 from sim.refusals import may_make, refusal_is_true
 
 ACTIVE = ("queued", "running")

@@ -20,7 +20,8 @@ from orchestrator.core.entries import DENDRO, RESPONSE_ITEM, Entry
 from orchestrator.model.events import ItemDone, ModelEvent
 from orchestrator.model.request import Prompt
 from sim.agent_messages import LogOf, letter_is_true, output_is_true
-from sim.grammar import CALLS, OUTPUTS, Grammar, Item, Wrong, check, text_of
+from sim.grammar import Grammar
+from sim.grammar_terms import CALLS, OUTPUTS, Item, Wrong, check, text_of
 
 TextOf = Callable[[str, Any], str | None]
 """A large text of a session's tree."""

@@ -8,123 +8,38 @@ keeps the conversation as a plain list. `agrees` compares all of it with the fol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-import orjson
-
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, TURN_CONTEXT, Entry
 from orchestrator.core.state import State
-from sim.policy import asks_for_more, is_tool, verdict
-
-Item = Mapping[str, Any]
-CALLS = ("function_call", "custom_tool_call", "local_shell_call")
-OUTPUTS = ("function_call_output", "custom_tool_call_output")
-CONTEXT = ("<environment_context>", "<user_instructions>")
-MANNERS = ("personality", "collaboration_mode")
-ABORTED = "<turn_aborted>"
-BRIDGE = "This conversation was compacted."
-REPLACES = "These instructions replace all that were given before them."
-COUNTS = (
-    "input_tokens",
-    "cached_input_tokens",
-    "output_tokens",
-    "reasoning_output_tokens",
-    "total_tokens",
+from sim.grammar_calls import CallGrammar
+from sim.grammar_terms import (
+    COUNTS,
+    HELD_ASKED_MS,
+    HELD_MS,
+    HTTP_RETRIES,
+    MANNERS,
+    MOST_ASKED_MS,
+    STREAM_RETRIES,
+    WINDOWS,
+    Wrong,
+    check,
+    is_marker,
+    named,
+    only_plans,
+    opens,
+    text_of,
 )
-WINDOWS = {"gpt-5": 272_000}
-"""Of the models that simulations ask."""
-STREAM_RETRIES, HTTP_RETRIES = 4, 2
-HELD_MS = 5_000
-HELD_ASKED_MS, MOST_ASKED_MS = 1_000, 20_000
-"""Of waits that the model asks for, when its worker holds the session and when nobody does."""
-AFTER_RUNNING = {"exec": "exec_command_end", "patch": "patch_apply_end", "mcp": "mcp_tool_call_end"}
-BEFORE_RUNNING = {"exec": "exec_command_begin", "patch": "patch_apply_begin", "mcp": "mcp_tool_call_begin"}
+from sim.grammar_tree import TreeGrammar
 
 
-class Wrong(Exception):
-    """An entry that cannot stand where it does."""
-
-
-def check(holds: object, seen: str) -> None:
-    if not holds:
-        raise Wrong(seen)
-
-
-def text_of(item: Item) -> str:
-    """A message's text parts, joined."""
-    return "".join(str(part.get("text", "")) for part in item.get("content") or ())
-
-
-def _only_plans(settings: Mapping[str, Any]) -> bool:
-    """Whether a task of these settings only plans."""
-    return (settings.get("collaboration_mode") or {}).get("mode") == "plan"
-
-
-def _tags_in_force(settings: Mapping[str, Any]) -> list[str]:
-    """The tags of the messages by which a model knows its mode and its personality."""
-    kind = (settings.get("collaboration_mode") or {}).get("mode", "code")
-    tags = ["<collaboration_mode>"] if kind not in ("code", "default") else []
-    return [*tags, "<personality>"] if settings.get("personality", "none") != "none" else tags
-
-
-def split(text: str) -> tuple[str, str | None]:
-    """The words of a message and the plan in it, read line by line; None without a plan."""
-    said: list[str] = []
-    blocks: list[list[str]] = []
-    inside = False
-    for line in text.split("\n"):
-        if line.strip() == ("</proposed_plan>" if inside else "<proposed_plan>"):
-            inside = not inside
-            blocks += [[]] if inside else []
-        else:
-            (blocks[-1] if inside else said).append(line)
-    plan = "\n".join(line for block in blocks for line in block) if blocks else None
-    return "\n".join(said).strip("\n"), plan
-
-
-class Grammar:
-    """A session's log as far as it was read."""
+class Grammar(CallGrammar, TreeGrammar):
+    """A session's log, held against the order of its tasks and requests."""
 
     def __init__(self) -> None:
-        self.conversation: list[Item] = []
-        self.settings: dict[str, Any] = {}
-        self.queue: list[str] = []
-        self.inbox: list[str] = []
-        self._mails: set[str] = set()
-        self.children: dict[int, dict[str, Any]] = {}
-        self.watchdogs: dict[int, Mapping[str, Any]] = {}
-        self.mails: dict[str, Mapping[str, Any]] = {}
-        self.asked: dict[str, Item] = {}
-        """Calls by their ids."""
-        self.facts: Mapping[str, Any] = {}
-        """Facts that stay with the session for life."""
-        self.approved: set[str] = set()
-        """Keys that were approved for the session."""
-        self.used = 0
-        """Tokens of all its requests."""
-        self.agent: dict[str, Any] = {"status": "", "turns": 0}
-        """The status and the number of turns that the agent reports of itself."""
-        self.ends: dict[int, dict[str, Any]] = {}
-        """How each of its turns as an agent ended."""
-        self._ended: dict[str, Any] = {}
-        self.generation = 0
-        self.requests = 0
-        self.closing = ""
-        self.closed = False
-        self.totals: dict[str, int] | None = None
-        self.rate_limits: Mapping[str, Any] | None = None
-        """The rate limits that the provider reported last."""
-        self._uncounted: list[Mapping[str, Any]] = []
-        self.task: dict[str, Any] | None = None
-        self.bookmarks: list[tuple[str, int]] = []
-        self.kept: list[str] = []
-        self._last: Entry | None = None
-        self._before_last: Entry | None = None
-        self._due: list[tuple[str, Callable[[Entry], bool]]] = []
-        """Names and tests of the entries that must come next."""
-        self.read_so_far = 0
+        super().__init__()
         self._rules: dict[str, Callable[[Mapping[str, Any], Entry, int], None]] = {
             name.removeprefix("_fact_"): getattr(self, name) for name in _names("_fact_")
         }
@@ -136,7 +51,7 @@ class Grammar:
         """Takes one entry; raises `Wrong` where none like it may stand."""
         if self._due:
             what, fits = self._due.pop(0)
-            check(fits(entry), f"{what} is to follow, and {_named(entry)} does")
+            check(fits(entry), f"{what} is to follow, and {named(entry)} does")
         if entry.type == DENDRO:
             rule = self._rules.get(entry.payload["kind"])
             if rule is not None:
@@ -153,17 +68,6 @@ class Grammar:
         self.read_so_far += 1
 
     # ── tasks ─────────────────────────────────────────────────────────────────────────────────
-
-    @property
-    def before(self) -> Entry | None:
-        """The entry before the last one."""
-        return self._before_last
-
-    @property
-    def _task(self) -> dict[str, Any]:
-        check(self.task is not None, "no task holds the session")
-        assert self.task is not None
-        return self.task
 
     def _fact_configured(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         self.settings, self.facts = dict(fact["settings"]), fact["session"]
@@ -184,7 +88,7 @@ class Grammar:
         given = self.agent.get("summary") or not fact["id"].startswith("spawn-")
         check(given, f"{fact['id']} begins, and its agent was given nothing to do")
         own = dict(self.settings)
-        if _only_plans(own):
+        if only_plans(own):
             own["sandbox_policy"] = {"mode": "read-only"}
         check(dict(fact["settings"]) == own, f"a task has the settings {dict(fact['settings'])}")
         self.closed = False
@@ -231,7 +135,7 @@ class Grammar:
         check(not reason or outcome == reason, f"the task was {reason}, and ended as {outcome}")
         check(end.id == task["id"], "its end is told under another id")
         if outcome in ("completed", "failed"):
-            check(message.get("type") == "task_complete", f"{outcome} ends with {_named(end)}")
+            check(message.get("type") == "task_complete", f"{outcome} ends with {named(end)}")
             compacts = task["kind"] == "compact"
             told = task["message"] if outcome == "completed" and not compacts else None
             check(message["last_agent_message"] == told, f"its last message is told as {message}")
@@ -243,7 +147,7 @@ class Grammar:
                 message.get("type") == "turn_aborted" and message["reason"] == told, f"{outcome}: {message}"
             )
         if outcome == "completed":
-            idle = task["kind"] == "compact" and all(map(_opens, self.conversation))
+            idle = task["kind"] == "compact" and all(map(opens, self.conversation))
             check(
                 task["ended"] == "completed" or idle,
                 f"a task is over whose request {task['ended'] or 'never was'}",
@@ -256,7 +160,7 @@ class Grammar:
             )
         self._ended = {"outcome": outcome, "message": message.get("last_agent_message"), "used": self.used}
         if outcome == "interrupted":
-            check(_is_marker(before), "the model is not told of the interrupt")
+            check(is_marker(before), "the model is not told of the interrupt")
         self.task = None
 
     def _fact_stopping(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
@@ -286,7 +190,7 @@ class Grammar:
         same = item.get("role") == "user" and (
             not isinstance(message["message"], str) or text_of(item) == message["message"]
         )
-        check(same, f"{message['message']!r} is shown as said behind {_named(said)}")
+        check(same, f"{message['message']!r} is shown as said behind {named(said)}")
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────
 
@@ -395,10 +299,6 @@ class Grammar:
     def _fact_timer(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         self._takes(fact["generation"])
 
-    def _takes(self, generation: int) -> None:
-        check(generation == self.generation + 1, f"generation {generation} follows {self.generation}")
-        self.generation = generation
-
     def _event_token_count(self, message: Mapping[str, Any], entry: Entry) -> None:
         task = self._task
         info, before = message["info"], self.totals
@@ -439,256 +339,6 @@ class Grammar:
     def _is_late(self) -> bool:
         """Whether the count stands at a request's beginning: what came before it may be nobody's any more."""
         return self._last is not None and self._last.type == TURN_CONTEXT
-
-    # ── items and calls ───────────────────────────────────────────────────────────────────────
-
-    def _item(self, item: Item) -> None:
-        self.conversation.append(item)
-        kind, task = item.get("type"), self.task
-        if kind in CALLS:
-            self.asked[item["call_id"]] = item
-        if task is None:
-            return
-        if task["request"] and (kind in CALLS or item.get("role") == "assistant"):
-            task["items"].append(item)
-        if kind == "message" and item.get("role") == "assistant":
-            self._said(task, text_of(item))
-        elif kind == "message" and task["steered"] and dict(item) == dict(task["steered"][0]):
-            task["steered"].pop(0)
-        elif kind in CALLS and task["request"]:
-            check(task["request"] == "turn", "a compaction asks for a call")
-            check(item["call_id"] not in task["calls"], f"{item['call_id']} is asked for twice")
-            task["calls"][item["call_id"]] = {"phase": "proposed", "kind": "", "output": False}
-        elif kind in OUTPUTS and (call := task["calls"].get(item["call_id"])):
-            check(not call["output"], f"{item['call_id']} has two outputs")
-            call["output"] = True
-
-    def _said(self, task: dict[str, Any], text: str) -> None:
-        """Takes a finished message: what it says, and the plan in it, were announced before it."""
-        said, plan = split(text) if _only_plans(task["settings"]) else (text, None)
-        if plan is not None:
-            check(task["plans"][:1] == [plan], f"the plan {plan!r} was not announced")
-            task["plans"].pop(0)
-        if said:
-            check(task["pending"][:1] == [said], f"{said!r} was not announced")
-            task["pending"].pop(0)
-        task["message"] = said or None
-
-    def _event_item_completed(self, message: Mapping[str, Any], entry: Entry) -> None:
-        item, task = message["item"], self._task
-        named = (message["turn_id"], item["type"], item["id"])
-        check(named == (task["id"], "Plan", f"{task['id']}-plan"), f"an item is told as {named}")
-        check(_only_plans(task["settings"]), "a plan is proposed in another mode")
-        task["plans"].append(item["text"])
-
-    def _event_agent_message(self, message: Mapping[str, Any], entry: Entry) -> None:
-        if self._task["request"] == "turn":
-            self._task["pending"].append(message["message"])
-        else:
-            check(self._task["kind"] == "compact", "the agent speaks, and no request is in flight")
-
-    def _fact_call(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
-        call = self._task["calls"].get(fact["call_id"])
-        if call is None:
-            return
-        before, phase = call["phase"], fact["phase"]
-        self._permitted(fact, before)
-        check(phase in _FOLLOWS[before], f"{fact['call_id']} goes from {before} to {phase}")
-        call["phase"] = phase
-        call["kind"] = fact.get("spec", {}).get("kind") or call["kind"]
-        if phase == "running":
-            self._began(fact, call["kind"], epoch)
-        elif phase == "done":
-            check(call["output"], f"{fact['call_id']} is done without an output")
-            if before == "asking":
-                # Told once, settled once: a second answer finds no call that asks.
-                check(fact["call_id"] in self._task["answers"], f"{fact['call_id']} is settled by nobody")
-            if before == "running" and call["kind"] in AFTER_RUNNING:
-                end = self._before_last
-                assert end is not None
-                wanted = AFTER_RUNNING[call["kind"]], fact["call_id"]
-                check(
-                    (end.payload.get("type"), end.payload.get("call_id")) == wanted, f"{wanted} is not shown"
-                )
-
-    def _began(self, fact: Mapping[str, Any], kind: str, epoch: int) -> None:
-        check(fact["epoch"] == epoch, f"{fact['call_id']} is begun by epoch {fact['epoch']} in {epoch}")
-        begin, spec = self._last, fact.get("spec", {})
-        if kind not in BEFORE_RUNNING or begin is None:
-            return
-        wanted = BEFORE_RUNNING[kind], fact["call_id"]
-        check((begin.payload.get("type"), begin.payload.get("call_id")) == wanted, f"{wanted} is not shown")
-        for name in ("command", "cwd", "parsed_cmd", "changes"):
-            if name in spec and name in begin.payload:
-                check(begin.payload[name] == spec[name], f"{name} of {fact['call_id']} is shown otherwise")
-
-    def _permitted(self, fact: Mapping[str, Any], before: str) -> None:
-        """Whether somebody was asked who had to be, and nobody else."""
-        item, phase, task = self.asked[fact["call_id"]], fact["phase"], self._task
-        name, answer = item.get("name", ""), task["answers"].get(fact["call_id"])
-        if name not in ("shell", "apply_patch") and not is_tool(name):
-            return
-        spec, settings = fact.get("spec", {}), task["settings"]
-        heard = set[str]() if _only_plans(settings) else self.approved
-        if before == "awaiting_approval":
-            yes = answer is not None and answer.startswith("approved")
-            check(phase != "running" or yes, f"{fact['call_id']} runs, and the answer was {answer}")
-            check(phase != "done" or (answer and not yes), f"{fact['call_id']} does not run: {answer}")
-        elif before == "running" and phase == "awaiting_approval":
-            check(asks_for_more(settings["approval_policy"]), f"{fact['call_id']} is asked about again")
-        elif before == "proposed" and "keys" in spec:
-            wanted = verdict(name, orjson.loads(item["arguments"]), spec, settings, heard)
-            done = (
-                {"running": "run", "awaiting_approval": "ask"}.get(phase, phase),
-                spec.get("sandboxed", False),
-            )
-            check(done == wanted, f"{fact['call_id']} under {dict(settings)}: {done} and not {wanted}")
-        elif before == "proposed" and self._refusal:
-            wanted = verdict(name, orjson.loads(item["arguments"]), spec, settings, heard)
-            check(wanted[0] == "refuse", f"{fact['call_id']} is refused and not {wanted}: {self._refusal}")
-
-    @property
-    def _refusal(self) -> str:
-        """The output before this entry, where the policy gave it."""
-        output = str(self._last.payload.get("output", "")) if self._last else ""
-        return output if "policy" in output else ""
-
-    def _fact_answer(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
-        if "agent_id" in fact or self.task is None:
-            return
-        call = self.task["calls"].get(fact["call_id"])
-        check(
-            call and call["phase"] in ("awaiting_approval", "asking"),
-            f"{fact['call_id']} was not asked about",
-        )
-        check(fact["turn"] == self.task["id"], f"an answer of the turn {fact['turn']}")
-        self.task["answers"][fact["call_id"]] = fact["decision"]
-
-    def _fact_approved_for_session(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
-        self.approved |= set(fact["keys"])
-
-    def _fact_calls_closed(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
-        for call_id in fact["call_ids"]:
-            call = self._task["calls"][call_id]
-            check(call["output"], f"{call_id} is closed without an output")
-            call["phase"] = "done"
-
-    def _fact_summary(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
-        self._task["summary"].append(fact["text"])
-
-    def _compacted(self, payload: Mapping[str, Any]) -> None:
-        items, kept = list(payload["replacement_history"]), list(payload["kept_user_texts"] or ())
-        opened = self._opens_with(items)
-        check(all(map(_is_pictures, items[opened:-1])), "a compaction keeps more than it may")
-        inherited = [text for item in self.conversation for text in item.get("user_texts", ())]
-        said = inherited + [
-            text_of(item)
-            for item in self.conversation
-            if item.get("role") == "user" and item.get("type") == "message" and _is_said(item)
-        ]
-        bridge = text_of(items[-1])
-        check(payload["message"] in bridge, "a compaction loses its summary")
-        if all(isinstance(part, str) for part in kept):
-            wanted, plain = _plain([*self.kept, *said]), _plain(kept)
-            check(plain == wanted, f"a compaction keeps {kept} of {[*self.kept, *said]}")
-            check(_in_order(bridge, kept), "a compaction does not tell what people said, or in another order")
-        self.kept, self.conversation = kept, items
-        self._task["rescue"] = 0
-        self.bookmarks.clear()
-
-    def _opens_with(self, items: Sequence[Item]) -> int:
-        """The number of items that a new history begins with, which tell the model of its place."""
-        heeded: list[Item] = []
-        for item in self.conversation:
-            for told in item.get("instructions", ()) if item.get("type") == "inherited" else (item,):
-                if text_of(told).startswith(CONTEXT[1]):
-                    heeded = [] if REPLACES in text_of(told) else [one for one in heeded if one != told]
-                    heeded.append(told)
-        roles = [item for item in self.conversation if _is_role(item)][-1:]
-        check(roles or not self.facts.get("agent_id"), "an agent has forgotten its part")
-        count = len(heeded) + 1 + len(roles)
-        check(items[: len(heeded)] == heeded, "a compaction keeps other instructions than those that hold")
-        check(items[len(heeded) + 1 : count] == roles, "a compaction forgets the agent's part")
-        told = text_of(items[len(heeded)])
-        for name in ("cwd", "approval_policy"):
-            line = f"<{name}>{self._task['settings'][name]}</{name}>"
-            check(line in told, f"after a compaction the model is told {told!r}, and {line} holds")
-        manners = _tags_in_force(self._task["settings"])
-        tags = [text_of(item).partition("\n")[0] for item in items[count : count + len(manners)]]
-        check(tags == manners, f"after a compaction the model is told {tags}, and {manners} hold")
-        return count + len(manners)
-
-    def _fact_rewound(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
-        length = next((length for mark, length in self.bookmarks if mark == fact["response_id"]), None)
-        check(length == fact["length"], f"{fact['response_id']} stood at {length}, not {fact['length']}")
-        self.conversation = self.conversation[: fact["length"]]
-        self.bookmarks = [mark for mark in self.bookmarks if mark[1] <= fact["length"]]
-
-    def _fact_forked(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
-        beside = {name: fact.get(name, ()) for name in ("user_texts", "instructions")}
-        self.conversation.append({"type": "inherited", "content": fact["content"], **beside})
-
-    # ── the tree ──────────────────────────────────────────────────────────────────────────────
-
-    def _fact_agent(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
-        changes = fact["changes"]
-        turns = changes.get("turns", self.agent["turns"])
-        check(
-            turns in (self.agent["turns"], self.agent["turns"] + 1),
-            f"turn {turns} follows {self.agent['turns']}",
-        )
-        if turns != self.agent["turns"]:
-            check(self.task is None, "an agent comes to rest while a task holds it")
-            self.ends[turns] = {"outcome": "", "message": None, **self._ended, "status": changes["status"]}
-            self.ends[turns]["used"] = self.used
-        if changes.get("status") == "running":
-            check(self.task is not None, "an agent works without a task")
-        self.agent |= changes
-
-    def _fact_mail(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
-        key = fact["mail"]["key"]
-        check(key not in self._mails, f"the letter {key} comes twice")
-        self._mails.add(key)
-        self.mails[key] = fact["mail"]
-        self.inbox.append(key)
-
-    def _fact_mail_taken(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
-        keys = list(fact["keys"])
-        check(keys and set(keys) <= set(self.inbox), f"{keys} are taken of {self.inbox}")
-        self.inbox = [key for key in self.inbox if key not in keys]
-
-    def _fact_child(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
-        child = fact["child"]
-        check(child["agent_id"] not in self.children, f"agent {child['agent_id']} is made twice")
-        self.children[child["agent_id"]] = dict(child)
-
-    def _fact_child_changed(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
-        child = self.children.get(fact["agent_id"])
-        check(child is not None, f"agent {fact['agent_id']} is not known")
-        assert child is not None
-        changes = fact["changes"]
-        if "turn" in changes:
-            check(
-                changes["turn"] >= child["turn"],
-                f"agent {fact['agent_id']} goes back to turn {changes['turn']}",
-            )
-        child |= changes
-
-    def _fact_children_changed(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
-        for agent_id in fact["agent_ids"]:
-            check(agent_id in self.children, f"agent {agent_id} is not known")
-            self.children[agent_id] |= fact["changes"]
-
-    def _fact_watchdog(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
-        check(
-            fact["watchdog"]["generation"] == self.generation,
-            "a watchdog has another generation than was taken",
-        )
-        self.watchdogs[fact["watchdog"]["agent_id"]] = fact["watchdog"]
-
-    def _fact_watchdog_ended(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
-        check(fact["agent_id"] in self.watchdogs, "a watchdog ends that was never set")
-        del self.watchdogs[fact["agent_id"]]
 
     # ── against the fold ──────────────────────────────────────────────────────────────────────
 
@@ -757,56 +407,3 @@ class Grammar:
 def _names(prefix: str) -> tuple[str, ...]:
     """The methods for kinds of facts, or of events."""
     return tuple(name for name in dir(Grammar) if name.startswith(prefix))
-
-
-_FOLLOWS: Mapping[str, tuple[str, ...]] = {
-    "proposed": ("awaiting_approval", "running", "waiting", "asking", "done"),
-    "awaiting_approval": ("running", "waiting", "done"),
-    "running": ("awaiting_approval", "proposed", "done"),
-    "waiting": ("done",),
-    "asking": ("done",),
-    "done": (),
-}
-
-
-def _named(entry: Entry) -> str:
-    return f"{entry.type} {entry.payload.get('kind') or entry.payload.get('type') or ''}".strip()
-
-
-def _is_marker(entry: Entry) -> bool:
-    return entry.type == RESPONSE_ITEM and text_of(entry.payload).startswith(ABORTED)
-
-
-def _is_said(item: Item) -> bool:
-    text = text_of(item)
-    return bool(text) and not text.startswith((*CONTEXT, ABORTED, BRIDGE))
-
-
-def _is_role(item: Item) -> bool:
-    return item.get("role") == "developer" and text_of(item).startswith("You are agent ")
-
-
-def _opens(item: Item) -> bool:
-    """Whether an item is of those that a conversation begins with, also behind a compaction."""
-    of_user = item.get("role") == "user" and text_of(item).startswith((*CONTEXT, BRIDGE))
-    return of_user or _is_role(item)
-
-
-def _is_pictures(item: Item) -> bool:
-    return item.get("role") == "user" and all(part["type"] == "input_image" for part in item["content"])
-
-
-def _plain(texts: Sequence[str]) -> list[str]:
-    """Texts without the names of pictures that stood beside them."""
-    bare = (text.replace(" [image]", "").removeprefix("[image]") for text in texts)
-    return [text for text in bare if text]
-
-
-def _in_order(whole: str, parts: Sequence[str]) -> bool:
-    at = 0
-    for part in parts:
-        at = whole.find(part, at)
-        if at < 0:
-            return False
-        at += len(part)
-    return True

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sim.grammar import Grammar, check
+from sim.grammar import Grammar
+from sim.grammar_terms import check
 
 Holds = Callable[[Mapping[str, Any], Grammar, str], object]
 """Whether a refusal holds for a call with these arguments; the text is the number, or name, that it tells."""

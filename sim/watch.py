@@ -32,7 +32,7 @@ from sim.commits import Commits
 from sim.conversation import Conversations
 from sim.deadlines import Deadlines
 from sim.double import Double
-from sim.grammar import Wrong
+from sim.grammar_terms import Wrong
 from sim.inherited import Place, text_of, unlike
 from sim.invariants import Broken, Violation
 from sim.ledger import Ledger

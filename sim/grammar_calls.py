@@ -1,0 +1,231 @@
+"""Items and calls of a log that is read a second time, and what a compaction keeps of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from orchestrator.core.entries import Entry
+from sim.grammar_state import Reading
+from sim.grammar_terms import (
+    AFTER_RUNNING,
+    BEFORE_RUNNING,
+    CALLS,
+    CONTEXT,
+    OUTPUTS,
+    REPLACES,
+    Item,
+    check,
+    in_order,
+    is_pictures,
+    is_role,
+    is_said,
+    only_plans,
+    plain,
+    split,
+    tags_in_force,
+    text_of,
+)
+from sim.policy import asks_for_more, is_tool, verdict
+
+
+class CallGrammar(Reading):
+    """The order and the outputs of calls, and the conversation that they stand in."""
+
+    def _item(self, item: Item) -> None:
+        self.conversation.append(item)
+        kind, task = item.get("type"), self.task
+        if kind in CALLS:
+            self.asked[item["call_id"]] = item
+        if task is None:
+            return
+        if task["request"] and (kind in CALLS or item.get("role") == "assistant"):
+            task["items"].append(item)
+        if kind == "message" and item.get("role") == "assistant":
+            self._said(task, text_of(item))
+        elif kind == "message" and task["steered"] and dict(item) == dict(task["steered"][0]):
+            task["steered"].pop(0)
+        elif kind in CALLS and task["request"]:
+            check(task["request"] == "turn", "a compaction asks for a call")
+            check(item["call_id"] not in task["calls"], f"{item['call_id']} is asked for twice")
+            task["calls"][item["call_id"]] = {"phase": "proposed", "kind": "", "output": False}
+        elif kind in OUTPUTS and (call := task["calls"].get(item["call_id"])):
+            check(not call["output"], f"{item['call_id']} has two outputs")
+            call["output"] = True
+
+    def _said(self, task: dict[str, Any], text: str) -> None:
+        """Takes a finished message: what it says, and the plan in it, were announced before it."""
+        said, plan = split(text) if only_plans(task["settings"]) else (text, None)
+        if plan is not None:
+            check(task["plans"][:1] == [plan], f"the plan {plan!r} was not announced")
+            task["plans"].pop(0)
+        if said:
+            check(task["pending"][:1] == [said], f"{said!r} was not announced")
+            task["pending"].pop(0)
+        task["message"] = said or None
+
+    def _event_item_completed(self, message: Mapping[str, Any], entry: Entry) -> None:
+        item, task = message["item"], self._task
+        named = (message["turn_id"], item["type"], item["id"])
+        check(named == (task["id"], "Plan", f"{task['id']}-plan"), f"an item is told as {named}")
+        check(only_plans(task["settings"]), "a plan is proposed in another mode")
+        task["plans"].append(item["text"])
+
+    def _event_agent_message(self, message: Mapping[str, Any], entry: Entry) -> None:
+        if self._task["request"] == "turn":
+            self._task["pending"].append(message["message"])
+        else:
+            check(self._task["kind"] == "compact", "the agent speaks, and no request is in flight")
+
+    def _fact_call(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        call = self._task["calls"].get(fact["call_id"])
+        if call is None:
+            return
+        before, phase = call["phase"], fact["phase"]
+        self._permitted(fact, before)
+        check(phase in _FOLLOWS[before], f"{fact['call_id']} goes from {before} to {phase}")
+        call["phase"] = phase
+        call["kind"] = fact.get("spec", {}).get("kind") or call["kind"]
+        if phase == "running":
+            self._began(fact, call["kind"], epoch)
+        elif phase == "done":
+            check(call["output"], f"{fact['call_id']} is done without an output")
+            if before == "asking":
+                # Told once, settled once: a second answer finds no call that asks.
+                check(fact["call_id"] in self._task["answers"], f"{fact['call_id']} is settled by nobody")
+            if before == "running" and call["kind"] in AFTER_RUNNING:
+                end = self._before_last
+                assert end is not None
+                wanted = AFTER_RUNNING[call["kind"]], fact["call_id"]
+                check(
+                    (end.payload.get("type"), end.payload.get("call_id")) == wanted, f"{wanted} is not shown"
+                )
+
+    def _began(self, fact: Mapping[str, Any], kind: str, epoch: int) -> None:
+        check(fact["epoch"] == epoch, f"{fact['call_id']} is begun by epoch {fact['epoch']} in {epoch}")
+        begin, spec = self._last, fact.get("spec", {})
+        if kind not in BEFORE_RUNNING or begin is None:
+            return
+        wanted = BEFORE_RUNNING[kind], fact["call_id"]
+        check((begin.payload.get("type"), begin.payload.get("call_id")) == wanted, f"{wanted} is not shown")
+        for name in ("command", "cwd", "parsed_cmd", "changes"):
+            if name in spec and name in begin.payload:
+                check(begin.payload[name] == spec[name], f"{name} of {fact['call_id']} is shown otherwise")
+
+    def _permitted(self, fact: Mapping[str, Any], before: str) -> None:
+        """Whether somebody was asked who had to be, and nobody else."""
+        item, phase, task = self.asked[fact["call_id"]], fact["phase"], self._task
+        name, answer = item.get("name", ""), task["answers"].get(fact["call_id"])
+        if name not in ("shell", "apply_patch") and not is_tool(name):
+            return
+        spec, settings = fact.get("spec", {}), task["settings"]
+        heard = set[str]() if only_plans(settings) else self.approved
+        if before == "awaiting_approval":
+            yes = answer is not None and answer.startswith("approved")
+            check(phase != "running" or yes, f"{fact['call_id']} runs, and the answer was {answer}")
+            check(phase != "done" or (answer and not yes), f"{fact['call_id']} does not run: {answer}")
+        elif before == "running" and phase == "awaiting_approval":
+            check(asks_for_more(settings["approval_policy"]), f"{fact['call_id']} is asked about again")
+        elif before == "proposed" and "keys" in spec:
+            wanted = verdict(name, orjson.loads(item["arguments"]), spec, settings, heard)
+            done = (
+                {"running": "run", "awaiting_approval": "ask"}.get(phase, phase),
+                spec.get("sandboxed", False),
+            )
+            check(done == wanted, f"{fact['call_id']} under {dict(settings)}: {done} and not {wanted}")
+        elif before == "proposed" and self._refusal:
+            wanted = verdict(name, orjson.loads(item["arguments"]), spec, settings, heard)
+            check(wanted[0] == "refuse", f"{fact['call_id']} is refused and not {wanted}: {self._refusal}")
+
+    @property
+    def _refusal(self) -> str:
+        """The output before this entry, where the policy gave it."""
+        output = str(self._last.payload.get("output", "")) if self._last else ""
+        return output if "policy" in output else ""
+
+    def _fact_answer(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        if "agent_id" in fact or self.task is None:
+            return
+        call = self.task["calls"].get(fact["call_id"])
+        check(
+            call and call["phase"] in ("awaiting_approval", "asking"),
+            f"{fact['call_id']} was not asked about",
+        )
+        check(fact["turn"] == self.task["id"], f"an answer of the turn {fact['turn']}")
+        self.task["answers"][fact["call_id"]] = fact["decision"]
+
+    def _fact_approved_for_session(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        self.approved |= set(fact["keys"])
+
+    def _fact_calls_closed(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        for call_id in fact["call_ids"]:
+            call = self._task["calls"][call_id]
+            check(call["output"], f"{call_id} is closed without an output")
+            call["phase"] = "done"
+
+    def _fact_summary(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        self._task["summary"].append(fact["text"])
+
+    def _compacted(self, payload: Mapping[str, Any]) -> None:
+        items, kept = list(payload["replacement_history"]), list(payload["kept_user_texts"] or ())
+        opened = self._opens_with(items)
+        check(all(map(is_pictures, items[opened:-1])), "a compaction keeps more than it may")
+        inherited = [text for item in self.conversation for text in item.get("user_texts", ())]
+        said = inherited + [
+            text_of(item)
+            for item in self.conversation
+            if item.get("role") == "user" and item.get("type") == "message" and is_said(item)
+        ]
+        bridge = text_of(items[-1])
+        check(payload["message"] in bridge, "a compaction loses its summary")
+        if all(isinstance(part, str) for part in kept):
+            wanted, found = plain([*self.kept, *said]), plain(kept)
+            check(found == wanted, f"a compaction keeps {kept} of {[*self.kept, *said]}")
+            check(in_order(bridge, kept), "a compaction does not tell what people said, or in another order")
+        self.kept, self.conversation = kept, items
+        self._task["rescue"] = 0
+        self.bookmarks.clear()
+
+    def _opens_with(self, items: Sequence[Item]) -> int:
+        """The number of items that a new history begins with, which tell the model of its place."""
+        heeded: list[Item] = []
+        for item in self.conversation:
+            for told in item.get("instructions", ()) if item.get("type") == "inherited" else (item,):
+                if text_of(told).startswith(CONTEXT[1]):
+                    heeded = [] if REPLACES in text_of(told) else [one for one in heeded if one != told]
+                    heeded.append(told)
+        roles = [item for item in self.conversation if is_role(item)][-1:]
+        check(roles or not self.facts.get("agent_id"), "an agent has forgotten its part")
+        count = len(heeded) + 1 + len(roles)
+        check(items[: len(heeded)] == heeded, "a compaction keeps other instructions than those that hold")
+        check(items[len(heeded) + 1 : count] == roles, "a compaction forgets the agent's part")
+        told = text_of(items[len(heeded)])
+        for name in ("cwd", "approval_policy"):
+            line = f"<{name}>{self._task['settings'][name]}</{name}>"
+            check(line in told, f"after a compaction the model is told {told!r}, and {line} holds")
+        manners = tags_in_force(self._task["settings"])
+        tags = [text_of(item).partition("\n")[0] for item in items[count : count + len(manners)]]
+        check(tags == manners, f"after a compaction the model is told {tags}, and {manners} hold")
+        return count + len(manners)
+
+    def _fact_rewound(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        length = next((length for mark, length in self.bookmarks if mark == fact["response_id"]), None)
+        check(length == fact["length"], f"{fact['response_id']} stood at {length}, not {fact['length']}")
+        self.conversation = self.conversation[: fact["length"]]
+        self.bookmarks = [mark for mark in self.bookmarks if mark[1] <= fact["length"]]
+
+    def _fact_forked(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        beside = {name: fact.get(name, ()) for name in ("user_texts", "instructions")}
+        self.conversation.append({"type": "inherited", "content": fact["content"], **beside})
+
+
+_FOLLOWS: Mapping[str, tuple[str, ...]] = {
+    "proposed": ("awaiting_approval", "running", "waiting", "asking", "done"),
+    "awaiting_approval": ("running", "waiting", "done"),
+    "running": ("awaiting_approval", "proposed", "done"),
+    "waiting": ("done",),
+    "asking": ("done",),
+    "done": (),
+}

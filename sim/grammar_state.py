@@ -1,0 +1,67 @@
+"""The state of a second reading of a session's log (`sim/grammar.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from orchestrator.core.entries import Entry
+from sim.grammar_terms import Item, check
+
+
+class Reading:
+    """A session's log as far as it was read."""
+
+    def __init__(self) -> None:
+        self.conversation: list[Item] = []
+        self.settings: dict[str, Any] = {}
+        self.queue: list[str] = []
+        self.inbox: list[str] = []
+        self._mails: set[str] = set()
+        self.children: dict[int, dict[str, Any]] = {}
+        self.watchdogs: dict[int, Mapping[str, Any]] = {}
+        self.mails: dict[str, Mapping[str, Any]] = {}
+        self.asked: dict[str, Item] = {}
+        """Calls by their ids."""
+        self.facts: Mapping[str, Any] = {}
+        """Facts that stay with the session for life."""
+        self.approved: set[str] = set()
+        """Keys that were approved for the session."""
+        self.used = 0
+        """Tokens of all its requests."""
+        self.agent: dict[str, Any] = {"status": "", "turns": 0}
+        """The status and the number of turns that the agent reports of itself."""
+        self.ends: dict[int, dict[str, Any]] = {}
+        """How each of its turns as an agent ended."""
+        self._ended: dict[str, Any] = {}
+        self.generation = 0
+        self.requests = 0
+        self.closing = ""
+        self.closed = False
+        self.totals: dict[str, int] | None = None
+        self.rate_limits: Mapping[str, Any] | None = None
+        """The rate limits that the provider reported last."""
+        self._uncounted: list[Mapping[str, Any]] = []
+        self.task: dict[str, Any] | None = None
+        self.bookmarks: list[tuple[str, int]] = []
+        self.kept: list[str] = []
+        self._last: Entry | None = None
+        self._before_last: Entry | None = None
+        self._due: list[tuple[str, Callable[[Entry], bool]]] = []
+        """Names and tests of the entries that must come next."""
+        self.read_so_far = 0
+
+    @property
+    def before(self) -> Entry | None:
+        """The entry before the last one."""
+        return self._before_last
+
+    @property
+    def _task(self) -> dict[str, Any]:
+        check(self.task is not None, "no task holds the session")
+        assert self.task is not None
+        return self.task
+
+    def _takes(self, generation: int) -> None:
+        check(generation == self.generation + 1, f"generation {generation} follows {self.generation}")
+        self.generation = generation

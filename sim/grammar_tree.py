@@ -1,0 +1,74 @@
+"""An agent's place in its tree, in a log that is read a second time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.core.entries import Entry
+from sim.grammar_state import Reading
+from sim.grammar_terms import check
+
+
+class TreeGrammar(Reading):
+    """The agent's status, its messages, its children and their watchdogs."""
+
+    def _fact_agent(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        changes = fact["changes"]
+        turns = changes.get("turns", self.agent["turns"])
+        check(
+            turns in (self.agent["turns"], self.agent["turns"] + 1),
+            f"turn {turns} follows {self.agent['turns']}",
+        )
+        if turns != self.agent["turns"]:
+            check(self.task is None, "an agent comes to rest while a task holds it")
+            self.ends[turns] = {"outcome": "", "message": None, **self._ended, "status": changes["status"]}
+            self.ends[turns]["used"] = self.used
+        if changes.get("status") == "running":
+            check(self.task is not None, "an agent works without a task")
+        self.agent |= changes
+
+    def _fact_mail(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        key = fact["mail"]["key"]
+        check(key not in self._mails, f"the letter {key} comes twice")
+        self._mails.add(key)
+        self.mails[key] = fact["mail"]
+        self.inbox.append(key)
+
+    def _fact_mail_taken(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        keys = list(fact["keys"])
+        check(keys and set(keys) <= set(self.inbox), f"{keys} are taken of {self.inbox}")
+        self.inbox = [key for key in self.inbox if key not in keys]
+
+    def _fact_child(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        child = fact["child"]
+        check(child["agent_id"] not in self.children, f"agent {child['agent_id']} is made twice")
+        self.children[child["agent_id"]] = dict(child)
+
+    def _fact_child_changed(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        child = self.children.get(fact["agent_id"])
+        check(child is not None, f"agent {fact['agent_id']} is not known")
+        assert child is not None
+        changes = fact["changes"]
+        if "turn" in changes:
+            check(
+                changes["turn"] >= child["turn"],
+                f"agent {fact['agent_id']} goes back to turn {changes['turn']}",
+            )
+        child |= changes
+
+    def _fact_children_changed(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        for agent_id in fact["agent_ids"]:
+            check(agent_id in self.children, f"agent {agent_id} is not known")
+            self.children[agent_id] |= fact["changes"]
+
+    def _fact_watchdog(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        check(
+            fact["watchdog"]["generation"] == self.generation,
+            "a watchdog has another generation than was taken",
+        )
+        self.watchdogs[fact["watchdog"]["agent_id"]] = fact["watchdog"]
+
+    def _fact_watchdog_ended(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        check(fact["agent_id"] in self.watchdogs, "a watchdog ends that was never set")
+        del self.watchdogs[fact["agent_id"]]
