@@ -15,7 +15,7 @@ from orchestrator.broker.errors import (
     UnknownSession,
 )
 from orchestrator.broker.records import BrokerConfig, Committed, NewTree, Refused, Submit
-from orchestrator.core.commit_parts import NewSession, NewSubmission, OutboundMessage
+from orchestrator.core.commit_parts import NewEntry, NewSession, NewSubmission, OutboundMessage
 from orchestrator.core.ids import AgentId
 from tests.broker.actors import (
     POOL,
@@ -177,11 +177,14 @@ async def test_creation_is_idempotent_and_conflicts_are_named(broker: Broker) ->
 
 
 async def test_creation_that_a_client_seals_again_is_the_same_creation(broker: Broker) -> None:
-    born = new_session()
+    first = NewEntry(b"meta", b"a" * 16, b"1" * 32)
+    born = new_session(entries=(first,))
     assert await broker.create(NewTree(born)) is True
-    entries = tuple(replace(entry, salt=b"s" * len(entry.salt)) for entry in born.entries)
-    assert entries != born.entries
-    assert await broker.create(NewTree(replace(born, entries=entries))) is False
+    again = replace(born, entries=(replace(first, salt=b"b" * 16, chain=b"2" * 32),))
+    assert await broker.create(NewTree(again)) is False
+    other = replace(born, entries=(replace(first, payload=b"other"),))
+    with pytest.raises(SubmissionConflict):
+        await broker.create(NewTree(other))
 
 
 async def test_session_born_with_a_submission_is_due_and_one_without_is_parked(broker: Broker) -> None:
