@@ -89,6 +89,11 @@ def plans(settings: TurnSettings) -> bool:
     return settings.collaboration_mode is not None and mode_kind(settings) is ModeKind.PLAN
 
 
+def asks_by_input(settings: TurnSettings) -> bool:
+    """Whether a task under these settings is offered `request_user_input`, and not `ask_user_question`."""
+    return mode_kind(settings) in (ModeKind.PLAN, ModeKind.PAIR_PROGRAMMING)
+
+
 def plan_item_id(turn_id: str) -> str:
     """The id of the plan that a turn proposes."""
     return f"{turn_id}-plan"

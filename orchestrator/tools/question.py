@@ -9,6 +9,7 @@ from pydantic import Field
 
 from orchestrator.core.calls import QuestionWork
 from orchestrator.core.commands import Assessment
+from orchestrator.core.modes import asks_by_input
 from orchestrator.core.state import Call, State
 from orchestrator.protocol.plans import AskUserQuestion, QuestionOption
 from orchestrator.protocol.wire import JsonObject, written
@@ -82,7 +83,8 @@ class AskUserQuestionTool(Tool):
     parallel_safe = True
 
     def offered(self, state: State) -> JsonObject | None:
-        return None if state.facts.helper_call else ASK_USER_QUESTION
+        settings = state.settings if state.task is None else state.task.settings
+        return None if state.facts.helper_call or asks_by_input(settings) else ASK_USER_QUESTION
 
     async def assess(self, call: Call, site: CallSite) -> Assessment:
         if call.item["type"] != "function_call":

@@ -1,7 +1,7 @@
 """The `request_user_input` tool: questions with or without options, keyed by an id.
 
-Models of Codex know it for the modes `plan` and `pair_programming`. A call of it is served in every session;
-it is offered in none, since `ask_user_question` is.
+It is offered to a root in the modes `plan` and `pair_programming`, where models of Codex know it, instead of
+`ask_user_question`. A call of it is served in every mode.
 """
 
 from __future__ import annotations
@@ -12,18 +12,53 @@ from pydantic import Field
 
 from orchestrator.core.calls import UserInputWork
 from orchestrator.core.commands import Assessment
-from orchestrator.core.state import Call
+from orchestrator.core.modes import asks_by_input
+from orchestrator.core.state import Call, State
 from orchestrator.protocol.plans import QuestionOption, RequestUserInputQuestion
 from orchestrator.protocol.wire import JsonObject, written
 from orchestrator.tools.arguments import Arguments, BadArguments, parsed
-from orchestrator.tools.question import Option, check_option, check_words, refuse_helper
+from orchestrator.tools.question import (
+    MOST_HEADER,
+    OPTION,
+    Option,
+    check_option,
+    check_words,
+    refuse_helper,
+)
 from orchestrator.tools.site import CallSite
+from orchestrator.tools.specs import function, string
 from orchestrator.tools.tool import Tool, unsupported
 
 MOST_ID: Final = 64
 NO_SECRETS: Final = (
     "this version cannot keep an answer out of the log, so it asks for no secret; ask the person to put it "
     "into a file or a variable, and ask for its name"
+)
+
+
+REQUEST_USER_INPUT: Final = function(
+    "request_user_input",
+    "Asks the person one to three questions, with or without options, and waits for the answers. Only for "
+    "decisions that are theirs and that you cannot find out. The person can always type an answer of their "
+    "own.",
+    {
+        "questions": {
+            "type": "array",
+            "description": "1 to 3 questions.",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "id": string("A name by which the answer is found again; another for each question."),
+                    "header": string(f"A heading of at most {MOST_HEADER} characters."),
+                    "question": string("The whole question."),
+                    "options": {"type": "array", "description": "2 or 3, or left out.", "items": OPTION},
+                },
+                "required": ["id", "header", "question"],
+                "additionalProperties": False,
+            },
+        }
+    },
+    ["questions"],
 )
 
 
@@ -44,6 +79,10 @@ class RequestUserInputTool(Tool):
 
     names = ("request_user_input",)
     parallel_safe = True
+
+    def offered(self, state: State) -> JsonObject | None:
+        settings = state.settings if state.task is None else state.task.settings
+        return REQUEST_USER_INPUT if state.facts.is_root and asks_by_input(settings) else None
 
     async def assess(self, call: Call, site: CallSite) -> Assessment:
         if call.item["type"] != "function_call":

@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from orchestrator.core.commands import Immediate
+from orchestrator.core.ids import AgentId
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import Call, State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId
@@ -43,6 +44,22 @@ def test_a_model_is_offered_what_its_session_was_made_with() -> None:
     other = offered(web_search=True, view_image=False, patch_freeform=True)
     assert (other["web_search"], other["apply_patch"]) == ("web_search", "custom")
     assert "view_image" not in other
+
+
+@pytest.mark.parametrize(
+    ("mode", "agent_id", "asks"),
+    [
+        ("code", 0, "ask_user_question"),
+        ("plan", 0, "request_user_input"),
+        ("pair_programming", 0, "request_user_input"),
+        ("plan", 1, None),
+    ],
+)
+def test_a_model_asks_people_with_the_tool_of_its_mode(mode: str, agent_id: int, asks: str | None) -> None:
+    given = TurnSettings("/repo", "never", {"mode": "read-only"}, "gpt-5", collaboration_mode={"mode": mode})
+    specs = TOOLBOX.specs(State(facts=SessionFacts(agent_id=AgentId(agent_id)), settings=given))
+    names = {str(spec.get("name")) for spec in specs} & {"ask_user_question", "request_user_input"}
+    assert names == ({asks} if asks else set())
 
 
 async def test_a_model_sees_no_image_where_the_person_has_switched_that_off(tmp_path: Path) -> None:
