@@ -138,15 +138,18 @@ def message_text(item: Item) -> str:
 
 def searched(item: Item) -> str:
     """The words of a search on the web: its queries, the page that was opened, the text looked for in it."""
-    action: Item = item.get("action") or {}
+    action = item.get("action")
+    if not isinstance(action, Mapping):
+        return ""
     match action.get("type"):
         case "open_page":
             return _word(action.get("url"))
         case "find_in_page":
             return f"{_word(action.get('pattern'))} in {_word(action.get('url'))}"
         case _:
-            queries = (_word(query) for query in action.get("queries") or ())
-            return _word(action.get("query")) or ", ".join(queries)
+            queries = action.get("queries")
+            several = queries if isinstance(queries, list | tuple) else ()
+            return _word(action.get("query")) or ", ".join(map(_word, several))
 
 
 def _word(value: JsonValue) -> str:

@@ -202,3 +202,13 @@ def test_command_that_the_policy_refuses_has_an_output_that_says_why() -> None:
     session.assessed("c1", a_command("rm", dangerous=True))
     assert "approval policy is never" in session.output_of("c1")
     assert session.owes() == (OweRequest(),)
+
+
+@pytest.mark.parametrize("action", [{"": None}, {"type": 3}, "search", {"type": "search", "queries": 7}])
+def test_search_with_an_action_that_the_protocol_does_not_have_ends_without_one(action: object) -> None:
+    session = Session()
+    session.say("go")
+    session.begin()
+    seen = session.item({"type": "web_search_call", "id": "w", "status": "completed", "action": action})
+    end = seen.one("web_search_end")
+    assert (end["query"], end.get("action")) == ("", None)

@@ -29,7 +29,7 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.commands import Moment
-from orchestrator.core.commit_parts import NewSession
+from orchestrator.core.commit_parts import NewSession, TreePart
 from orchestrator.core.draft import Note, noted
 from orchestrator.core.entries import Entry
 from orchestrator.core.history import user_message
@@ -94,7 +94,7 @@ class Author:
             born = NewSession(self.session, tree, "default", AgentId(number))
             author = Author(self.storage, SessionId(tree))
             await author._take()
-            await author._commit([], children=(born,), release="park")
+            await author._commit([], tree=TreePart(children=(born,)), release="park")
         return self
 
     async def writes(

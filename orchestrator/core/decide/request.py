@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import ValidationError
+
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.commands import ItemCompleted, ResponseBroken, ResponseCompleted, SearchBegun
@@ -139,11 +141,19 @@ def _item_events(draft: Draft, item: JsonMapping, command: ItemCompleted) -> lis
                 *(ev.AgentReasoningRawContent(text=part.get("text", "")) for part in raw),
             ]
         case "web_search_call":
-            call_id, action = CallId(command.item_id), item.get("action") or None
-            end = ev.WebSearchEnd(call_id=call_id, query=searched(item), action=action)
+            call_id = CallId(command.item_id)
+            end = _search_end(call_id, item)
             return [end] if command.begun else [ev.WebSearchBegin(call_id=call_id), end]
         case _:
             return []
+
+
+def _search_end(call_id: CallId, item: JsonMapping) -> EventModel:
+    """The end of a search; its action is left out where a provider sent none that the protocol has."""
+    try:
+        return ev.WebSearchEnd(call_id=call_id, query=searched(item), action=item.get("action") or None)
+    except ValidationError:
+        return ev.WebSearchEnd(call_id=call_id, query=searched(item))
 
 
 def _message_events(draft: Draft, text: str) -> list[EventModel]:
