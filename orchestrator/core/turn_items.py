@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from orchestrator.core.history import Item, searched
 from orchestrator.core.settings import TurnSettings, readable_setting
+from orchestrator.protocol.items import web_action
 from orchestrator.protocol.turn_items import (
     AgentMessageItem,
     AgentMessageText,
@@ -45,9 +46,7 @@ def completed_item(item: Item, item_id: str, said: str, *, raw: bool) -> TurnIte
                 id=item_id, summary_text=_texts(item.get("summary")), raw_content=shown or None
             )
         case "web_search_call":
-            return WebSearchItem.model_validate(
-                {"id": item_id, "query": searched(item), "action": item.get("action") or None}
-            )
+            return WebSearchItem(id=item_id, query=searched(item), action=web_action(item.get("action")))
         case _:
             return None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, Field, ValidationError
 
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.mcp import ToolOutcome
@@ -219,6 +219,14 @@ class WebSearchCall(ItemModel):
     id: Maybe[str] = None
     status: Maybe[str] = None
     action: Maybe[WebSearchActionField] = None
+
+
+def web_action(value: JsonValue) -> WebSearchAction | None:
+    """The action of a search that a provider sent; None for none, and for JSON that is no action."""
+    try:
+        return WebSearchCall(action=value or None).action or None
+    except ValidationError:
+        return None
 
 
 class GhostCommit(WireModel):

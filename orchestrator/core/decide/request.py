@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pydantic import ValidationError
-
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.commands import ItemCompleted, ResponseBroken, ResponseCompleted, SearchBegun
@@ -30,6 +28,7 @@ from orchestrator.core.timers import RETRY_TIMER
 from orchestrator.core.tokens import must_compact
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId, ResponseId
+from orchestrator.protocol.items import web_action
 from orchestrator.protocol.turn_items import PlanItem
 from orchestrator.protocol.wire import EventModel, JsonMapping, JsonObject
 
@@ -142,18 +141,11 @@ def _item_events(draft: Draft, item: JsonMapping, command: ItemCompleted) -> lis
             ]
         case "web_search_call":
             call_id = CallId(command.item_id)
-            end = _search_end(call_id, item)
+            action = web_action(item.get("action"))
+            end = ev.WebSearchEnd(call_id=call_id, query=searched(item), action=action)
             return [end] if command.begun else [ev.WebSearchBegin(call_id=call_id), end]
         case _:
             return []
-
-
-def _search_end(call_id: CallId, item: JsonMapping) -> EventModel:
-    """The end of a search; its action is left out where a provider sent none that the protocol has."""
-    try:
-        return ev.WebSearchEnd(call_id=call_id, query=searched(item), action=item.get("action") or None)
-    except ValidationError:
-        return ev.WebSearchEnd(call_id=call_id, query=searched(item))
 
 
 def _message_events(draft: Draft, text: str) -> list[EventModel]:
