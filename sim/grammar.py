@@ -30,6 +30,7 @@ from sim.grammar_terms import (
     named,
     only_plans,
     opens,
+    tells_manners,
     text_of,
 )
 from sim.grammar_tree import TreeGrammar
@@ -147,7 +148,8 @@ class Grammar(CallGrammar, TreeGrammar):
                 message.get("type") == "turn_aborted" and message["reason"] == told, f"{outcome}: {message}"
             )
         if outcome == "completed":
-            idle = task["kind"] == "compact" and all(map(opens, self.conversation))
+            unsaid = all(opens(item) or tells_manners(item) for item in self.conversation)
+            idle = task["kind"] == "compact" and unsaid
             check(
                 task["ended"] == "completed" or idle,
                 f"a task is over whose request {task['ended'] or 'never was'}",

@@ -96,6 +96,12 @@ def opens(item: Item) -> bool:
     return of_user or is_role(item)
 
 
+def tells_manners(item: Item) -> bool:
+    """Whether an item tells the model of its mode or its personality."""
+    tags = tuple(f"<{name}>" for name in MANNERS)
+    return item.get("role") == "developer" and text_of(item).startswith(tags)
+
+
 def is_pictures(item: Item) -> bool:
     return item.get("role") == "user" and all(part["type"] == "input_image" for part in item["content"])
 
