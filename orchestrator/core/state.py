@@ -410,6 +410,11 @@ class State:
         return next((lookup for lookup in self.lookups if lookup.key == key), None)
 
     @property
+    def in_force(self) -> TurnSettings:
+        """The settings of the running task; without one, those that the next task begins with."""
+        return self.settings if self.task is None else self.task.settings
+
+    @property
     def status(self) -> str:
         """`idle`, `running`, `awaiting_approval`, `awaiting_answer`, `waiting`, `retrying`, `paused` or
         `closed`."""

@@ -60,7 +60,7 @@ class NetworkAccess(StrEnum):
 
 
 class ExternalSandbox(WireModel):
-    """Somebody outside confines the process already; nothing is added."""
+    """A sandbox outside of Dendro, which confines the process already; nothing is added."""
 
     stated_in = Source.JANUARY_2026
     mode: Literal["external-sandbox"] = "external-sandbox"

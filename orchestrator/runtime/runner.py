@@ -279,8 +279,7 @@ class Runner:
         return c.Moment(step.at_ms, self.claim.epoch, at.seq, self._rules(at.state), self._ports.jitter())
 
     def _rules(self, state: State) -> Rules:
-        settings = state.task.settings if state.task else state.settings
-        retries = self._ports.models.retries(settings.model_provider)
+        retries = self._ports.models.retries(state.in_force.model_provider)
         # Asked for at every step, and always the same as long as the provider is.
         if self._rules_for is None or self._rules_for[0] != retries:
             http, stream = retries

@@ -36,7 +36,7 @@ class FolderFaults:
 
     async def fault(self, state: State) -> str | None:
         """The reason why nothing of the session may run here; None if it may."""
-        cwd = (state.task.settings if state.task else state.settings).cwd
+        cwd = state.in_force.cwd
         if cwd not in self._found:
             self._found[cwd] = await self._check(state.facts, cwd)
         return self._found[cwd]

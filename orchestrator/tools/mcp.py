@@ -104,8 +104,7 @@ def is_mcp(name: str) -> bool:
 
 
 def _folder(state: State) -> Path:
-    settings = state.task.settings if state.task is not None else state.settings
-    return Path(settings.cwd)
+    return Path(state.in_force.cwd)
 
 
 def _may_use(state: State, tool: ServerTool) -> bool:

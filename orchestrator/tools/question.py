@@ -83,8 +83,7 @@ class AskUserQuestionTool(Tool):
     parallel_safe = True
 
     def offered(self, state: State) -> JsonObject | None:
-        settings = state.settings if state.task is None else state.task.settings
-        return None if state.facts.helper_call or asks_by_input(settings) else ASK_USER_QUESTION
+        return None if state.facts.helper_call or asks_by_input(state.in_force) else ASK_USER_QUESTION
 
     async def assess(self, call: Call, site: CallSite) -> Assessment:
         if call.item["type"] != "function_call":

@@ -81,8 +81,7 @@ class RequestUserInputTool(Tool):
     parallel_safe = True
 
     def offered(self, state: State) -> JsonObject | None:
-        settings = state.settings if state.task is None else state.task.settings
-        return REQUEST_USER_INPUT if state.facts.is_root and asks_by_input(settings) else None
+        return REQUEST_USER_INPUT if state.facts.is_root and asks_by_input(state.in_force) else None
 
     async def assess(self, call: Call, site: CallSite) -> Assessment:
         if call.item["type"] != "function_call":

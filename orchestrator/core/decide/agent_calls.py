@@ -14,9 +14,10 @@ from orchestrator.core.calls import Await
 from orchestrator.core.commit_parts import SLOTS, Debit
 from orchestrator.core.counts import counted
 from orchestrator.core.decide.agent_create import make
+from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.cancel import cancel_line, flag_and_notify
 from orchestrator.core.decide.mail_delivery import forget_children, take, tell_depths
-from orchestrator.core.decide.wait import await_agents, finish
+from orchestrator.core.decide.wait import await_agents
 from orchestrator.core.draft import Draft
 from orchestrator.core.ids import AgentId
 from orchestrator.core.message_payloads import MessagePayload, Said
@@ -36,7 +37,7 @@ def agent_call(draft: Draft, call: Call, asked: c.AgentAssessment) -> None:
     try:
         _carry_out(draft, call, asked)
     except Widening as error:
-        finish(draft, call, str(error))
+        close(draft, call, str(error))
 
 
 def _carry_out(draft: Draft, call: Call, asked: c.AgentAssessment) -> None:
@@ -64,7 +65,7 @@ def _send(draft: Draft, call: Call, asked: c.SendMessage) -> None:
     target, prompt = asked.target, asked.prompt if asked.prompt.strip() else ""
     child = draft.state.tree.children.get(target.agent_id)
     if target.marked or "canceled" in (target.status, child.status if child is not None else ""):
-        finish(draft, call, f"agent {target.agent_id} was canceled, for good: spawn another one")
+        close(draft, call, f"agent {target.agent_id} was canceled, for good: spawn another one")
         return
     draft.guard()
     _follow_up(draft, asked, prompt)
@@ -82,7 +83,7 @@ def _send(draft: Draft, call: Call, asked: c.SendMessage) -> None:
         key = f"message:{draft.state.facts.agent_id}:{draft.state.requests}:{call.call_id}"
         post(draft, target, payload, key, interrupt=asked.interrupt)
         sent = sent_message(target.agent_id, one_line(prompt, SENT_CHARS), interrupt=asked.interrupt)
-    finish(draft, call, _dumps(_described(draft, target)), sent)
+    close(draft, call, _dumps(_described(draft, target)), sent=sent)
 
 
 def post(draft: Draft, target: c.Target, payload: Said, key: str, interrupt: bool = False) -> None:
@@ -141,7 +142,7 @@ def _watchdog(draft: Draft, call: Call, asked: c.SetWatchdog) -> None:
         action = "canceled" if had else "not_found"
     elif not had and len(draft.state.tree.watchdogs) >= draft.state.facts.tree_rules.watchdogs:
         most = draft.state.facts.tree_rules.watchdogs
-        finish(draft, call, f"an agent keeps at most {counted(most, 'watchdog')}; cancel one first")
+        close(draft, call, f"an agent keeps at most {counted(most, 'watchdog')}; cancel one first")
         return
     else:
         arm(draft, Watchdog(id, asked.target.session, asked.interval_ms, asked.message, 0))
@@ -152,7 +153,7 @@ def _watchdog(draft: Draft, call: Call, asked: c.SetWatchdog) -> None:
         "message": asked.message,
         "action": action,
     }
-    finish(draft, call, _dumps(result))
+    close(draft, call, _dumps(result))
 
 
 def sent_message(agent_id: AgentId, text: str | None, *, interrupt: bool) -> f.SentMessage:
@@ -194,7 +195,7 @@ def _cancel(draft: Draft, call: Call, asked: c.CancelAgent) -> None:
     )
     result: dict[str, object] = {name: described.get(name) for name in names}
     result["canceling"] = active
-    finish(draft, call, _dumps(result))
+    close(draft, call, _dumps(result))
 
 
 def _prune(draft: Draft, call: Call, asked: c.Prune) -> None:
@@ -218,7 +219,7 @@ def _prune(draft: Draft, call: Call, asked: c.Prune) -> None:
             "errors": len(errors),
         },
     }
-    finish(draft, call, _dumps(result))
+    close(draft, call, _dumps(result))
 
 
 def _take_off(draft: Draft, target: c.Target) -> None:

@@ -25,9 +25,9 @@ from orchestrator.core.commands import ChildSpec, Fork, Helper, Spawn
 from orchestrator.core.commit_parts import SLOTS, SPAWNED, Debit, NewSubmission, TreeNote, new_session
 from orchestrator.core.compaction import newest_texts, stored_texts
 from orchestrator.core.context import standing_instructions
+from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.helper_activity import STARTING
 from orchestrator.core.decide.mail_delivery import tell_depths, watchers
-from orchestrator.core.decide.wait import finish
 from orchestrator.core.draft import Draft
 from orchestrator.core.entries import Entry
 from orchestrator.core.history import call_output
@@ -70,18 +70,18 @@ def make(draft: Draft, call: Call, asked: Spawn | Fork | Helper) -> None:
     """Makes the agent, or answers why not; `Widening` is the caller's to answer."""
     facts = draft.state.facts
     if facts.helper_call is not None:
-        finish(draft, call, "this agent only reads for another one: it cannot make agents")
+        close(draft, call, "this agent only reads for another one: it cannot make agents")
         return
     if facts.depth >= facts.tree_rules.depth:
         most = facts.tree_rules.depth
-        finish(draft, call, f"the tree's depth limit is {most}: an agent at this depth cannot make agents")
+        close(draft, call, f"the tree's depth limit is {most}: an agent at this depth cannot make agents")
         return
     created = _child_session(draft, call, asked)
     _create(draft, created)
     if isinstance(asked, Helper):
         _wait_for_helper(draft, call, asked)
     else:
-        finish(draft, call, _result(draft, created, asked))
+        close(draft, call, _result(draft, created, asked))
 
 
 def _child_session(draft: Draft, call: Call, asked: Spawn | Fork | Helper) -> ChildSession:

@@ -39,7 +39,7 @@ def resolve(draft: Draft, call: Call, decision: str, who: str, client: str = "")
         case "abort":
             stop(draft, "interrupted", call.call_id)
         case _:
-            reject(draft, call, call.work.rejected if isinstance(call.work, RunnableWork) else REJECTED)
+            close(draft, call, call.work.rejected if isinstance(call.work, RunnableWork) else REJECTED)
 
 
 def _work(call: Call) -> RunnableWork:
@@ -61,11 +61,6 @@ def _remembered(draft: Draft, call: Call, decision: str) -> Remembered | None:
     if not isinstance(call.work, ExecWork):
         raise DoesNotAnswer("it is no command, and has no prefix that could be allowed")
     return call.work.allowing(amended(decision), draft.task.settings)
-
-
-def reject(draft: Draft, call: Call, text: str) -> None:
-    """Ends the call without having run it; the turn goes on."""
-    close(draft, call, text)
 
 
 def run(draft: Draft, call: Call, work: RunnableWork, auto_approved: bool = False) -> None:

@@ -21,7 +21,7 @@ from orchestrator.core.calls.exec import UNSANDBOXED_REASON, may_ask_for_more
 from orchestrator.core.calls.verdict import Ask, Refuse, Run, Verdict
 from orchestrator.core.commands import CallAssessed, CallFinished, Immediate
 from orchestrator.core.decide.agent_calls import agent_call
-from orchestrator.core.decide.approval import reject, run
+from orchestrator.core.decide.approval import run
 from orchestrator.core.decide.approval_events import open_request
 from orchestrator.core.decide.ask import ask_person
 from orchestrator.core.decide.call_end import close
@@ -88,7 +88,7 @@ def _carry_out(draft: Draft, call: Call, asked: Runnable, verdict: Verdict) -> N
                 work = work.proposing(proposed)
             ask(draft, call, work, reason)
         case Refuse(text):
-            reject(draft, call, text)
+            close(draft, call, text)
         case _:
             assert_never(verdict)
 

@@ -9,8 +9,8 @@ import orjson
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import CANCELLED, helper_calls
 from orchestrator.core.calls import HelperWork
+from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.mail_delivery import tell_read
-from orchestrator.core.decide.wait import finish
 from orchestrator.core.draft import Draft
 from orchestrator.core.state import Call
 from orchestrator.core.tree import Child, ChildChanges
@@ -36,7 +36,7 @@ def helper_done(draft: Draft, child: Child, content: Mapping[str, JsonValue]) ->
     told = SubAgentOk(Ok=text) if answered else SubAgentErr(Err=text)
     outcome = _OUTCOME.get(content["status"], CANCELLED) if content["completion"] else CANCELLED
     draft.event(work.end(call.call_id, draft.moment.at_ms, told, outcome, content))
-    finish(draft, call, _output(work, text) if answered else text)
+    close(draft, call, _output(work, text) if answered else text)
 
 
 def _output(work: HelperWork, text: str) -> str:

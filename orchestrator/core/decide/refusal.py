@@ -11,8 +11,8 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.commit_parts import SLOTS, SPAWNED
 from orchestrator.core.decide.agent_calls import arm
-from orchestrator.core.decide.approval import reject
 from orchestrator.core.decide.budget import pause, unpriced
+from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.cancel import pass_over
 from orchestrator.core.decide.mail import cancel, mail_arrived
 from orchestrator.core.decide.task_end import fail
@@ -81,7 +81,7 @@ def _call_refused(draft: Draft, call_id: str, text: str) -> None:
     call = draft.task.call(call_id)
     if call is None or call.phase is not Phase.PROPOSED:
         raise DoesNotFit(f"call {call_id} cannot be refused now")
-    reject(draft, call, text)
+    close(draft, call, text)
 
 
 def _watchdog_refused(draft: Draft, timer: str, reason: str) -> None:

@@ -20,11 +20,11 @@ def await_agents(draft: Draft, call: Call, asked: Await) -> None:
     """Lets the call wait; it ends at once if something is there, or nothing can come (`end_wait`)."""
     children = draft.state.tree.listed_children
     if not children:
-        finish(draft, call, "there is no agent to wait for; spawn or fork one first")
+        close(draft, call, "there is no agent to wait for; spawn or fork one first")
         return
     unknown = [id for id in asked.agent_ids if id not in children]
     if unknown:
-        finish(draft, call, f"not a child of yours: {unknown}; refresh with subagent_list")
+        close(draft, call, f"not a child of yours: {unknown}; refresh with subagent_list")
         return
     deadline = draft.moment.at_ms + asked.timeout_ms
     generation = draft.next_generation()
@@ -52,7 +52,7 @@ def timed_out(draft: Draft, call: Call, wait: AwaitWork) -> None:
 def _end(draft: Draft, call: Call, mails: list[Mail], *, timed_out: bool) -> None:
     ready = collect(draft, mails) if mails else []
     draft.clear_timer(wait_timer(call.call_id))
-    finish(draft, call, await_result(draft.state, ready, injected=False, timed_out=timed_out and not ready))
+    close(draft, call, await_result(draft.state, ready, injected=False, timed_out=timed_out and not ready))
 
 
 def _matching(state: State, wait: AwaitWork) -> list[Mail]:
@@ -72,8 +72,3 @@ def _instructed(state: State) -> bool:
 def _something_to_come(state: State, wait: AwaitWork) -> bool:
     named = wait.agent_ids
     return any(not named or child.agent_id in named for child in state.tree.active_children)
-
-
-def finish(draft: Draft, call: Call, output: str, sent: f.SentMessage | None = None) -> None:
-    """The call is over with this output; `sent` is the message that it wrote, for readers of the log."""
-    close(draft, call, output, sent=sent)

@@ -26,8 +26,7 @@ class RuleWarnings:
 
     def show(self, state: State, show: Callable[[JsonObject], None]) -> None:
         """Warns of files that are left out, if the session has not heard of them."""
-        settings = state.task.settings if state.task is not None else state.settings
-        problems, session = self._rules.of(Path(settings.cwd)).problems, state.facts.session_id
+        problems, session = self._rules.of(Path(state.in_force.cwd)).problems, state.facts.session_id
         if self._told.get(session, ()) == problems:
             return
         for problem in problems[:MOST_SHOWN]:
