@@ -17,9 +17,9 @@ MOST_HELD: Final = 256
 """Characters of a line that may be a tag, blanks counted: what is held stays small."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Normal:
-    """Text of the message itself."""
+    """Text of the message itself. Not frozen: one is made of each piece, and freezing doubles its cost."""
 
     text: str
 
@@ -29,9 +29,9 @@ class Start:
     """A block begins."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Plan:
-    """Text of a block."""
+    """Text of a block. Not frozen, as `Normal` is not."""
 
     text: str
 
@@ -48,30 +48,39 @@ _START, _END = Start(), End()
 class TagParser:
     """The parts of one message, as its text comes."""
 
-    __slots__ = ("_held", "_inside", "_passing")
+    __slots__ = ("_held", "_inside", "_kind", "_passing")
 
     def __init__(self) -> None:
         self._inside = False
+        self._kind: type[Normal | Plan] = Normal
+        """Of the text that comes now."""
         self._held = ""
         """The beginning of a line that may still become a tag."""
         self._passing = False
         """Whether the rest of the line is text, whatever comes."""
 
     def feed(self, text: str) -> list[Part]:
-        """The parts that are certain once `text` has come."""
-        parts: list[Part] = []
-        text, self._held = self._held + text, ""
-        at = 0
-        if self._passing:
-            at = text.find("\n") + 1
-            if not at:
-                self._text(parts, text)
-                return parts
-            self._passing = False
-        return self._lines(parts, text, at)
+        """The parts that are certain once `text` has come.
 
-    def _lines(self, parts: list[Part], text: str, at: int) -> list[Part]:
-        """Reads the lines from `at` on, before which all is text; the last of them has no end yet."""
+        Most pieces have no tag in them, and no more is done for these than to see that.
+        """
+        if self._passing:
+            if "\n" not in text:
+                return [self._kind(text)] if text else []
+        elif self._held:
+            text, self._held = self._held + text, ""
+        if "<" not in text:
+            rest = text[text.rfind("\n") + 1 :]
+            if not rest.isspace():
+                self._passing = bool(rest)
+                return [self._kind(text)] if text else []
+        return self._lines(text)
+
+    def _lines(self, text: str) -> list[Part]:
+        """Reads line by line; the last of them has no end yet."""
+        parts: list[Part] = []
+        at = text.find("\n") + 1 if self._passing else 0
+        self._passing = False
         begun, last = 0, text.rfind("\n") + 1
         while (found := text.find(self._tag, at, last)) >= 0:
             line = max(at, text.rfind("\n", at, found) + 1)
@@ -112,11 +121,12 @@ class TagParser:
 
     def _text(self, parts: list[Part], text: str) -> None:
         if text:
-            parts.append(Plan(text) if self._inside else Normal(text))
+            parts.append(self._kind(text))
 
     def _turn(self, parts: list[Part]) -> None:
         parts.append(_END if self._inside else _START)
         self._inside = not self._inside
+        self._kind = Plan if self._inside else Normal
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,17 @@ def test_a_finished_message_is_what_it_says_and_its_plan(text: str, said: str, p
     assert (found.said, found.plan) == (said, plan)
 
 
+def test_pieces_without_a_tag_are_shown_at_once_and_whole() -> None:
+    parser = TagParser()
+    assert parser.feed("a\nb") == [Normal("a\nb")]
+    assert parser.feed("") == []
+    assert parser.feed(" < c\n") == [Normal(" < c\n")]
+    assert parser.feed("  ") == [], "a tag may follow"
+    assert parser.feed("- d\n\n") == [Normal("  - d\n\n")]
+    assert parser.feed("<proposed_plan>\n") == [Start()]
+    assert parser.feed("e\n") == [Plan("e\n")]
+
+
 def test_a_line_of_blanks_without_end_is_not_held() -> None:
     parser = TagParser()
     assert parser.feed(" " * MOST_HELD) == []
