@@ -23,9 +23,9 @@ class ToolSettings(Table):
     """Output deltas that one call may send; its end carries the output anyway."""
 
     local_shell: bool = setting(False, "tools.local_shell", folder=(False, True))
-    """Offer the Responses API's built-in `local_shell` in the place of `shell`, for models that were trained
-    with it. Its calls may set environment variables, which approvals show; without it such a call is
-    refused."""
+    """Offer the Responses API's built-in `local_shell` in the place of `shell` to every model; without it
+    `codex-mini-latest` alone, which was trained with it, is offered it. Its calls may set environment
+    variables, which approvals show; without this setting a call that does is refused."""
 
     web_search: bool = setting(False, "tools.web_search", folder=(False, True))
     """Offer a new session's model the search that its provider runs itself, where the provider has one."""

@@ -6,18 +6,20 @@ from typing import Final
 
 from pydantic import AliasChoices, Field
 
-from orchestrator.core.commands import Assessment, CallFinished
+from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.history import Item
 from orchestrator.core.state import Call, State
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.tools.arguments import Arguments, BadArguments, parsed
 from orchestrator.tools.commands.variables import check_variables
-from orchestrator.tools.shell import Shell, ShellRequest
+from orchestrator.tools.shell import Shell, ShellRequest, is_hosted
 from orchestrator.tools.site import CallSite, ToolConfig
 from orchestrator.tools.tool import Judgement, Tool
 
 LOCAL_SHELL: Final[JsonObject] = {"type": "local_shell"}
 """The Responses API's built-in tool, whose calls are `local_shell_call` items."""
+INCOMPLETE: Final = "incomplete call"
+"""The output of a call that its provider has cut off: what it was to run is not known."""
 
 
 class LocalShellAction(Arguments):
@@ -42,9 +44,14 @@ class LocalShell(Tool):
         self._shell = shell
 
     def offered(self, state: State) -> JsonObject | None:
-        return LOCAL_SHELL if self._config.tools.local_shell else None
+        return LOCAL_SHELL if is_hosted(state, self._config) else None
 
     async def assess(self, call: Call, site: CallSite) -> Assessment:
+        if call.item["type"] != "local_shell_call":
+            # Models write it as a function, too: then with the arguments of `shell`.
+            return await self._shell.assess(call, site)
+        if call.item.get("status") == "incomplete":
+            return Immediate(INCOMPLETE)
         return await self._shell.assess_request(_request(call.item, self._config), site)
 
     async def run(self, call: Call, site: CallSite) -> CallFinished:
@@ -59,7 +66,9 @@ def _request(item: Item, config: ToolConfig) -> ShellRequest:
     if action.user is not None:
         raise BadArguments("running as another user is not supported; leave `user` out")
     if action.env and not config.tools.local_shell:
-        raise BadArguments("`env` is not taken: `local_shell` is not offered here; leave `env` out")
+        raise BadArguments(
+            "`env` is not taken here; leave it out, or begin the command with `env NAME=VALUE`"
+        )
     check_variables(action.env or {})
     return ShellRequest(
         action.command,

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import orjson
 from pydantic import AliasChoices, Field
@@ -42,6 +43,8 @@ from orchestrator.tools.site import CallSite, ToolConfig
 from orchestrator.tools.specs import function, string
 from orchestrator.tools.tool import Judgement, Tool, task_of, unsupported
 
+TRAINED_WITH_LOCAL_SHELL: Final = frozenset({"codex-mini-latest"})
+"""Models that know the Responses API's built-in shell, and no other."""
 _DENIALS = (
     b"permission denied",
     b"read-only file system",
@@ -85,6 +88,11 @@ class ShellArguments(Arguments):
     justification: str | None = None
 
 
+def is_hosted(state: State, config: ToolConfig) -> bool:
+    """Whether the model is offered `local_shell` in the place of `shell`."""
+    return config.tools.local_shell or state.in_force.model in TRAINED_WITH_LOCAL_SHELL
+
+
 @dataclass(frozen=True, slots=True)
 class ShellRequest:
     """A command as the model asked for it."""
@@ -108,7 +116,7 @@ class Shell(Tool):
         self._patches = patches
 
     def offered(self, state: State) -> JsonObject | None:
-        return None if self._config.tools.local_shell else SHELL
+        return None if is_hosted(state, self._config) else SHELL
 
     async def assess(self, call: Call, site: CallSite) -> Assessment:
         if call.item["type"] != "function_call":

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.core.calls import Exec
 from orchestrator.core.calls.verdict import Ask, Run
-from orchestrator.core.commands import Immediate
+from orchestrator.core.commands import Assessment, Immediate
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import Call, State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId
@@ -25,8 +25,8 @@ OFFERING = Toolbox(built_in(replace(CONFIG, tools=ToolSettings(local_shell=True)
 WORKSPACE_WRITE = {"mode": "workspace-write"}
 
 
-def site(folder: Path, policy: str = "untrusted") -> CallSite:
-    given = TurnSettings(str(folder), policy, WORKSPACE_WRITE, "gpt-5")
+def site(folder: Path, policy: str = "untrusted", model: str = "gpt-5") -> CallSite:
+    given = TurnSettings(str(folder), policy, WORKSPACE_WRITE, model)
     return CallSite("c", State(task=Task(SubmissionId("u1"), "user", given)), lambda _: None)
 
 
@@ -52,10 +52,50 @@ def test_model_is_offered_local_shell_in_the_place_of_shell_where_a_person_set_i
     assert names(OFFERING) == ["local_shell", "apply_patch"]
 
 
+def test_model_that_was_trained_with_local_shell_is_offered_it_alone(tmp_path: Path) -> None:
+    def names(model: str) -> list[str]:
+        at = site(tmp_path, model=model).state
+        return [str(tool.get("name", tool["type"])) for tool in PLAIN.specs(at)][:2]
+
+    assert names("codex-mini-latest") == ["local_shell", "apply_patch"]
+    assert names("codex-mini-latest-x") == ["shell", "apply_patch"], "a model that nobody knows"
+
+
+async def test_model_that_writes_local_shell_as_a_function_gives_the_arguments_of_shell(
+    tmp_path: Path,
+) -> None:
+    async def called(**item: str) -> Assessment:
+        call = Call(CallId("c1"), "local_shell", {"call_id": "c1", "name": "local_shell", **item})
+        return await PLAIN.assess(call, site(tmp_path))
+
+    given = '{"command": ["make"], "workdir": "src", "timeout_ms": 7}'
+    found = await called(type="function_call", arguments=given)
+    assert isinstance(found, Exec)
+    assert (found.command, found.cwd, found.timeout_ms) == (("make",), str(tmp_path / "src"), 7)
+    bad = await called(type="function_call", arguments='{"command": []}')
+    assert isinstance(bad, Immediate)
+    assert str(bad.output).startswith("failed to parse function arguments: command")
+    other = await called(type="custom_tool_call", input="make")
+    assert isinstance(other, Immediate)
+    assert other.output == "unsupported call: local_shell"
+
+
+async def test_call_that_its_provider_has_cut_off_runs_nothing(tmp_path: Path) -> None:
+    async def with_status(status: str) -> Assessment:
+        action = {"type": "exec", "command": ["rm", "-r", "build"], "env": {}}
+        item = {"type": "local_shell_call", "call_id": "c1", "status": status, "action": action}
+        return await PLAIN.assess(Call(CallId("c1"), "local_shell", item), site(tmp_path))
+
+    found = await with_status("incomplete")
+    assert isinstance(found, Immediate)
+    assert found.output == "incomplete call"
+    assert isinstance(await with_status("completed"), Exec)
+
+
 async def test_variables_are_refused_where_local_shell_is_not_offered(tmp_path: Path) -> None:
     found = await assessed(PLAIN, tmp_path, {"A": "1"})
     assert isinstance(found, Immediate)
-    assert found.output == "`env` is not taken: `local_shell` is not offered here; leave `env` out"
+    assert str(found.output).startswith("`env` is not taken here; leave it out")
     assert isinstance(await assessed(PLAIN, tmp_path, {}), Exec)
 
 
