@@ -25,10 +25,13 @@ from orchestrator.core.tokens import TokenInfo, Usage, context_left
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import (
     command_text,
+    finding_text,
     lifecycle_text,
     mcp_call_text,
     mcp_result_text,
     resolved_text,
+    review_asked_text,
+    review_verdict_text,
     variables_text,
 )
 from orchestrator.views.messages import message_line
@@ -40,6 +43,8 @@ DIFF_LINES = 40
 STEP_MARKS = {"completed": "✓", "in_progress": "▸", "pending": "·"}
 CHANGE_MARKS = {"add": "A", "delete": "D", "update": "M"}
 REMINDER_CHARS = 160
+MENDED_BEFORE_MERGING = 1
+"""The least urgent priority of findings that are not left for later."""
 
 
 @dataclass(slots=True)
@@ -122,6 +127,10 @@ class Live:
                 self._tool_ended(message)
             case "plan_update":
                 self._plan(message)
+            case "entered_review_mode":
+                self.line(f"reviews {one_line(review_asked_text(message))}", "bold")
+            case "exited_review_mode":
+                self._reviewed(message.get("review_output"))
             case "token_count":
                 self._tokens = message.get("info") or self._tokens
             case "subagent_lifecycle":
@@ -221,6 +230,18 @@ class Live:
             done = step["status"] == "completed"
             self.line(f"  {STEP_MARKS.get(step['status'], '·')} {step['step']}", "dim" if done else "")
 
+    def _reviewed(self, output: Mapping[str, Any] | None) -> None:
+        if output is None:
+            self.line("the review has no result", "yellow")
+            return
+        self.line(f"review: {one_line(review_verdict_text(output))}", "bold")
+        if output["overall_explanation"]:
+            self.line(_indented(output["overall_explanation"], "  "))
+        for finding in output["findings"]:
+            urgent = finding["priority"] <= MENDED_BEFORE_MERGING
+            self.line(f"  {one_line(finding_text(finding))}", "bold red" if urgent else "bold yellow")
+            self.line(_indented(finding["body"], "    "))
+
     # ── figures ───────────────────────────────────────────────────────────────────────────────
 
     def figures(self, at_rest: Mapping[str, Any]) -> str:
@@ -277,6 +298,10 @@ def _change_lines(change: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     mark, style = ("+", "green") if change["type"] == "add" else ("-", "red")
     for line in plain(change.get("content", "")).splitlines():
         yield f"{mark}{line}", style
+
+
+def _indented(text: str, margin: str) -> str:
+    return "\n".join(margin + line for line in plain(text).splitlines())
 
 
 def _seconds(duration: Mapping[str, int]) -> float:

@@ -97,3 +97,35 @@ def variables_text(request: Mapping[str, Any]) -> str:
     """The variables that the model sets for a command, as a shell would read them; empty if it sets none."""
     said = "".join(f"{name}={shlex.quote(value)} " for name, value in (request.get("env") or {}).items())
     return said.replace("\n", "␊")
+
+
+def review_asked_text(message: Mapping[str, Any]) -> str:
+    """The subject of a code review: the person's hint, or what the reviewer is asked for."""
+    target = message.get("target") or {}
+    words = target.get("branch") or target.get("sha") or target.get("instructions") or message.get("prompt")
+    match target.get("type"):
+        case "uncommittedChanges":
+            what = "the uncommitted changes"
+        case "baseBranch":
+            what = f"the changes against {words}"
+        case "commit":
+            what = f"commit {words}" + (f" ({target['title']})" if target.get("title") else "")
+        case _:
+            what = str(words or "")
+    hint = message.get("user_facing_hint")
+    return f"{what} ({hint})" if hint and what else str(hint or what)
+
+
+def review_verdict_text(output: Mapping[str, Any]) -> str:
+    """The outcome of a code review in one line."""
+    number = len(output["findings"])
+    found = "no findings" if not number else "1 finding" if number == 1 else f"{number} findings"
+    verdict = output["overall_correctness"]
+    return f"{verdict}, {found} (confidence {output['overall_confidence_score']:.2f})" if verdict else found
+
+
+def finding_text(finding: Mapping[str, Any]) -> str:
+    """A finding's priority, title and place in one line."""
+    place, lines = finding["code_location"], finding["code_location"]["line_range"]
+    where = f"{place['absolute_file_path']}:{lines['start']}-{lines['end']}"
+    return f"[P{finding['priority']}] {finding['title']} — {where}"

@@ -177,3 +177,40 @@ def test_an_unforeseen_error_says_that_it_is_one() -> None:
 )
 def test_an_age_is_told_in_its_largest_unit(seconds: float, shown: str) -> None:
     assert age(seconds) == shown
+
+
+def test_review_is_shown_with_what_it_is_about_and_each_finding_with_its_place() -> None:
+    target = {"type": "baseBranch", "branch": "main\x1b[2J"}
+    entered = {"type": "entered_review_mode", "target": target, "user_facing_hint": "speed"}
+    location = {"absolute_file_path": "/w/a.py", "line_range": {"start": 3, "end": 5}}
+    finding = {
+        "title": "loses\nrows", "body": "when empty\nalways\x1b[2J", "confidence_score": 0.9, "priority": 1,
+        "code_location": location,
+    }  # fmt: skip
+    output = {
+        "findings": [finding], "overall_correctness": "patch is incorrect", "overall_explanation": "why",
+        "overall_confidence_score": 0.75,
+    }  # fmt: skip
+    assert seen(entered, {"type": "exited_review_mode", "review_output": output}) == [
+        "reviews the changes against main␛[2J (speed)",
+        "review: patch is incorrect, 1 finding (confidence 0.75)",
+        "  why",
+        "  [P1] loses␊rows — /w/a.py:3-5",
+        "    when empty",
+        "    always␛[2J",
+    ]
+    assert seen({"type": "exited_review_mode", "review_output": None}) == ["the review has no result"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ({"prompt": "look at a"}, "reviews look at a"),
+        ({"prompt": "look at a", "user_facing_hint": "a"}, "reviews look at a (a)"),
+        ({"target": {"type": "uncommittedChanges"}}, "reviews the uncommitted changes"),
+        ({"target": {"type": "commit", "sha": "abc", "title": None}}, "reviews commit abc"),
+        ({"target": {"type": "custom", "instructions": "docs"}}, "reviews docs"),
+    ],
+)
+def test_each_subject_of_a_review_has_its_words(asked: dict[str, Any], text: str) -> None:
+    assert seen({"type": "entered_review_mode", **asked}) == [text]
