@@ -9,7 +9,7 @@ from orchestrator.core.context import CONTEXT_TAGS, is_context, is_role, new_con
 from orchestrator.core.history import INHERITED, Item, message_text, user_message
 from orchestrator.core.input_items import SKILL_TAG
 from orchestrator.core.modes import is_of_modes, standing_modes, told_settings
-from orchestrator.core.state import State
+from orchestrator.core.state import Branch, State, Task
 from orchestrator.protocol.wire import JsonMapping, JsonValue, written
 
 SUMMARY_PROMPT = (
@@ -50,6 +50,8 @@ def compacted_history(state: State, summary: str) -> tuple[tuple[str, ...], list
     bridge to what comes.
     """
     assert state.task is not None
+    if state.task.branch is not None:
+        return _compacted_branch(state, state.task, state.task.branch, summary)
     history = list(state.history)
     shown = _shown_pictures(history) if state.task.kind == "user" else {}
     kept = newest_texts(state, shown)
@@ -58,6 +60,17 @@ def compacted_history(state: State, summary: str) -> tuple[tuple[str, ...], list
     context = new_context(history, told_settings(state.task.settings, state.settings), _given(state))
     context += map(written, standing_modes(state.task.settings))
     return kept, [*context, *message, _bridge(kept, summary)]
+
+
+def _compacted_branch(
+    state: State, task: Task, branch: Branch, summary: str
+) -> tuple[tuple[str, ...], list[Item]]:
+    """The same for a task beside the session's conversation: what it is about stands last, as it was."""
+    said = [item for item in branch.items if item not in branch.opening]
+    kept = _newest_of(branch.kept_user_texts, said, ())
+    context = new_context(said, task.settings, _given(state))
+    opening = [item for item in branch.opening if not is_context(item)]
+    return kept, [*context, _bridge(kept, summary), *opening]
 
 
 def summarised_history(state: State, summary: str) -> tuple[tuple[str, ...], list[Item]]:
@@ -71,8 +84,12 @@ def summarised_history(state: State, summary: str) -> tuple[tuple[str, ...], lis
 
 def newest_texts(state: State, shown: Collection[int] = ()) -> tuple[str, ...]:
     """The newest texts of people, oldest first; pictures are named but in the messages at `shown`."""
-    before = (text if isinstance(text, str) else LONG_TEXT for text in state.kept_user_texts)
-    texts = [*before, *_user_texts(state.history, shown)]
+    return _newest_of(state.kept_user_texts, state.history, shown)
+
+
+def _newest_of(kept: Iterable[JsonValue], history: Iterable[Item], shown: Collection[int]) -> tuple[str, ...]:
+    before = (text if isinstance(text, str) else LONG_TEXT for text in kept)
+    texts = [*before, *_user_texts(history, shown)]
     return tuple(reversed(list(_newest(texts))))
 
 

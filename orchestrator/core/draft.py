@@ -189,7 +189,9 @@ class Draft:
         self._entries.append(encoded)
 
     def end_task(self, outcome: Outcome, message: str | None = None) -> None:
-        told = context_told(told_settings(self.task.settings, self.state.settings), self.state.settings)
+        branch = self.task.branch
+        own = branch.settings if branch else told_settings(self.task.settings, self.state.settings)
+        told = context_told(own, self.state.settings)
         self.add(f.TaskEnded(outcome))
         self.over = TaskOver(outcome, message)
         if told is not None:

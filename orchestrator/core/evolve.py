@@ -15,7 +15,7 @@ from orchestrator.core.compaction import summarised_history
 from orchestrator.core.entries import Entry
 from orchestrator.core.evolve_tree import evolve_tree
 from orchestrator.core.frozen import replace
-from orchestrator.core.history import CALL_KINDS, INHERITED, Log, message_text
+from orchestrator.core.history import CALL_KINDS, INHERITED, Item, Log, message_text
 from orchestrator.core.modes import plans
 from orchestrator.core.state import (
     ANSWERS_KEPT,
@@ -23,6 +23,7 @@ from orchestrator.core.state import (
     LOOKUPS,
     THREAD_NAME,
     Answer,
+    Branch,
     Call,
     Calls,
     Phase,
@@ -72,6 +73,9 @@ def _response_item(state: State, payload: Payload, seq: int) -> State:
         elif kind in CALL_KINDS and payload.get("call_id") and task.request is not None:
             call = Call(payload["call_id"], payload.get("name") or "local_shell", payload)
             task = replace(task, calls=task.calls.append(call))
+    if task is not None and task.branch is not None:
+        branch = replace(task.branch, items=task.branch.items.append(payload))
+        return replace(state, task=replace(task, branch=branch))
     return replace(state, history=state.history.append(payload), task=task)
 
 
@@ -80,6 +84,10 @@ def _compacted(state: State, payload: Payload, seq: int) -> State:
     if items is None:
         # Codex records the summary alone, and builds the new history from it again.
         kept, items = summarised_history(state, payload.get("message", ""))
+    if state.task is not None and state.task.branch is not None:
+        branch = replace(state.task.branch, items=Log.of(items), kept_user_texts=kept, compacted=True)
+        task = replace(state.task, branch=branch, response_complete=False, summary=None, rescue=0)
+        return replace(state, task=task)
     # Lengths of the old history mean nothing in the new one.
     state = replace(
         state,
@@ -212,7 +220,7 @@ def _of_task(state: State, fact: f.TaskFact) -> State:
         case f.TaskBegun():
             return _task_begun(state, fact)
         case f.TaskEnded(outcome):
-            return replace(state, task=None, outcome=outcome)
+            return replace(_without_branch(state), task=None, outcome=outcome)
         case f.Stopping(reason):
             return replace(state, task=replace(_task(state), stopping=reason))
         case f.Failing(message, info):
@@ -233,11 +241,42 @@ def _of_task(state: State, fact: f.TaskFact) -> State:
 
 
 def _task_begun(state: State, fact: f.TaskBegun) -> State:
-    task = Task(fact.id, fact.task, fact.settings, client=fact.client, output_schema=fact.output_schema)
+    branch = _branch(state, fact)
+    schema = fact.output_schema
+    task = Task(fact.id, fact.task, fact.settings, client=fact.client, output_schema=schema, branch=branch)
     # Two clients may use one id: a task takes the first of its name, not everybody's input.
     place = next((at for at, waiting in enumerate(state.queue) if waiting.id == task.id), len(state.queue))
     queue = (*state.queue[:place], *state.queue[place + 1 :])
     return replace(state, task=task, queue=queue, closed=False, native=True)
+
+
+def _branch(state: State, fact: f.TaskBegun) -> Branch | None:
+    """The conversation of its own that a task begins with, by its kind."""
+    last = state.tokens.last if state.tokens is not None else None
+    match fact.task:
+        case "plan":
+            # With what was said so far: one can plan what was just talked about. A log is shared, not copied.
+            items = _joined(state.history, fact.opening)
+            kept, opening = state.kept_user_texts, fact.opening
+            return Branch(state.settings, items, opening, kept, state.compacted, last)
+        case "user" | "compact":
+            return None
+        case _:
+            assert_never(fact.task)
+
+
+def _joined(items: Log[Item], more: Iterable[Item]) -> Log[Item]:
+    for item in more:
+        items = items.append(item)
+    return items
+
+
+def _without_branch(state: State) -> State:
+    """The state whose window is that of the session's conversation again; a branch's tokens stay counted."""
+    branch = state.task.branch if state.task is not None else None
+    if branch is None or state.tokens is None:
+        return state
+    return replace(state, tokens=TokenInfo(state.tokens.total, branch.last_usage or Usage()))
 
 
 # ── its model requests ────────────────────────────────────────────────────────────────────────
@@ -266,7 +305,7 @@ def _of_request(state: State, fact: f.RequestFact) -> State:
 
 
 def _request_begun(state: State, fact: f.RequestBegun) -> State:
-    request = Request(fact.n, fact.purpose, fact.epoch, len(state.history))
+    request = Request(fact.n, fact.purpose, fact.epoch, len(state.conversation))
     task = replace(
         _task(state),
         request=request,
@@ -296,6 +335,11 @@ def _request_completed(state: State, fact: f.RequestCompleted) -> State:
         http_used=0,
         usage=usage,
     )
+    if ended.branch is not None:
+        # No provider goes on from what is said beside the session's conversation.
+        answered = replace(ended.branch, compacted=ended.branch.compacted and not turn)
+        tokens = counted(state.tokens, usage) if usage else state.tokens
+        return replace(state, task=replace(ended, branch=answered), tokens=tokens)
     return replace(
         state,
         task=ended,

@@ -119,7 +119,7 @@ def _of_task(state: State, task: Task, rules: Rules) -> tuple[Work, ...]:
     if task.request is not None:
         work.append(FollowRequest(task.request.n, task.request.epoch))
     elif not task.calls.any_open and not task.wait and not state.tree.paused:
-        told = task.kind == "compact" or task.settings.cwd in state.told_folders
+        told = task.kind != "user" or task.settings.cwd in state.told_folders
         work.append(OweRequest(task.not_before_ms) if told else ReadInstructions(task.settings.cwd))
     return tuple(work)
 

@@ -275,6 +275,9 @@ class Rules:
     auto_compact_limit: int | None = None
     """Tokens; None is 90 % of the window."""
     show_raw_reasoning: bool = False
+    plan_model: str | None = None
+    """The model of planning sessions; None: the session's. The effort likewise."""
+    plan_effort: str | None = None
     parallel_safe: frozenset[str] = frozenset()
     """Tool names whose calls may run together."""
     repeatable: frozenset[str] = frozenset()

@@ -23,6 +23,7 @@ from orchestrator.core.settings import FACTS_EMPTY, NEW_SETTINGS, USUAL_FACTS, S
 from orchestrator.core.state import (
     USUAL_TASK,
     Answer,
+    Branch,
     Call,
     Calls,
     Phase,
@@ -249,7 +250,7 @@ def _tokens(wire: JsonObject) -> TokenInfo:
     return TokenInfo(Usage(**wire["total"]), Usage(**wire["last"]))
 
 
-_TASK_NESTED = frozenset({"settings", "request", "calls", "steered", "usage"})
+_TASK_NESTED = frozenset({"settings", "request", "calls", "steered", "usage", "branch"})
 
 
 def _task(wire: JsonObject) -> Task:
@@ -260,6 +261,18 @@ def _task(wire: JsonObject) -> Task:
         usage=Usage(**wire["usage"]) if wire["usage"] else None,
         calls=Calls(_call(call) for call in wire["calls"]),
         steered=tuple(wire["steered"]),
+        branch=_branch(wire["branch"]) if wire.get("branch") else None,
+    )
+
+
+def _branch(wire: JsonObject) -> Branch:
+    return Branch(
+        TurnSettings.of(wire["settings"]),
+        _log(wire["items"]),
+        tuple(wire["opening"]),
+        tuple(wire["kept_user_texts"]),
+        wire["compacted"],
+        Usage(**wire["last_usage"]) if wire["last_usage"] else None,
     )
 
 

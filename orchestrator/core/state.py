@@ -69,7 +69,7 @@ TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
 }
 
 
-TaskKind = Literal["user", "compact"]
+TaskKind = Literal["user", "compact", "plan"]
 StopReason = Literal["failed", "interrupted", "replaced", "canceled"]
 """Why a task is stopped; a stopped task has ended so."""
 Outcome = Literal["completed", "failed", "interrupted", "replaced", "canceled"]
@@ -226,6 +226,27 @@ class Response:
 
 
 @record
+class Branch:
+    """The conversation of a task that works beside the session's own, and ends with the task.
+
+    `items` are what a task's items join and what its requests show. Nothing of a branch is a bookmark, and no
+    provider is asked to go on from it.
+    """
+
+    settings: TurnSettings
+    """The session's settings when the task began: those that the session's conversation was told."""
+    items: Log[Item] = field(default_factory=Log)
+    opening: tuple[Item, ...] = ()
+    """The items that the task brought along: what it is about. A compaction keeps them as they are."""
+    kept_user_texts: tuple[str, ...] = ()
+    """As `State.kept_user_texts`, for the branch."""
+    compacted: bool = False
+    """As `State.compacted`, for the branch."""
+    last_usage: Usage | None = None
+    """The usage of the session's last response before the branch: the one that tells of its window."""
+
+
+@record
 class Task:
     """A session's work on one user turn."""
 
@@ -266,6 +287,8 @@ class Task:
     shows less of the conversation. 0: none is."""
     rescued: bool = False
     """A turn of the task did not fit before: a task is rescued once."""
+    branch: Branch | None = None
+    """The conversation of a task that works beside the session's own; None: it is the session's."""
 
     @property
     def open_calls(self) -> tuple[Call, ...]:
@@ -344,7 +367,7 @@ class LookUp:
         return self.op["type"] in HISTORY_OPS
 
 
-USUAL_TASK: Mapping[str, object] = {"rescue": 0, "rescued": False}
+USUAL_TASK: Mapping[str, object] = {"rescue": 0, "rescued": False, "branch": None}
 """Fields of a task that only some tasks have."""
 
 UNCONFIGURED = TurnSettings(
@@ -413,6 +436,12 @@ class State:
     def in_force(self) -> TurnSettings:
         """The settings of the running task; without one, those that the next task begins with."""
         return self.settings if self.task is None else self.task.settings
+
+    @property
+    def conversation(self) -> Log[Item]:
+        """The conversation that a request shows: the task's own if it has one, else the session's."""
+        branch = self.task.branch if self.task is not None else None
+        return self.history if branch is None else branch.items
 
     @property
     def status(self) -> str:

@@ -7,7 +7,7 @@ reference in the place of a very large text, which the protocol's models do not 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from orchestrator.core.frozen import record
 from orchestrator.core.history import Item
@@ -16,13 +16,16 @@ from orchestrator.protocol import ops
 from orchestrator.protocol.ids import ResponseId
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 
-UserTurnOp: TypeAlias = ops.UserInput | ops.UserTurn | ops.Compact
+UserTurnOp: TypeAlias = ops.UserInput | ops.UserTurn | ops.Compact | ops.Plan
 
 _MODELS: Mapping[str, type[UserTurnOp]] = {
     "user_input": ops.UserInput,
     "user_turn": ops.UserTurn,
     "compact": ops.Compact,
+    "plan": ops.Plan,
 }
+WITHOUT_INPUT: Final = (ops.Compact, ops.Plan)
+"""Ops that begin a task without input items."""
 _SCHEMA = "final_output_json_schema"
 
 
@@ -36,7 +39,7 @@ class UserTurn:
     @classmethod
     def asked(cls, op: UserTurnOp, read: tuple[Item, ...] | None = None) -> UserTurn:
         """The turn that a submitted op asks for; `read` are its items with what lies in files put in."""
-        if isinstance(op, ops.Compact):
+        if isinstance(op, WITHOUT_INPUT):
             return cls(op)
         items = read if read is not None else tuple(item.model_dump(mode="json") for item in op.items)
         return cls(op.model_copy(update={"items": ()}), items)
@@ -46,8 +49,9 @@ class UserTurn:
         """From the JSON in a log; raises `ValueError` for what is no such op."""
         plain = {name: value if name == _SCHEMA else readable_setting(value) for name, value in wire.items()}
         items: Sequence[Item] = wire.get("items") or ()
-        op = _MODELS[wire["type"]].model_validate({**plain, "items": ()})
-        return cls(op, tuple(items))
+        kind = _MODELS[wire["type"]]
+        known = plain if issubclass(kind, WITHOUT_INPUT) else {**plain, "items": ()}
+        return cls(kind.model_validate(known), tuple(items))
 
     def wire(self) -> JsonObject:
         """The op whole, as JSON."""
@@ -57,7 +61,7 @@ class UserTurn:
     @property
     def bookmark(self) -> ResponseId | None:
         """The response that the conversation goes on from, if it is not the last one."""
-        return None if isinstance(self.op, ops.Compact) else self.op.last_response_id
+        return None if isinstance(self.op, WITHOUT_INPUT) else self.op.last_response_id
 
     @property
     def unknown_mentions(self) -> tuple[str, ...]:
@@ -68,4 +72,4 @@ class UserTurn:
     @property
     def output_schema(self) -> JsonValue:
         """The JSON Schema that the last message has to conform to; None for any."""
-        return None if isinstance(self.op, ops.Compact) else self.op.final_output_json_schema
+        return None if isinstance(self.op, WITHOUT_INPUT) else self.op.final_output_json_schema

@@ -68,7 +68,7 @@ class Accounting:
         is not read.
         """
         if state.facts.tree_rules.budgets.keys() & _ESTIMATED:
-            tokens = sum(map(_size, state.history)) // BYTES_PER_TOKEN
+            tokens = sum(map(_size, state.conversation)) // BYTES_PER_TOKEN
         else:
             tokens = state.tokens.last.total_tokens if state.tokens is not None else 0
         most = self.settings.max_output_tokens

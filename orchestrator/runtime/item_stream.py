@@ -53,6 +53,8 @@ class ItemStream:
         """A compaction's text is not the agent's answer: nothing of it is shown."""
         self._plans = plans(settings)
         self._all = tells_all(settings)
+        self._silent = state.task.branch is not None
+        """Beside the session's conversation nothing that is said is shown, but a plan is."""
         self._count = 0
         self._open = ""
         """The name of the item that has begun last, until it is done."""
@@ -126,13 +128,16 @@ class ItemStream:
     def _tell(self, item: JsonMapping, *, searches: bool = True) -> None:
         if searches and item.get("type") == "web_search_call":
             self._push(c.SearchBegun(self._n, self._open))
-        if self._all and (begun := begun_item(item, self._open)) is not None:
+        silent = self._silent and item.get("type") == "message"
+        if self._all and not silent and (begun := begun_item(item, self._open)) is not None:
             self._started(begun)
 
     def _started(self, item: TurnItem) -> None:
         self._delta(written(ev.ItemStarted(thread_id=self._thread_id, turn_id=self._turn_id, item=item)))
 
     def _said(self, text: str) -> None:
+        if self._silent:
+            return
         self._text(ev.AgentMessageDelta, ev.AgentMessageContentDelta, text)
 
     def _text(self, kind: type[StreamedText], of_item: type[StreamedText], text: str, **index: int) -> None:

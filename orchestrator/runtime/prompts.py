@@ -29,7 +29,7 @@ def known_response(state: State, request: Request) -> Response | None:
     """
     task, last = _task(state), state.last_response
     settings = task.settings
-    if last is None or request.purpose == "compact" or task.stream_retries:
+    if last is None or task.branch is not None or request.purpose == "compact" or task.stream_retries:
         return None
     same = (last.provider, last.model) == (settings.model_provider, settings.model)
     return last if same else None
@@ -39,7 +39,7 @@ def conversation(state: State, known: Response | None = None) -> list[Item]:
     """The conversation of a request; of what `known` covers, nothing. Large texts are references still."""
     if known is not None:
         return since(state.history, known.sent, known.length)
-    return for_model(state.history)
+    return for_model(state.conversation)
 
 
 def build_prompt(

@@ -92,7 +92,7 @@ async def follow_request(ports: Ports, state: State, push: Push, delta: DeltaSin
 
 async def _prompt(following: _Following, known: Response | None) -> Prompt:
     ports, state, request = following.ports, following.state, following.request
-    said = conversation(state, known) if known else list(state.history)
+    said = conversation(state, known) if known else list(state.conversation)
     tree = TreeId(state.facts.tree_id)
     await fetch_texts(ports.texts, tree, said)
     await fetch_texts(ports.texts, tree, beside(state))

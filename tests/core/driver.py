@@ -368,7 +368,7 @@ class Session:
 
     def shown(self) -> list[Item]:
         """The conversation as the next request would carry it."""
-        return for_model(self.state.history)
+        return for_model(self.state.conversation)
 
     def texts(self) -> list[str]:
         """The conversation in short: messages as they read, calls and outputs by id."""

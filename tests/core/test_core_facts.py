@@ -22,6 +22,7 @@ from orchestrator.core.tree import Child, Mail, Watchdog
 from orchestrator.core.user_turns import UserTurn
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.plans import PlanRequest
 from orchestrator.protocol.policy import AskForApproval, WorkspaceWrite
 from orchestrator.protocol.scalars import ReasoningEffort, ReasoningSummary
 from tests.core import golden
@@ -41,6 +42,7 @@ large = st.just({"type": "text", "text": {"$blob": "0" * 64, "bytes": 70_000}})
 items = st.lists(texts | large, max_size=2).map(tuple)
 turns = st.one_of(
     st.just(UserTurn(ops.Compact())),
+    st.builds(lambda goal: UserTurn(ops.Plan(plan_request=PlanRequest(goal=goal))), words),
     st.builds(
         UserTurn, st.builds(ops.UserInput, items=st.just(()), last_response_id=st.none() | words), items
     ),
@@ -87,6 +89,7 @@ BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
     "n": numbers,
     "not_before_ms": numbers,
     "output_schema": objects,
+    "opening": st.lists(objects, min_size=1, max_size=2).map(tuple),
     "overflow": st.just(True),
     "parent": objects,
     "phase": st.sampled_from(Phase),

@@ -15,7 +15,7 @@ from orchestrator.protocol.turn_items import ContextCompactionItem, TurnItem
 def tell_input(draft: Draft, items: Sequence[Item]) -> None:
     """Tells of what a person said, which is whole at once."""
     if tells_all(draft.task.settings):
-        item = user_item(items, f"{draft.task.id}-user-{len(draft.state.history)}")
+        item = user_item(items, f"{draft.task.id}-user-{len(draft.state.conversation)}")
         draft.show(_started(draft, item))
         draft.show(_completed(draft, item))
 

@@ -12,6 +12,7 @@ from orchestrator.core.compaction import was_compacted
 from orchestrator.core.context import instructions_item
 from orchestrator.core.decide.agent_ops import cancel_agent, interrupt_below, message_agent
 from orchestrator.core.decide.answer import answer
+from orchestrator.core.decide.branch import fault as unfit
 from orchestrator.core.decide.cancel import cancel_children
 from orchestrator.core.decide.item_events import tell_input
 from orchestrator.core.decide.lookup import ask
@@ -53,7 +54,9 @@ def submitted(draft: Draft, command: Submitted) -> None:
             error(draft, command.id, why)
         case ops.UserInput() | ops.UserTurn() if (why := fault(op)) is not None:
             error(draft, command.id, why)
-        case ops.UserInput() | ops.UserTurn() | ops.Compact():
+        case ops.Plan() if (why := unfit(draft.state, op)) is not None:
+            error(draft, command.id, why)
+        case ops.UserInput() | ops.UserTurn() | ops.Compact() | ops.Plan():
             _user_turn(draft, command, UserTurn.asked(op, command.items))
         case ops.Interrupt():
             if op.tree:

@@ -58,7 +58,8 @@ def begin_request(draft: Draft) -> None:
         joining = first_said(task)
         draft.add(*map(e.item, joining), f.SteeredJoined(len(joining)))
         return
-    deliver(draft)
+    if task.branch is None:
+        deliver(draft)
     thinks(draft)
     draft.add(*map(e.item, task.steered))
     draft.add(
@@ -76,7 +77,8 @@ def _purpose(draft: Draft) -> Purpose:
         return "compact"
     due = must_compact(draft.state.tokens, task.settings.context_window, rules.auto_compact_limit)
     # What was just compacted is as small as it gets: twice in a row would never end.
-    return "compact" if due and not draft.state.compacted else "turn"
+    compacted = draft.state.compacted if task.branch is None else task.branch.compacted
+    return "compact" if due and not compacted else "turn"
 
 
 def search_begun(draft: Draft, command: SearchBegun) -> None:
@@ -97,7 +99,9 @@ def item_completed(draft: Draft, command: ItemCompleted) -> None:
     for event in _item_events(draft, item, command):
         draft.event(event)
     text = message_text(item)
-    tell_done(draft, command, proposal(text).said if plans(draft.task.settings) else text)
+    # What is said beside the session's conversation is shown by what comes of it.
+    if draft.task.branch is None or item.get("type") != "message":
+        tell_done(draft, command, proposal(text).said if plans(draft.task.settings) else text)
     heading(draft, item)
     made(draft, item)
     if item.get("type") in CALL_KINDS:
@@ -150,8 +154,9 @@ def _item_events(draft: Draft, item: JsonMapping, command: ItemCompleted) -> lis
 
 def _message_events(draft: Draft, text: str) -> list[EventModel]:
     """A message of the agent; in plan mode its plan is an item of its own, cut out of the message."""
+    shown = draft.task.branch is None
     if not plans(draft.task.settings):
-        return [ev.AgentMessage(message=text)]
+        return [ev.AgentMessage(message=text)] if shown else []
     found = proposal(text)
     events: list[EventModel] = []
     if found.plan is not None:
@@ -159,7 +164,7 @@ def _message_events(draft: Draft, text: str) -> list[EventModel]:
         item = PlanItem(id=plan_item_id(turn_id), text=found.plan)
         thread_id = draft.state.facts.session_id
         events.append(ev.ItemCompleted(thread_id=thread_id, turn_id=turn_id, item=item))
-    if found.said:
+    if found.said and shown:
         events.append(ev.AgentMessage(message=found.said))
     return events
 
@@ -234,7 +239,7 @@ def _rescue(draft: Draft) -> str:
         return (
             f"{DOES_NOT_FIT}: it is summed up without its oldest {parts[attempt]}" if attempt in parts else ""
         )
-    if task.rescued or nothing_said(draft.state.history):
+    if task.rescued or nothing_said(draft.state.conversation):
         return ""
     return f"{DOES_NOT_FIT}: it is compacted, then the turn goes on"
 

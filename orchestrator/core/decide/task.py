@@ -9,6 +9,8 @@ from orchestrator.core import facts as f
 from orchestrator.core.compaction import nothing_said
 from orchestrator.core.context import INSTRUCTIONS_TAG, context_change, environment_context, is_context
 from orchestrator.core.decide.agent_status import end_watchdogs, took_task
+from orchestrator.core.decide.branch import beginning, keep, leave
+from orchestrator.core.decide.branch_parts import Beginning
 from orchestrator.core.decide.helper_activity import tokens_used
 from orchestrator.core.decide.item_events import tell_input
 from orchestrator.core.draft import Draft
@@ -23,7 +25,6 @@ from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import ResponseId, SubmissionId
 from orchestrator.protocol.usage import RateLimitSnapshot
-from orchestrator.protocol.wire import JsonValue
 
 NOTHING_TO_COMPACT = "nothing to compact: nothing was said since the conversation began, or was compacted"
 NO_RATE_LIMITS = RateLimitSnapshot()
@@ -94,7 +95,12 @@ def begin_task(draft: Draft, waiting: Queued) -> None:
     if isinstance(turn.op, ops.UserTurn):
         change_settings(draft, _turn_changes(turn.op))
     kind: TaskKind = "compact" if isinstance(turn.op, ops.Compact) else "user"
-    _task_begins(draft, waiting.id, kind, turn.output_schema, waiting.client)
+    if (branch := beginning(draft, turn.op)) is not None:
+        kind = branch.kind
+        _branch_begins(draft, waiting, branch)
+    else:
+        settings = task_settings(draft.state.settings)
+        _task_begins(draft, f.TaskBegun(waiting.id, kind, settings, turn.output_schema, waiting.client))
     if kind == "user":
         draft.add(*map(e.item, input_messages(turn.items)))
         draft.add(e.event(waiting.id, user_message_event(turn.items)))
@@ -109,21 +115,27 @@ def begin_task(draft: Draft, waiting: Queued) -> None:
         draft.add(f.Stopping("replaced", draft.state.queue[0].id))
 
 
-def _task_begins(
-    draft: Draft, id: SubmissionId, kind: TaskKind, output_schema: JsonValue = None, client: str | None = None
-) -> None:
-    settings = task_settings(draft.state.settings)
+def _branch_begins(draft: Draft, waiting: Queued, branch: Beginning) -> None:
+    begun = f.TaskBegun(
+        waiting.id, branch.kind, branch.settings, client=waiting.client, opening=branch.opening
+    )
+    _task_begins(draft, begun)
+    draft.event(branch.event)
+
+
+def _task_begins(draft: Draft, begun: f.TaskBegun) -> None:
+    settings = begun.settings
     draft.add(
-        f.TaskBegun(id, kind, settings, output_schema, client),
+        begun,
         e.event(
-            id,
+            begun.id,
             ev.TaskStarted(
                 model_context_window=settings.context_window, collaboration_mode_kind=mode_kind(settings)
             ),
         ),
     )
     took_task(draft)
-    if kind == "user":
+    if begun.task == "user":
         draft.add(*map(e.item, not_told(draft.state.history, settings)))
 
 
@@ -131,7 +143,8 @@ def begin_mail_task(draft: Draft) -> None:
     """A task that no submission started: its first request carries the mail."""
     number = draft.state.tree.autos + 1
     draft.add(f.AgentChanged({"autos": number}))
-    _task_begins(draft, SubmissionId(f"auto-{number}"), "user")
+    settings = task_settings(draft.state.settings)
+    _task_begins(draft, f.TaskBegun(SubmissionId(f"auto-{number}"), "user", settings))
 
 
 def _rewind(draft: Draft, response_id: ResponseId) -> None:
@@ -202,9 +215,10 @@ def end_turn(draft: Draft) -> None:
     task = draft.state.task
     if task is None or not _turn_over(task) or _turn_over(draft.before.task):
         return
-    token_count(draft, task.response_id)
+    token_count(draft, task.response_id if task.branch is None else None)
     tokens_used(draft)
-    if not (task.calls or task.steered or task.goes_on or _joins(draft.state)):
+    joins = task.branch is None and _joins(draft.state)
+    if not (task.calls or task.steered or task.goes_on or joins):
         complete(draft, task.last_message)
 
 
@@ -219,7 +233,9 @@ def _joins(state: State) -> bool:
 
 
 def complete(draft: Draft, last_message: str | None) -> None:
-    # The answer to a compaction is no turn that a conversation could go on from.
-    bookmark = draft.task.response_id if draft.task.kind != "compact" else None
-    draft.event(ev.TaskComplete(last_agent_message=last_message, response_id=bookmark))
-    draft.end_task("completed", last_message)
+    left = leave(draft, "completed", last_message)
+    # Only of a user's turn could the conversation go on from its answer.
+    bookmark = draft.task.response_id if draft.task.kind == "user" else None
+    draft.event(ev.TaskComplete(last_agent_message=left.message, response_id=bookmark))
+    draft.end_task("completed", left.message)
+    keep(draft, left)

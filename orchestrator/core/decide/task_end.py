@@ -26,6 +26,7 @@ from orchestrator.core.agent_views import CANCELLED, child_summary, helper_calls
 from orchestrator.core.calls import HelperWork
 from orchestrator.core.context import TURN_ABORTED_MARKER
 from orchestrator.core.decide.approval_events import withdrawn
+from orchestrator.core.decide.branch import keep, leave
 from orchestrator.core.decide.budget import give_up_waiting
 from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.cancel import expect_ends, flag_and_notify
@@ -194,11 +195,14 @@ def _over(draft: Draft, reason: StopReason, failure: tuple[str, CodexErrorInfo])
         # `error`, then `task_complete` with a null message (protocol order of every version).
         message, info = failure
         draft.add(e.error(draft.task.id, message, info))
-        bookmark = draft.task.response_id if draft.task.kind != "compact" else None
+        left = leave(draft, reason)
+        bookmark = draft.task.response_id if draft.task.kind == "user" else None
         draft.event(ev.TaskComplete(response_id=bookmark))
     else:
-        if reason == "interrupted":
+        if reason == "interrupted" and draft.task.branch is None:
             draft.add(e.item(user_message(TURN_ABORTED_MARKER)))
+        left = leave(draft, reason)
         told = "interrupted" if reason == "canceled" else reason
         draft.event(ev.TurnAborted(reason=TurnAbortReason(told)))
     draft.end_task(reason, message)
+    keep(draft, left)

@@ -26,6 +26,8 @@ class TaskBegun:
     output_schema: JsonMapping | None = None
     client: str | None = None
     """The client that submitted the task; None if none did."""
+    opening: tuple[JsonMapping, ...] = field(default=(), metadata=LIST)
+    """The first items of a task with a conversation of its own."""
 
 
 @record
