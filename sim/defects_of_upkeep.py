@@ -9,7 +9,8 @@ from orchestrator.broker.errors import UnknownSession
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.segments import encode_entries, segment_of
 from orchestrator.runtime import reaper
-from sim.mutant import Mutant, lua, swapped
+from orchestrator.runtime.runner import Runner
+from sim.mutant import Mutant, lua, swapped, text
 from workers import upkeep_reaping, upkeep_sealing
 
 
@@ -60,6 +61,12 @@ DEFECTS = (
         "archived when it is closed",
         "a session is archived as soon as it is closed, however short a time ago",
         swapped(upkeep_sealing, "ended_ms", lambda real: lambda head: 0 if real(head) is not None else None),
+        "archives",
+    ),
+    Mutant(
+        "summary of an earlier rest",
+        "a session that rests when work without a step ends keeps the summary of its last rest",
+        text(Runner, "_finish", "(owes_summary and not self._arrivals.unread)", "False"),
         "archives",
     ),
     Mutant(

@@ -28,7 +28,7 @@ from sim.grammar_terms import (
     tags_in_force,
     text_of,
 )
-from sim.policy import asks_for_more, is_tool, verdict
+from sim.policy import Verdict, asks_for_more, is_tool, verdict
 
 
 class CallGrammar(Reading):
@@ -129,15 +129,21 @@ class CallGrammar(Reading):
         elif before == "running" and phase == "awaiting_approval":
             check(asks_for_more(settings["approval_policy"]), f"{fact['call_id']} is asked about again")
         elif before == "proposed" and "keys" in spec:
-            wanted = verdict(name, orjson.loads(item["arguments"]), spec, settings, heard)
+            wanted = self._wanted(name, item, spec, heard)
             done = (
                 {"running": "run", "awaiting_approval": "ask"}.get(phase, phase),
                 spec.get("sandboxed", False),
             )
             check(done == wanted, f"{fact['call_id']} under {dict(settings)}: {done} and not {wanted}")
         elif before == "proposed" and self._refusal:
-            wanted = verdict(name, orjson.loads(item["arguments"]), spec, settings, heard)
+            wanted = self._wanted(name, item, spec, heard)
             check(wanted[0] == "refuse", f"{fact['call_id']} is refused and not {wanted}: {self._refusal}")
+
+    def _wanted(self, name: str, item: Item, spec: Mapping[str, Any], heard: set[str]) -> Verdict:
+        given, settings, facts = orjson.loads(item["arguments"]), self._task["settings"], self.facts
+        writes = not facts.get("agent_id") or settings["sandbox_policy"]["mode"] != "read-only"
+        leaves = writes and not facts.get("helper_call") and not only_plans(settings)
+        return verdict(name, given, spec, settings, heard, may_leave=leaves)
 
     @property
     def _refusal(self) -> str:

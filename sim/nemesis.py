@@ -257,7 +257,7 @@ class Nemesis(Degradations):
             self.failover.saw(sent)
         if self._held is not None and self._held.saw(sent, reply):
             self._held = None
-        if sent.name == "claim" and self.site.watch.poisonous:
+        if sent.name == "claim" and (self.site.watch.poisonous or self.site.watch.readmitted_s):
             self._poisons(sent, reply)
         if self._leaving and sent.name == "commit" and self.site.watch.ending():
             self.site.loop.on(self.lane, self._abandon, after=self._rng.choice((0.0, 0.003, 0.03)))
@@ -281,8 +281,10 @@ class Nemesis(Degradations):
             )
 
     def _poisons(self, sent: Sent, reply: Any) -> None:
-        """Kills the machine that was given a poisonous session."""
+        """Kills the machine that was given a poisonous session; gives back what Redis quarantines anew."""
         session = session_of(sent.name, sent.args)
+        if reply and reply[0] == b"QUARANTINED" and self.site.watch.unmended(session):
+            self.site.loop.start(self.lane, self.readmits(session), "readmits")
         if session in self.site.watch.poisonous and reply and reply[0] == b"OK":
             for machine in self.living:
                 if machine.name == sent.machine:
@@ -296,6 +298,7 @@ class Nemesis(Degradations):
     async def readmits(self, session: str) -> None:
         """Revokes a session whose fault an operator has mended (`dendro revoke`)."""
         self.site.watch.poisonous.discard(session)
+        self.site.watch.readmitted_s[session] = self.site.watch.now_s
         if self._operator is None:
             self._operator = Operator(self.site)
         await self._operator.revokes(session)

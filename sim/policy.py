@@ -23,8 +23,13 @@ def verdict(
     spec: Mapping[str, Any],
     settings: Mapping[str, Any],
     approved: set[str],
+    *,
+    may_leave: bool,
 ) -> Verdict:
-    """On a call with the arguments `given`, where the keys `approved` were approved for the session."""
+    """On a call with the arguments `given`, where the keys `approved` were approved for the session.
+
+    `may_leave`: a prefix that people allow outside of the sandbox takes this agent's commands out of it.
+    """
     policy, free = settings["approval_policy"], settings["sandbox_policy"]["mode"] == "danger-full-access"
     if name == "apply_patch":
         return _of_patch(given, spec, policy, approved)
@@ -32,9 +37,10 @@ def verdict(
         known = given.get("reads") or any(key in approved for key in spec.get("keys", ()))
         return ("run" if known or policy != "untrusted" else "ask"), False
     if given.get("prefix") and not given.get("dangerous"):
-        if f"unconfined:{PREFIX_KEY}" in approved:
+        outside = f"unconfined:{PREFIX_KEY}" in approved
+        if outside and (may_leave or free):
             return "run", False
-        if PREFIX_KEY in approved and not given.get("escalated"):
+        if (outside or PREFIX_KEY in approved) and not given.get("escalated"):
             return "run", not free
     escalated, confined = bool(given.get("escalated")), not free and not given.get("escalated")
     if escalated and policy != "on-request":

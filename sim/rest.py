@@ -9,6 +9,8 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import orjson
+
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.replies import number_of
 from sim.deadlines import Deadlines
@@ -121,6 +123,11 @@ class Rest:
                     found.append(f"{session} is in {place}")
             if seen.state.tree.watchdogs:
                 found.append(f"{session} keeps watchdogs")
+            told = orjson.loads(self._double.hash(self.keys.session(session)).get(b"meta") or b"{}")
+            if told.get("seq", seen.seq) != seen.seq:
+                found.append(
+                    f"{session} is listed as it was at {told['seq']}, and its log ends at {seen.seq}"
+                )
             if seen.state.task is not None:
                 found.append(f"{session} has the task {seen.state.task.id} ({seen.state.status})")
         return found

@@ -99,6 +99,8 @@ class Watch(Rest, Branches, TreeLogs):
         self.commits = 0
         self.poisonous: set[str] = set()
         """Sessions that kill every worker that touches them: these are quarantined, and no others."""
+        self.readmitted_s: dict[str, float] = {}
+        """When an operator gave back those that were mended: Redis may go back to before that."""
         self.reads_anew = False
         """Whether entries are read that were written before what else Redis has."""
         self.written_s = 0.0
@@ -122,6 +124,11 @@ class Watch(Rest, Branches, TreeLogs):
         self._loop.stop()
         raise Broken(violation)
 
+    def unmended(self, session: str) -> bool:
+        """Whether Redis has forgotten that the session was given back: its claims are counted from before."""
+        at_s = self.readmitted_s.get(session)
+        return at_s is not None and not self.kept(at_s)
+
     # ── after every write ─────────────────────────────────────────────────────────────────────
 
     def wrote(self, name: str, args: Sequence[Any], reply: Any) -> None:
@@ -138,7 +145,7 @@ class Watch(Rest, Branches, TreeLogs):
             self.admissions.settled(args)
         if code == b"CORRUPT":
             self.broken("no_crash", f"{name} found {reply[1:]}")
-        if code == b"QUARANTINED" and session in self.poisonous:
+        if code == b"QUARANTINED" and (session in self.poisonous or self.unmended(session)):
             self.reach.saw("quarantined")
         elif code == b"QUARANTINED":
             self.broken("no_crash", f"{name} quarantined {session}")

@@ -114,6 +114,8 @@ class Runner:
         """The state that was last asked what it owes, and the answer."""
         self._rules_for: tuple[tuple[int, int], Rules] | None = None
         """The retries of the provider that was last asked for, and the rules with them."""
+        self._summed_up: int | None = None
+        """The entry up to which this runner wrote the session's summary."""
         self._fault_reported = False
         """Whether the log says already, or the next step does, that the rollout's file is not up to date."""
         self._lost = False
@@ -378,9 +380,12 @@ class Runner:
             return None
         snapshot_due = self._copies.snapshot_due(step.position.seq)
         released = False
-        if not step.empty or self._arrivals.moved:
+        # Work that ends without a step may be the last that kept the session: its summary is still owed.
+        owes_summary = release == "park" and self._summed_up != step.position.seq
+        if not step.empty or self._arrivals.moved or (owes_summary and not self._arrivals.unread):
             keep: Release = "keep" if snapshot_due else release
-            answer = await self._writing.commit(step, self._arrivals.cursor, keep, self._meta(step, release))
+            meta = self._meta(step, release)
+            answer = await self._writing.commit(step, self._arrivals.cursor, keep, meta)
             if isinstance(answer, Refused):
                 if answer.reason == "cursor":
                     # Redis went back to before an entry that this step has read: there is none to consume.
@@ -390,6 +395,7 @@ class Runner:
             if not isinstance(answer, Committed):
                 return self._turned_away(answer)
             self._committed(step, answer)
+            self._summed_up = step.position.seq if meta is not None else self._summed_up
             released = answer.released
         if snapshot_due and not await self._copies.snapshot():
             return self._turned_away(None)

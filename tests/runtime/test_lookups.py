@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from orchestrator.core.ids import SessionId
@@ -76,6 +77,12 @@ def items(*given: dict[str, str]) -> ops.UserInput:
 
 async def answers(harness: Harness, session: SessionId, type: str) -> list[Any]:
     return await harness.logged_events(session, type)
+
+
+async def listed(harness: Harness, session: SessionId) -> Any:
+    head = await harness.broker.head(session)
+    assert head is not None
+    return orjson.loads(head.meta)
 
 
 async def test_prompts_and_skills_are_listed_for_the_folder_that_is_asked_for(
@@ -157,6 +164,30 @@ async def test_lookup_that_takes_its_time_disturbs_neither_a_command_nor_an_inte
     assert told.id == "l1"
     assert await running is Ended.PARKED
     assert shelf.asked == [("prompts",)], "the interrupt did not begin it anew"
+
+
+async def test_session_that_is_closed_during_a_lookup_is_listed_as_closed_now(
+    harness: Harness, shelf: Shelf
+) -> None:
+    session = await harness.session()
+    await harness.submit(session, ops.Shutdown())
+    await harness.run(session)
+    closed_first = await listed(harness, session)
+    shelf.gate = Gate()
+    await harness.submit(session, ops.SetThreadName(name="again"))
+    await harness.submit(session, ops.ListCustomPrompts(), "l1")
+    runner = harness.runner(await harness.claimed(session))
+    running = asyncio.create_task(runner.run())
+    await shelf.gate.reached.wait()
+    await harness.submit(session, ops.Shutdown(), "bye")
+    runner.notify()
+    await harness.until(session, "shutdown_complete")
+    shelf.gate.open()
+    assert await running is Ended.PARKED
+    head = await harness.broker.head(session)
+    assert head is not None
+    summary = await listed(harness, session)
+    assert summary["seq"] == head.seq > closed_first["seq"], "its time of rest is what upkeep goes by"
 
 
 async def test_next_worker_answers_what_a_lost_one_was_asked(harness: Harness, shelf: Shelf) -> None:
