@@ -7,11 +7,13 @@ with: its fields that chat completions do not have are left out, and the request
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 
 from orchestrator.stub.chat_request import translated
 from tests.acceptance.allowances import Message
 from tests.acceptance.placeholders import Json
+from tests.commit_seed import base_seed
 
 RESPONSES, CHAT = "responses", "chat"
 
@@ -22,17 +24,16 @@ NOT_OVER_CHAT = {
     "local_shell_call": "its call is of the hosted shell, which chat completions have as a function alone",
 }
 """Conversations with items that chat completions cannot carry, and which."""
+IN_CI = 3
+"""The share of the conversations that CI holds over chat: one in so many, chosen by the commit."""
 _IN_BOTH = ("input", "parallel_tool_calls")
 
 
 def over(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Each conversation with each wire format that can carry it."""
-    return [
-        (wire, name)
-        for wire in (RESPONSES, CHAT)
-        for name in names
-        if wire == RESPONSES or name not in NOT_OVER_CHAT
-    ]
+    """Each conversation with each wire format that can carry it; in CI a third of them over chat."""
+    chat = [(CHAT, name) for name in names if name not in NOT_OVER_CHAT]
+    first, step = (base_seed() % IN_CI, IN_CI) if os.environ.get("CI") else (0, 1)
+    return [*((RESPONSES, name) for name in names), *chat[first::step]]
 
 
 def expected(requests: Sequence[Message], wire: str) -> list[Message]:

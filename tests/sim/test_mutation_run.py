@@ -10,7 +10,7 @@ from sim.mutation.sampling import SCOPES, all_changes, sample
 from sim.mutation.table import figures, table
 from sim.mutation.trial import failing_test, hunt
 from sim.mutation.verdicts import Verdict, equivalents
-from tests.sim.test_sim_slice import base_seed
+from tests.commit_seed import base_seed
 
 SEEDS = [("", seed) for seed in range(6)]
 BEYOND_RULES = {"import", "raises", "timeout"}
@@ -18,7 +18,7 @@ PINNED = (
     ("lua", "if not s.tree then", "if not (not s.tree) then", "claim"),
     (
         "core",
-        "draft.event(ev.TaskComplete(last_agent_message=last_message, response_id=bookmark))",
+        "draft.event(ev.TaskComplete(last_agent_message=left.message, response_id=bookmark))",
         "pass",
         "",
     ),

@@ -12,18 +12,11 @@ import pytest
 from sim.campaign import campaign, run_batch
 from sim.invariants import CASES, RULES, SENTENCES
 from sim.workloads import WORKLOADS
+from tests.commit_seed import base_seed
 
 ROOT = Path(__file__).parent.parent.parent
 SEEDS = Path(__file__).with_name("seeds.txt")
 SLICE = 150
-WITHOUT_GIT = 20_251_120
-
-
-def base_seed() -> int:
-    """From the commit's hash; a fixed number where there is no repository."""
-    words = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    return int(done.stdout[:8], 16) if done.returncode == 0 else WITHOUT_GIT
 
 
 def known_seeds() -> list[tuple[str, int]]:

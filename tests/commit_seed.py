@@ -1,0 +1,17 @@
+"""A seed of the commit, for choices of CI: each run of a commit makes the same, another commit others."""
+
+from __future__ import annotations
+
+import subprocess
+from functools import cache
+from pathlib import Path
+
+WITHOUT_GIT = 20_251_120
+
+
+@cache
+def base_seed() -> int:
+    """From the commit's hash; a fixed number where there is no repository."""
+    words = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    return int(done.stdout[:8], 16) if done.returncode == 0 else WITHOUT_GIT
